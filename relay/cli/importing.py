@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 
 import click
 
+from relay.cli.group_records import GroupRecords
 from relay.cli.import_lines import ImportProgress, Outcome, Place, batch_of, outcome_of
 from relay.cli.options import folder_option, json_option, print_json, printable
 from relay.cli.progress import RATE, Amount, progress_bar
@@ -22,7 +23,7 @@ from relay.errors import StoreFault, UserError
 from relay.verdict import Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from relay.cli.import_lines import Tally
     from relay.nostr.event import Event
@@ -47,13 +48,24 @@ _TEMPORARY: Final = ("error:", "rate-limited:")
     is_flag=True,
     help="Skip write permissions: for your own export, or a move from another relay.",
 )
+@click.option(
+    "--dry-run",
+    is_flag=True,
+    help="Only count lines and group records (kinds 9000 to 9022) and say what these would change.",
+)
 @json_option
-def import_command(file: Path, folder: Path, *, trust: bool, as_json: bool) -> int:
+def import_command(file: Path, folder: Path, *, trust: bool, dry_run: bool, as_json: bool) -> int:
     """Store events from JSON lines in FILE ("-": stdin).
 
     Every event is verified. Refused lines are listed on stderr, and the exit code is 1. After an
     interruption the same command continues where it stopped.
+
+    Group records are counted on stderr before anything is stored (of stdin: batch by batch).
+    Without --trust those are refused that are older than the group that is here, and 9008 for a
+    group with events.
     """
+    if dry_run:
+        return _dry_run(file, as_json=as_json)
     origin = Origin.TRUSTED_IMPORT if trust else Origin.IMPORT
     if file == Path("-"):
         tally = asyncio.run(_import(folder, sys.stdin.buffer, None, origin))
@@ -65,6 +77,24 @@ def import_command(file: Path, folder: Path, *, trust: bool, as_json: bool) -> i
     else:
         click.echo(str(tally))
     return 1 if tally.refused else 0
+
+
+def _dry_run(file: Path, *, as_json: bool) -> int:
+    records = GroupRecords()
+    with click.open_file(str(file), "rb") as source:
+        lines = records.add_lines(source)
+    if records:
+        click.echo(printable(_announcement(file, records)), err=True)
+    if as_json:
+        print_json({"file": str(file), "read": lines, "stored": 0})
+    else:
+        click.echo(f"{lines} read, nothing stored")
+    return 0
+
+
+def _announcement(file: Path | None, records: GroupRecords) -> str:
+    name = "stdin" if file is None or file == Path("-") else str(file)
+    return f"{name} has group records: {records}"
 
 
 async def _import(folder: Path, source: BinaryIO, path: Path | None, origin: Origin) -> Tally:
@@ -85,6 +115,12 @@ async def _import(folder: Path, source: BinaryIO, path: Path | None, origin: Ori
                     f"{name}: continues after line {place.line}, where an earlier import stopped"
                 )
                 source.seek(place.offset)
+            if progress_file is not None:
+                records = GroupRecords()
+                records.add_lines(source)
+                source.seek(place.offset)
+                if records:
+                    report(_announcement(path, records))
             total = None if progress_file is None else progress_file.size
             task = progress.add_task("import", total=total, completed=place.offset, rate="")
             began, before = perf_counter(), place.tally.read
@@ -95,8 +131,17 @@ async def _import(folder: Path, source: BinaryIO, path: Path | None, origin: Ori
                 rate = (place.tally.read - before) / max(perf_counter() - began, 1e-3)
                 progress.update(task, completed=place.offset, rate=f"{rate:,.0f} events/s")
 
+            def announce(events: Iterable[Event]) -> None:
+                records = GroupRecords()
+                for event in events:
+                    records.add(event.kind, event.tags)
+                if records and progress_file is None:
+                    report(_announcement(path, records))
+
             try:
-                await import_events(opened, source, name, origin, place, report=report, note=note)
+                await import_events(
+                    opened, source, name, origin, place, announce, report=report, note=note
+                )
             except StoreFault as fault:
                 raise UserError(f"{fault}; {_stopped(name, place)}") from fault
             except asyncio.CancelledError:
@@ -117,6 +162,7 @@ async def import_events(
     name: str,
     origin: Origin,
     place: Place,
+    announce: Callable[[Iterable[Event]], None] = lambda _: None,
     *,
     report: Report,
     note: Callable[[Place], None],
@@ -124,12 +170,13 @@ async def import_events(
 ) -> None:
     """Submit the lines of `source`, positioned at `place`; `place` advances with each batch.
 
-    `report` is called with each refusal, in line order; `note` with the place after each
-    acknowledged batch. Raises StoreFault when the store accepts nothing more: `place` is then
-    before that batch.
+    `announce` is called with the events of each batch before they are stored, `report` with each
+    refusal, in line order, `note` with the place after each acknowledged batch. Raises StoreFault
+    when the store accepts nothing more: `place` is then before that batch.
     """
     while batch := batch_of(source, place):
         events = [event for _, event in batch.events]
+        announce(events)
         answers = await submit_with_retries(folder, events, origin, pauses_s)
         refused = dict(batch.refused)
         tally = place.tally

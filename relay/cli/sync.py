@@ -20,6 +20,7 @@ import msgspec
 
 from relay.cli.connect import advice_on
 from relay.cli.exporting import filter_of
+from relay.cli.group_records import GroupRecords
 from relay.cli.humanize import counted
 from relay.cli.import_lines import Outcome, outcome_of
 from relay.cli.importing import submit_with_retries
@@ -30,6 +31,7 @@ from relay.client.client import unix_now
 from relay.client.settings import named_key, relay_url
 from relay.client.sync import (
     Direction,
+    Moderation,
     RelaySide,
     StoreResult,
     Sync,
@@ -99,6 +101,13 @@ _TIMEOUTS: Final = Timeouts(deadline_s=60.0)
     is_flag=True,
     help="Skip write permissions of the data folder, as import --trust does.",
 )
+@click.option(
+    "--moderation",
+    "takes_moderation",
+    is_flag=True,
+    help="Also take group records (kinds 9000 to 9022): they create and delete groups here, add and"
+    " remove members. What they would change is said first.",
+)
 @click.option("--dry-run", is_flag=True, help="Only count the differences.")
 @json_option
 def sync_command(
@@ -112,6 +121,7 @@ def sync_command(
     up: bool,
     is_all: bool,
     trust: bool,
+    takes_moderation: bool,
     dry_run: bool,
     as_json: bool,
 ) -> None:
@@ -121,8 +131,9 @@ def sync_command(
     reason and do not stop the run. After an interruption the same command continues. Our side is
     --data, --relay, or the relay in ROOKERY_RELAY if neither is given.
 
-    Kinds 39000 to 39005 are never transferred, since each relay signs its own. Protected events
-    (NIP-70) are never sent: only their author may publish them.
+    Group records (kinds 9000 to 9022) are taken with --moderation only: another relay may have
+    other groups of the same ids. Kinds 39000 to 39005 are never transferred, since each relay signs
+    its own. Protected events (NIP-70) are never sent: only their author may publish them.
     """
     theirs = relay_url(url, "URL")
     if folder is not None and relay is not None:
@@ -143,11 +154,12 @@ def sync_command(
     direction = Direction.BOTH if down == up else Direction.DOWN if down else Direction.UP
     rows = Rows.ALL if is_all else Rows.PUBLIC
     origin = Origin.TRUSTED_IMPORT if trust else Origin.IMPORT
+    moderation = Moderation.TAKEN if takes_moderation else Moderation.LEFT
     began = perf_counter()
 
     async def work() -> Tally:
         async with _side(ours, key, rows, origin) as side, _client(theirs, key) as client:
-            return await _run_sync(side, client, filter_, None if dry_run else direction)
+            return await _run_sync(side, client, filter_, direction, moderation, dry_run=dry_run)
 
     try:
         tally = asyncio.run(work())
@@ -289,17 +301,33 @@ async def _client(url: str, key: SecretKey | None) -> AsyncIterator[Client]:
 
 
 async def _run_sync(
-    ours: Side, theirs: Client, filter_: Filter, direction: Direction | None
+    ours: Side,
+    theirs: Client,
+    filter_: Filter,
+    direction: Direction,
+    moderation: Moderation,
+    *,
+    dry_run: bool,
 ) -> Tally:
-    """`direction`: None: compare only."""
+    """A dry run only compares."""
     with progress_bar("{task.fields[amount]}") as progress:
-        sync = Sync(ours, theirs, filter_, now=unix_now(), note=_bars(progress))
+        sync = Sync(
+            ours, theirs, filter_, now=unix_now(), note=_bars(progress), moderation=moderation
+        )
         try:
             await sync.compare()
         except ClientError as error:
             raise UserError(f"cannot compare with {theirs.url}: {error}") from error
         try:
-            if direction is not None:
+            if direction is not Direction.UP:
+                records = GroupRecords()
+                async for events in sync.group_records():
+                    for event in events:
+                        records.add(event.kind, event.tags)
+                if records:
+                    said = f"{theirs.url} has group records: {records}"
+                    progress.console.out(printable(said), highlight=False)
+            if not dry_run:
                 await sync.move(direction)
         except (ClientError, StoreFault) as error:
             raise UserError(f"{error}; {_so_far(sync.tally)}") from error
@@ -345,6 +373,11 @@ def _not_transferred(tally: Tally) -> list[str]:
     ]
     if tally.not_given:
         lines.append(f"not given: {tally.not_given} × listed by the relay, but not returned")
+    if tally.moderation:
+        lines.append(
+            f"not taken: {tally.moderation} × group moderation (kinds 9000 to 9022);"
+            " --moderation takes it"
+        )
     if tally.protected:
         lines.append(f"not sent: {tally.protected} × protected: only their author may publish them")
     return lines
@@ -363,6 +396,7 @@ def _as_json(tally: Tally, url: str, seconds: float) -> dict[str, object]:
         "refused_here": dict(tally.refused_here),
         "refused_there": dict(tally.refused_there),
         "not_given": tally.not_given,
+        "moderation": tally.moderation,
         "protected": tally.protected,
         "relay_signed": tally.relay_signed,
         "rounds": tally.rounds,

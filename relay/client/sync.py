@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from relay.client.errors import TEMPORARY, PublishRefused, QueryClosed
 from relay.errors import Prefix
 from relay.nostr.filters import Filter
-from relay.nostr.kinds import RELAY_SIGNED
+from relay.nostr.kinds import GROUP_RECORDS, RELAY_SIGNED
 from relay.nostr.nip77 import Bound, Items
 
 if TYPE_CHECKING:
@@ -44,6 +44,13 @@ class Direction(Enum):
     DOWN = auto()
     """From them to us."""
     UP = auto()
+
+
+class Moderation(Enum):
+    """Whether we take group records (kinds 9000 to 9022), which change our groups."""
+
+    LEFT = auto()
+    TAKEN = auto()
 
 
 @dataclass(slots=True)
@@ -135,6 +142,14 @@ class RelaySide:
         return result
 
 
+def _of_group_records(filter_: Filter) -> Filter | None:
+    """The filter for those of its matches that are group records; None: there are none."""
+    wanted = frozenset(GROUP_RECORDS)
+    if filter_.kinds is not None:
+        wanted &= filter_.kinds
+    return replace(filter_, kinds=wanted) if wanted else None
+
+
 def _only_names(event: Event) -> bool:
     """Whether it has no group of its own but may have that of an event that it names."""
     return not event.has_tag("h") and any(map(event.has_tag, ("e", "E", "a", "A")))
@@ -180,6 +195,8 @@ class Tally:
     """Needed, but no longer at the relay when fetched."""
     relay_signed: int = 0
     """Their events of kinds 39000 to 39005: each relay signs its own."""
+    moderation: int = 0
+    """Their group records (kinds 9000 to 9022) that we do not take."""
     protected: int = 0
     """Our events that only their author may publish (N70-01)."""
 
@@ -198,6 +215,7 @@ class Sync:
         *,
         now: int,
         note: Callable[[Tally], None],
+        moderation: Moderation = Moderation.LEFT,
     ) -> None:
         """`now`: seconds since 1970. `note` is called with the tally after each change.
 
@@ -209,6 +227,9 @@ class Sync:
         self._filter = comparable(filter_)
         self._now = now
         self._note = note
+        self._moderation = moderation
+        self._records: Sequence[bytes] = ()
+        """Those of `_need` that are group records."""
         self._have: Sequence[bytes] = ()
         self._need: Sequence[bytes] = ()
 
@@ -227,10 +248,25 @@ class Sync:
             for difference in await self._differences(state, _NOTHING):
                 self.tally.relay_signed += len(need & difference.need)
                 need -= difference.need
+        records = _of_group_records(self._filter)
+        if need and records is not None:
+            ours = await self._ours.items(records)
+            for difference in await self._differences(records, ours):
+                self._records = [*self._records, *(need & difference.need)]
+            if self._moderation is Moderation.LEFT:
+                self.tally.moderation = len(self._records)
+                need -= frozenset(self._records)
         self._have = [id_ for id_ in _ids(items) if id_ in have]
         self._need = sorted(need)
         self.tally.have, self.tally.need = len(self._have), len(self._need)
         self._note(self.tally)
+
+    async def group_records(self) -> AsyncGenerator[Sequence[Event], None]:
+        """Those that `move` will take, in batches."""
+        if self._moderation is Moderation.TAKEN:
+            source = RelaySide(self._theirs, self._theirs)
+            async for events in source.events(self._filter, self._records):
+                yield events
 
     async def move(self, direction: Direction) -> None:
         """Transfer missing events; refusals are counted by reason."""
@@ -255,6 +291,10 @@ class Sync:
             fetched += len(events)
             ours = [event for event in events if event.kind not in RELAY_SIGNED]
             tally.relay_signed += len(events) - len(ours)
+            if self._moderation is Moderation.LEFT:  # of a relay that listed them as other kinds
+                before = len(ours)
+                ours = [event for event in ours if event.kind not in GROUP_RECORDS]
+                tally.moderation += before - len(ours)
             if waits:
                 naming = [event for event in ours if _only_names(event)]
                 later.extend((event.created_at, bytes.fromhex(event.id)) for event in naming)

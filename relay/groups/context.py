@@ -93,7 +93,8 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
     who: frozenset[Who]
     """What the author is towards the group: `relay.access.actors.author_words`."""
     has_content: bool = False
-    """For a 9002: the group has a stored row beside 9000–9022 and 39000–39005 (Z-03)."""
+    """For a 9002 and an imported 9008: the group has a stored row beside 9000–9022 and
+    39000–39005 (Z-03)."""
     previous_found: frozenset[str] = frozenset()
     """Those prefixes in the event's `previous` tags that match an event of the group."""
     targets: Mapping[str, TargetRow] = msgspec.field(default_factory=dict)

@@ -79,6 +79,8 @@ class Group:
     """One group after the events so far."""
 
     id: str
+    began_at: int = 0
+    """created_at of its first record, the 9007 if that is stored."""
     metadata: tuple[tuple[str, ...], ...] = ()
     """Tags of 39000 but `d`, the flags, `supported_kinds`, `parent` and `child`, in order."""
     flags: frozenset[Flag] = frozenset()
@@ -351,7 +353,9 @@ def replayed(groups: Groups, events: Iterable[Event], relay_pubkey: str) -> Grou
             continue
         # Its 9007 may be deleted (vanish of the author): any record proves that the group exists.
         group = (
-            touched.get(group_id) or groups.get(group_id) or Group(group_id, flags=PRIVATE_FLAGS)
+            touched.get(group_id)
+            or groups.get(group_id)
+            or Group(group_id, action.created_at, flags=PRIVATE_FLAGS)
         )
         touched[group_id] = group_after(group, action, relay_pubkey)
     for group in touched.values():

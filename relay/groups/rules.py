@@ -56,6 +56,14 @@ _ROLE_HOLDER: Final = Reject(
 _NOT_OF_ROLE_HOLDERS: Final = Reject(
     Prefix.RESTRICTED, "only an admin may delete events of a member with a role", RULE
 )
+_OLDER_THAN_GROUP: Final = Reject(
+    Prefix.INVALID,
+    "created_at: older than the group of this name here; only --trust imports it",
+    RULE,
+)
+_IN_USE: Final = Reject(
+    Prefix.BLOCKED, "the group has events here; only --trust lets an import delete it", RULE
+)
 _UNDELETABLE: Final = (frozenset(kinds.MODERATION) | frozenset(kinds.GROUP_STATE)) - {
     kinds.CREATE_INVITE
 }
@@ -161,6 +169,8 @@ def ruling_on(action: Action, context: GroupContext) -> Ruling | Reject:
         case JoinRequest() | LeaveRequest() if is_migrating(group, context):
             # The old relay's 9000 or 9001 follows: today's policy must not decide who was admitted.
             ruling = Ruling(context.groups.with_group(group_after(group, action, context.relay)))
+        case JoinRequest() | LeaveRequest() if _is_of_another_group(action, group, context):
+            ruling = _OLDER_THAN_GROUP
         case JoinRequest():
             ruling = ruling_on_join(action, group, context)
         case LeaveRequest():
@@ -168,6 +178,12 @@ def ruling_on(action: Action, context: GroupContext) -> Ruling | Reject:
         case _:
             ruling = _ruling_on_moderation(action, group, context)
     return _conceal(ruling, action.pubkey, group, context)
+
+
+def _is_of_another_group(action: Action, group: Group, context: GroupContext) -> bool:
+    """Whether an import brings a record from before this group: of one with the same id, that has
+    ended or is on another relay, perhaps with the same admin."""
+    return context.origin is Origin.IMPORT and action.created_at < group.began_at
 
 
 def _conceal(
@@ -217,7 +233,7 @@ def _ruling_on_creation(action: CreateGroup, context: GroupContext) -> Ruling | 
     description = action.description
     if not description.flags:
         description = replace(description, flags=settings.new)
-    new = Group(action.group)
+    new = Group(action.group, action.created_at)
     put = PutUsers(
         group=new.id,
         pubkey=context.relay,
@@ -254,6 +270,7 @@ def _ruling_on_moderation(
         return _ADMINS_ONLY if action.pubkey in group.members else NOT_A_MEMBER
     refusal = (
         _check_rank(rank, action, group, context)
+        or (_OLDER_THAN_GROUP if _is_of_another_group(action, group, context) else None)
         or check_created_at(action.kind, action.created_at, context)
         or check_previous(action.kind, action.previous, context)
         or check_has_effect(action, group, context)
@@ -264,6 +281,8 @@ def _ruling_on_moderation(
         case EditMetadata():
             return _ruling_on_edit(action, group, context)
         case DeleteGroup():
+            if context.origin is Origin.IMPORT and context.has_content:
+                return _IN_USE
             # What is imported ended elsewhere: its flags may have been others in between.
             left = ended(group)
             if context.origin is not Origin.WIRE:

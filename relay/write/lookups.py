@@ -258,7 +258,9 @@ class _Builder:
             named_ids = filter(is_hex64, event.tag_values("e"))
             self._own_rows.update(OwnRow(event_id, None, group_id) for event_id in named_ids)
             self.slots.update(filter(None, map(address_of, event.tag_values("a"))))
-        elif kind == kinds.EDIT_METADATA:
+        elif kind == kinds.EDIT_METADATA or (
+            kind == kinds.DELETE_GROUP and candidate.sender.origin is Origin.IMPORT
+        ):
             self._used_groups.add(group_id)
         # The relay will replace its 39000–39005 of this group, and the 39000 of related ones.
         self.slots.update(Slot(self._relay, state, group_id) for state in kinds.GROUP_STATE)

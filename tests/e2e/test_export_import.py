@@ -157,6 +157,47 @@ async def test_without_trust_the_rules_about_authors_hold(tmp_path: Path) -> Non
     assert await export(two) == b""
 
 
+async def test_old_moderation_is_taken_on_trust_only(tmp_path: Path) -> None:
+    """A group of today, and 9000, 9001 and 9008 of its admin that are 80 days old."""
+    alice, bob, carol = cast.alice, cast.bob, cast.carol
+    rookery = await make(tmp_path / "one")
+    now, h = int(time.time()), ["h", "tea"]
+    then = now - 80 * DAY
+    file = write(
+        tmp_path / "old.jsonl",
+        [
+            alice.sign(9000, [h, ["p", carol.pubkey]], "", then),
+            alice.sign(9001, [h, ["p", bob.pubkey]], "", then),
+            alice.sign(9008, [h], "", then),
+        ],
+    )
+    says = (
+        f"{file} has group records: 1 × 9000, 1 × 9001, 1 × 9008; they delete 1 group (tea),"
+        " add 1 member, remove 1 member"
+    )
+    async with rookery:
+        await rookery.start()
+        async with connected(rookery.url) as wire:
+            for event in (
+                alice.sign(9007, [h], "", now),
+                alice.sign(9000, [h, ["p", bob.pubkey]], "", now),
+            ):
+                assert await wire.publish(event) == (True, "")
+            data = ["--data", str(rookery.folder)]
+            code, out, err = await outputs("import", str(file), *data, "--dry-run")
+            assert (code, out.decode(), err) == (0, "3 read, nothing stored\n", says + "\n")
+            code, tally, err = await import_(rookery, file)
+            assert (code, tally["stored"], tally["refused"]) == (1, 0, 3)
+            first, *refused = err.splitlines()
+            assert first == says
+            assert all("older than the group of this name here" in line for line in refused)
+            assert await wire.publish(bob.sign(9, [h], "still here", now)) == (True, "")
+            code, out, err = await outputs("import", "-", *data, "--trust", stdin=file.read_bytes())
+            assert (code, err) == (0, says.replace(str(file), "stdin") + "\n")
+            _, text = await wire.publish(bob.sign(9, [h], "not any more", now))
+            assert text == "restricted: not a member"
+
+
 # -- what is not stored ----------------------------------------------------------------------------
 
 
@@ -383,8 +424,9 @@ async def test_a_group_moves_with_its_history(tmp_path: Path, key: str) -> None:
     file = tmp_path / "one.jsonl"
     file.write_bytes(await export(one))
     _, _, err = await import_(two, file, "--trust")
-    named = [line for line in err.splitlines() if "39000 to 39005 are signed by" not in line]
-    assert named == []
+    told, *named = err.splitlines()
+    assert told.endswith("; they create 2 groups (pot, tea), add 6 members, remove 2 members")
+    assert [line for line in named if "39000 to 39005 are signed by" not in line] == []
 
     def history(lines: bytes) -> set[str]:
         return {event["id"] for event in parsed(lines) if event["kind"] not in RELAY_SIGNED}
@@ -444,7 +486,8 @@ async def test_one_group_goes_by_itself_protected_words_included(tmp_path: Path)
     assert kinds == [9007, 9000, 9000, 9, 9]
     assert all(h in row["tags"] for row in rows)
     code, tally, err = await import_(two, file, "--trust")
-    assert (code, err, tally["refused"]) == (0, "", 0)
+    told = f"{file} has group records: 2 × 9000, 1 × 9007; they create 1 group (tea), add 2 members"
+    assert (code, err, tally["refused"]) == (0, told + "\n", 0)
     async with two:
         await two.start()
         async with connected(two.url) as wire:

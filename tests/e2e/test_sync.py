@@ -106,6 +106,9 @@ async def test_one_way_and_a_filter(tmp_path: Path) -> None:
         assert len(await ids(ours)) == len(await ids(theirs)) == 80
 
 
+FOUNDED = "has group records: 1 × 9000, 1 × 9002, 1 × 9007; they create 1 group (tea), add 1 member"
+
+
 async def test_a_folder_that_is_new_becomes_a_copy(tmp_path: Path) -> None:
     """Of what anybody may read: also of the groups, in whatever order their events come."""
     theirs = await made(tmp_path / "theirs")
@@ -120,13 +123,56 @@ async def test_a_folder_that_is_new_becomes_a_copy(tmp_path: Path) -> None:
             ):
                 assert await wire.publish(event) == (True, ""), event
         ours = await made(tmp_path / "ours")
-        told = await sync(theirs.url, "--data", str(ours.folder), "--down")
+        where = [theirs.url, "--data", str(ours.folder), "--down"]
+        told = await sync(*where)
+        assert (told["received"], told["moderation"]) == (0, 3)  # the relay put the founder in
         assert told["relay_signed"] >= 1
+        code, out, err = await outputs("sync", *where, "--moderation", "--json")
+        assert (code, err) == (0, f"{theirs.url} {FOUNDED}\n")
+        told = json.loads(out)
         assert (told["not_given"], told["sent"]) == (0, 0)
         async with ours:
             await ours.start()
             async with connected(ours.url) as wire:
                 assert len(await wire.query({"kinds": [9], "#h": ["tea"]})) == 200
+
+
+async def test_a_group_of_the_same_name_that_ended_elsewhere_ends_none_here(tmp_path: Path) -> None:
+    """The admin of both is the same key."""
+    alice, bob = cast.alice, cast.bob
+    ours, theirs = await made(tmp_path / "ours"), await made(tmp_path / "theirs")
+    now, h = int(time.time()), ["h", "tea"]
+    async with theirs, ours:
+        for relay, events in (
+            (theirs, [alice.sign(9007, [h], "", now - 500), alice.sign(9008, [h], "", now - 400)]),
+            (
+                ours,
+                [
+                    alice.sign(9007, [h], "", now - 100),
+                    alice.sign(9000, [h, ["p", bob.pubkey]], "", now - 90),
+                    bob.sign(9, [h], "hello", now),
+                ],
+            ),
+        ):
+            await relay.start()
+            async with connected(relay.url) as wire:
+                for event in events:
+                    assert await wire.publish(event) == (True, "")
+        where = [theirs.url, "--data", str(ours.folder), "--down"]
+        code, out, err = await outputs("sync", *where)
+        assert (code, err) == (
+            0,
+            "not taken: 1 × group moderation (kinds 9000 to 9022); --moderation takes it\n",
+        )
+        assert out.startswith(b"received 0, compared ")
+        says = f"{theirs.url} has group records: 1 × 9008; they delete 1 group (tea)\n"
+        code, out, err = await outputs("sync", *where, "--moderation", "--dry-run")
+        assert (code, err) == (0, says)
+        code, out, err = await outputs("sync", *where, "--moderation")
+        assert (code, err.startswith(says)) == (0, True)
+        assert "1 × invalid: created_at: older than the group of this name here" in err
+        async with connected(ours.url) as wire:
+            assert await wire.publish(bob.sign(9, [h], "still here", now)) == (True, "")
 
 
 async def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:

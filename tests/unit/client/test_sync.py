@@ -8,7 +8,7 @@ import pytest
 
 from relay.client import Client, PublishRefused, QueryClosed
 from relay.client import sync as syncing
-from relay.client.sync import Direction, RelaySide, Sync, Tally, halves
+from relay.client.sync import Direction, Moderation, RelaySide, Sync, Tally, halves
 from relay.nostr.filters import Filter
 from tests.cast import alice, bob
 from tests.harness.fake_relay import FakeRelay, items
@@ -40,13 +40,16 @@ async def synced(
     *,
     filter_: Filter = EVERYTHING,
     direction: Direction | None = Direction.BOTH,
+    moderation: Moderation = Moderation.LEFT,
 ) -> Tally:
     async with (
         Client(ours.url, timeouts=timeouts) as here,
         Client(theirs.url, timeouts=timeouts) as there,
     ):
         side = RelaySide(here, here)
-        sync = Sync(side, there, filter_, now=NOW + 1000, note=lambda _: None)
+        sync = Sync(
+            side, there, filter_, now=NOW + 1000, note=lambda _: None, moderation=moderation
+        )
         await sync.compare()
         if direction is not None:
             await sync.move(direction)
@@ -127,6 +130,46 @@ async def test_relay_signed_events_are_not_transferred(
     assert len(fake.events) == len(signed) + 2
     asked = [frame[2]["ids"] for frame in fake.verbs("REQ")]
     assert asked == [[NOTES[1].id]]
+
+
+RECORDS = [alice.sign(kind, [["h", "tea"]], "", NOW) for kind in (9000, 9001, 9007, 9008, 9021)]
+
+
+@pytest.mark.parametrize("kinds", [None, {1, 9008}])
+async def test_group_records_are_taken_when_asked_for_only(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, kinds: set[int] | None
+) -> None:
+    filter_ = Filter(kinds=None if kinds is None else frozenset(kinds))
+    wanted = [record for record in RECORDS if kinds is None or record.kind in kinds]
+    ours.events += [alice.sign(9002, [["h", "den"]], "", NOW)]
+    fake.events += [*RECORDS, NOTES[0]]
+    tally = await synced(ours, fake, timeouts, filter_=filter_)
+    assert (tally.received, tally.moderation) == (1, len(wanted))
+    assert [frame[2]["ids"] for frame in fake.verbs("REQ")] == [[NOTES[0].id]]
+    tally = await synced(ours, fake, timeouts, filter_=filter_, moderation=Moderation.TAKEN)
+    assert (tally.received, tally.moderation) == (len(wanted), 0)
+    assert ids(ours) >= all_ids(wanted)
+
+
+async def test_group_records_that_a_relay_lists_as_other_events_are_not_taken(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    """It says nothing to the filter by kinds."""
+    fake.events += [RECORDS[3], NOTES[0]]
+    answer = fake.on["NEG-OPEN"]
+
+    async def deny(visitor: Visitor, frame: list[Any]) -> None:
+        if "kinds" in frame[2]:
+            fake.events.remove(RECORDS[3])
+            await answer(visitor, frame)
+            fake.events.append(RECORDS[3])
+        else:
+            await answer(visitor, frame)
+
+    fake.on["NEG-OPEN"] = deny
+    tally = await synced(ours, fake, timeouts)
+    assert (tally.received, tally.moderation) == (1, 1)
+    assert ours.events == [NOTES[0]]
 
 
 async def test_a_relay_gets_what_names_events_after_them(
@@ -236,7 +279,7 @@ async def test_an_event_refused_before_its_author_became_a_member_is_retried(
 
     ours.on["EVENT"] = only_members
     fake.events += [*notes, added]
-    tally = await synced(ours, fake, timeouts)
+    tally = await synced(ours, fake, timeouts, moderation=Moderation.TAKEN)
     assert len(ours.verbs("EVENT")) > 301, "it was to come after others"
     assert (tally.received, tally.refused_here.total()) == (301, 0)
     assert ids(ours) == ids(fake)

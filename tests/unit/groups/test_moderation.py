@@ -306,6 +306,8 @@ def test_an_import_checks_rights_but_not_time(world: World) -> None:
         assert world.do(alice, 9001, ["p", carol.pubkey], at=1) == ADMINS_ONLY
         assert world.do(stranger, 9000, ["p", stranger.pubkey], at=1) == NOT_A_MEMBER
     assert world.do(admin, 9001, ["p", carol.pubkey], at=1) == STORED
+    world.origin, world.now = Origin.IMPORT, NOON + 100_000
+    assert world.do(admin, 9001, ["p", bob.pubkey], at=NOON) == STORED
 
 
 @pytest.mark.proves("N29-57")

@@ -191,7 +191,7 @@ async def test_an_import_pins_what_is_left_of_the_list(home: Home) -> None:
     gone = home.made(bob, 9, h="tea")
     essay = home.made(bob, 30023, ["d", "x"], h="tea")
     old = home.made(admin, 9010, *e(gone, one, there), a(essay), h="tea", at=NOON - 10**6)
-    assert await home.take(old, origin=Origin.IMPORT) == [STORED]
+    assert await home.take(old, origin=Origin.TRUSTED_IMPORT) == [STORED]
     assert await pins(home) == [*e(one), a(essay)]
     between = home.made(bob, 9, h="tea")
     assert await home.take(between, essay, origin=Origin.IMPORT) == [STORED] * 2

@@ -1,0 +1,113 @@
+"""What the group records (kinds 9000 to 9022) of an import or sync would change, said before."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import IO, TYPE_CHECKING, Final
+
+import orjson
+
+from relay.cli.humanize import counted
+from relay.cli.import_lines import MAX_LINE
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_MAY_BE_ONE: Final = re.compile(rb'"kind"\s*:\s*90[012]|\\u').search
+"""On every line of a file: parsing each would take longer. In a name of JSON an escaped letter is
+`\\u` and four digits."""
+_MAX_NAMED: Final = 10
+"""Ids of groups that are named; characters of each."""
+_MAX_SHOWN: Final = 64
+
+
+@dataclass(slots=True)
+class GroupRecords:
+    """A count; the rules of groups may refuse some of them."""
+
+    of_kind: Counter[int] = field(default_factory=Counter)
+    created: set[str] = field(default_factory=set)
+    deleted: set[str] = field(default_factory=set)
+    added: int = 0
+    removed: int = 0
+    events: int = 0
+    """That are deleted."""
+
+    def add(self, kind: int, tags: Iterable[list[str]]) -> None:
+        if kind not in kinds.GROUP_RECORDS:
+            return
+        self.of_kind[kind] += 1
+        named = [(tag[0], tag[1]) for tag in tags if len(tag) > 1]
+        values = Counter(name for name, _ in named)
+        groups = {value for name, value in named if name == "h"}
+        match kind:
+            case kinds.CREATE_GROUP:
+                self.created |= groups
+            case kinds.DELETE_GROUP:
+                self.deleted |= groups
+            case kinds.PUT_USER:
+                self.added += values["p"]
+            case kinds.REMOVE_USER:
+                self.removed += values["p"]
+            case kinds.DELETE_EVENT:
+                self.events += values["e"]
+            case _:
+                pass
+
+    def add_lines(self, source: IO[bytes]) -> int:
+        """Those of the lines up to the end of the file; how many lines are not blank."""
+        lines = 0
+        starts_line = True
+        while text := source.readline(MAX_LINE + 1):
+            if starts_line and text.strip():
+                lines += 1
+                if text.endswith(b"\n") or len(text) <= MAX_LINE:
+                    self._add_line(text)
+            starts_line = text.endswith(b"\n")
+        return lines
+
+    def _add_line(self, text: bytes) -> None:
+        if _MAY_BE_ONE(text) is None:
+            return
+        try:
+            fields = orjson.loads(text.removeprefix(b"\xef\xbb\xbf"))
+        except orjson.JSONDecodeError:
+            return
+        if isinstance(fields, dict) and isinstance(fields.get("kind"), int):
+            tags = fields.get("tags")
+            listed = tags if isinstance(tags, list) else []
+            self.add(fields["kind"], [tag for tag in listed if _is_tag(tag)])
+
+    def __bool__(self) -> bool:
+        return bool(self.of_kind)
+
+    def __str__(self) -> str:
+        """`1 × 9000, 1 × 9008; they delete 1 group (tea), add 1 member`"""
+        counts = ", ".join(f"{count} × {kind}" for kind, count in sorted(self.of_kind.items()))
+        effects = [
+            f"{verb} {counted(len(groups), 'group')} ({_listed(groups)})"
+            for verb, groups in (("create", self.created), ("delete", self.deleted))
+            if groups
+        ]
+        effects += [
+            f"{verb} {counted(number, what)}"
+            for verb, number, what in (
+                ("add", self.added, "member"),
+                ("remove", self.removed, "member"),
+                ("delete", self.events, "event"),
+            )
+            if number
+        ]
+        return f"{counts}; they {', '.join(effects)}" if effects else counts
+
+
+def _is_tag(tag: object) -> bool:
+    return isinstance(tag, list) and all(isinstance(value, str) for value in tag)
+
+
+def _listed(groups: set[str]) -> str:
+    named = [group[:_MAX_SHOWN] for group in sorted(groups)[:_MAX_NAMED]]
+    return ", ".join([*named, "…"] if len(groups) > _MAX_NAMED else named)
