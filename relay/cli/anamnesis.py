@@ -15,7 +15,7 @@ from relay.cli.anamnesis_lineage import amend, children, credit, resolve
 from relay.cli.anamnesis_memory import SHORT, one_line, with_memory
 from relay.cli.anamnesis_offline import bench, validate_file
 from relay.cli.anamnesis_options import SHARE, TYPE, Moment, entry_options
-from relay.cli.connect import Server
+from relay.cli.connect import Server, profile_names
 from relay.cli.options import (
     PublicKey,
     client_options,
@@ -34,7 +34,7 @@ from relay.memory.anamnesis.checks import Attestation
 from relay.memory.anamnesis.provenance import trace as traced
 from relay.memory.anamnesis.records import fields_of
 from relay.memory.anamnesis.rendering import dot_of, nodes_of, svg_of, tree_of
-from relay.memory.fence import fenced
+from relay.memory.fence import recalled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -339,10 +339,12 @@ def recall(
 ) -> None:
     """Find memories by words, ranked by text match, trust and age."""
 
-    async def work(memory: Anamnesis) -> Sequence[Hit]:
-        return await memory.recall(query, authors=authors or None, **wish)
+    async def work(memory: Anamnesis) -> tuple[Sequence[Hit], str, Mapping[str, str]]:
+        hits = await memory.recall(query, authors=authors or None, **wish)
+        named = {hit.memory.author for hit in hits} if form == "context" else ()
+        return hits, memory.pubkey, await profile_names(memory.read, named)
 
-    hits = with_memory(Server(relay, key_file), work)
+    hits, reader, names = with_memory(Server(relay, key_file), work)
     if as_json:
         print_json([_hit_as_json(rank, hit) for rank, hit in enumerate(hits, 1)])
     elif not hits:
@@ -350,7 +352,8 @@ def recall(
     elif form == "context":
         for hit in hits:
             source = f"anamnesis {hit.hash[:SHORT]} {hit.trust.level}"
-            click.echo(fenced(_on_terminal(hit.memory.entry.content), source, hit.memory.author))
+            text, author = _on_terminal(hit.memory.entry.content), hit.memory.author
+            click.echo(recalled(text, source, author, reader, names.get(author)))
     else:
         _print_hits(hits)
 

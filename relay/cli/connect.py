@@ -15,9 +15,10 @@ from relay.memory.fields import object_in, repaired
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection
+    from collections.abc import Awaitable, Callable, Collection, Mapping
 
     from relay.client.settings import Actor, ClientSettings
+    from relay.nostr.event import Event
 
     Result = TypeVar("Result")
 
@@ -91,12 +92,14 @@ def with_settings(
         ) from error
 
 
-async def profile_names(client: Client, authors: Collection[str]) -> dict[str, str]:
-    """Names from the authors' profiles."""
+async def profile_names(
+    query: Callable[[Mapping[str, object]], Awaitable[list[Event]]], authors: Collection[str]
+) -> dict[str, str]:
+    """Names from the authors' profiles. `query`: of a client."""
     if not authors:
         return {}
     names: dict[str, str] = {}
-    for event in await client.query({"kinds": [kinds.PROFILE], "authors": sorted(authors)}):
+    for event in await query({"kinds": [kinds.PROFILE], "authors": sorted(authors)}):
         name = (object_in(event.content) or {}).get("name")
         if isinstance(name, str) and name.strip():
             names.setdefault(event.pubkey, repaired(name.strip()))

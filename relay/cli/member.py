@@ -250,7 +250,7 @@ async def _members(client: Client) -> list[dict[str, Any]]:
         if len(tag) > 1 and tag[0] == "member" and is_hex64(tag[1])
     }
     pubkeys = list(dict.fromkeys([*reasons, *roles]))
-    names = await profile_names(client, pubkeys[:_MAX_NAMES])
+    names = await profile_names(client.query, pubkeys[:_MAX_NAMES])
     members = [
         {
             "pubkey": pubkey,

@@ -24,13 +24,12 @@ from relay.client.anamnesis.reader import AnamnesisReader
 from relay.client.information import can_search
 from relay.client.settings import Actor
 from relay.memory.anamnesis.references import ENTRY, PATCH
-from relay.memory.fence import fenced
+from relay.memory.fence import attribution, recalled
 from relay.memory.keywords import RESULTS_PER_KEYWORD, keywords, merged
 from relay.memory.snowclaw.keys import AGENT, COLLECTIVE, CONFIG
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
-from relay.nostr.keys import npub
 from relay.nostr.nip50 import search_from
 
 if TYPE_CHECKING:
@@ -101,6 +100,8 @@ class Found(NamedTuple):
     """Public key → profile name."""
     provenance: Mapping[str, Provenance]
     """Hash of a claim → vouchers and supersessions."""
+    reader: str
+    """Public key."""
 
 
 @click.command("search", epilog="Example: rookery memory search 'green tea' --system S")
@@ -164,11 +165,10 @@ def search(
         best = sorted(hits, key=lambda hit: (hit.rank, -hit.event.created_at, hit.event.id))[:limit]
         async with AnamnesisReader(client, settings.key) as reader:
             provenance = await reader.provenance_of({hit.hashed for hit in best if hit.hashed})
-        return Found(
-            best, await profile_names(client, {hit.event.pubkey for hit in best}), provenance
-        )
+        names = await profile_names(client.query, {hit.event.pubkey for hit in best})
+        return Found(best, names, provenance, settings.key.pubkey)
 
-    hits, names, provenance = with_settings(Actor.USER, relay, key_file, work)
+    hits, names, provenance, reader = with_settings(Actor.USER, relay, key_file, work)
     if as_json:
         print_json([_as_json(hit, names, provenance.get(hit.hashed)) for hit in hits])
     elif not hits:
@@ -177,7 +177,8 @@ def search(
         for hit in hits:
             source = f"{SYSTEMS[hit.system].name} {hit.event.kind} {hit.event.d}".strip()
             text = "\n".join(map(printable, hit.text.strip().split("\n")))
-            click.echo(fenced(text, printable(source), npub(hit.event.pubkey)))
+            author = hit.event.pubkey
+            click.echo(recalled(text, printable(source), author, reader, names.get(author)))
     else:
         _print(hits, names, provenance)
 
@@ -278,7 +279,7 @@ def _provenance_text(provenance: Provenance | None) -> str:
 
 
 def _voucher(voucher: Mapping[str, object]) -> str:
-    return str(voucher.get("name") or npub(str(voucher["id"]))[:12])
+    return attribution(str(voucher["id"]), str(voucher.get("name") or ""))
 
 
 def _print(
@@ -288,7 +289,7 @@ def _print(
         (
             hit.system,
             str(hit.event.kind),
-            printable(names.get(hit.event.pubkey) or npub(hit.event.pubkey)[:12]),
+            attribution(hit.event.pubkey, names.get(hit.event.pubkey)),
             iso(hit.event.created_at),
             hit.event.id,
             printable(" ".join(hit.text.split())),

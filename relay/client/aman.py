@@ -205,7 +205,8 @@ class Aman(MemoryClient):
     async def snapshot(self, hk: str, *, any_author: bool = False) -> Snapshot:
         """The memory of one history key (A-15)."""
         events = await self.read(await self._filter(hk, any_author=any_author))
-        return self._fold_of(events).snapshot(hk, self._author(any_author=any_author))
+        author = self._author(any_author=any_author)
+        return self._fold_of(events).snapshot(hk, author, reader=self.pubkey)
 
     async def watch(self, hk: str, *, any_author: bool = False) -> AsyncIterator[Snapshot]:
         """The snapshot, then a new one after each change.
@@ -225,13 +226,13 @@ class Aman(MemoryClient):
         )
         async with self._client.subscribe(wanted, deletions) as events:
             fold = self._fold_of([event async for event in events.stored()])
-            yield fold.snapshot(hk, author)
+            yield fold.snapshot(hk, author, reader=self.pubkey)
             async for event in events:
                 if event.kind == kinds.DELETION:
                     fold = self._fold_of(await self.read(wanted))
                 elif fold.apply(event) != hk:
                     continue
-                yield fold.snapshot(hk, author)
+                yield fold.snapshot(hk, author, reader=self.pubkey)
 
     async def rehydrate(
         self,
@@ -242,11 +243,12 @@ class Aman(MemoryClient):
     ) -> Rehydrated:
         """Write all memory into the tables of an SQLite file, which may exist (A-17).
 
+        With `any_author` the texts of others name their author, since its agent reads the tables.
         `progress` is called with the number of events read. Raises TablesUnusable.
         """
         fold = await self.fold(any_author=any_author, progress=progress)
         author = self._author(any_author=any_author)
-        snapshots = (fold.snapshot(hk, author) for hk in fold.history_keys())
+        snapshots = (fold.snapshot(hk, author, reader=self.pubkey) for hk in fold.history_keys())
         rows = await asyncio.to_thread(replace_rows, path, snapshots, self.url)
         return Rehydrated(rows, tuple(fold.unread()))
 

@@ -16,6 +16,7 @@ import orjson
 from relay.client.errors import ClientError
 from relay.memory.aman.checks import FIELDS, VERSION, content_fault
 from relay.memory.aman.records import Clear, Preference, Summary, ToolCall
+from relay.memory.fence import attributed, attribution, harmless, name_in
 from relay.memory.fields import Need, whole_number
 from relay.memory.times import utc
 
@@ -35,6 +36,8 @@ TABLES: Final[Mapping[str, type[Kept]]] = {
 }
 _NOSTR: Final = ("nostr_event_id", "nostr_created_at", "nostr_relay", "nostr_schema_version")
 _TIMES: Final = ("updated_at", "created_at")
+_TEXTS: Final = ("preference", "summary", "content")
+_NAMES: Final = ("tool_name", "sender_id", "group_id")
 SCHEMA_VERSION: Final = int(VERSION)
 _MAX_INTEGER: Final = 2**63 - 1
 _BATCH: Final = 500
@@ -180,7 +183,7 @@ def _replace(
         [
             (
                 *(
-                    utc(row.time) if name in _TIMES else _storable(getattr(row.record, name))
+                    utc(row.time) if name in _TIMES else _shown(row, name, snapshot.reader)
                     for name in columns
                 ),
                 row.id,
@@ -191,6 +194,17 @@ def _replace(
             for row in rows
         ],
     )
+
+
+def _shown(row: Row[Any], name: str, reader: str | None) -> object:
+    """A column; texts of another key than the reader's name it, since a model is given them."""
+    value = getattr(row.record, name)
+    if isinstance(value, str) and reader not in (None, row.author):
+        if name in _TEXTS:
+            return attributed(harmless(value), attribution(row.author))
+        if name in _NAMES:
+            return name_in(value)
+    return _storable(value)
 
 
 def _storable(value: object) -> object:

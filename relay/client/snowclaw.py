@@ -22,9 +22,11 @@ from relay.client.client import Client
 from relay.client.errors import ClientError
 from relay.client.resume import OVERLAP_S
 from relay.client.snowclaw_records import SnowclawRecords
+from relay.memory.fence import recalled
 from relay.memory.registry import MemorySystems
 from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.chat import KINDS, Chat
+from relay.memory.snowclaw.consent import Consent
 from relay.memory.snowclaw.context import HistoryStyle, TrimOrder
 from relay.memory.snowclaw.isolation import enters, leaks
 from relay.memory.snowclaw.keys import KeyStyle
@@ -57,7 +59,9 @@ class Recalled(NamedTuple):
 
     event: Event
     text: str
-    """Plain text, without keys. Untrusted data: mark it with `relay.memory.fence` (G-23)."""
+    """Plain text, without keys. Untrusted data: a model is given `fenced`."""
+    fenced: str
+    """The text in a fence, with its author if that is not this agent (G-23)."""
 
 
 class Leak(NamedTuple):
@@ -87,8 +91,8 @@ class Snowclaw(SnowclawRecords):
         history_style: HistoryStyle = HistoryStyle.HEADER,
         later: Later | None = None,
     ) -> None:
-        """See `SnowclawRecords`. `names`: names of this agent. `groups`: ids to follow; None: all
-        that the relay delivers. Raises Invalid."""
+        """See `SnowclawRecords`. `names`: names of this agent. `groups`: ids of those to listen to;
+        None: those that an owner put it into, or that it asked to join. Raises Invalid."""
         super().__init__(
             relay,
             signer,
@@ -101,7 +105,7 @@ class Snowclaw(SnowclawRecords):
         )
         agent = Agent(signer.pubkey, tuple(names), self._working_copy.owners)
         self._chat = Chat(agent, self._working_copy, trim_order, history_style)
-        self._groups = None if groups is None else sorted(groups)
+        self._consent = Consent(signer.pubkey, self._working_copy.owners, groups)
         self._record_task: asyncio.Task[None] | None = None
         self._chat_task: asyncio.Task[None] | None = None
         self._inbox: asyncio.Queue[Event] | None = None
@@ -120,7 +124,7 @@ class Snowclaw(SnowclawRecords):
         return None
 
     async def start(self) -> None:
-        """Load the records, then follow them, and the groups' chat from now on (S-28).
+        """Load the records, then follow them, and the chat of groups from now on (S-28).
 
         While offline (with a folder) it continues with cached records. Raises QueryClosed,
         Unanswered.
@@ -128,7 +132,7 @@ class Snowclaw(SnowclawRecords):
         await self.load()
         records_started, chat_started = asyncio.Event(), asyncio.Event()
         self._record_task = asyncio.create_task(self._follow_records(records_started))
-        self._chat_task = asyncio.create_task(self._follow_chat(chat_started))
+        self._chat_task = asyncio.create_task(self._follow_chat(records_started, chat_started))
         if self.is_online:
             await _wait_started(records_started, self._record_task)
             await _wait_started(chat_started, self._chat_task)
@@ -147,28 +151,32 @@ class Snowclaw(SnowclawRecords):
         await super().__aexit__(kind, error, trace)
 
     async def _follow_records(self, started: asyncio.Event) -> None:
-        """Follow record changes, across reconnects."""
+        """Follow record changes, and in which groups to listen, across reconnects."""
         await self._wait_online()
+        since = self._client.now() - OVERLAP_S
         deletions = {
             "kinds": [kinds.DELETION],
             "authors": sorted(self._working_copy.authors),
-            "since": self._client.now() - OVERLAP_S,
+            "since": since,
         }
-        async with self._client.subscribe(await self._wanted(), deletions) as events:
+        filters = (await self._wanted(), deletions, *self._consent.filters(since))
+        async with self._client.subscribe(*filters) as events:
             async for event in events.stored():
                 self._take(event)
             started.set()
             async for event in events:
                 self._take(event)
 
-    async def _follow_chat(self, started: asyncio.Event) -> None:
-        await self._wait_online()
+    async def _follow_chat(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
+        await is_consent_known.wait()
         wanted: dict[str, object] = {"kinds": list(KINDS), "since": self._client.now()}
-        if self._groups is not None:
-            wanted["#h"] = self._groups
+        if self._consent.named is not None:
+            wanted["#h"] = sorted(self._consent.named)
         async with self._client.subscribe(wanted) as events:
             started.set()
             async for event in events:
+                if not self._consent.listens_to(event.tag("h")):
+                    continue
                 await self.learn_name(event.pubkey)
                 self.see(event)
                 if self._inbox is not None:
@@ -204,6 +212,8 @@ class Snowclaw(SnowclawRecords):
                 inbox.get_nowait()
 
     def _take(self, event: Event) -> bool:
+        if self._consent.apply(event):
+            return False
         is_new = super()._take(event)
         if is_new:
             self._chat.resize()
@@ -223,18 +233,19 @@ class Snowclaw(SnowclawRecords):
 
     def see(self, event: Event) -> None:
         """Process a message: adds it to the group's history, and its author to the known users
-        (S-30, S-34). Also accepts profiles. `start` calls this for every event."""
+        (S-30, S-34), unless `groups` are named without its group. Also accepts profiles. `start`
+        calls this for every event of the groups that it listens to."""
+        if self._consent.named is not None and event.tag("h") not in {None, *self._consent.named}:
+            return
         if self._chat.see(event):
             self._schedule_save()
 
     async def backfill(self) -> None:
         """Fill the histories with earlier messages (S-34). Raises QueryClosed, Unanswered."""
-        groups = self._groups
-        if groups is None:
-            mine = {"kinds": [kinds.GROUP_MEMBERS], "#p": [self.pubkey]}
-            joined = {event.d for event in await self._client.query(mine)}
-            groups = sorted(joined | set(self.groups()))
-        for group in groups:
+        if filters := self._consent.filters(self._client.now()):
+            for event in await self._client.query(*filters):
+                self._consent.apply(event)
+        for group in sorted(self._consent.groups()):
             capacity = self._chat.capacity(group)
             if capacity == 0:
                 continue
@@ -264,7 +275,7 @@ class Snowclaw(SnowclawRecords):
     ) -> list[Recalled]:
         """Matching records, best first: by the relay's search, or by scanning known records.
         `group`: only records that may enter its context (S-33). Raises QueryClosed, Unanswered."""
-        recalled = []
+        found = []
         for event in await self._search(query, limit if group is None else limit * 4):
             if event.pubkey not in self._working_copy.authors:
                 continue
@@ -276,8 +287,14 @@ class Snowclaw(SnowclawRecords):
             )
             text = record.text if isinstance(record, AgentMemory) else _SYSTEMS.search_text(event)
             if text and not is_of_others:
-                recalled.append(Recalled(event, self.key_filter.filtered(text).text))
-        return recalled[:limit]
+                found.append(self._recalled(event, text, group))
+        return found[:limit]
+
+    def _recalled(self, event: Event, text: str, group: str | None) -> Recalled:
+        text = self.key_filter.filtered(text).text
+        name = self._chat.name_of(event.pubkey, group)
+        shown = recalled(text, f"snowclaw {event.d}", event.pubkey, self.pubkey, name)
+        return Recalled(event, text, shown)
 
     async def _search(self, query: str, limit: int) -> list[Event]:
         if self.is_online and await self.searches():

@@ -14,6 +14,7 @@ import pytest
 
 from relay.client import Client, Snowclaw
 from relay.client.writer import Outcome
+from relay.memory.fence import fence_head
 from relay.nostr.keys import SecretKey
 from tests import cast
 from tests.harness.relay_program import Rookery, outputs, until
@@ -124,7 +125,8 @@ async def test_a_session_at_a_terminal(tmp_path: Path, session: Session) -> None
         hit = json.loads(await agent("memory", "search", "liked teas", "--json"))
         assert [(row["system"], row["d"]) for row in hit] == [("S", ALICE)]
         made = await agent("context", "techteam", "--message", "Hi", "--sender", alice.npub)
-        assert made.startswith("# GROUP MEMORY SUMMARY\nPurpose: To build\n\n# SENDER CONTEXT\n")
+        memory = "# GROUP MEMORY SUMMARY\nPurpose: To build\n\n# SENDER CONTEXT\n"
+        assert made.startswith(f"{fence_head('snowclaw group techteam', robot.npub)}\n{memory}")
 
         # A member reads what is the group's, an outsider nothing.
         assert "group:techteam" in await session(rookery, alice, "memory", "list")

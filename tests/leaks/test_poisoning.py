@@ -26,7 +26,7 @@ from relay.client.nmem.queries import (
 from relay.client.nmem.summaries import _transcript_of
 from relay.client.nmem.updates import set_about
 from relay.mcp.rows import hit, summarised, traced, whole
-from relay.memory.fence import fenced, fenced_context, name_in
+from relay.memory.fence import fenced, name_in
 from relay.memory.nmem.records import (
     Observation,
     ObsType,
@@ -245,7 +245,7 @@ def test_no_summary_of_ones_own_is_made_of_it(database: Database) -> None:
 
 @pytest.mark.proves("G-23")
 def test_any_fence_holds_it_in_text_and_attributes(text: str) -> None:
-    check_fenced(fenced_context(text, text.replace("\n", " "), text))
+    check_fenced(fenced(text, text.replace("\n", " "), text))
     lines = fenced(text, text, text).splitlines()
     assert re.fullmatch(r'<memory source="[^"<>]*" author="[^"<>]*">', lines[0])
 

@@ -52,7 +52,7 @@ class Script:
         if "what do you know of me" not in message.lower():
             return "Here I am. Tell me `remember: …`, or ask: what do you know of me?"
         sender = context.partition("# SENDER CONTEXT\n")[2].partition("\n\n# ")[0]
-        notes = sender.partition("\nNotes:\n")[2].splitlines()
+        notes = sender.partition("\n</memory>")[0].partition("\nNotes:\n")[2].splitlines()
         # Notes of an owner are not disclosed.
         notes = [note for note in notes if not note.startswith("- owner: ")]
         return "\n".join(["I know of you:", *notes]) if notes else "Nothing yet."

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from relay.cli.connect import profile_names
 from relay.cli.options import (
     Words,
     client_options,
@@ -20,12 +21,11 @@ from relay.cli.session.chat import render
 from relay.cli.session.common import Server, on_relay
 from relay.cli.tables import print_nothing_found
 from relay.errors import UserError
-from relay.memory.fence import fenced
+from relay.memory.fence import recalled
 from relay.memory.times import utc
-from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from relay.client.transcripts import Listed, Transcripts
@@ -123,15 +123,18 @@ def search_command(
 ) -> None:
     """Find notes with these words in all sessions, best first."""
 
-    async def work(transcripts: Transcripts) -> list[Note]:
+    async def work(transcripts: Transcripts) -> tuple[list[Note], str, Mapping[str, str]]:
         if not await transcripts.searches():
             click.echo(
                 f"{transcripts.url} does not support search: notes are fetched and scanned",
                 err=True,
             )
-        return await transcripts.search(query, session_id, group, limit)
+        notes = await transcripts.search(query, session_id, group, limit)
+        authors = {note.author for note in notes} if form == "context" else ()
+        names = await profile_names(transcripts.read, authors)
+        return notes, transcripts.pubkey, names
 
-    notes = on_relay(Server(relay, key_file), work)
+    notes, reader, names = on_relay(Server(relay, key_file), work)
     if as_json:
         print_json([_note_as_json(note) for note in notes])
     elif not notes:
@@ -140,7 +143,8 @@ def search_command(
         for note in notes:
             source = f"transcripts session {note.session} {note.role} {_time(note.ms)}"
             text = "\n".join(map(printable, note.content.splitlines()))
-            click.echo(fenced(text, printable(source), npub(note.author)))
+            name = names.get(note.author)
+            click.echo(recalled(text, printable(source), note.author, reader, name))
     else:
         _print_hits(notes)
 

@@ -11,7 +11,7 @@ import orjson
 
 from relay.client.nmem.cipher import database_errors
 from relay.client.nmem.updates import about, session_of
-from relay.memory.fence import attribution, fenced_context
+from relay.memory.fence import attribution, fenced
 from relay.memory.keywords import any_of
 from relay.memory.nmem import context, ranking
 from relay.memory.nmem.ranking import Row
@@ -361,9 +361,9 @@ def fenced_context_of(
 ) -> str:
     """As `context_of`, in a fence, with it at most MAX_CONTEXT characters (M-14); for a model."""
     own = about(db, "pubkey") or "this machine"
-    most = context.MAX_CONTEXT - len(fenced_context("", "nmem", own))
+    most = context.MAX_CONTEXT - len(fenced("", "nmem", own))
     while text := context_of(db, project, now, before, source, most):
-        told = fenced_context(text, "nmem", own)
+        told = fenced(text, "nmem", own)
         if len(told) < context.MAX_CONTEXT:
             return told
         most -= len(told) - context.MAX_CONTEXT + 1  # escaping made it longer

@@ -73,6 +73,8 @@ class Snapshot:
     """Time of the latest clear, readable or not (A-16): summaries and tool calls up to it are left
     out."""
     unread: tuple[UnreadableRecord, ...]
+    reader: str | None = None
+    """64 hex: texts of other authors name them where a model reads them. None: unknown."""
 
     @property
     def is_empty(self) -> bool:
@@ -139,12 +141,14 @@ class Fold:
             scope.cleared_at = max(scope.cleared_at, _time_of(found))
         return hk
 
-    def snapshot(self, history_key: str, author: str | None = None) -> Snapshot:
-        """Of one author, or of all together (A-13, A-15)."""
+    def snapshot(
+        self, history_key: str, author: str | None = None, *, reader: str | None = None
+    ) -> Snapshot:
+        """Of one author, or of all together (A-13, A-15). `reader`: see `Snapshot`."""
         authors = self._scopes.get(history_key, {})
         if author is None:
-            return _snapshot(history_key, None, authors.values())
-        return _snapshot(history_key, author, [authors.get(author, _NEVER)])
+            return _snapshot(history_key, None, authors.values(), reader)
+        return _snapshot(history_key, author, [authors.get(author, _NEVER)], reader)
 
     def history_keys(self) -> list[str]:
         """All known history keys, sorted."""
@@ -188,7 +192,9 @@ def _time_of(found: _Found) -> int:
     return found.event.created_at if ts is None else ts
 
 
-def _snapshot(history_key: str, author: str | None, scopes: Collection[_Scope]) -> Snapshot:
+def _snapshot(
+    history_key: str, author: str | None, scopes: Collection[_Scope], reader: str | None
+) -> Snapshot:
     cleared_at = max((scope.cleared_at for scope in scopes), default=-1)
     summary = _newest(scopes, Summary)
     tools = (row for row in _all(scopes, ToolCall) if row.time > cleared_at)
@@ -202,6 +208,7 @@ def _snapshot(history_key: str, author: str | None, scopes: Collection[_Scope]) 
         clears=_newest_first(_all(scopes, Clear)),
         cleared_at=cleared_at if cleared_at >= 0 else None,
         unread=tuple(_unread(scopes)),
+        reader=reader,
     )
 
 

@@ -1,19 +1,25 @@
-"""A snapshot as a block of text for a prompt (A-28)."""
+"""A snapshot as a block of text for a prompt (A-28).
+
+Invariants: no text ends the block or begins a section of it, in whatever characters it is written;
+what another key than the reader's wrote ends with ` — by NAME (npub1abc…)`, even when cut.
+"""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from relay.memory.aman.exchange import cut
+from relay.memory.fence import attributed, attribution, defused, harmless
 from relay.memory.times import utc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
-    from relay.memory.aman.fold import Snapshot
+    from relay.memory.aman.fold import Row, Snapshot
+    from relay.memory.aman.records import Clear
 
 _HEADER: Final = (
     "[MEMORY SNAPSHOT]\n"
@@ -22,9 +28,10 @@ _HEADER: Final = (
 _FOOTER: Final = "\n[END MEMORY SNAPSHOT]"
 
 _OURS: Final = re.compile(
-    r"\[(?=\s*(?:(?:END\s+)?MEMORY\s+SNAPSHOT|SUMMARY|TOOLS|CLEAR\s+CONTEXT)\s*\])", re.IGNORECASE
+    r"\[(?=\s*(?:(?:end\s+)?memory\s+snapshot|summary|tools|clear\s+context)\s*\])"
 )
 _BREAKS: Final = re.compile(r"[\r\n\v\f\x1c-\x1e\x85\u2028\u2029]+")
+_KEY: Final = re.compile(r"npub1\w*")
 _WORD: Final = re.compile(r"\S+")
 _NUMBER: Final = re.compile(r"[0-9]{6,}")
 
@@ -58,11 +65,21 @@ def format_prompt(snapshot: Snapshot, policy: PromptPolicy = DEFAULT) -> str | N
     """The block; None if it would be empty or the policy is SKIP."""
     if policy.privacy is Privacy.SKIP:
         return None
-    body = "\n\n".join(section for section in _sections(snapshot, policy) if section)
-    if not body:
-        return None
     max_body = policy.max_chars - len(_HEADER) - len(_FOOTER)
-    return f"{_HEADER}{cut(body, max_body)}{_FOOTER}" if max_body > 0 else None
+    body = _body(list(_sections(snapshot, policy)), max_body)
+    return f"{_HEADER}{body}{_FOOTER}" if body else None
+
+
+def _body(sections: list[_Section], max_chars: int) -> str:
+    """The sections, cut to a length: of entries with an author whole ones."""
+    while max_chars > 0:
+        body = "\n\n".join("\n".join([title, *entries]) for title, entries, _ in sections)
+        if len(body) <= max_chars or not any(is_signed for _, _, is_signed in sections):
+            return cut(body, max_chars)
+        title, entries, is_signed = sections.pop()
+        if len(entries) > 1:
+            sections.append(_Section(title, entries[:-1], is_signed))
+    return ""
 
 
 def redacted(text: str) -> str:
@@ -75,33 +92,66 @@ def _redacted_email(word: str) -> str:
     return "[REDACTED_EMAIL]" if "@" in word and "." in word else word
 
 
-def _sections(snapshot: Snapshot, policy: PromptPolicy) -> Iterator[str]:
+class _Section(NamedTuple):
+    title: str
+    entries: list[str]
+    is_signed: bool
+    """Whether an entry ends with its author."""
+
+
+def _sections(snapshot: Snapshot, policy: PromptPolicy) -> Iterator[_Section]:
+    own = _own_key(snapshot)
+
+    def by(row: Row[Any]) -> str:
+        return "" if own in (None, row.author) else attribution(row.author)
+
     def escaped(text: str) -> str:
         # The text must not end the block, begin another one or a section.
-        text = _OURS.sub("(", text.strip())
+        text = defused(harmless(text.strip()), _OURS, "(")
         return redacted(text) if policy.privacy is Privacy.REDACT else text
 
     def one_line(text: str) -> str:
         # … nor add a list entry.
         return _BREAKS.sub(" ", escaped(text))
 
-    if snapshot.summary is not None and snapshot.summary.record.summary.strip():
-        text = cut(escaped(snapshot.summary.record.summary), policy.max_summary_chars)
-        yield f"[SUMMARY]\nUpdated: {_when(snapshot.summary.time)}\n{text}"
-    tools = [
-        f"{number}. {one_line(row.record.tool_name)}"
-        f" ({'ok' if row.record.success else 'error'}, {_when(row.time)}):"
-        f" {cut(one_line(row.record.content), policy.max_tool_chars)}"
+    def section(title: str, entries: Iterable[tuple[str, Row[Any]]]) -> Iterator[_Section]:
+        found = list(entries)
+        if found:
+            is_signed = any(by(row) for _, row in found)
+            yield _Section(title, [attributed(text, by(row)) for text, row in found], is_signed)
+
+    summary = snapshot.summary
+    if summary is not None and summary.record.summary.strip():
+        text = cut(escaped(summary.record.summary), policy.max_summary_chars)
+        yield from section("[SUMMARY]", [(f"Updated: {_when(summary.time)}\n{text}", summary)])
+    tools = (
+        (
+            f"{number}. {one_line(row.record.tool_name)}"
+            f" ({'ok' if row.record.success else 'error'}, {_when(row.time)}):"
+            f" {cut(one_line(row.record.content), policy.max_tool_chars)}",
+            row,
+        )
         for number, row in enumerate(snapshot.tools[: policy.max_tools], 1)
-    ]
-    if tools:
-        yield "\n".join(["[TOOLS]", *tools])
-    clears = [
-        f"{number}. {_when(row.time)} by {one_line(row.record.sender_id or 'unknown sender')}"
+    )
+    yield from section("[TOOLS]", tools)
+    clears = (
+        (f"{number}. {_when(row.time)} by {one_line(_sender(row.record))}", row)
         for number, row in enumerate(snapshot.clears[: policy.max_clears], 1)
-    ]
-    if clears:
-        yield "\n".join(["[CLEAR CONTEXT]", *clears])
+    )
+    yield from section("[CLEAR CONTEXT]", clears)
+
+
+def _own_key(snapshot: Snapshot) -> str | None:
+    """The reader; None, so that nothing is attributed, if unknown and one key wrote all."""
+    if snapshot.reader is not None:
+        return snapshot.reader
+    rows = (snapshot.summary, *snapshot.tools, *snapshot.clears)
+    return "" if len({row.author for row in rows if row is not None}) > 1 else None
+
+
+def _sender(clear: Clear) -> str:
+    """As the record has it, without a key, which would pass for an author's."""
+    return defused(clear.sender_id or "unknown sender", _KEY, "")
 
 
 def _when(seconds: int) -> str:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from relay.memory.fence import attributed
 from relay.memory.nmem.summary import EMPTY_SESSION
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ def _item(row: Row, now: int) -> str:
 
 
 def _line(text: str, max_chars: int = _TITLE) -> str:
-    """Untrusted text on one line, without control characters."""
+    """Untrusted text on one line, without control characters and others' attributions."""
+    text = attributed(text, "")
     words = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return words if len(words) <= max_chars else f"{words[: max_chars - 1]}…"
 

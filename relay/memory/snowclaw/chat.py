@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
 from relay.memory.bounded import BoundedDict
+from relay.memory.fence import attribution
 from relay.memory.fields import object_in, repaired
 from relay.memory.snowclaw.context import ContextAssembler, HistoryStyle, Sender, TrimOrder
 from relay.memory.snowclaw.history import HistoryMessage, RingBuffer, missing_from
@@ -143,13 +144,16 @@ class Chat:
                 themes=tuple(map(self._filtered, memory.themes)),
                 decisions=tuple((self._filtered(text), at) for text, at in memory.decisions),
             )
-        assembler = ContextAssembler(group, self._history_style, self._trim_order)
+        assembler = ContextAssembler(
+            group, self._history_style, self._trim_order, self._agent.pubkey
+        )
         return assembler.assemble(
             system=self._filtered(system),
             sender=self._sender(event, group),
             current=self._message(event),
             history=self._rings.get(group, ()),
             memory=memory,
+            memory_by=self._by(self._working_copy.group_author(group), group),
             budget=budget,
         )
 
@@ -167,11 +171,21 @@ class Chat:
                 for name, value in memory.preferences.items()
             },
         )
-        return Sender.of(filtered, self._name_of(event.pubkey, group), npub(event.pubkey))
+        signed = self._working_copy.note_authors(event.pubkey, group)
+        return Sender.of(
+            filtered,
+            self.name_of(event.pubkey, group),
+            npub(event.pubkey),
+            self._by(self._working_copy.user_author(event.pubkey, group), group),
+            {self._filtered(note): self._by(owner, group) for note, owner in signed.items()},
+        )
+
+    def _by(self, author: str | None, group: str) -> str:
+        return "" if author is None else attribution(author, self.name_of(author, group))
 
     def _message(self, event: Event) -> HistoryMessage:
         return HistoryMessage(
-            sender=self._name_of(event.pubkey, event.tag("h")),
+            sender=self.name_of(event.pubkey, event.tag("h")),
             npub=npub(event.pubkey),
             content=self._filtered(event.content),
             timestamp=event.created_at,
@@ -180,7 +194,8 @@ class Chat:
             kind=event.kind,
         )
 
-    def _name_of(self, pubkey: str, group: str | None) -> str:
+    def name_of(self, pubkey: str, group: str | None) -> str:
+        """As its profile, or what is remembered of it in the group, tells it; else a short npub."""
         name = self._names.get(pubkey)
         if name is None:
             memory = self._working_copy.user(pubkey, group)

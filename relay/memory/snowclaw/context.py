@@ -2,16 +2,30 @@
 
 Invariants: the cost of each piece of text is independent of the selection; fixed pieces are always
 included; then each list of pieces is included in order up to the first that does not fit. User text
-cannot imitate a heading or a message header.
+cannot imitate a heading, a message header, a tag of a fence or another author, in whatever
+characters it is written.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
+
+from relay.memory.fence import (
+    FENCE_END,
+    UNNAMED,
+    attributed,
+    defused,
+    fence_head,
+    harmless,
+    name_in,
+    named,
+)
+from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -75,7 +89,8 @@ class Piece(NamedTuple):
     text: str
     """As in the context, without a heading."""
     tokens: int
-    """Its cost, including the heading for the first piece under it."""
+    """Its cost, including the heading for the first piece under it, and the fence for the first
+    piece in it."""
     why: Why
 
     @property
@@ -93,12 +108,32 @@ class Sender:
     preferences: Mapping[str, str] = field(default_factory=dict)
     notes: Sequence[str] = ()
     """Oldest first."""
+    by: str = ""
+    """Author of the preferences: see `attribution` of the fence; empty: the agent itself."""
+    note_authors: Sequence[str] = ()
+    """As `by`, for each note; none: the agent itself."""
 
     @classmethod
-    def of(cls, memory: UserMemory, name: str, npub: str) -> Sender:
-        """From their memory. The owner's notes come last and so are trimmed last."""
-        owner_notes = (f"owner: {note}" for note in memory.owner_notes)
-        return cls(name, npub, memory.is_owner, memory.preferences, (*memory.notes, *owner_notes))
+    def of(
+        cls,
+        memory: UserMemory,
+        name: str,
+        npub: str,
+        by: str = "",
+        signed: Mapping[str, str] = MappingProxyType({}),
+    ) -> Sender:
+        """From their memory. The owner's notes come last and so are trimmed last. `signed`: owner's
+        note → its author, if it was signed by an owner."""
+        notes = [defused(note, _AS_OWNER, "> ") for note in memory.notes]
+        return cls(
+            name,
+            npub,
+            memory.is_owner,
+            memory.preferences,
+            (*notes, *(f"owner: {note}" for note in memory.owner_notes)),
+            by,
+            (*(by for _ in notes), *(signed.get(note, by) for note in memory.owner_notes)),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +160,9 @@ class ContextAssembler:
     group_id: str
     history_style: HistoryStyle = HistoryStyle.HEADER
     trim_order: TrimOrder = TrimOrder.NOTES_FIRST
+    agent: str = ""
+    """Public key, if a model is given the context: memory and history are fenced, and names stand
+    beside short npubs (G-23). Empty: the layout of Snowclaw's document, without."""
 
     def assemble(
         self,
@@ -135,21 +173,25 @@ class ContextAssembler:
         history: Iterable[HistoryMessage],
         memory: GroupMemory | None,
         budget: int,
+        memory_by: str = "",
     ) -> Context:
         """`history`: oldest first; the current message in it is not repeated. `memory`: of this
-        group, or None. `budget`: tokens."""
+        group, or None. `memory_by`: its author, as `Sender.by`. `budget`: tokens."""
+        source = f"snowclaw group {self._group}"
+        fence = fence_head(source, npub(self.agent)) if self.agent else ""
         selection = _Selection(budget)
         if system != "":
             selection.fix(Section.SYSTEM, system)
         selection.fix(Section.CURRENT, self._with_header(current))
-        selection.fix(Section.SENDER, _head(sender))
+        for_fence = tokens(fence) + tokens(FENCE_END) if fence else 0
+        selection.fix(Section.SENDER, self._head(sender), for_fence)
         is_over = selection.left < 0
 
         newest_first = [
             self._message(message) for message in history if message.event_id != current.event_id
         ][::-1]
-        of_group = [] if memory is None else _group_lines(memory)
-        notes = [f"- {_one_line(note)}" for note in reversed(sender.notes)]
+        of_group = [] if memory is None else _group_lines(memory, memory_by)
+        notes = _notes(sender)[::-1]
         rows = [
             (Section.HISTORY, Part.HISTORY, newest_first),
             (Section.GROUP, Part.GROUP, of_group),
@@ -167,7 +209,7 @@ class ContextAssembler:
 
         sections = _sections(selection.pieces)
         return Context(
-            text="\n\n".join(f"# {section}\n{text}" for section, text in sections.items()),
+            text=_text(sections, fence),
             sections=sections,
             tokens_used=budget - selection.left,
             budget=budget,
@@ -184,12 +226,33 @@ class ContextAssembler:
             case HistoryStyle.HEADER:
                 return self._with_header(message)
             case HistoryStyle.PLAIN:
-                return f"[{_name(message.sender)}]: {_quoted(message.content)}"
+                return f"[{_name(self._shown(message).sender)}]: {_quoted(message.content)}"
             case _:
                 assert_never(self.history_style)
 
     def _with_header(self, message: HistoryMessage) -> str:
-        return f"{header(self.group_id, message)}\n{_quoted(message.content)}"
+        return f"{header(self._group, self._shown(message))}\n{_quoted(message.content)}"
+
+    def _shown(self, message: HistoryMessage) -> HistoryMessage:
+        if not self.agent:
+            return message
+        return replace(message, sender=named(message.npub, message.sender))
+
+    @property
+    def _group(self) -> str:
+        is_plain = not self.agent or _GROUP_ID.fullmatch(self.group_id) is not None
+        return self.group_id if is_plain else name_in(self.group_id)
+
+    def _head(self, sender: Sender) -> str:
+        name = name_in(sender.name) or UNNAMED if self.agent else _name(sender.name)
+        lines = [
+            f"Sender: {name} ({sender.npub})",
+            f"Owner: {'yes' if sender.is_owner else 'no'}",
+        ]
+        if len(sender.preferences) > 0:
+            pairs = (f"{name}={value}" for name, value in sorted(sender.preferences.items()))
+            lines.append(attributed(f"Preferences: {_one_line(', '.join(pairs))}", sender.by))
+        return "\n".join(lines)
 
 
 def header(group_id: str, message: HistoryMessage) -> str:
@@ -213,8 +276,8 @@ class _Selection:
         self.left = budget
         self.pieces: list[Piece] = []
 
-    def fix(self, section: Section, text: str) -> None:
-        cost = tokens(f"# {section}\n{text}")
+    def fix(self, section: Section, text: str, more: int = 0) -> None:
+        cost = tokens(f"# {section}\n{text}") + more
         self.left -= cost
         self.pieces.append(Piece(section, None, text, cost, Why.FIXED))
 
@@ -252,18 +315,25 @@ def _sections(pieces: Sequence[Piece]) -> dict[Section, str]:
     return {section: text for section, text in sections.items() if text != ""}
 
 
-def _head(sender: Sender) -> str:
-    lines = [
-        f"Sender: {_name(sender.name)} ({sender.npub})",
-        f"Owner: {'yes' if sender.is_owner else 'no'}",
+def _text(sections: Mapping[Section, str], fence: str) -> str:
+    """`fence`: begins before memory and history, and ends before the current message."""
+    texts = {section: f"# {section}\n{text}" for section, text in sections.items()}
+    if not fence:
+        return "\n\n".join(texts.values())
+    system, current = texts.pop(Section.SYSTEM, ""), texts.pop(Section.CURRENT)
+    inside = "\n".join((fence, "\n\n".join(texts.values()), FENCE_END))
+    return "\n\n".join(filter(None, (system, inside, current)))
+
+
+def _notes(sender: Sender) -> list[str]:
+    authors = sender.note_authors or [""] * len(sender.notes)
+    return [
+        attributed(f"- {_one_line(note)}", by)
+        for note, by in zip(sender.notes, authors, strict=True)
     ]
-    if len(sender.preferences) > 0:
-        pairs = (f"{name}={value}" for name, value in sorted(sender.preferences.items()))
-        lines.append(f"Preferences: {_one_line(', '.join(pairs))}")
-    return "\n".join(lines)
 
 
-def _group_lines(memory: GroupMemory) -> list[str]:
+def _group_lines(memory: GroupMemory, by: str) -> list[str]:
     lines = []
     if memory.purpose not in (None, ""):
         lines.append(f"Purpose: {_one_line(memory.purpose)}")
@@ -271,7 +341,7 @@ def _group_lines(memory: GroupMemory) -> list[str]:
         lines.append(f"Themes: {_one_line(', '.join(memory.themes))}")
     newest_first = sorted(memory.decisions, key=lambda decision: decision[1])[::-1]
     lines += (f"Decision: {_one_line(text)} ({_day(at)})" for text, at in newest_first)
-    return lines
+    return [attributed(line, by) for line in lines]
 
 
 def _day(at: int) -> str:
@@ -286,16 +356,21 @@ def _day(at: int) -> str:
 _BREAK: Final = r"\r\n\v\f\x1c-\x1e\x85\u2028\u2029"
 _BREAKS: Final = re.compile(f"[{_BREAK}]+")
 _NOT_IN_A_NAME: Final = re.compile(r"[\[\]=\x00-\x1f\x7f\x85\u2028\u2029]+")
-_MARKUP_HINTS: Final = ("[nostr:", "]:", *Section)
+_GROUP_ID: Final = re.compile(r"[A-Za-z0-9_.:'-]{1,128}")
+_SPACE: Final = rf"(?:(?![{_BREAK}])\s)*"
+_MARKUP_HINTS: Final = ("[nostr:", "]:", *(section.lower() for section in Section))
 _MARKUP: Final = re.compile(
     # No part crosses a line end: else a message of many lines takes minutes.
-    rf"(^|[{_BREAK}])([ \t]*(?:\[nostr:|\[[^\]{_BREAK}]*\]:|#+[ \t]*(?:{'|'.join(Section)})))"
+    rf"(?:^|(?<=[{_BREAK}]))(?={_SPACE}"
+    rf"(?:\[nostr:|\[[^\]{_BREAK}]*\]:|#+{_SPACE}(?:{'|'.join(Section).lower()})))"
 )
+"""Of the folded form: where a line begins that looks like a heading or a header."""
+_AS_OWNER: Final = re.compile(r"^(?=\s*owner\s*:)")
 
 
 def _one_line(text: str) -> str:
     """On one line, so that it cannot add a line such as `Owner: yes`."""
-    return _BREAKS.sub(" ", text)
+    return attributed(harmless(_BREAKS.sub(" ", text)), "")
 
 
 def _name(text: str) -> str:
@@ -305,7 +380,8 @@ def _name(text: str) -> str:
 
 def _quoted(text: str) -> str:
     """The text with `> ` before lines that look like a heading or a header."""
+    text = attributed(harmless(text), "")
     # The test is over ten times as fast as the search.
-    if not any(mark in text for mark in _MARKUP_HINTS):
+    if text.isascii() and not any(mark in text.lower() for mark in _MARKUP_HINTS):
         return text
-    return _MARKUP.sub(r"\1> \2", text)
+    return defused(text, _MARKUP, "> ")

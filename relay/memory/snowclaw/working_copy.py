@@ -140,6 +140,27 @@ class WorkingCopy:
         """The memory of a user, with the owner's notes. `group`: only what may be used in its
         context (S-33). Raises Invalid for an invalid key."""
         subject = self.subject_of(key)
+        memory, _ = self._shown_user(subject, group)
+        notes = [record.memory for record in self._owner_records(subject, group)]
+        private = self.private_notes(subject)
+        if not notes and not private:
+            return memory
+        memory = UserMemory() if memory is None else memory
+        return annotated_user(memory, notes).annotated(*private)
+
+    def user_author(self, key: str, group: str | None = None) -> str | None:
+        """The other agent whose record of a user `user` returns; None: its own, or there is none.
+        `key`, `group`: as of `user`."""
+        return self._shown_user(self.subject_of(key), group)[1]
+
+    def group_author(self, group: str) -> str | None:
+        """As `user_author`, of a group's memory."""
+        return self._shown_group(OfGroup(group))[1]
+
+    def _shown_user(
+        self, subject: OfUser, group: str | None
+    ) -> tuple[UserMemory | None, str | None]:
+        """The memory without the owner's notes, and its author if that is another agent."""
         own = self._own(subject)
         memory = None
         if (
@@ -149,18 +170,41 @@ class WorkingCopy:
         ):
             memory = self._edited_user(subject, own)
         if memory is None and own is None:
-            memory = _newest_user(self._user_records(subject, self._others), group)
-        notes = [
-            record.memory
+            found = self._user_records(subject, self._others)
+            record = _latest([each for each in found if group is None or enters(each, group)])
+            if record is not None:
+                return record.memory, record.event.pubkey
+        return memory, None
+
+    def _shown_group(self, subject: OfGroup) -> tuple[GroupMemory | None, str | None]:
+        own = self._own(subject)
+        memory = None
+        if not isinstance(own, UnreadableRecord):
+            memory = self._edited_group(subject, own)
+        if memory is None and own is None:
+            found = (self._group_record(subject, author) for author in self._others)
+            records = [record for record in found if record is not None]
+            latest = newest(record.event for record in records)
+            for record in records:
+                if record.event is latest:
+                    return record.memory, record.event.pubkey
+        return memory, None
+
+    def note_authors(self, key: str, group: str | None = None) -> dict[str, str]:
+        """The owner's notes about a user that an owner signed: text → owner. As `user`."""
+        return {
+            note: record.event.pubkey
+            for record in self._owner_records(self.subject_of(key), group)
+            for note in record.memory.notes
+        }
+
+    def _owner_records(self, subject: OfUser, group: str | None) -> list[UserRecord]:
+        return [
+            record
             for owner in sorted(self.owners - {self.agent})
             if (record := _latest(self._user_records(subject, {owner})))
             and self._enters(record, group)
         ]
-        private = self.private_notes(subject)
-        if not notes and not private:
-            return memory
-        memory = UserMemory() if memory is None else memory
-        return annotated_user(memory, notes).annotated(*private)
 
     def group_reading(self, subject: OfUser) -> str | None:
         """The group whose members read the stored record of a user; None: author and owner only."""
@@ -176,15 +220,7 @@ class WorkingCopy:
     def group(self, group: str) -> GroupMemory | None:
         """The memory of a group, with the owner's notes."""
         subject = OfGroup(group)
-        own = self._own(subject)
-        memory = None
-        if not isinstance(own, UnreadableRecord):
-            memory = self._edited_group(subject, own)
-        if memory is None and own is None:
-            records = [self._group_record(subject, author) for author in self._others]
-            events = [record.event for record in records if record is not None]
-            latest = newest(events)
-            memory = next((r.memory for r in records if r and r.event is latest), None)
+        memory, _ = self._shown_group(subject)
         notes = [
             record.memory
             for owner in sorted(self.owners - {self.agent})
@@ -402,9 +438,3 @@ _NO_EDITS: Final = Edits()
 def _latest(records: list[UserRecord]) -> UserRecord | None:
     latest = newest(record.event for record in records)
     return next((record for record in records if record.event is latest), None)
-
-
-def _newest_user(records: list[UserRecord], group: str | None) -> UserMemory | None:
-    may_enter = [record for record in records if group is None or enters(record, group)]
-    latest = _latest(may_enter)
-    return None if latest is None else latest.memory

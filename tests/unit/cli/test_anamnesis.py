@@ -10,6 +10,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from relay.memory.anamnesis.checks import content_hash
+from relay.memory.fence import DATA
 from tests.cast import alice, robot, rover
 from tests.harness.fake_relay import FakeRelay
 from tests.unit.cli.terminal import Rookery, command_line
@@ -371,8 +372,8 @@ async def test_recall_ranks_and_reports_a_relay_without_search(
     assert hit["entry"]["content_hash"] == first
     assert await rookery("recall", "rain", "--format", "context", "--limit", "1") == 0
     assert capsys.readouterr().out == (
-        f'<memory source="anamnesis {first[:12]} unverified" author="{robot.pubkey}">\n'
-        "the rain\n�[2J\n</memory>\n"
+        f'<memory source="anamnesis {first[:12]} unverified" author="{robot.npub}">\n'
+        f"{DATA}\nthe rain\n�[2J\n</memory>\n"
     )
     past = ("--as-of", "2026-01-01T00:00:00Z", "--include-superseded", "--topic", "t")
     assert await rookery("recall", "rain", *past) == 0

@@ -14,7 +14,7 @@ from relay.client.nmem.cipher import cache_key
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.nmem.updates import begin_session
 from relay.client.settings import FILE
-from relay.memory.fence import fenced_context
+from relay.memory.fence import fenced
 from relay.memory.nmem.records import Session
 from tests.cast import robot
 from tests.harness.fake_relay import FakeRelay
@@ -169,7 +169,7 @@ def test_context_of_the_project(nmem: Nmem) -> None:
     assert nmem("pin", "4")[0] == 0
     code, out, _ = nmem("context")
     text = "# nmem context\n\n## rook\n- #4 search heron (pinned)"
-    assert (code, out) == (0, fenced_context(text, "nmem", robot.pubkey) + "\n")
+    assert (code, out) == (0, fenced(text, "nmem", robot.pubkey) + "\n")
     assert as_json(nmem("context", "--json"))["project"] == "rook"
 
 

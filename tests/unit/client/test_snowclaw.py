@@ -77,6 +77,11 @@ def said(text: str, at: int = NOW, group: str = "tea", by: SecretKey = alice) ->
     return by.sign(9, [["h", group]], text, at)
 
 
+def added(group: str, at: int = NOW - 9, by: SecretKey = owner, kind: int = 9000) -> Event:
+    """The agent put into a group."""
+    return by.sign(kind, [["h", group], ["p", robot.pubkey]], "", at)
+
+
 def stored(fake: FakeRelay, d: str) -> list[dict[str, Any]]:
     return [json.loads(event.content) for event in fake.events if event.d == d]
 
@@ -105,7 +110,7 @@ async def test_start_loads_records_and_follows_changes(fake: FakeRelay) -> None:
     await fake.publish(record(ALICE, {"notes": ["likes tea"]}))
     await fake.publish(record("snowclaw:memory:group:tea", {"purpose": "to drink"}))
     await fake.publish(config("global", respond_mode="all"))
-    async with started(fake) as claw:
+    async with started(fake, groups=["tea"]) as claw:
         assert claw.users() == {alice.pubkey[:32]: UserMemory(notes=("likes tea",))}
         assert [memory.purpose for memory in claw.groups().values()] == ["to drink"]
         assert (claw.respond_mode("tea"), claw.config().context_history) == ("all", 20)
@@ -172,7 +177,7 @@ async def test_it_follows_through_a_lost_connection(fake: FakeRelay) -> None:
 
 async def test_messages_are_yielded_after_see(fake: FakeRelay) -> None:
     await fake.publish(alice.sign(0, [], '{"name":"alice"}', NOW - 99))
-    async with started(fake) as claw:
+    async with started(fake, groups=["tea"]) as claw:
         messages = claw.messages()
         reading = asyncio.ensure_future(anext(messages))
         await asyncio.sleep(0)
@@ -185,7 +190,7 @@ async def test_messages_are_yielded_after_see(fake: FakeRelay) -> None:
 
 
 async def test_messages_are_kept_from_the_call_on_until_they_are_read(fake: FakeRelay) -> None:
-    async with started(fake) as claw:
+    async with started(fake, groups=["tea"]) as claw:
         messages = claw.messages()
         for text in ("one", "two", "three"):
             await fake.publish(said(text))
@@ -229,10 +234,56 @@ async def test_start_raises_the_relays_refusal(fake: FakeRelay) -> None:
     assert asked(fake)[-1]["#h"] == ["tea"]
 
 
+@pytest.mark.proves("G-23", "S-28")
+async def test_nothing_is_taken_of_a_group_that_others_put_the_agent_into(fake: FakeRelay) -> None:
+    await fake.publish(added("tea"))
+    await fake.publish(added("den", by=bob))
+    await fake.publish(bob.sign(9007, [["h", "den"]], "", NOW - 9))
+    await fake.publish(bob.sign(39002, [["d", "den"], ["p", robot.pubkey]], "", NOW - 9))
+    await fake.publish(said("earlier", NOW - 5, "den"))
+    async with started(fake) as claw:
+        await claw.backfill()
+        messages = claw.messages()
+        await fake.publish(said("obey", group="den"))
+        await fake.publish(said("hello"))
+        assert (await anext(messages)).content == "hello"
+        assert claw.history("den") == []
+        assert claw.groups().keys() == {"tea"}
+        assert [name for _, name in claw._chat._names.items()] == [None]
+
+
+@pytest.mark.proves("G-23", "S-28")
+async def test_an_owner_or_the_agent_itself_adds_and_withdraws_a_group(fake: FakeRelay) -> None:
+    await fake.publish(added("left"))
+    await fake.publish(robot.sign(9022, [["h", "left"]], "", NOW - 8))
+    await fake.publish(added("ended"))
+    async with started(fake) as claw:
+        messages = claw.messages()
+        await fake.publish(said("1", group="den"))
+        await fake.publish(added("den", NOW - 3))
+        await fake.publish(robot.sign(9021, [["h", "pub"]], "", NOW - 3))
+        await fake.publish(bob.sign(9008, [["h", "ended"]], "", NOW))
+        await until(lambda: claw._consent.groups() == {"den", "pub"})
+        for number, group in enumerate(("left", "ended", "den", "pub"), 2):
+            await fake.publish(said(str(number), group=group))
+        assert [(await anext(messages)).content for _ in range(2)] == ["4", "5"]
+        await fake.publish(added("den", NOW, kind=9001))
+        await until(lambda: claw._consent.groups() == {"pub"})
+
+
+async def test_named_groups_are_the_only_ones(fake: FakeRelay) -> None:
+    await fake.publish(added("tea"))
+    async with started(fake, groups=["den"]) as claw:
+        claw.see(said("hi"))
+        claw.see(said("ho", group="den"))
+        assert (claw.history("tea"), [each.content for each in claw.history("den")]) == ([], ["ho"])
+    assert asked(fake)[-1]["#h"] == ["den"]
+
+
 @pytest.mark.proves("S-34")
 async def test_backfill_fills_the_rings_oldest_first(fake: FakeRelay) -> None:
     await fake.publish(config("global", context_history=2))
-    await fake.publish(rover.sign(39002, [["d", "tea"], ["p", robot.pubkey]], "", NOW))
+    await fake.publish(added("tea"))
     for number in range(4):
         await fake.publish(said(str(number), NOW - 9 + number))
     await fake.publish(said("elsewhere", NOW - 9, "coffee"))
