@@ -17,7 +17,7 @@ from policies.plugins.protocol import asks_plugins
 from policies.rules.content import is_hit
 from policies.rules.forms import FORMS
 from policies.rules.memory import records_objection, schema_objection
-from policies.rules.people import CODED_WRITER_RULES, unproven
+from policies.rules.people import CODED_WRITER_RULES, needs_login, unproven
 from policies.rules.work import too_little_work
 from policies.settings import AuthWrites, Limits, Memory, SchemaMode
 from policies.write_rule import Place, RulesByKind, WriteRule
@@ -297,6 +297,12 @@ class PolicySet:
             if refusal is not None:
                 return refusal
         return self._pattern_refusal(event)
+
+    def wants_login(self, event: Event) -> bool:
+        """Whether `[auth] writes` refuses the event on a connection without a login."""
+        return event.kind != kinds.VANISH and needs_login(
+            event, self.auth_writes, self.groups.foreign_h
+        )
 
     def _pattern_refusal(self, event: Event) -> Reject | None:
         """`[memory] reject_patterns` (M-31)."""

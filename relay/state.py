@@ -88,6 +88,9 @@ class Policy(Protocol):
     def refusal(self, event: Event, facts: Facts) -> Reject | None:
         """The first write rule that refuses, or None. Called inside the transaction."""
 
+    def wants_login(self, event: Event) -> bool:
+        """Whether the event is refused on a connection without a login, whatever is stored."""
+
     def quotas_of(self, kind: int) -> Sequence[Quota]:
         """Quotas that may apply to this kind: what they count must be looked up."""
 

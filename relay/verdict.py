@@ -133,6 +133,9 @@ class WriteOutcome(Enum):
     """Imported group state: the relay signs its own."""
     DELETED = auto()
     EXPIRED = auto()
+    UNTOLD = auto()
+    """One of DUPLICATE, TAKEN, SUPERSEDED and DELETED, for a connection that may not read the row:
+    the answer is the one that it gets for an event that is stored."""
     MEMBER = auto()
     """A request to join the relay by a member. These four are not stored."""
     JOINED = auto()
@@ -150,7 +153,7 @@ def ok_reply(result: Result) -> tuple[bool, str]:
     if isinstance(result, Reject):
         return False, f"{result.prefix}: {result.text}"
     match result:
-        case WriteOutcome.STORED | WriteOutcome.PASSED_ON:
+        case WriteOutcome.STORED | WriteOutcome.PASSED_ON | WriteOutcome.UNTOLD:
             return True, ""
         case WriteOutcome.DUPLICATE:
             return True, "duplicate: already have this event"

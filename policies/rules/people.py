@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 from policies.settings import AuthWrites
 from relay.errors import Prefix
@@ -10,7 +10,7 @@ from relay.nostr import kinds
 from relay.verdict import Origin, Reject, Who
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Set
 
     from policies.settings import Memory
     from relay.nostr.event import Event
@@ -46,6 +46,9 @@ CODED_WRITER_RULES: Final[Mapping[str, Callable[[Event, Facts, Memory], Reject |
 _PROTECTED: Final = "this event may be published by its author only"
 _LOGIN: Final = "log in to write here"
 _OWN_LOGIN: Final = "log in with the key that signed this"
+_MAY_PASS_ON: Final = frozenset({Who.INSIDER, Who.OWNER, Who.AGENT})
+"""Who may send what others signed for a group."""
+_NO_KINDS: Final[frozenset[int]] = frozenset()
 
 
 def unproven(event: Event, facts: Facts, writes: AuthWrites) -> Reject | None:
@@ -61,17 +64,33 @@ def unproven(event: Event, facts: Facts, writes: AuthWrites) -> Reject | None:
             if event.pubkey not in facts.authenticated:
                 return Reject(_word(facts), _PROTECTED, "protected events")
             break
-    if writes is AuthWrites.NEVER:
-        return None
-    is_in_group = event.kind == kinds.CREATE_GROUP or event.has_tag("h")
-    if writes is AuthWrites.GROUPS and (facts.h_is_foreign or not is_in_group):
+    foreign = frozenset({event.kind}) if facts.h_is_foreign else _NO_KINDS
+    if not needs_login(event, writes, foreign):
         return None
     if not facts.authenticated:
         return Reject(Prefix.AUTH_REQUIRED, _LOGIN, "[auth] writes")
+    if event.pubkey in facts.authenticated:
+        return None
     # A moderation event seen elsewhere could be replayed by another key within its window (N29-45).
-    if event.kind in kinds.GROUP_RECORDS and event.pubkey not in facts.authenticated:
+    # And who is not in the group could learn by what becomes of a member's event that it is here.
+    is_outsider = event.has_tag("h") and facts.authenticated_who.isdisjoint(_MAY_PASS_ON)
+    if event.kind in kinds.GROUP_RECORDS or (is_outsider and not facts.h_is_foreign):
         return Reject(Prefix.RESTRICTED, _OWN_LOGIN, "[auth] writes")
     return None
+
+
+def needs_login(event: Event, writes: AuthWrites, foreign_h: Set[int]) -> bool:
+    """Whether `[auth] writes` asks for a login; `foreign_h`: kinds whose `h` names no group."""
+    match writes:
+        case AuthWrites.NEVER:
+            return False
+        case AuthWrites.GROUPS:
+            is_in_group = event.kind == kinds.CREATE_GROUP or event.has_tag("h")
+            return is_in_group and event.kind not in foreign_h
+        case AuthWrites.ALWAYS:
+            return True
+        case _:
+            assert_never(writes)
 
 
 def _word(facts: Facts) -> Prefix:

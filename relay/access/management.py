@@ -197,9 +197,7 @@ def check_event_not_banned(event: Event, management: Management) -> Reject | Non
     """Why an event is refused whoever sends it."""
     if not management.entries:  # the usual case, checked for every event
         return None
-    if event.id in management.of(ListName.BANNED_EVENTS):
-        return _BANNED_EVENT
-    return check_kind_allowed(event.kind, management)
+    return _BANNED_EVENT if event.id in management.of(ListName.BANNED_EVENTS) else None
 
 
 def check_author_not_banned(event: Event, actors: Actors) -> Reject | None:

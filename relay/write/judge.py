@@ -22,26 +22,27 @@ from relay.access.management import (
 )
 from relay.access.membership import RULE as MEMBERSHIP
 from relay.access.membership import Members, is_counted, ruling_on_request, untimely
-from relay.access.quotas import CountedEvent, Token, check_usage_limits, subnet_of
-from relay.access.visibility import ANONYMOUS, kind_is_restricted, visibility_for
+from relay.access.quotas import CountedEvent, Per, Token, check_usage_limits, subnet_of
+from relay.access.visibility import ANONYMOUS, Viewer, kind_is_restricted, visibility_for
 from relay.errors import Invalid, Prefix, Refused
 from relay.groups.actions import JoinRequest
 from relay.groups.context import Ruling
 from relay.groups.rules import check_write, ruling_on, ruling_on_withdrawal
 from relay.lifecycle.deletion import deleted_rows, vanish_outcome
+from relay.lifecycle.rows import Stored
 from relay.lifecycle.versions import unstored_outcome
 from relay.nostr import kinds
-from relay.nostr.kinds import is_kind
+from relay.nostr.kinds import is_ephemeral, is_kind
 from relay.verdict import Origin, Reject, Result, Who, WriteOutcome
 from relay.write.candidate import refused_form
 from relay.write.derived import derived_group
 from relay.write.pins import outdated_pins
-from relay.write.world import facts_of, group_context
+from relay.write.world import facts_of, group_context, may_know_by_id
 
 if TYPE_CHECKING:
     from relay.access.management import Management
+    from relay.access.visibility import Visibility
     from relay.lifecycle.deletion import DeletionTargets
-    from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.state import Policy
     from relay.verdict import Facts
@@ -78,7 +79,15 @@ _TOO_MANY_CODES: Final = Reject(
     Prefix.RATE_LIMITED, "too many invite codes tried, wait a minute", "invite codes"
 )
 """Does not depend on whether the code was right or the group exists (N29-39)."""
-_ROLES_IN_GROUP: Final = frozenset({Who.INSIDER, Who.OWNER, Who.ADMIN})
+_ABOUT_ROWS: Final = frozenset(
+    {
+        WriteOutcome.DUPLICATE,
+        WriteOutcome.TAKEN,
+        WriteOutcome.SUPERSEDED,
+        WriteOutcome.DELETED,
+    }
+)
+"""Answers that tell what is, or was, stored."""
 
 
 class Judgement(msgspec.Struct, frozen=True, gc=False):
@@ -169,9 +178,16 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         if event.kind in kinds.GROUP_MEMBER_NOTICES and event.pubkey != world.relay:
             # Of the relay that the group comes from: its members were told.
             return Judgement(WriteOutcome.REGENERATED)
-    if event.pubkey == world.relay and is_known_id:
+    if (
+        event.pubkey == world.relay
+        and is_known_id
+        and _may_be_told(WriteOutcome.DUPLICATE, candidate, world)
+    ):
         return Judgement(WriteOutcome.DUPLICATE)
     refusal = check_event_not_banned(event, world.management)
+    if refusal is not None and _may_be_told(WriteOutcome.DELETED, candidate, world):
+        return Judgement(refusal)
+    refusal = check_kind_allowed(event.kind, world.management)
     if refusal is None and origin is not Origin.TRUSTED_IMPORT:
         refusal = check_author_not_banned(event, world.actors)
     if refusal is not None:
@@ -186,7 +202,7 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         return Judgement(_MEMBERS_RELAY_ONLY)
     if event.kind in kinds.GROUP_MEMBER_NOTICES and origin is Origin.WIRE:
         return Judgement(_NOTICE_OF_RELAY)
-    if is_known_id and _may_know_of_duplicate(candidate, world, facts):
+    if is_known_id and _may_be_told(WriteOutcome.DUPLICATE, candidate, world):
         return Judgement(_unstored(candidate, world) or WriteOutcome.DUPLICATE)
     if candidate.objection is not None:
         return Judgement(candidate.objection)
@@ -224,6 +240,15 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
                     return Judgement(ruled_withdrawal)
                 ruling = ruled_withdrawal
     outcome = _unstored(candidate, world)
+    if outcome in _ABOUT_ROWS:
+        if _may_be_told(outcome, candidate, world):
+            return Judgement(outcome)
+        tokens = _tokens(candidate, world, facts, None, is_stored=not is_ephemeral(event.kind))
+        if isinstance(tokens, Reject):
+            return Judgement(tokens)
+        # Of the author and the group none are taken: anybody could use them up.
+        own = [token for token in tokens if token[0].per is Per.CONNECTION]
+        return Judgement(WriteOutcome.UNTOLD, tokens=own)
     if outcome is not None and outcome is not WriteOutcome.PASSED_ON:
         return Judgement(outcome)
     tokens = _tokens(candidate, world, facts, holder, is_stored=outcome is None)
@@ -294,7 +319,7 @@ def _judge_membership(candidate: Candidate, world: World, facts: Facts) -> Judge
 
 def _unstored(candidate: Candidate, world: World) -> WriteOutcome | None:
     """Why the event is not stored although no rule objects; None: it is. Raises Invalid."""
-    return unstored_outcome(
+    outcome = unstored_outcome(
         candidate.event,
         candidate.slot,
         candidate.keep,
@@ -302,14 +327,42 @@ def _unstored(candidate: Candidate, world: World) -> WriteOutcome | None:
         now=world.now,
         tie=world.policy.keep.tie,
     )
+    if outcome is not None and outcome is not WriteOutcome.PASSED_ON:
+        return outcome
+    is_banned = check_event_not_banned(candidate.event, world.management) is not None
+    return WriteOutcome.DELETED if is_banned else outcome
 
 
-def _may_know_of_duplicate(candidate: Candidate, world: World, facts: Facts) -> bool:
-    """Whether the author may be told that the event is stored (N01-96)."""
-    group = world.groups.get(candidate.group)
-    return (
-        group is None or not group.only_members_write or not facts.who.isdisjoint(_ROLES_IN_GROUP)
-    )
+def _may_be_told(outcome: WriteOutcome, candidate: Candidate, world: World) -> bool:
+    """Whether the connection may learn that the event is stored, deleted or superseded (N01-96).
+
+    Anybody may send what others signed: so it is asked what the keys of the connection may read,
+    not what the author may. An importer may learn everything.
+    """
+    sender, found = candidate.sender, world.found
+    if sender.origin is not Origin.WIRE:
+        return True
+    seen = world.seen_by(Viewer(sender.authenticated, attested=sender.attested))
+    match outcome:
+        case WriteOutcome.DUPLICATE:
+            row = found.rows.get(candidate.event.id)
+        case WriteOutcome.SUPERSEDED | WriteOutcome.TAKEN:
+            row = None if candidate.slot is None else found.slots.get(candidate.slot)
+        case _:
+            row = _row_if_stored(candidate, seen, world)
+    return row is not None and may_know_by_id(row, seen, world)
+
+
+def _row_if_stored(candidate: Candidate, seen: Visibility, world: World) -> Stored | None:
+    """The row that a deleted event had; None if that cannot be told from what is stored now."""
+    event, named, found = candidate.event, candidate.named, world.found
+    group = candidate.group
+    if named is not None:
+        rows = [*map(found.rows.get, named.ids), *map(found.slots.get, named.slots)]
+        if not all(row is not None and may_know_by_id(row, seen, world) for row in rows):
+            return None
+        group = derived_group(candidate, world)
+    return Stored(0, event, group, event.kind == kinds.DELETION)
 
 
 def _author_is_unknown(facts: Facts, policy: Policy) -> bool:

@@ -24,7 +24,7 @@ from relay.nostr.event import is_hex64
 from relay.verdict import Origin
 from relay.write.commands import ExpireRows, ManagementChange, SweepRows
 from relay.write.pins import all_pinning, outdated_pins, slot_of_pin
-from relay.write.world import FOLLOW_CHAINS
+from relay.write.world import FOLLOW_CHAINS, misses_login
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
@@ -48,6 +48,7 @@ class Policy(Protocol):
     def groups(self) -> GroupSettings: ...
 
     def quotas_of(self, kind: int) -> Sequence[Quota]: ...
+    def wants_login(self, event: Event) -> bool: ...
 
 
 def lookups_for(
@@ -62,7 +63,7 @@ def lookups_for(
     """What this batch must know of the store. `groups`: before the batch; `relay`: its key."""
     wanted = _Builder(groups, actors, relay, policy)
     for candidate in candidates:
-        if candidate.malformed is None or candidate.vanishes:
+        if is_looked_up(candidate, policy):
             wanted.add_event(candidate)
             wanted.accounts.update(accounts_of(candidate, policy))
     wanted.add_vanishing(candidates)
@@ -81,6 +82,13 @@ def lookups_for(
             case _:
                 assert_never(command)
     return wanted.lookups()
+
+
+def is_looked_up(candidate: Candidate, policy: Policy) -> bool:
+    """False for what the judge refuses whatever is stored."""
+    if candidate.malformed is not None:
+        return candidate.vanishes
+    return not misses_login(candidate, policy)
 
 
 def accounts_of(candidate: Candidate, policy: Policy) -> Iterable[Account]:

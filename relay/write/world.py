@@ -6,7 +6,7 @@ Made by the batch in the lane, by `rookery policy test`, `diff` and `explain`, a
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.access.actors import author_words, is_known, lent_words, vouches
 from relay.access.management import ListName, Management
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from relay.groups.group import Groups
     from relay.lifecycle.rows import Found, Stored
     from relay.memory.registry import MemorySystems, RecordName
+    from relay.nostr.event import Event
     from relay.state import Policy
     from relay.verdict import RecordFacts
     from relay.write.candidate import Candidate
@@ -41,6 +42,10 @@ that its owner cannot take along."""
 _MAX_WHO: Final = 65_536
 _MIN_PREFIX: Final = 8
 """Characters of an id that a `previous` tag must have (N29-21)."""
+
+
+class _Logins(Protocol):
+    def wants_login(self, event: Event) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,16 +73,26 @@ class World:
     """Rates count events of these origins."""
     _who: dict[tuple[str, str | None], frozenset[Who]] = field(default_factory=dict)
     """What `who` answered."""
+    _seen: dict[Viewer, Visibility] = field(default_factory=dict)
+    """What `seen_by` answered."""
 
     def with_groups(self, groups: Groups) -> World:
-        return self if groups is self.groups else replace(self, groups=groups, _who={})
+        return self if groups is self.groups else replace(self, groups=groups, _who={}, _seen={})
 
     def with_management(self, management: Management) -> World:
         before = self.management
         if all(management.of(name) is before.of(name) for name in _ABOUT_PEOPLE):
             return replace(self, management=management)
         actors = management.applied_to(self.policy.actors)
-        return replace(self, management=management, actors=actors, _who={})
+        return replace(self, management=management, actors=actors, _who={}, _seen={})
+
+    def seen_by(self, viewer: Viewer) -> Visibility:
+        """What the viewer may read. At most one for each connection of a batch is kept."""
+        seen = self._seen.get(viewer)
+        if seen is None:
+            rules = self.policy.read_rules
+            seen = self._seen[viewer] = visibility_for(viewer, rules, self.actors, self.groups)
+        return seen
 
     def who(self, pubkey: str, group_id: str | None) -> frozenset[Who]:
         """The who-words of an author who writes into this group (None: outside groups)."""
@@ -93,6 +108,9 @@ class World:
 
 def facts_of(candidate: Candidate, world: World) -> Facts:
     """What policy rules may look at. The only builder of Facts.
+
+    For an event that will be refused for a missing login nothing is looked up: what it deletes and
+    replaces counts as its author's own, so that it is refused for the login.
 
     A new fact is added in two places: a field of `Facts`, and its value here. One that needs rows
     that are not looked up yet also takes a line in `relay.write.lookups`.
@@ -118,11 +136,23 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         authenticated_who=readers,
         wraps_for_known=kind in _WRAPS
         and any(is_known(pubkey, actors, groups) for pubkey in event.tag_values("p")),
-        deletes_own=targets is not None and bool(deleted_rows(event, targets, found)),
-        replaces=slot is not None and slot in found.slots,
+        deletes_own=targets is not None
+        and (bool(deleted_rows(event, targets, found)) or misses_login(candidate, world.policy)),
+        replaces=slot is not None
+        and (slot in found.slots or misses_login(candidate, world.policy)),
         has_group=groups.get(group_id) is not None,
         h_is_foreign=kind in world.policy.groups.foreign_h,
         records=_records(candidate, world),
+    )
+
+
+def misses_login(candidate: Candidate, policy: _Logins) -> bool:
+    """Whether the event is refused for a missing login, whatever is stored."""
+    sender = candidate.sender
+    return (
+        sender.origin is Origin.WIRE
+        and not sender.authenticated
+        and policy.wants_login(candidate.event)
     )
 
 
@@ -200,7 +230,16 @@ def _records(candidate: Candidate, world: World) -> tuple[RecordFacts, ...]:
 
 def _may_read_by_id(row: Stored, seen: Visibility) -> bool:
     """Also rows that are only given to a filter with `ids`."""
-    return seen.may_read(row, Filter(ids=frozenset({row.event.id})))
+    return seen.may_read(row, _by_id(row))
+
+
+def may_know_by_id(row: Stored, seen: Visibility, world: World) -> bool:
+    """Whether a viewer may read the row if asked for by id, as one of the rows it refers to too."""
+    return _may_know(row, seen, world, _by_id(row))
+
+
+def _by_id(row: Stored) -> Filter:
+    return Filter(ids=frozenset({row.event.id}))
 
 
 def _lasts(row: Stored, now: int) -> bool:
@@ -224,9 +263,9 @@ def _chained(names: Iterable[RecordName], found: Found, systems: MemorySystems) 
             stack.extend(further)
 
 
-def _may_know(row: Stored, seen: Visibility, world: World) -> bool:
-    """Whether a viewer may read the row; with a `target` rule, as one of the rows it refers to
-    (X-22)."""
+def _may_know(row: Stored, seen: Visibility, world: World, filter_: Filter | None = None) -> bool:
+    """Whether a viewer may read the row as a match of this filter (None: no filter); with a
+    `target` rule, as one of the rows it refers to (X-22)."""
     readable = set()
     targets = seen.targets_of(row)
     if targets:
@@ -235,4 +274,4 @@ def _may_know(row: Stored, seen: Visibility, world: World) -> bool:
         for target, value in targets:
             if seen.may_read_one_of(rows, target, value):
                 readable.add(target)
-    return seen.may_read(row, None, readable)
+    return seen.may_read(row, filter_, readable)

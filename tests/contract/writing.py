@@ -85,6 +85,9 @@ class _Policy:
     systems = MEMORY_SYSTEMS
     groups = GroupSettings()
 
+    def wants_login(self, _event: Event) -> bool:
+        return False
+
     def quotas_of(self, _kind: int) -> Sequence[Quota]:
         return ()
 

@@ -172,9 +172,15 @@ class Home:
         """To vanish."""
         return self.made(who, 62, *(["relay", url] for url in urls or ("ALL_RELAYS",)), at=at)
 
-    async def take(self, *events: Event, origin: Origin = Origin.WIRE) -> list[tuple[bool, str]]:
-        """Send these together: they come into one batch. Each is answered exactly once."""
-        letters = [self.post(event, origin) for event in events]
+    async def take(
+        self, *events: Event, origin: Origin = Origin.WIRE, logins: Iterable[str] = ()
+    ) -> list[tuple[bool, str]]:
+        """Send these together: they come into one batch. Each is answered exactly once.
+
+        `logins`: keys that logged in on the connection.
+        """
+        keys = tuple(logins)
+        letters = [self.post(event, origin, keys) for event in events]
         answers = [await letter.answer for letter in letters]
         assert [len(letter.answers) for letter in letters] == [1] * len(events)
         return answers

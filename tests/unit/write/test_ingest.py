@@ -170,7 +170,8 @@ async def test_a_fault_after_the_commit_changes_no_ok(
 async def test_a_removed_member_writes_nothing_later_in_the_batch(relay: Relay) -> None:
     """N29-18: judged in the state after the previous event."""
     sent = [chat(alice, "a"), out(alice), chat(alice, "b"), put(alice), chat(alice, "c")]
-    assert await relay.take(*sent) == [STORED, STORED, NOT_A_MEMBER, DUPLICATE, NOT_A_MEMBER]
+    answers = await relay.take(*sent, logins=[alice.pubkey])
+    assert answers == [STORED, STORED, NOT_A_MEMBER, DUPLICATE, NOT_A_MEMBER]
     again = on(owner, 9000, ["p", alice.pubkey, "poet"])
     assert await relay.take(chat(alice, "d"), again, chat(alice, "e")) == [
         NOT_A_MEMBER,
@@ -234,7 +235,7 @@ async def test_memory_versions_are_decided_by_ts_or_by_the_first(relay: Relay) -
         )
         for at in (NOON - 3, NOON - 2)
     ]
-    assert await relay.take(*prefers, *tools) == [
+    assert await relay.take(*prefers, *tools, logins=[robot.pubkey]) == [
         STORED,
         STORED,
         (False, "duplicate: a newer version is stored"),
@@ -252,11 +253,12 @@ async def test_what_was_deleted_does_not_come_back_in_the_same_batch(relay: Rela
     takes_back = alice.sign(5, [["e", mine.id]], "", NOON)
     sent = [mine, takes_back, mine, theirs, on(owner, 9005, ["e", theirs.id]), theirs]
     deleted = (False, "blocked: deleted")
-    assert await relay.take(*sent) == [STORED, STORED, deleted, STORED, STORED, deleted]
+    answers = await relay.take(*sent, logins=[alice.pubkey])
+    assert answers == [STORED, STORED, deleted, STORED, STORED, deleted]
     rows = await relay.log()
     assert mine not in rows
     assert theirs not in rows
-    assert await relay.take(mine, theirs) == [deleted] * 2
+    assert await relay.take(mine, theirs, logins=[alice.pubkey]) == [deleted] * 2
 
 
 # groups ------------------------------------------------------------------------------------------
@@ -322,13 +324,18 @@ async def test_what_the_relay_signed_and_gets_back_is_a_duplicate(relay: Relay) 
 
 @pytest.mark.proves("N01-95", "N01-96")
 async def test_a_message_sent_again_later_is_a_duplicate(relay: Relay) -> None:
-    """Same id already stored; N01-96: for whoever may write there."""
-    message = chat(alice, "tea?")
+    """Same id already stored; N01-96: for a connection that may read it."""
+    message, late = chat(alice, "tea?"), "invalid: created_at: 601 s in the past"
     await relay.take(message)
+    assert await relay.take(message) == [STORED]
     relay.now += 601
-    assert await relay.take(message) == [DUPLICATE]
+    assert await relay.take(message, logins=[alice.pubkey]) == [DUPLICATE]
+    for other in (message, chat(alice, "milk?")):
+        ((accepted, text),) = await relay.take(other)
+        assert not accepted
+        assert text.startswith(late)
     await relay.take(on(owner, 9001, ["p", alice.pubkey], at=relay.now))
-    assert await relay.take(message) == [NOT_A_MEMBER]
+    assert await relay.take(message, logins=[alice.pubkey]) == [NOT_A_MEMBER]
 
 
 @pytest.mark.proves("N09-15")

@@ -49,12 +49,13 @@ def candidate(
     policy: PolicySet,
     origin: Origin = Origin.WIRE,
     objection: Reject | None = None,
+    logins: frozenset[str] = frozenset(),
 ) -> Candidate:
     return candidate_of(
         event,
         policy.keep.keep_of(event),
         policy.systems,
-        Sender(origin),
+        Sender(origin, logins),
         lambda url: url == URL,
         objection,
     )
@@ -132,10 +133,18 @@ def _ahead() -> Event:
 
 
 def test_only_members_learn_of_a_duplicate_in_a_group(policy: PolicySet) -> None:
+    """N01-96: by the keys of the connection, not by the author."""
     said = alice.sign(9, [["h", "tea"]], "x", NOON)
     theirs = bob.sign(9, [["h", "tea"]], "x", NOON)
     here = world(policy, said, theirs)
-    assert judge(candidate(said, policy), here).outcome is WriteOutcome.DUPLICATE
+    for logins, outcome in (
+        ((alice, bob), WriteOutcome.DUPLICATE),
+        ((owner,), WriteOutcome.DUPLICATE),
+        ((bob,), WriteOutcome.UNTOLD),
+        ((), WriteOutcome.UNTOLD),
+    ):
+        keys = frozenset(each.pubkey for each in logins)
+        assert judge(candidate(said, policy, logins=keys), here).outcome is outcome
     assert refused_by(judge(candidate(theirs, policy), here).outcome) == "groups"
     imported = judge(candidate(theirs, policy, Origin.IMPORT), here)
     assert imported.outcome is WriteOutcome.DUPLICATE

@@ -177,3 +177,13 @@ def test_chains_of_records_are_followed_for_owners_and_agents(policy: PolicySet)
         looked = looked_up(policy, sent)
         assert looked.named == (sent.references.names if follows else set())
         assert looked.named_near == (set() if follows else sent.references.names)
+
+
+@pytest.mark.parametrize("kind", [5, 9, 9000, 30023])
+def test_nothing_is_looked_up_for_who_must_log_in_first(kind: int) -> None:
+    policy = policy_of("group", '[auth]\nwrites = "groups"\n')
+    tags = (["e", IDS[0]], ["a", f"30023:{alice.pubkey}:x"], ["p", alice.pubkey], ABCDEF01)
+    asks = candidate(policy, alice, kind, *tags)
+    assert looked_up(policy, asks) == looked_up(policy)
+    imported = candidate(policy, alice, kind, *tags, origin=Origin.IMPORT)
+    assert looked_up(policy, imported).ids

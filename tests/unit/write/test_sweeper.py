@@ -94,7 +94,7 @@ async def test_versions_by_ts_do_not_come_back_either(home: Home) -> None:
     assert await home.take(old, preference(NOON - 10, until(10))) == [STORED] * 2
     home.now = NOON + 10
     assert await swept(home) == 1
-    assert await home.take(old) == [(False, "blocked: deleted")]
+    assert await home.take(old, logins=[robot.pubkey]) == [(False, "blocked: deleted")]
 
 
 @pytest.mark.proves("N29-172")
