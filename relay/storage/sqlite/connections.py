@@ -35,6 +35,7 @@ _FIRST_ROWS: Final = 4
 _MOST_ROWS: Final = 100
 _CHUNK_ROWS: Final = 5_000
 CLOSED: Final = "the store is closed"
+DAMAGED: Final = "the file is damaged: restore a backup, or export what can still be read"
 
 
 def connection(
@@ -72,13 +73,20 @@ def threaded(connector: Callable[[], sqlite3.Connection]) -> aiosqlite.Connectio
     return db
 
 
+def fault_of(error: sqlite3.Error, where: object = "store") -> StoreFault:
+    """Names `where`, and what to do about a damaged file."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    is_damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return StoreFault(f"{where}: {error}{f'; {DAMAGED}' if is_damaged else ''}")
+
+
 @contextmanager
-def sqlite_faults() -> Iterator[None]:
-    """Errors of SQLite as StoreFault."""
+def sqlite_faults(where: object = "store") -> Iterator[None]:
+    """Errors of SQLite as `fault_of`."""
     try:
         yield
     except sqlite3.Error as error:
-        raise StoreFault(f"store: {error}") from error
+        raise fault_of(error, where) from error
 
 
 class TagReader(sqlite3.Connection):
@@ -167,8 +175,8 @@ class AsyncReader:
         self._is_open = True
 
     async def __aenter__(self) -> AsyncReader:
-        with sqlite_faults():
-            await self._db
+        """Raises sqlite3.Error."""
+        await self._db
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -11,7 +11,7 @@ import orjson
 from relay.errors import RookeryError, StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
 from relay.storage.sqlite.compacting import unfinished
-from relay.storage.sqlite.connections import connection, index_path
+from relay.storage.sqlite.connections import connection, fault_of, index_path
 from relay.storage.sqlite.hashes import Hashes
 from relay.storage.sqlite.sql.named import QUERIES, migration, script
 
@@ -63,7 +63,7 @@ def open_file(
         return db, hashes, max(kept[0] if kept else 0, newest or 0)
     except sqlite3.Error as error:
         db.close()
-        raise StoreFault(f"{path}: {error}") from error
+        raise fault_of(error, path) from error
     except RookeryError:
         db.close()
         raise

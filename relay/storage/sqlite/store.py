@@ -46,6 +46,7 @@ from relay.storage.sqlite.connections import (
     BulkReader,
     ReaderFactory,
     connection,
+    fault_of,
     sqlite_faults,
 )
 from relay.storage.sqlite.hashes import Hashes, id_key
@@ -150,12 +151,13 @@ class SqliteStore:
         tag_buffer = TagBuffer(tag_buffer_rows)
         async with AsyncExitStack() as opened_so_far:
             opened_so_far.callback(writer.close)
-            with sqlite_faults():
+            with sqlite_faults(path):
                 await asyncio.to_thread(fill_tag_buffer, writer, hashes, terms, tag_buffer)
             index = await opened_index(path, hashes.fingerprint(), head)
             opened_so_far.push_async_callback(index.close)
-            store = cls(path, writer, hashes, terms, head, tag_buffer, index)
-            await store._connect()
+            with sqlite_faults(path):
+                store = cls(path, writer, hashes, terms, head, tag_buffer, index)
+                await store._connect()
             store._opened_at = monotonic()  # a crash may have left more to erase
             opened_so_far.pop_all()
         return store
@@ -170,8 +172,7 @@ class SqliteStore:
                 self._checkpoint_conn,
             ):
                 await connections.enter_async_context(db)
-            with sqlite_faults():
-                await self._checkpoints.start()
+            await self._checkpoints.start()
             self._open_connections = connections.pop_all()
 
     # -- writing --------------------------------------------------------------------------------
@@ -489,7 +490,7 @@ class SqliteStore:
             return fetch(self._loop_conn, query)
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
-                raise StoreFault(f"store: {error}") from error
+                raise fault_of(error) from error
         # The sqlite3 module keeps an interrupted statement marked as in use, and would prepare it
         # again for each later call (90 us of 330): a new connection has a new statement cache.
         self._loop_conn.close()
@@ -514,9 +515,10 @@ class SqliteStore:
     def _place_of(self, raw: bytes) -> Place:
         event = event_from_raw(raw)
         key = id_key(event.id)
-        row = self._loop_conn.execute(
-            QUERIES["seq_of_id"], (key, bytes.fromhex(event.id))
-        ).fetchone()
+        with sqlite_faults():
+            row = self._loop_conn.execute(
+                QUERIES["seq_of_id"], (key, bytes.fromhex(event.id))
+            ).fetchone()
         # Deleted since the page was read: with seq 0 the rows after it are the same.
         return Place(event.created_at, key, row[0] if row else 0)
 

@@ -1,0 +1,1 @@
+"""Crashes, torn writes, damaged files and errors of the operating system."""
