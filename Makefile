@@ -22,7 +22,7 @@ WORKERS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 # Two pips in one environment would tread on each other.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help run test test-quick fuzz check lint types imports conformance bench recall-bench clean
+.PHONY: help run test test-quick fuzz faults check lint types imports conformance bench recall-bench clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ test-quick: $(VENV)/.with-test  ## the tests that start no program and take less
 
 fuzz: $(VENV)/.with-test  ## what nobody would send: 200,000 examples, some ten minutes
 	FUZZ_EXAMPLES=200000 $(BIN)/python -m pytest tests/fuzz -n 2 --dist worksteal --capture=no $(ARGS)
+
+faults: $(VENV)/.with-test  ## crashes, torn writes, damaged files, failing disks: all of it, under 15 minutes
+	FAULTS=1 $(BIN)/python -m pytest tests/faults -n $(WORKERS) --dist worksteal --timeout 1500 $(ARGS)
 
 check: lint types imports conformance  ## format, linter, types, import contracts, conformance
 

@@ -15,6 +15,7 @@ import pytest
 
 from relay.nostr.event import event_from_raw
 from tests import cast
+from tests.faults.contents import contradictions
 from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, command, until
 
@@ -55,24 +56,9 @@ def histories(now: int) -> tuple[list[Event], list[Event]]:
 
 def faults_in(path: Path) -> list[str]:
     """What is half gone, or gone before its time."""
-    faults = []
+    faults = contradictions(path)
     with closing(sqlite3.connect(path)) as db:
         events = [event_from_raw(raw) for (raw,) in db.execute("SELECT raw FROM events")]
-        counted = db.execute(
-            "SELECT pubkey, kind, ifnull(grp, ''), count(*), sum(length(raw)) FROM events"
-            " GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
-        ).fetchall()
-        noted = db.execute("SELECT * FROM sizes ORDER BY 1, 2, 3").fetchall()
-        lost = db.execute(
-            "SELECT count(*) FROM tags WHERE seq NOT IN (SELECT seq FROM events)"
-        ).fetchone()[0]
-        checked = db.execute("PRAGMA integrity_check").fetchone()[0]
-    if counted != noted:
-        faults.append(f"sizes are {noted}, and there is {counted}")
-    if lost:
-        faults.append(f"{lost} tags of rows that are gone")
-    if checked != "ok":
-        faults.append(checked)
     clears = {event.tag("hk") for event in events if event.kind == 30096}
     for event in events:
         hk = event.tag("hk") or ""

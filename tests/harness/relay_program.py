@@ -49,12 +49,15 @@ class Rookery:
         assert code == 0, printed.getvalue()
 
     async def start(self, *args: str) -> None:
-        self._process = await start_rookery(
+        self._process = await self._started(
             "serve", "--data", str(self.folder), "--port", "0", *args
         )
         listening: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read(self._process, listening))
         self.url = await asyncio.wait_for(listening, PROGRAM_S)
+
+    async def _started(self, *args: str) -> Process:
+        return await start_rookery(*args)
 
     async def _read(self, process: Process, listening: asyncio.Future[str]) -> None:
         assert process.stdout is not None
