@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 from tests.faults.vfs import Call, Step
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from random import Random
 
 SECTOR: Final = 512
@@ -32,10 +32,10 @@ class Loss(Enum):
 
 
 class _File:
-    def __init__(self) -> None:
-        self.synced: bytes | None = None
+    def __init__(self, synced: bytes | None = None, pending: Sequence[Step] = ()) -> None:
+        self.synced = synced
         """None: not there."""
-        self.pending: list[Step] = []
+        self.pending = list(pending)
 
     @property
     def is_deleted(self) -> bool:
@@ -49,10 +49,19 @@ class _File:
             self.pending.append(step)
 
     def left(self, loss: Loss, chance: Random) -> bytes | None:
+        if loss is Loss.ALL:
+            return self.synced
+        deleted = [at for at, step in enumerate(self.pending) if step.call is Call.DELETE]
+        if not deleted:
+            return _File(self.synced, self.pending)._written(loss, chance)
+        # Under its name is what was deleted or what was made after that: never some of both.
+        if loss is not Loss.NONE and chance.random() < 0.5:
+            return _File(self.synced, self.pending[: deleted[0]])._written(loss, chance)
+        return _File(None, self.pending[deleted[-1] + 1 :])._written(loss, chance)
+
+    def _written(self, loss: Loss, chance: Random) -> bytes | None:
         match loss:
-            case Loss.ALL:
-                return self.synced
-            case Loss.NONE:
+            case Loss.ALL | Loss.NONE:
                 return _after(self.synced, self.pending)
             case Loss.SOME:
                 return _after(self.synced, [step for step in self.pending if chance.random() < 0.5])

@@ -46,8 +46,10 @@ def open_file(
         # Private events must not be readable by other users; -wal and -shm take over the mode.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         db = connection(path)
-    except (OSError, sqlite3.Error) as error:
+    except (OSError, sqlite3.OperationalError) as error:
         raise StoreFault(f"{path}: {error}; check the folder and its permissions") from error
+    except sqlite3.Error as error:
+        raise fault_of(error, path) from error
     try:
         _migrate(db, path)
         db.execute("PRAGMA journal_mode = WAL")

@@ -488,8 +488,8 @@ class SqliteStore:
         self._deadline = monotonic() + _LOOP_READ_S
         try:
             return fetch(self._loop_conn, query)
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+        except sqlite3.Error as error:  # DatabaseError: the file is damaged
+            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
                 raise fault_of(error) from error
         # The sqlite3 module keeps an interrupted statement marked as in use, and would prepare it
         # again for each later call (90 us of 330): a new connection has a new statement cache.
