@@ -19,6 +19,7 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -63,6 +64,7 @@ GIVEN_KEYS: Final = (
     "deletes_own",
     "quiet",
     "origin",
+    "address",
     "sent",
     "stored",
     "beside",
@@ -113,6 +115,8 @@ class Given:
     deletes_own: bool = False
     quiet: bool = False
     origin: Origin = Origin.WIRE
+    address: IPv4Address | IPv6Address | None = None
+    """The client's; None: unknown."""
     sent: int = 0
     """How many events that the same rates count were sent in this second."""
     stored: Size = Size()  # noqa: RUF009
@@ -270,10 +274,20 @@ def _given(table: Table | None) -> Given:
         deletes_own=table.boolean("deletes_own") or False,
         quiet=table.boolean("quiet") or False,
         origin=_ORIGINS.get(origin, Origin.WIRE),
+        address=_address(table),
         sent=table.integer("sent") or 0,
         stored=_stored(table.table("stored")),
         beside=tuple([_case_event(other) for other in table.tables("beside")]),
     )
+
+
+def _address(given: Table) -> IPv4Address | IPv6Address | None:
+    text = given.text("address")
+    try:
+        return None if text is None else ip_address(text)
+    except ValueError:
+        given.wrong("address", f'"{text}" is no IP address')
+        return None
 
 
 def _stored(table: Table | None) -> Size:

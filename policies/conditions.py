@@ -35,8 +35,9 @@ MATCH_KEYS: Final = (
     "content_chars",
     "age",
     "replaces",
+    "login",
 )
-WRITE_ONLY: Final = ("content_chars", "age", "replaces")
+WRITE_ONLY: Final = ("content_chars", "age", "replaces", "login")
 PACKAGED_ONLY: Final = ("quiet", "ended")
 
 WRITERS: Final = (
@@ -50,6 +51,7 @@ WRITERS: Final = (
     Who.ADMIN,
 )
 """Who-words for authors; the others apply to readers only."""
+LOGINS: Final = tuple([word for word in WRITERS if word not in (Who.ANYONE, Who.NOBODY)])
 LISTED: Final = frozenset({Who.OWNER, Who.AGENT})
 """Who-words whose keys are listed in the policy files, so that they also apply to stored rows."""
 READERS: Final = tuple(Who)
@@ -82,6 +84,8 @@ class Condition:
     """created_at is more than this many seconds in the past."""
     replaces: bool | None = None
     """Replaces a stored event of its author, or deletes one (kind 5)."""
+    login: frozenset[Who] | None = None
+    """A key that is logged in on the connection is one of these."""
 
     def holds(self, event: Event, facts: Facts) -> bool:
         if self.kinds is not None and event.kind not in self.kinds:
@@ -91,6 +95,8 @@ class Condition:
         ):
             return False
         if self.who is not None and not self._author_holds(event, facts):
+            return False
+        if self.login is not None and self.login.isdisjoint(facts.authenticated_who):
             return False
         if self.d is not None and event.d not in self.d:
             return False
@@ -162,6 +168,7 @@ def condition_from(table: Table) -> Condition:
         table.integer("content_chars"),
         table.integer("age"),
         table.boolean("replaces"),
+        who_words(table, "login", LOGINS, "for a login"),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from relay.access.quotas import Per
 from relay.lifecycle.rows import Keep
 from relay.nostr.kinds import MAX_KIND, KindSet
 from relay.verdict import Who
@@ -155,6 +156,9 @@ def _more_text(match: Match | Condition) -> Iterator[str]:
     age = getattr(match, "age", None)
     if age is not None:
         yield f"more than {seconds_text(age)} old"
+    login = getattr(match, "login", None)
+    if login is not None:
+        yield "from a connection logged in as " + " or ".join(sorted(word.value for word in login))
     replaces = getattr(match, "replaces", None)
     if replaces is not None:
         yield "replacing something stored" if replaces else "replacing nothing stored"
@@ -251,17 +255,19 @@ def amounts_text(rule: WriteRule) -> str:
     limit, parts = rule.usage_limit, []
     if limit is not None and limit.rate is not None:
         rate = limit.rate
-        parts.append(f"{rate.per_minute} a minute per {rate.per.value}, {rate.burst} at once")
+        parts.append(f"{rate.refill} a minute per {rate.per.value}, {rate.burst} at once")
     if limit is not None and limit.quota is not None:
         quota = limit.quota
         parts += [
-            f"{number} {what} stored per {quota.per.value}"
+            f"{number} {what} {_STORED[quota.per is Per.ADDRESS]} per {quota.per.value}"
             for number, what in ((quota.events, "events"), (quota.bytes, "bytes"))
             if number is not None
         ]
     return ", ".join(parts)
 
 
+_STORED: Final = {False: "stored", True: "a day"}
+"""Whether a quota is per address."""
 _KEEPS: Final = {
     Keep.ALL: "all versions",
     Keep.LATEST: "the latest version",

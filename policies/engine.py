@@ -349,7 +349,9 @@ class PolicySet:
                 writers.append(indexed)
             if rule.asks_form:
                 forms.append(indexed)
-            if indexed.usage_limit is not None:
+            if indexed.usage_limit is not None and not (
+                kind == kinds.VANISH and rule.match.kinds is None
+            ):
                 quota = indexed.usage_limit.quota
                 if quota is not None and quota.counts(kind):
                     quotas.append(quota)

@@ -16,14 +16,16 @@ from relay.toml.fields import Table
 if TYPE_CHECKING:
     from policies.conditions import Condition
 
-_QUOTAS_ARE_PER: Final = (Per.AUTHOR, Per.GROUP)
+_QUOTAS_ARE_PER: Final = (Per.AUTHOR, Per.GROUP, Per.ADDRESS, Per.RECIPIENT)
+_WRAPS: Final = KindSet.of(kinds.GIFT_WRAP)
 _NEVER_COUNTED: Final = sorted(
     {kinds.DELETION, kinds.VANISH, *kinds.GROUP_RECORDS, *kinds.GROUP_STATE}
 )
 """Kinds never counted: without them nobody could free space or moderate a group."""
 _COUNTED: Final = ("kinds", "h")
-"""Match keys that select the counted rows. `authors` selects whom the quota limits, not the
-rows."""
+"""Match keys that select the counted rows."""
+_OF_THE_SENDER: Final = ("authors", "login")
+"""Match keys that select whom the quota limits, not the rows."""
 
 
 def content_from(rule: Table) -> Content | None:
@@ -45,7 +47,7 @@ def usage_limit_from(
     rule: Table, name: str, match: Condition, reject: str | None
 ) -> UsageLimit | None:
     """`rate` and `quota` of a rule, for the events that it matches."""
-    rate, quota = _rate(rule, name), _quota(rule, match)
+    rate, quota = _rate(rule, name), _quota(rule, name, match)
     return None if rate is None and quota is None else UsageLimit(name, rate, quota, reject)
 
 
@@ -61,11 +63,12 @@ def _rate(rule: Table, name: str) -> Rate | None:
     burst, per_minute = table.integer("burst", 1), table.integer("per_minute", 1)
     if per is None or burst is None or per_minute is None:
         return None
-    name_and_keys = json.dumps([name, rule.values], sort_keys=True, default=str)
-    return Rate(name_and_keys, per, burst, per_minute)
+    if per is Per.RECIPIENT:
+        table.wrong("per", "a rate is per author, connection, address, group or kind")
+    return Rate(_name_of(rule, name), per, burst, per_minute)
 
 
-def _quota(rule: Table, match: Condition) -> Quota | None:
+def _quota(rule: Table, name: str, match: Condition) -> Quota | None:
     table = rule.table("quota")
     if table is None:
         return None
@@ -76,20 +79,34 @@ def _quota(rule: Table, match: Condition) -> Quota | None:
         table.wrong("events", "quota needs events or bytes")
     per = table.choice("per", Per)
     events, size = table.integer("events"), table.integer("bytes")
-    conditions = rule.values.get("match")
-    if isinstance(conditions, dict):
-        _refuse_uncounted(
-            Table(rule.source, (*rule.path, "match"), conditions), (*_COUNTED, "authors")
-        )
-    for other in rule.tables("except"):
-        _refuse_uncounted(other, ("authors",))
     if per not in _QUOTAS_ARE_PER:
         if per is not None:
             table.wrong(
-                "per", f"a quota is per author or group; usage is not counted per {per.value}"
+                "per",
+                "a quota is per author, group, address or recipient;"
+                f" usage is not counted per {per.value}",
             )
         return None
-    return Quota(per, events, size, _counted(match.kinds), match.h)
+    name = _name_of(rule, name)
+    if per is Per.ADDRESS:
+        return Quota(per, events, size, _counted(match.kinds), name=name)
+    _refuse_uncounted_keys(rule)
+    if per is Per.RECIPIENT and (match.kinds != _WRAPS or match.h is not None):
+        table.wrong("per", "a quota per recipient is about gift wraps: match = { kinds = [1059] }")
+    return Quota(per, events, size, _counted(match.kinds), match.h, name)
+
+
+def _name_of(rule: Table, name: str) -> str:
+    return json.dumps([name, rule.values], sort_keys=True, default=str)
+
+
+def _refuse_uncounted_keys(rule: Table) -> None:
+    conditions = rule.values.get("match")
+    if isinstance(conditions, dict):
+        match = Table(rule.source, (*rule.path, "match"), conditions)
+        _refuse_uncounted(match, (*_COUNTED, *_OF_THE_SENDER))
+    for other in rule.tables("except"):
+        _refuse_uncounted(other, _OF_THE_SENDER)
 
 
 def _counted(kind_set: KindSet | None) -> KindSet:

@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from enum import Enum
-from ipaddress import IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv6Address, IPv6Network
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 import msgspec
 
 from relay.access.read_rules import Row
 from relay.errors import Prefix
-from relay.nostr.event import Event
+from relay.nostr import kinds
+from relay.nostr.event import Event, is_hex64
 from relay.verdict import Reject
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from ipaddress import IPv4Address
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from relay.nostr.kinds import KindSet
 
@@ -42,17 +42,31 @@ class Size(NamedTuple):
         return Size(self.events - other.events, self.bytes - other.bytes)
 
 
+_NO_KEYS: Final = frozenset[str]()
+
+
 class Account(NamedTuple):
-    """Which rows are added up: those of an author, of groups, or both; of some kinds."""
+    """Which rows are added up: those of an author, of groups, or both, of some kinds; or the gift
+    wraps for a recipient."""
 
     pubkey: str | None
     """None: any author."""
     kinds: KindSet | None = None
     h: bool | frozenset[str] | None = None
     """As in a match: rows of any group, of no group, of these groups."""
+    recipient: str | None = None
+    """Gift wraps to this key alone, whoever wrote them; the other conditions do not apply."""
 
-    def has(self, pubkey: str, kind: int, group: str | None) -> bool:
-        """Whether a row of this author, kind and group counts."""
+    def has(
+        self,
+        pubkey: str,
+        kind: int,
+        group: str | None,
+        recipients: frozenset[str] = _NO_KEYS,
+    ) -> bool:
+        """Whether a row of this author, kind and group, for these recipients, counts."""
+        if self.recipient is not None:
+            return self.recipient in recipients
         if self.pubkey is not None and pubkey != self.pubkey:
             return False
         if self.kinds is not None and kind not in self.kinds:
@@ -60,6 +74,19 @@ class Account(NamedTuple):
         if isinstance(self.h, bool):
             return (group is not None) is self.h
         return self.h is None or group in self.h
+
+
+MAX_RECIPIENTS: Final = 16
+"""Of a gift wrap that counts for its recipients. NIP-59 knows one."""
+
+
+def recipients_of(event: Event) -> frozenset[str]:
+    """For whom a gift wrap counts: none, when it is for more than MAX_RECIPIENTS, which
+    `check_usage_limits` refuses where that is limited."""
+    if event.kind != kinds.GIFT_WRAP:
+        return _NO_KEYS
+    named = frozenset(event.tag_values("p"))
+    return _NO_KEYS if len(named) > MAX_RECIPIENTS else frozenset(filter(is_hex64, named))
 
 
 class SizedBy(Enum):
@@ -101,24 +128,27 @@ class UsageCounter:
         """Raises KeyError for an account that was not opened."""
         return self._sizes[account]
 
-    def add(self, pubkey: str, kind: int, group: str | None, size: int) -> None:
-        """Count a new row; `size` in bytes."""
-        for account in self._with(pubkey, kind, group):
-            self._sizes[account] = self._sizes[account].plus(Size(1, size))
+    def add(self, event: Event, group: str | None) -> None:
+        """Count a new row."""
+        size = Size(1, len(event.raw))
+        for account in self._with(event, group):
+            self._sizes[account] = self._sizes[account].plus(size)
 
-    def remove(self, pubkey: str, kind: int, group: str | None, size: int) -> None:
-        """Count off a removed row; `size` in bytes."""
-        for account in self._with(pubkey, kind, group):
-            self._sizes[account] = self._sizes[account].minus(Size(1, size))
+    def remove(self, event: Event, group: str | None) -> None:
+        """Count off a removed row."""
+        size = Size(1, len(event.raw))
+        for account in self._with(event, group):
+            self._sizes[account] = self._sizes[account].minus(size)
 
-    def _with(self, pubkey: str, kind: int, group: str | None) -> list[Account]:
+    def _with(self, event: Event, group: str | None) -> list[Account]:
         if not self._sizes:
             return []
+        recipients = recipients_of(event)
         return [
             account
-            for owner in (pubkey, None)
+            for owner in (event.pubkey, None)
             for account in self._by_author.get(owner, ())
-            if account.has(pubkey, kind, group)
+            if account.has(event.pubkey, event.kind, group, recipients)
         ]
 
 
@@ -198,44 +228,80 @@ class Per(Enum):
 
     AUTHOR = "author"
     CONNECTION = "connection"
+    ADDRESS = "address"
+    """The client's; of IPv6 its /64."""
     GROUP = "group"
     KIND = "kind"
+    RECIPIENT = "recipient"
+    """Of a gift wrap; quotas only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """`rate` of a rule: a token bucket of `burst` tokens, refilled with `per_minute` a minute."""
+    """`rate` of a rule: a token bucket of `burst` tokens, refilled with `refill` a minute."""
 
     name: str
     """The rule with all its keys: an edited rule starts with full buckets."""
     per: Per
     burst: int
-    per_minute: int
+    refill: int
+    """Tokens for every `period_s`."""
+    period_s: int = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """`quota` of a rule: the most that may be stored of an author or in a group."""
+    """`quota` of a rule: the most that may be stored of an author, in a group or for a recipient;
+    from an address, in a day."""
 
     per: Per
-    """AUTHOR or GROUP."""
+    """AUTHOR, GROUP, RECIPIENT or ADDRESS."""
     events: int | None = None
     bytes: int | None = None
     kinds: KindSet | None = None
     h: bool | frozenset[str] | None = None
     """Which rows count, as in a match."""
+    name: str = ""
+    """As `Rate.name`."""
 
     def counts(self, kind: int) -> bool:
         return self.kinds is None or kind in self.kinds
 
+    @property
+    def allowances(self) -> Iterator[tuple[Rate, Callable[[Event], int]]]:
+        """Per address: a bucket for the events and one for the bytes of a day, with what an event
+        costs. No address is stored, so nothing is known of it after a restart."""
+        if self.per is not Per.ADDRESS:
+            return
+        for unit, most, cost in (
+            ("events", self.events, lambda _: 1),
+            ("bytes", self.bytes, lambda event: len(event.raw)),
+        ):
+            if most is not None:
+                yield Rate(f"{unit} of {self.name}", self.per, most, most, _DAY_S), cost
+
+    def accounts_of(self, event: Event, group: str | None) -> Sequence[Account]:
+        """The accounts that the event adds to in this group."""
+        if self.per is Per.RECIPIENT:
+            return [Account(None, recipient=key) for key in sorted(recipients_of(event))]
+        account = None if self.per is Per.ADDRESS else self.account_of(event.pubkey, group)
+        return () if account is None else (account,)
+
     def account_of(self, pubkey: str, group: str | None) -> Account | None:
-        """The account that an event by this author, in this group, adds to; None: none."""
+        """Per author or group: the account that an event by this author, in this group, adds to;
+        None: none."""
         if self.per is Per.GROUP:
             counts = isinstance(self.h, bool) or self.h is None or group in self.h
             if group is None or self.h is False or not counts:
                 return None
             return Account(None, self.kinds, frozenset({group}))
         return Account(pubkey, self.kinds, self.h)
+
+    @property
+    def text(self) -> str:
+        """`10 events, 500 bytes`"""
+        parts = ((self.events, "events"), (self.bytes, "bytes"))
+        return ", ".join(f"{number} {what}" for number, what in parts if number is not None)
 
     def refusal(self, before: Size, after: Size) -> str | None:
         """Why an event that changes the account so is over the quota; None: it is not. An author
@@ -261,13 +327,17 @@ class UsageLimit:
         text = self.reject or f"too many events; try again in {wait_s} s"
         return Reject(Prefix.RATE_LIMITED, text, self.rule)
 
+    def too_much_today(self) -> Reject:
+        assert self.quota is not None
+        text = self.reject or f"full: at most {self.quota.text} a day from one address"
+        return Reject(Prefix.RATE_LIMITED, text, self.rule)
+
     def over_quota(self, before: Size, after: Size) -> Reject | None:
         text = None if self.quota is None else self.quota.refusal(before, after)
         return None if text is None else Reject(Prefix.RATE_LIMITED, self.reject or text, self.rule)
 
 
-_TOKEN: Final = 60
-"""Buckets count in 60ths of a token: a bucket gains `per_minute` of them each second."""
+_DAY_S: Final = 86_400
 _MAX_BUCKETS: Final = 50_000
 """Some 15 MB when all are in use."""
 
@@ -282,34 +352,35 @@ class TokenBuckets:
     def __init__(self, max_buckets: int = _MAX_BUCKETS) -> None:
         self._max_buckets = max_buckets
         self._levels: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
-        """(60ths of a token, unix seconds when it was so); least recently used first."""
+        """(level, unix seconds when it was so); least recently used first. A level counts parts of
+        a token, `period_s` of them to one: a bucket gains `refill` of them each second."""
 
     def __len__(self) -> int:
         return len(self._levels)
 
-    def wait_s(self, rate: Rate, name: str, now: int) -> int:
-        """Seconds until the next token; 0: there is one."""
-        lacking = _TOKEN - self._level(rate, name, now)
-        return max(0, -(-lacking // rate.per_minute))
+    def wait_s(self, rate: Rate, name: str, now: int, cost: int = 1) -> int:
+        """Seconds until there are `cost` tokens; 0: there are."""
+        lacking = cost * rate.period_s - self._level(rate, name, now)
+        return max(0, -(-lacking // rate.refill))
 
-    def take(self, rate: Rate, name: str, now: int) -> None:
-        """Take one token, which `wait_s` said is there."""
+    def take(self, rate: Rate, name: str, now: int, cost: int = 1) -> None:
+        """Take tokens, of which `wait_s` said that they are there."""
         key = (rate.name, name)
-        self._levels[key] = self._level(rate, name, now) - _TOKEN, now
+        self._levels[key] = self._level(rate, name, now) - cost * rate.period_s, now
         self._levels.move_to_end(key)
         if len(self._levels) > self._max_buckets:
             self._levels.popitem(last=False)
 
     def _level(self, rate: Rate, name: str, now: int) -> int:
-        full = rate.burst * _TOKEN
+        full = rate.burst * rate.period_s
         level, since = self._levels.get((rate.name, name), (full, now))
         if now < since:
             return full  # the clock was set back: rather one burst too many than a long lockout
-        return min(full, level + (now - since) * rate.per_minute)
+        return min(full, level + (now - since) * rate.refill)
 
 
-Token = tuple[Rate, str]
-"""One token of the bucket (rate, name)."""
+Token = tuple[Rate, str, int]
+"""So many tokens of the bucket (rate, name)."""
 
 
 class CountedEvent(msgspec.Struct, frozen=True, gc=False):
@@ -324,6 +395,7 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
     is_stored: bool
     """False: ephemeral; quotas do not apply."""
     replaces: Row | None
+    address: IPv4Address | IPv6Address | None = None
 
     def bucket(self, per: Per) -> str | None:
         """The name of the event's bucket; None: it has none."""
@@ -332,24 +404,35 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
                 return self.event.pubkey
             case Per.CONNECTION:
                 return None if self.connection is None else str(self.connection)
+            case Per.ADDRESS:
+                # All clients without a known address count as one.
+                return None if self.connection is None else subnet_of(self.address)
             case Per.GROUP:
                 return self.group
             case Per.KIND:
                 return str(self.event.kind)
+            case Per.RECIPIENT:
+                return None
             case _:
                 assert_never(per)
 
     def over_quota(self, limit: UsageLimit, usage: UsageCounter) -> Reject | None:
         event, quota = self.event, limit.quota
-        account = None if quota is None else quota.account_of(event.pubkey, self.group)
-        if account is None or not self.is_stored:
+        if quota is None or not self.is_stored:
             return None
-        before = usage.size_of(account)
-        after = before.plus(Size(1, len(event.raw)))
-        replaced = self.replaces
-        if replaced is not None and account.has(event.pubkey, event.kind, replaced.group):
-            after = after.minus(Size(1, len(replaced.event.raw)))
-        return limit.over_quota(before, after)
+        if quota.per is Per.RECIPIENT and len(set(event.tag_values("p"))) > MAX_RECIPIENTS:
+            text = f"p: a gift wrap for more than {MAX_RECIPIENTS} recipients"
+            return Reject(Prefix.INVALID, text, limit.rule)
+        for account in quota.accounts_of(event, self.group):
+            before = usage.size_of(account)
+            after = before.plus(Size(1, len(event.raw)))
+            replaced = self.replaces
+            if replaced is not None and account.has(event.pubkey, event.kind, replaced.group):
+                after = after.minus(Size(1, len(replaced.event.raw)))
+            refusal = limit.over_quota(before, after)
+            if refusal is not None:
+                return refusal
+        return None
 
 
 def check_usage_limits(
@@ -366,12 +449,23 @@ def check_usage_limits(
         refusal = counted.over_quota(limit, usage)
         if refusal is not None:
             return refusal
-        rate = limit.rate
-        name = None if rate is None else counted.bucket(rate.per)
-        if rate is None or name is None or not counted.is_rated:
+        if not counted.is_rated:
             continue
-        wait_s = buckets.wait_s(rate, name, now)
-        if wait_s > 0:
-            return limit.too_fast(wait_s)
-        tokens.append((rate, name))
+        rate, quota = limit.rate, limit.quota
+        name = None if rate is None else counted.bucket(rate.per)
+        if rate is not None and name is not None:
+            wait_s = buckets.wait_s(rate, name, now)
+            if wait_s > 0:
+                return limit.too_fast(wait_s)
+            tokens.append((rate, name, 1))
+        if quota is None or quota.per is not Per.ADDRESS or not counted.is_stored:
+            continue
+        address = counted.bucket(Per.ADDRESS)
+        if address is None:
+            continue
+        for allowance, cost_of in quota.allowances:
+            cost = cost_of(counted.event)
+            if buckets.wait_s(allowance, address, now, cost) > 0:
+                return limit.too_much_today()
+            tokens.append((allowance, address, cost))
     return tokens

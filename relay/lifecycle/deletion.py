@@ -96,7 +96,7 @@ def remove(row: Stored, found: Found, plan: WritePlan) -> None:
     if found.rows.pop(event.id, None) is not None or (
         row.slot is not None and found.slots.get(row.slot) is row
     ):
-        found.usage.remove(event.pubkey, event.kind, row.group, len(event.raw))
+        found.usage.remove(event, row.group)
     if row.slot is not None and found.slots.get(row.slot) is row:
         del found.slots[row.slot]
 

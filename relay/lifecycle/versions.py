@@ -114,7 +114,7 @@ def add_row(
         ids = found.named.get(RecordName(event.kind, event.d))
         if ids is not None:
             ids.add(event.id)
-    found.usage.add(event.pubkey, event.kind, group, len(event.raw))
+    found.usage.add(event, group)
     if slot is not None:
         found.slots[slot] = row
     if (
@@ -134,8 +134,8 @@ def move(row: Stored, found: Found, plan: WritePlan) -> None:
     elif row.group is not None:
         plan.moves[row.seq] = row.group
     found.rows[event.id] = row
-    found.usage.remove(event.pubkey, event.kind, None, len(event.raw))
-    found.usage.add(event.pubkey, event.kind, row.group, len(event.raw))
+    found.usage.remove(event, None)
+    found.usage.add(event, row.group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,8 +185,8 @@ class Batch:
         judged = judge(candidate, self._world)
         if judged.tries_code:
             self._guesses.count(candidate.event.pubkey, candidate.sender.address, self._now)
-        for rate, name in judged.tokens:
-            self._buckets.take(rate, name, self._now)
+        for rate, name, cost in judged.tokens:
+            self._buckets.take(rate, name, self._now, cost)
         if candidate.vanishes:
             if judged.vanishes:
                 if is_paced(candidate, self._world):

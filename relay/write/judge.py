@@ -287,6 +287,7 @@ def _tokens(
         is_rated=facts.origin in world.rated_origins,
         is_stored=is_stored,
         replaces=holder,
+        address=candidate.sender.address,
     )
     return check_usage_limits(limits, counted, world.found.usage, world.buckets, world.now)
 
@@ -414,7 +415,7 @@ def _deletion_reach(
 
 
 def _judge_vanish(candidate: Candidate, world: World) -> Judgement:
-    """No policy rule is asked (N62-11): so its size and pace are bounded here."""
+    """No rule is asked but rates that name the kind (N62-11): size and pace are bounded here."""
     request = candidate.event
     is_trusted = candidate.sender.origin is Origin.TRUSTED_IMPORT
     if len(request.raw) > MAX_VANISH_BYTES and not is_trusted:
@@ -432,7 +433,11 @@ def _judge_vanish(candidate: Candidate, world: World) -> Judgement:
         name = subnet_of(candidate.sender.address)
         if not world.vanished.allows(name, world.now):
             return Judgement(_TOO_MANY_VANISH)
-    return Judgement(WriteOutcome.STORED, vanishes=True)
+    # Those of rules that name the kind.
+    tokens = _tokens(candidate, world, facts_of(candidate, world), None, is_stored=False)
+    if isinstance(tokens, Reject):
+        return Judgement(tokens)
+    return Judgement(WriteOutcome.STORED, vanishes=True, tokens=tokens)
 
 
 def is_paced(candidate: Candidate, world: World) -> bool:

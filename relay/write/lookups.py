@@ -96,9 +96,8 @@ def accounts_of(candidate: Candidate, policy: Policy) -> Iterable[Account]:
     quotas = policy.quotas_of(candidate.event.kind)
     if not quotas:
         return ()
-    pubkey, group = candidate.event.pubkey, candidate.group
-    accounts = [quota.account_of(pubkey, group) for quota in quotas]
-    return [account for account in accounts if account is not None]
+    event, group = candidate.event, candidate.group
+    return [account for quota in quotas for account in quota.accounts_of(event, group)]
 
 
 class _Builder:

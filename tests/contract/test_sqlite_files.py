@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from relay.access.management import ListChange, ListName
-from relay.access.quotas import SizedBy
+from relay.access.quotas import Account, Size, SizedBy
 from relay.errors import StoreFault, StoreVersion
 from relay.lifecycle.rows import Keep, version_of
 from relay.nostr.event import event_from_raw
@@ -26,6 +26,7 @@ from tests.contract.writing import (
     asked,
     change,
     in_order,
+    look_up,
     raws,
     read,
     unsigned,
@@ -190,6 +191,30 @@ async def test_a_file_of_version_1_is_migrated(path: Path, tmp_path: Path) -> No
         await (await SqliteStore.open(file, TERMS)).close()
     assert shape(path) == shape(fresh)
     assert shape(path)["version"] == SCHEMA_VERSION
+
+
+async def test_the_gift_wraps_of_a_file_of_version_6_are_counted(path: Path) -> None:
+    alice, bob = cast.alice.pubkey, cast.bob.pubkey
+    many = [["p", f"{number:064x}"] for number in range(16)]
+    tags = [
+        [["p", alice], ["p", alice], ["p"]],
+        [["p", alice], ["p", bob], ["p", "x"]],
+        [["p", alice], *many],
+        [["e", alice]],
+    ]
+    wraps = [unsigned(cast.stranger, 1059, each, "é") for each in tags]
+    store = await SqliteStore.open(path, TERMS)
+    await write(store, *wraps)
+    await store.close()
+    db = sqlite3.connect(path)
+    db.executescript("DROP TABLE received; PRAGMA user_version = 6")
+    db.close()
+    store = await SqliteStore.open(path, TERMS)
+    for_alice, for_bob = (Account(None, recipient=key) for key in (alice, bob))
+    usage = (await look_up(store, usage=[for_alice, for_bob])).usage
+    assert usage.size_of(for_alice) == Size(2, len(wraps[0].raw) + len(wraps[1].raw))
+    assert usage.size_of(for_bob) == Size(1, len(wraps[1].raw))
+    await store.close()
 
 
 async def test_the_sizes_of_a_file_of_version_1_are_counted(path: Path) -> None:

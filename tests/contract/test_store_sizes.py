@@ -27,6 +27,19 @@ CHAT = unsigned(cast.alice, 9, [["h", "den"]], "a chat")
 OTHER = unsigned(cast.bob, 9, [["h", "den"]], "another")
 
 
+_FOR_ALICE, _FOR_BOB = ["p", ALICE], ["p", BOB]
+WRAPS = [
+    unsigned(cast.stranger, 1059, tags, text)
+    for tags, text in (
+        ([_FOR_ALICE], "one"),
+        ([_FOR_ALICE, ["p", ALICE], ["p"]], "two"),
+        ([_FOR_BOB], "three"),
+        ([_FOR_ALICE, _FOR_BOB], "for both"),
+        ([_FOR_ALICE, *(["p", f"{n:064x}"] for n in range(16))], "for more than count"),
+    )
+]
+
+
 def size(*events: Event) -> Size:
     return Size(len(events), sum(len(event.raw) for event in events))
 
@@ -43,6 +56,28 @@ async def test_an_account_holds_the_rows_of_its_author_kinds_and_groups(store: S
     assert await held(store, Account(ALICE, None, h=True)) == size(CHAT)
     assert await held(store, Account(None, None, frozenset({"den"}))) == size(CHAT, OTHER)
     assert await held(store, Account(BOB, None, frozenset({"attic"}))) == Size()
+
+
+async def test_gift_wraps_are_added_up_for_each_recipient(store: Store) -> None:
+    one, two, for_bob, for_both, _ = WRAPS
+    await write(store, NOTE, *WRAPS)
+    for_alice = Account(None, recipient=ALICE)
+    assert await held(store, for_alice) == size(one, two, for_both)
+    assert await held(store, Account(None, recipient=BOB)) == size(for_bob, for_both)
+    more = unsigned(cast.stranger, 1059, [_FOR_ALICE], "more")
+    batch = Batch(more, unsigned(cast.alice, 5, [["e", one.id]]))
+    sizes = []
+
+    def decide(found: Found) -> WritePlan:
+        plan = batch.decide(found)
+        sizes.append(found.usage.size_of(for_alice))
+        return plan
+
+    await store.append(replace(batch.wanted, usage=frozenset({for_alice})), decide)
+    assert sizes == [size(two, for_both, more)]
+    assert await held(store, for_alice) == sizes[0]
+    await write(store, unsigned(cast.alice, 62, [["relay", "ALL_RELAYS"]], at=5000))
+    assert await held(store, for_alice) == Size()
 
 
 async def test_totals_are_current_within_a_batch(store: Store) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from msgspec import structs
 
 from relay.access.management import Management
-from relay.access.quotas import Size, Sized, SizedBy
+from relay.access.quotas import Size, Sized, SizedBy, recipients_of
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.deletion import ban_tombstone, is_group_record
@@ -95,7 +95,9 @@ class ReferenceStore:
             sizes = [
                 len(row.event.raw)
                 for row in self._rows.values()
-                if account.has(row.event.pubkey, row.event.kind, _group_of(row))
+                if account.has(
+                    row.event.pubkey, row.event.kind, _group_of(row), recipients_of(row.event)
+                )
             ]
             found.usage.open(account, Size(len(sizes), sum(sizes)))
         for dependencies in lookups.dependencies:

@@ -10,11 +10,18 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from relay.access.quotas import CountedEvent, Size, TokenBuckets, UsageCounter
+from relay.access.quotas import (
+    CountedEvent,
+    Size,
+    TokenBuckets,
+    UsageCounter,
+    check_usage_limits,
+)
 from relay.groups.group import Group, Groups, Role
 from relay.lifecycle.rows import Found, Stored, slot_of, version_of
 from relay.memory.registry import RecordName
 from relay.nostr import kinds
+from relay.nostr.kinds import is_ephemeral
 from relay.verdict import Origin, Reject, Who, WriteOutcome
 from relay.write.candidate import Candidate, Sender, candidate_of
 from relay.write.judge import screen_and_judge
@@ -106,18 +113,21 @@ def _own_targets(candidate: Candidate) -> Iterator[Stored]:
 
 def _count_rates(candidate: Candidate, world: World) -> None:
     """One event more that the rates about the candidate have counted."""
-    connection = candidate.sender.connection
-    counted = CountedEvent(
-        candidate.event, candidate.group, connection, is_rated=True, is_stored=True, replaces=None
-    )
-    for limit in world.policy.usage_limits(candidate.event, facts_of(candidate, world)):
-        name = None if limit.rate is None else counted.bucket(limit.rate.per)
-        if (
-            limit.rate is not None
-            and name is not None
-            and not world.buckets.wait_s(limit.rate, name, world.now)
-        ):
-            world.buckets.take(limit.rate, name, world.now)
+    event, sender = candidate.event, candidate.sender
+    for limit in world.policy.usage_limits(event, facts_of(candidate, world)):
+        counted = CountedEvent(
+            event,
+            candidate.group,
+            sender.connection,
+            is_rated=True,
+            is_stored=not is_ephemeral(event.kind),
+            replaces=None,
+            address=sender.address,
+        )
+        # Each limit by itself: one that is exceeded does not keep the others from counting.
+        tokens = check_usage_limits([limit], counted, world.found.usage, world.buckets, world.now)
+        for rate, name, cost in () if isinstance(tokens, Reject) else tokens:
+            world.buckets.take(rate, name, world.now, cost)
 
 
 # -- a stored history -----------------------------------------------------------------------------
@@ -130,8 +140,8 @@ class HistoryJudge:
     """Judges the stored events of a log in order, each once, under one policy set.
 
     As an import: no logins, no windows of time. Rates count at created_at, in the author's, group's
-    and kind's buckets (connections are not known); quotas count what this set accepted before.
-    Memory grows with the authors and groups that rates and quotas are about.
+    and kind's buckets (connections and addresses are not known); quotas count what this set
+    accepted before. Memory grows with the authors and groups that rates and quotas are about.
     """
 
     def __init__(self, policy: PolicySet, relay: str, now: int) -> None:
@@ -169,10 +179,10 @@ class HistoryJudge:
         judged = screen_and_judge(candidate, world)
         if isinstance(judged.outcome, Reject):
             return judged.outcome
-        for rate, name in judged.tokens:
-            self._buckets.take(rate, name, world.now)
+        for rate, name, cost in judged.tokens:
+            self._buckets.take(rate, name, world.now, cost)
         if judged.outcome is WriteOutcome.STORED:
-            self._usage.add(event.pubkey, event.kind, judged.group, len(event.raw))
+            self._usage.add(event, judged.group)
         return None
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import FilterTerms
     from relay.storage.sqlite.tag_buffer import TagBuffer, TagRow
 
-SCHEMA_VERSION: Final = 6
+SCHEMA_VERSION: Final = 7
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from relay.access.quotas import Size
+from relay.access.quotas import Size, recipients_of
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone
 from relay.lifecycle.rows import (
@@ -87,6 +87,8 @@ class _Change:
     """seq of deleted rows."""
     sizes: dict[_SizeKey, _Growth] = field(default_factory=dict)
     """By how much they grow."""
+    received: dict[str, _Growth] = field(default_factory=dict)
+    """By recipient of gift wraps."""
     erases: bool = False
     """A row was deleted, or another text replaced."""
 
@@ -97,6 +99,13 @@ class _Change:
         else:
             grown[0] += events
             grown[1] += size
+
+    def grow_received(self, event: Event, events: int) -> None:
+        """`events`: 1 for a new row, -1 for a deleted one."""
+        for recipient in recipients_of(event):
+            grown = self.received.setdefault(recipient, [0, 0])
+            grown[0] += events
+            grown[1] += events * len(event.raw)
 
 
 class Writer:
@@ -365,6 +374,7 @@ class Writer:
         for pubkey, upto in plan.deleted_authors.items():
             self._ban(pubkey, upto, change)
         self._put_sizes(change.sizes)
+        self._put_received(change.received)
         self._add_tombstones(plan.tombstones)
         for group_id, group in plan.groups.items():
             self._put_group(group_id, group)
@@ -454,6 +464,8 @@ class Writer:
             for hash_, at, key, kind in hashed:
                 tags.append((hash_, at, key, seq, kind))
             change.grow((columns[2], columns[4], row.group or ""), 1, len(event.raw))
+            if event.kind == kinds.GIFT_WRAP:
+                change.grow_received(event, 1)
         self._insert("events", _EVENT_COLUMNS, events)
         tags.sort()
         return tags
@@ -475,6 +487,7 @@ class Writer:
         for seq, created_at, key, *of, raw in db.execute(QUERIES["raws_by_seq"], {"seqs": named}):
             change.grow(tuple(of), -1, -len(raw))
             event = event_from_raw(raw)
+            change.grow_received(event, -1)
             for hash_ in self._hashes.of_event(event, self._index_tags):
                 tags.append((hash_, created_at, key, seq))  # noqa: PERF401
             if erasure is not None:
@@ -492,6 +505,13 @@ class Writer:
         emptied = [key for key, (events, _) in sizes.items() if events < 0]
         if emptied:
             self._db.executemany(QUERIES["drop_empty_size"], emptied)
+
+    def _put_received(self, received: Mapping[str, _Growth]) -> None:
+        if not received:
+            return
+        grown = [(recipient, *growth) for recipient, growth in sorted(received.items())]
+        self._db.executemany(QUERIES["add_received"], grown)
+        self._db.executemany(QUERIES["drop_empty_received"], [(name,) for name in received])
 
     def _put_erasures(self, plan: WritePlan) -> None:
         noted = [erasure for erasure in plan.erasures.values() if erasure.total]

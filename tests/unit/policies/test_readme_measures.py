@@ -46,13 +46,13 @@ def limits_of(tmp_path: Path) -> Limits:
 def test_agents_have_thirty_a_minute_and_people_any_number(limits_of: Limits) -> None:
     (limit,) = limits_of("Agents at most 30 a minute", "group", "agent").values()
     assert limit.rate is not None
-    assert (limit.rate.per, limit.rate.burst, limit.rate.per_minute) == (Per.AUTHOR, 30, 30)
+    assert (limit.rate.per, limit.rate.burst, limit.rate.refill) == (Per.AUTHOR, 30, 30)
     assert limits_of("Agents at most 30 a minute", "group", "alice") == {}
 
 
 def test_agents_that_answer_have_ten_a_minute(limits_of: Limits) -> None:
     found = limits_of("Agents that may only talk when mentioned", "group", "agent")
-    assert {rule: limit.rate and limit.rate.per_minute for rule, limit in found.items()} == {
+    assert {rule: limit.rate and limit.rate.refill for rule, limit in found.items()} == {
         "agents take their time": 10
     }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
     from policies import PolicySet
+    from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
 mallory = cast.person("mallory")
@@ -361,3 +363,117 @@ async def test_events_of_a_banned_key_are_deleted_where_files_say_delete() -> No
         assert await here.take(note) == [(False, "blocked: deleted")]
         assert answers == [None]
         assert [event.id for event in await here.log()] == [kept.id]
+
+
+# per address and per recipient -------------------------------------------------------------------
+
+
+async def answer_to(
+    here: Home, event: Event, address: str | None, *logins: SecretKey
+) -> tuple[bool, str]:
+    """On a connection of its own from this address."""
+    letter = Letter()
+    letter.authenticated = frozenset(key.pubkey for key in logins)
+    letter.connection = id(letter)
+    letter.address = None if address is None else ip_address(address)  # type: ignore[assignment]
+    here.ingest.submit(event, letter, Origin.WIRE)
+    return await letter.answer
+
+
+ADDRESSES = [
+    ("192.0.2.1", "192.0.2.1", "192.0.2.2"),
+    ("2001:db8:1:1::1", "2001:db8:1:1:ffff::2", "2001:db8:1:2::1"),
+    ("::ffff:192.0.2.1", "192.0.2.1", "::ffff:192.0.2.2"),
+    (None, None, "192.0.2.1"),
+]
+"""Two that count as one, and another. An address that is not known counts as one."""
+
+
+@pytest.mark.parametrize(("one", "same", "other"), ADDRESSES)
+async def test_a_rate_per_address_counts_all_keys_of_an_address(
+    one: str | None, same: str | None, other: str
+) -> None:
+    async with home(slowly("address")) as here:
+        assert await answer_to(here, here.made(alice, 1), one) == STORED
+        assert await answer_to(here, here.made(bob, 1), same) == STORED
+        assert await answer_to(here, here.made(mallory, 1), one) == too_many(60)
+        assert await answer_to(here, here.made(mallory, 1), other) == STORED
+
+
+async def test_a_rate_per_address_lets_what_has_no_connection_pass() -> None:
+    async with home(slowly("address", burst=1)) as here:
+        notes = [here.made(alice, 1) for _ in range(3)]
+        assert await here.take(*notes, origin=Origin.IMPORT) == [STORED] * 3
+
+
+async def test_a_quota_per_address_is_of_a_day() -> None:
+    async with home(full("address", "events = 2, bytes = 2000")) as here:
+        address, day = "192.0.2.1", 86_400
+        over = (False, "rate-limited: full: at most 2 events, 2000 bytes a day from one address")
+        big = here.made(mallory, 1, content="x" * 1500)
+        assert await answer_to(here, here.made(alice, 1), address) == STORED
+        assert await answer_to(here, big, address) == over
+        assert await answer_to(here, here.made(bob, 20001, content="x" * 5000), address) == STORED
+        assert await answer_to(here, here.made(bob, 1), address) == STORED
+        assert await answer_to(here, here.made(bob, 1), address) == over
+        assert await answer_to(here, here.made(bob, 1), "192.0.2.2") == STORED
+        here.now += day // 2
+        assert await answer_to(here, here.made(bob, 1), address) == STORED
+        assert await answer_to(here, here.made(bob, 1), address) == over
+        here.now += day
+        assert await answer_to(here, big, address) == STORED
+
+
+def wrap(here: Home, *recipients: SecretKey) -> Event:
+    """By a key of its own, as all are."""
+    by = cast.person(f"wrap {here.now}")
+    here.now += 1
+    return here.made(by, 1059, *(["p", key.pubkey] for key in recipients))
+
+
+INBOX = (
+    '[[rule]]\nname = "inbox"\nmatch = { kinds = [1059] }\nexcept = { login = ["known"] }\n'
+    'quota = { per = "recipient", events = 2 }\n'
+)
+
+
+@pytest.mark.parametrize("together", [True, False])
+async def test_gift_wraps_of_unknown_senders_fill_an_inbox_to_its_quota(*, together: bool) -> None:
+    async with home(INBOX) as here:
+        wraps = [wrap(here, alice) for _ in range(3)]
+        if together:
+            answers = await here.take(*wraps)
+        else:
+            answers = [await answer_to(here, each, "192.0.2.1") for each in wraps]
+        assert answers == [STORED, STORED, stored(2)]
+        assert await answer_to(here, wrap(here, bob), "192.0.2.1") == STORED
+        # A known sender logs in; the recipient makes room.
+        assert await answer_to(here, wrap(here, alice), "192.0.2.1", owner) == STORED
+        gone = [["e", each.id] for each in wraps[:2]]
+        assert await answer_to(here, here.made(alice, 5, *gone), None) == STORED
+        assert await answer_to(here, wrap(here, alice), "192.0.2.1") == STORED
+        assert await answer_to(here, wrap(here, alice), "192.0.2.1") == stored(2)
+
+
+async def test_a_wrap_for_several_counts_for_each_of_them() -> None:
+    crowd = [cast.person(f"reader {number}") for number in range(16)]
+    async with home(INBOX) as here:
+        assert await here.take(wrap(here, alice, bob), wrap(here, alice)) == [STORED, STORED]
+        assert await here.take(wrap(here, mallory, alice)) == [stored(2)]
+        assert await here.take(wrap(here, mallory, bob)) == [STORED]
+        assert await here.take(wrap(here, *crowd), wrap(here, *crowd, mallory)) == [
+            STORED,
+            (False, "invalid: p: a gift wrap for more than 16 recipients"),
+        ]
+        assert await answer_to(here, wrap(here, *crowd, mallory), None, owner) == STORED
+
+
+async def test_requests_to_vanish_are_asked_for_rates_that_name_them_only() -> None:
+    late = '[[rule]]\nname = "late"\n{}rate = {{ per = "address", burst = 1, per_minute = 1 }}\n'
+    address = "192.0.2.1"
+    async with home(late.format("")) as here:
+        await answer_to(here, here.made(alice, 1), address)
+        assert await answer_to(here, here.request(alice), address) == STORED
+    async with home(late.format("match = { kinds = [62] }\n")) as here:
+        assert await answer_to(here, here.request(alice), address) == STORED
+        assert await answer_to(here, here.request(bob), address) == too_many(60)

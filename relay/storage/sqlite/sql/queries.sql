@@ -132,6 +132,13 @@ DELETE FROM tags WHERE hash = ? AND created_at = ? AND id_key = ? AND seq = ?;
 -- :drop_empty_size  pubkey, kind, grp
 DELETE FROM sizes WHERE pubkey = ? AND kind = ? AND grp = ? AND events = 0;
 
+-- :add_received  recipient, events, bytes; added up
+INSERT INTO received VALUES (?, ?, ?) ON CONFLICT (recipient) DO UPDATE
+SET events = events + excluded.events, bytes = bytes + excluded.bytes;
+
+-- :drop_empty_received  recipient
+DELETE FROM received WHERE recipient = ? AND events = 0;
+
 -- :sizes_by_kind  limit -> kind, events, bytes, most bytes first; requests to vanish too, which are no rows
 SELECT kind, sum(events), sum(bytes) FROM (
     SELECT kind, events, bytes FROM sizes

@@ -82,6 +82,13 @@ CREATE TABLE sizes (
 ) WITHOUT ROWID;
 CREATE INDEX sizes_group ON sizes (grp, kind) WHERE grp > '';
 
+-- The same of gift wraps (1059) for at most 16 recipients, under each of these.
+CREATE TABLE received (
+    recipient TEXT PRIMARY KEY,
+    events    INTEGER NOT NULL,
+    bytes     INTEGER NOT NULL
+) WITHOUT ROWID;
+
 -- What read rules need of groups, updated in the transaction that changes them.
 CREATE TABLE groups (
     id      TEXT PRIMARY KEY,
