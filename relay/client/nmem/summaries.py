@@ -14,6 +14,7 @@ import aiohttp
 from relay.client.nmem.queries import Scope, trace
 from relay.client.nmem.updates import summarise
 from relay.errors import Invalid
+from relay.memory.fence import attributed, fenced
 from relay.memory.nmem.summary import parse_summary, summary_from
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S: Final = 120.0
 _MAX_PROMPT: Final = 40_000
-"""Characters of a session sent to the model."""
+"""Characters of a session sent to the model, but for its fence."""
 _QUIET_S: Final = 600
 """An agent stops after each turn: a session is summarised after so long without activity."""
 _INSTRUCTION: Final = (
@@ -110,8 +111,15 @@ def _transcript_of(database: Database, session_id: str) -> str:
         for each in observations
         if not each.author
     ]
-    text = "\n".join(line for _, line in sorted(lines, key=lambda line: line[0]))
-    return f"project: {session.project}\n{text}"[:_MAX_PROMPT]
+    lines.sort(key=lambda line: line[0])
+    text = "\n".join(attributed(_indented(line), "") for _, line in lines)
+    head = f"project: {_indented(session.project)}"
+    return fenced(f"{head}\n{text}"[:_MAX_PROMPT], "nmem session", "this machine")
+
+
+def _indented(text: str) -> str:
+    """A record whose further lines cannot begin another one."""
+    return "\n  ".join(text.splitlines())
 
 
 def _write(database: Database, settings: NmemSettings, session_id: str, answer_json: Any) -> bool:

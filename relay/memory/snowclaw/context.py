@@ -358,13 +358,15 @@ _BREAKS: Final = re.compile(f"[{_BREAK}]+")
 _NOT_IN_A_NAME: Final = re.compile(r"[\[\]=\x00-\x1f\x7f\x85\u2028\u2029]+")
 _GROUP_ID: Final = re.compile(r"[A-Za-z0-9_.:'-]{1,128}")
 _SPACE: Final = rf"(?:(?![{_BREAK}])\s)*"
-_MARKUP_HINTS: Final = ("[nostr:", "]:", *(section.lower() for section in Section))
+_LABELS: Final = ("owner", "sender", "notes", "preferences")
+_MARKUP_HINTS: Final = ("[nostr:", "]:", *_LABELS, *(section.lower() for section in Section))
 _MARKUP: Final = re.compile(
     # No part crosses a line end: else a message of many lines takes minutes.
     rf"(?:^|(?<=[{_BREAK}]))(?={_SPACE}"
-    rf"(?:\[nostr:|\[[^\]{_BREAK}]*\]:|#+{_SPACE}(?:{'|'.join(Section).lower()})))"
+    rf"(?:\[nostr:|\[[^\]{_BREAK}]*\]:|#+{_SPACE}(?:{'|'.join(Section).lower()})"
+    rf"|(?:-{_SPACE})?(?:{'|'.join(_LABELS)}){_SPACE}:))"
 )
-"""Of the folded form: where a line begins that looks like a heading or a header."""
+"""Of the folded form: where a line begins that looks like a heading, a header or of the sender."""
 _AS_OWNER: Final = re.compile(r"^(?=\s*owner\s*:)")
 
 
@@ -379,7 +381,7 @@ def _name(text: str) -> str:
 
 
 def _quoted(text: str) -> str:
-    """The text with `> ` before lines that look like a heading or a header."""
+    """The text with `> ` before lines that look like those of a context."""
     text = attributed(harmless(text), "")
     # The test is over ten times as fast as the search.
     if text.isascii() and not any(mark in text.lower() for mark in _MARKUP_HINTS):
