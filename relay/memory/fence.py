@@ -156,4 +156,4 @@ _LOOKS: Final = {
 
 
 def _attribute(value: str) -> str:
-    return escape(_LINES.sub(" ", visible(value)))
+    return attributed(escape(_LINES.sub(" ", visible(value))), "")

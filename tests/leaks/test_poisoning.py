@@ -195,17 +195,16 @@ def own(tmp_path: Path, text: str) -> Iterator[Database]:
     said = {"type": "assistant", "message": {"content": [{"type": "text", "text": text}]}}
     transcript.write_text(json.dumps(said) + "\n")
     with cache(tmp_path / "nmem.db") as made:
-        for number, (event, fields) in enumerate(
-            (
-                ("SessionStart", {"source": "startup"}),
-                ("UserPromptSubmit", {"prompt": text}),
-                ("PostToolUse", {"tool_name": "Edit", "tool_input": {"file_path": text}}),
-                ("PostToolUse", _command(f"git commit -m '{text}'", text)),
-                ("PostToolUse", _command(text, text)),
-                ("PostToolUseFailure", {"tool_name": text, "error": text}),
-                ("Stop", {"transcript_path": str(transcript)}),
-            )
-        ):
+        steps: list[tuple[str, dict[str, Any]]] = [
+            ("SessionStart", {"source": "startup"}),
+            ("UserPromptSubmit", {"prompt": text}),
+            ("PostToolUse", {"tool_name": "Edit", "tool_input": {"file_path": text}}),
+            ("PostToolUse", _command(f"git commit -m '{text}'", text)),
+            ("PostToolUse", _command(text, text)),
+            ("PostToolUseFailure", {"tool_name": text, "error": text}),
+            ("Stop", {"transcript_path": str(transcript)}),
+        ]
+        for number, (event, fields) in enumerate(steps):
             answer = told(made, event, NOW + number, **fields)
             assert answer == "", "a hook before there is anything to tell"
         yield made
@@ -229,7 +228,7 @@ def test_ones_own_records_are_fenced_and_name_nobody_else(own: Database) -> None
 
 @pytest.mark.proves("M-13")
 def test_other_hooks_tell_nothing(own: Database, text: str) -> None:
-    fields: dict[str, object] = {"prompt": text, "tool_name": text, "error": text}
+    fields: dict[str, Any] = {"prompt": text, "tool_name": text, "error": text}
     for event in set(HookEvent) - {HookEvent.SESSION_START}:
         assert told(own, event, NOW + 60, "next", **fields) == ""
 

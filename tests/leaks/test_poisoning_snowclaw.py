@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from relay.client import Snowclaw
 from relay.memory.snowclaw.chat import Chat
 from relay.memory.snowclaw.context import HistoryStyle, Section, TrimOrder
 from relay.memory.snowclaw.respond import Agent
 from relay.memory.snowclaw.working_copy import WorkingCopy
 from tests import cast
+from tests.harness.fake_relay import FakeRelay
 from tests.leaks.planted import (
     END,
     EVE,
@@ -26,6 +28,7 @@ from tests.leaks.planted import (
     by,
     check_authors,
     check_fenced,
+    check_record,
     check_shown,
     each_planted,
     looks,
@@ -221,3 +224,29 @@ def test_a_context_tells_it_fenced_with_its_author_or_not_at_all(way: Way) -> No
         for part in (*context.sections.values(), *(piece.text for piece in context.pieces)):
             assert not re.search(r"<[\s/]*memory\b", looks(part))
             check_shown(part)
+
+
+@pytest.mark.proves("G-23", "S-33")
+async def test_what_is_recalled_is_fenced_with_its_author() -> None:
+    async with FakeRelay() as relay:
+        for number, text in enumerate(PLANTED):
+            relay.events += [
+                record(f"snowclaw:core:{number}", text, OTHER),
+                record(f"snowclaw:daily:{number}", text, EVE),
+                record(f"snowclaw:own:{number}", text, cast.robot),
+            ]
+        relay.events.append(profile(PLANTED[24], OTHER))
+        async with Snowclaw(
+            relay.url, cast.robot, cast.owner.npub, agents=[OTHER.pubkey], groups=[GROUP]
+        ) as claw:
+            await claw.load()
+            await claw.learn_name(OTHER.pubkey)
+            found = await claw.recall(MARK, 999)
+    assert {hit.event.pubkey for hit in found} == {OTHER.pubkey, cast.robot.pubkey}
+    assert len(found) == 2 * len(PLANTED)
+    for hit in found:
+        if hit.event.pubkey == OTHER.pubkey:
+            check_record(hit.fenced, OTHER.npub)
+        else:
+            check_fenced(hit.fenced)
+            check_authors(hit.fenced, [])

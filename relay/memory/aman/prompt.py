@@ -12,14 +12,14 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from relay.memory.aman.exchange import cut
-from relay.memory.fence import attributed, attribution, defused, harmless
+from relay.memory.fence import attributed, attribution, defused, harmless, name_in
 from relay.memory.times import utc
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from relay.memory.aman.fold import Row, Snapshot
-    from relay.memory.aman.records import Clear
+    from relay.memory.aman.records import Clear, ToolCall
 
 _HEADER: Final = (
     "[MEMORY SNAPSHOT]\n"
@@ -114,6 +114,10 @@ def _sections(snapshot: Snapshot, policy: PromptPolicy) -> Iterator[_Section]:
         # … nor add a list entry.
         return _BREAKS.sub(" ", escaped(text))
 
+    def tool_name(row: Row[ToolCall]) -> str:
+        name = row.record.tool_name
+        return one_line(name_in(name) if by(row) else name)
+
     def section(title: str, entries: Iterable[tuple[str, Row[Any]]]) -> Iterator[_Section]:
         found = list(entries)
         if found:
@@ -126,7 +130,7 @@ def _sections(snapshot: Snapshot, policy: PromptPolicy) -> Iterator[_Section]:
         yield from section("[SUMMARY]", [(f"Updated: {_when(summary.time)}\n{text}", summary)])
     tools = (
         (
-            f"{number}. {one_line(row.record.tool_name)}"
+            f"{number}. {tool_name(row)}"
             f" ({'ok' if row.record.success else 'error'}, {_when(row.time)}):"
             f" {cut(one_line(row.record.content), policy.max_tool_chars)}",
             row,

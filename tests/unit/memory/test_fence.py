@@ -47,6 +47,12 @@ def test_no_attribute_ends_its_tag() -> None:
     assert head == ('<memory source="x&quot;&gt; &lt;/memory&gt;" author="a&#x27;b&amp;c">')
 
 
+@pytest.mark.proves("M-28")
+def test_no_attribute_names_an_author() -> None:
+    head = fenced("", f"x — by owner ({cast.owner.npub[:12]}…)", "a").splitlines()[0]
+    assert head.startswith('<memory source="x &mdash; by owner (')
+
+
 def test_other_words_are_left_alone() -> None:
     text = "<memorytest> </memories> <b>memory</b> a</b"
     assert fenced(text, "s", "a").splitlines()[2] == text

@@ -1,0 +1,346 @@
+"""Everything that gives texts to a model is listed here, with the test that plants texts in it; and
+the checks of planted texts fail for renderers with one fault each.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+import pytest
+
+import relay.client
+from relay.cli import rookery
+from relay.client.nmem import Nmem
+from relay.client.nmem.apply import put_all
+from relay.client.nmem.updates import set_about
+from relay.errors import RookeryError
+from relay.mcp import git
+from relay.mcp.arguments import arguments_in
+from relay.mcp.server import server_of
+from relay.mcp.tools import TOOLS, Effect, Place, Toolbox
+from relay.memory.fence import DATA, FENCE_END, attributed, attribution, fenced, recalled
+from relay.memory.fields import compact
+from relay.memory.nmem.capture import HookEvent
+from tests import cast
+from tests.leaks.planted import (
+    BY,
+    EVE,
+    MARK,
+    PLANTED,
+    check_authors,
+    check_fenced,
+    check_record,
+)
+from tests.leaks.test_poisoning import WAYS
+from tests.unit.client.nmem_cache import NOW
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Iterator
+
+HERE: Final = Path(__file__).parent
+NMEM, SNOWCLAW, RECORDS = (f"test_poisoning{suffix}.py" for suffix in ("", "_snowclaw", "_records"))
+# What follows is compared with the code: a new context is added here, and texts are planted in it.
+HOOKS = {
+    HookEvent.SESSION_START: NMEM,
+    HookEvent.USER_PROMPT: NMEM,
+    HookEvent.TOOL: NMEM,
+    HookEvent.TOOL_FAILURE: NMEM,
+    HookEvent.STOP: NMEM,
+}
+COMMANDS = {
+    "context": SNOWCLAW,
+    "nmem context": NMEM,
+    "memory search": RECORDS,
+    "session search": RECORDS,
+    "anamnesis recall": RECORDS,
+    "aman rehydrate": RECORDS,
+}
+METHODS = {
+    "Aman.format_prompt": RECORDS,
+    "Aman.rehydrate": RECORDS,
+    "Nmem.hook": NMEM,
+    "Nmem.context": NMEM,
+    "Snowclaw.assemble": SNOWCLAW,
+    "Snowclaw.recall": SNOWCLAW,
+}
+MODULES = {
+    "relay/cli/anamnesis.py": RECORDS,
+    "relay/cli/memory_search.py": RECORDS,
+    "relay/cli/session/read.py": RECORDS,
+    "relay/client/aman_tables.py": RECORDS,
+    "relay/client/nmem/queries.py": NMEM,
+    "relay/client/nmem/summaries.py": NMEM,
+    "relay/client/nmem/sync.py": NMEM,
+    "relay/client/snowclaw.py": SNOWCLAW,
+    "relay/memory/aman/prompt.py": RECORDS,
+    "relay/memory/nmem/context.py": NMEM,
+    "relay/memory/snowclaw/chat.py": SNOWCLAW,
+    "relay/memory/snowclaw/context.py": SNOWCLAW,
+}
+"""What imports the fence."""
+FOR_PEOPLE = """
+aman: add-tool clear import-sqlite set-preference set-summary show subscribe
+anamnesis: amend bench children credit export get import remember resolve supersede trace trust
+ validate vouch withdraw
+config: get set
+group: add create invite list remove show
+hook: install keep uninstall
+member: add invite list remove
+memory: forget get list set
+nmem: import maintain mark pin purge rebuild search status sync unpin
+policy: check diff explain log show sweep test
+session: export follow import list resume show verify
+session pns: derive unwrap wrap
+: allow ban compact export forget hook import init keygen mcp serve stats sync unban
+"""
+"""Commands for a terminal, and of programs; `mcp` and `hook` are told apart above."""
+
+
+# -- the lists are complete -----------------------------------------------------------------------
+
+
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    if not isinstance(command, click.Group) or command.invoke_without_command:
+        yield " ".join(path), command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            found = command.get_command(context, name)
+            assert found is not None
+            yield from commands(found, (*path, name))
+
+
+def test_every_hook_is_listed() -> None:
+    assert set(HOOKS) == set(HookEvent)
+
+
+def test_every_command_is_for_a_model_or_for_people() -> None:
+    listed = set(COMMANDS)
+    for line in re.sub(r"\n (?=\w)", " ", FOR_PEOPLE).strip().splitlines():
+        group, _, names = line.partition(":")
+        listed |= {f"{group} {name}".strip() for name in names.split()}
+    assert dict(commands(rookery)).keys() == listed
+
+
+def test_every_command_with_a_format_for_a_model_is_listed() -> None:
+    found = {
+        name
+        for name, command in commands(rookery)
+        for option in command.params
+        if "context" in getattr(option.type, "choices", ()) or "context" in name.split()
+    }
+    assert found <= COMMANDS.keys()
+    assert found == COMMANDS.keys() - {"aman rehydrate"}
+
+
+def test_every_method_that_mentions_a_model_is_listed() -> None:
+    found = {
+        f"{name}.{method}"
+        for name in relay.client.__all__
+        if inspect.isclass(of := getattr(relay.client, name))
+        for method, code in inspect.getmembers(of, callable)
+        if re.search(r"\b(a|the) (\w+ )?model\b|\bcontext\b", inspect.getdoc(code) or "")
+        and not method.startswith("_")
+    }
+    assert found - NOT_FOR_A_MODEL <= METHODS.keys()
+    assert found >= NOT_FOR_A_MODEL
+    for method in METHODS:
+        of, _, name = method.partition(".")
+        assert callable(getattr(getattr(relay.client, of), name))
+
+
+NOT_FOR_A_MODEL = {
+    "Anamnesis.amend",
+    "Snowclaw.note_user",
+}
+"""They write; `amend` has a field of that name."""
+
+
+def test_every_module_that_uses_the_fence_is_listed() -> None:
+    root = HERE.parents[1]
+    found = {
+        str(path.relative_to(root))
+        for path in (root / "relay").rglob("*.py")
+        if "from relay.memory.fence import" in path.read_text("utf-8")
+    }
+    assert found == MODULES.keys()
+
+
+def test_the_only_module_that_asks_a_model_is_listed() -> None:
+    root = HERE.parents[1]
+    found = [
+        str(path.relative_to(root))
+        for path in (root / "relay").rglob("*.py")
+        if "/chat/completions" in path.read_text("utf-8")
+    ]
+    assert found == ["relay/client/nmem/summaries.py"]
+    assert MODULES[found[0]] == NMEM
+
+
+def test_every_list_names_a_test() -> None:
+    for listed in (HOOKS, COMMANDS, METHODS, MODULES):
+        for file in listed.values():
+            assert (HERE / str(file)).exists()
+
+
+# -- MCP ------------------------------------------------------------------------------------------
+
+CALLS: Final[dict[str, dict[str, object]]] = {
+    "search": {"query": MARK, "limit": 100},
+    "get_observations": {"ids": list(range(1, 51))},
+    "timeline": {"anchor": 1, "before": 50, "after": 50},
+    "session_summaries": {"limit": 50},
+    "regenerate_context": {"project": "rook"},
+    "recent_context": {"limit": 100},
+    "session_trace": {"session_id": "s"},
+    "file_history": {"file_path": MARK},
+    "git_file_summary": {"file_path": MARK},
+    "current_stance": {},
+}
+WRITING = {"queue_task", "create_marker"}
+"""They tell what the model itself gave."""
+
+
+@asynccontextmanager
+async def boxed(folder: Path) -> AsyncIterator[tuple[Nmem, Toolbox]]:
+    """A memory whose relay is away, and its tools."""
+    async with (
+        Nmem("ws://127.0.0.1:1", cast.robot, folder / "nmem.db") as nmem,
+        Toolbox(nmem, Place(folder, "rook"), lambda: NOW + 60) as toolbox,
+    ):
+        yield nmem, toolbox
+
+
+async def test_the_mcp_server_offers_these_tools_and_nothing_else(tmp_path: Path) -> None:
+    assert {tool.name for tool in TOOLS} == CALLS.keys() | WRITING
+    assert {tool.name for tool in TOOLS if not tool.effect.is_reading} == WRITING
+    async with boxed(tmp_path) as (_, toolbox):
+        offered = {method for method in server_of(toolbox)._request_handlers if "/" in method}
+    assert {"tools/list", "tools/call"} <= offered
+    assert not {method for method in offered if method.startswith(("resources/", "prompts/"))}
+
+
+def check_json(value: object, is_attributed: bool = False) -> None:  # noqa: FBT001, FBT002
+    """Each text with a mark is fenced, or within an object that names its author."""
+    if isinstance(value, dict):
+        author = value.get("author")
+        own = is_attributed or (isinstance(author, str) and author.endswith(BY))
+        for name, each in value.items():
+            if name == "context" and each:
+                check_fenced(str(each))
+                check_authors(str(each), [EVE.npub])
+            elif name != "author":
+                check_json(each, own)
+    elif isinstance(value, list):
+        for each in value:
+            check_json(each, is_attributed)
+    elif isinstance(value, str) and MARK in value:
+        assert is_attributed, value
+
+
+async def _no_repository(*_: object) -> None:
+    raise git.NotInGit("not in a repository")
+
+
+@pytest.mark.proves("M-29", "G-23")
+@pytest.mark.parametrize("text", [PLANTED[1], PLANTED[16], PLANTED[24]], ids=range(3))
+@pytest.mark.parametrize("way", WAYS)
+async def test_each_tool_tells_it_fenced_or_with_its_author(
+    tmp_path: Path, way: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(git, "commits_in", _no_repository)  # then memory tells of commits
+    async with boxed(tmp_path) as (nmem, toolbox):
+        planted = WAYS[way].plant(text)
+        put_all(nmem.database, planted, cast.robot.pubkey, frozenset())
+        name = text if WAYS[way].name == "planted" else "Eve"
+        with nmem.database.transaction() as db:
+            set_about(db, {f"name:{EVE.pubkey}": name})
+        told = set()
+        for tool in TOOLS:
+            if tool.name not in CALLS or tool.effect is not Effect.READS_MEMORY:
+                continue
+            call = CALLS[tool.name] | ({"file_path": text} if tool.name == "file_history" else {})
+            try:
+                answer = await tool.answer(toolbox, **arguments_in(tool.parameters, call))
+            except RookeryError as error:
+                answer = str(error).replace(f"{MARK}: ", "")  # the path that was asked for
+            if isinstance(answer, dict) and tool.name == "file_history":
+                answer = answer["sessions"]  # the path is the question
+            check_json(answer)
+            if MARK in compact(answer):
+                told.add(tool.name)
+        assert told
+
+
+# -- the checks can fail --------------------------------------------------------------------------
+
+BY_EVE: Final = attribution(EVE.pubkey, "Eve")
+
+
+def _fence(text: str) -> str:
+    return f'<memory source="x" author="{EVE.npub}">\n{DATA}\n{text}\n{FENCE_END}'
+
+
+RENDERERS: Final[dict[str, Callable[[str], str]]] = {
+    "without a fence": lambda text: attributed(text, BY_EVE),
+    "without a line that says that it is data": lambda text: fenced(
+        attributed(text, BY_EVE), "x", EVE.npub
+    ).replace(f"{DATA}\n", ""),
+    "without an author": lambda text: fenced(text, "x", EVE.npub),
+    "with another's name": lambda text: fenced(
+        attributed(text, attribution(cast.owner.pubkey, "Eve")), "x", EVE.npub
+    ),
+    "with texts as they are": lambda text: _fence(f"{text} — by {BY_EVE}"),
+    "with exact tags replaced": lambda text: _fence(
+        attributed(text, BY_EVE).replace(FENCE_END, "").replace("<memory", "")
+    ),
+    "with tags of any case replaced": lambda text: _fence(
+        re.sub(r"(?i)<(?=[\s/]*memory\b)", "&lt;", attributed(text, BY_EVE))
+    ),
+    "with forged authors": lambda text: fenced(f"{text} — by {BY_EVE}", "x", EVE.npub),
+    "with hidden characters": lambda text: _fence(attributed(re.sub("[<＜‹]", "(", text), BY_EVE)),
+}
+"""Of one record of Eve, each with one fault."""
+
+
+def _is_found(renderer: Callable[[str], str], text: str) -> bool:
+    try:
+        check_record(renderer(text), EVE.npub)
+    except (AssertionError, IndexError):
+        return True
+    return False
+
+
+@pytest.mark.proves("G-23")
+@pytest.mark.parametrize("fault", RENDERERS)
+def test_a_renderer_with_a_fault_is_found(fault: str) -> None:
+    assert any(_is_found(RENDERERS[fault], text) for text in PLANTED)
+
+
+def test_the_one_without_a_fault_is_not() -> None:
+    assert not any(
+        _is_found(lambda text: recalled(text, "x", EVE.pubkey, cast.robot.pubkey, "Eve"), text)
+        for text in PLANTED
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        MARK,
+        [MARK],
+        {"content": MARK},
+        {"content": MARK, "author": "Eve"},
+        {"content": MARK, "author": attribution(cast.owner.pubkey, "Eve")},
+        {"touches": [{"content": MARK, "author": BY_EVE}], "project": MARK},
+        {"context": f"# nmem context\n- {MARK}"},
+    ],
+)
+def test_an_answer_without_an_author_is_found(value: object) -> None:
+    with pytest.raises((AssertionError, IndexError)):
+        check_json(value)
