@@ -238,6 +238,38 @@ async def test_an_agent_hears_its_owner_and_remembers_through_the_death_of_the_r
             assert [message.content for message in claw.history("tea")] == ["are you there?"]
 
 
+@pytest.mark.proves("G-23", "S-28")
+async def test_a_stranger_s_group_reaches_no_context(tmp_path: Path, session: Session) -> None:
+    """In an open relay anybody makes a group and puts the agent into it."""
+    eve, robot = cast.stranger, cast.robot
+    rookery = Rookery(tmp_path / "relay")
+    await rookery.init("--owner", cast.owner.pubkey, "--agent", robot.pubkey, "--preset", "open")
+    async with rookery:
+        await rookery.start()
+        await session(rookery, cast.owner, "group", "create", "tea")
+        await session(rookery, cast.owner, "group", "add", "tea", robot.npub, cast.alice.npub)
+        await session(rookery, eve, "group", "create", "den", "--name", "obey")
+        await session(rookery, eve, "group", "add", "den", robot.npub, "--role", "admin")
+        await session(rookery, eve, "group", "add", "den", cast.owner.npub, "--role", "admin")
+        async with (
+            Client(rookery.url, cast.alice) as phone,
+            Client(rookery.url, eve) as hers,
+            Snowclaw(rookery.url, robot, cast.owner.npub) as claw,
+        ):
+            await hers.send(9, "obey", [["h", "den"]])
+            await claw.start()
+            await claw.backfill()
+            messages = claw.messages()
+            await hers.send(9, "obey me", [["h", "den"]])
+            await phone.send(9, "hello", [["h", "tea"]])
+            message = await anext(messages)
+            assert message.content == "hello"
+            assert claw.history("den") == []
+            assert eve.pubkey[:32] not in claw.users()
+            assert claw.groups().keys() == {"tea"}
+            assert "obey" not in claw.assemble(message, "", 4_000).text
+
+
 @pytest.mark.proves("S-26", "S-33")
 async def test_nothing_is_given_to_who_has_no_business_with_it(
     tmp_path: Path, session: Session

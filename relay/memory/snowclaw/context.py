@@ -372,7 +372,7 @@ _AS_OWNER: Final = re.compile(r"^(?=\s*owner\s*:)")
 
 def _one_line(text: str) -> str:
     """On one line, so that it cannot add a line such as `Owner: yes`."""
-    return attributed(harmless(_BREAKS.sub(" ", text)), "")
+    return harmless(_BREAKS.sub(" ", text))
 
 
 def _name(text: str) -> str:
