@@ -6,6 +6,7 @@ Groups are a fold of the event log: `rebuilt_groups` restores them after a resta
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -111,9 +112,31 @@ class RelayState:
         """From the policy files, plus the keys that NIP-86 has allowed or banned."""
         self.blocked = self.management.blocked()
         """Addresses that may not connect."""
+        self._committing_from: int | None = None
+        """The newest seq when the commit began whose groups are not adopted yet."""
+        self._settled = asyncio.Event()
         self._views: OrderedDict[Viewer, Visibility] = OrderedDict()
         self._rules_of_kind: dict[int, tuple[ReadRule, ...]] = {}
         self._pointing_of_kind: dict[int, tuple[ReadRule, ...]] = {}
+
+    def begin_commit(self, head: int) -> None:
+        """`head`: the newest seq before it. `end_commit` must follow, after `adopt`."""
+        self._committing_from = head
+        self._settled.clear()
+
+    def end_commit(self) -> None:
+        self._committing_from = None
+        self._settled.set()
+
+    def knows(self, head: int) -> bool:
+        """Whether the rights that came with the rows up to this seq are in force: the store has
+        committed rows before its caller hears of it."""
+        return self._committing_from is None or head <= self._committing_from
+
+    async def settled(self, head: int) -> None:
+        """Wait until `knows`: rows are not read by rights of before them."""
+        if not self.knows(head):
+            await self._settled.wait()
 
     def adopt(self, groups: Groups) -> None:
         """Called after the commit that changed the groups."""

@@ -123,6 +123,7 @@ class Negentropy:
         Raises Refused (TooManyRecords when there are more than `neg_records`) and StoreFault.
         """
         for _ in range(_MAX_RETRIES):
+            await self._state.settled(self._store.committed())
             visibility = self._state.visibility(reader.viewer)
             refusal = visibility.gate((filter_,))
             if refusal is not None:

@@ -213,7 +213,13 @@ class QueryRunner:
         except Refused as refused:
             peer.outbox.put(messages.closed(sub, refused))
             return None
-        if len(filters) == 1 and filters[0].search is None and peer.is_reading and not wants_invite:
+        if (
+            len(filters) == 1
+            and filters[0].search is None
+            and peer.is_reading
+            and not wants_invite
+            and self._state.knows(subscription.cursor)
+        ):
             began = perf_counter()
             try:
                 page = self._store.page_now(
@@ -247,6 +253,7 @@ class QueryRunner:
     ) -> bool:
         """Send the stored rows, EOSE, then the backlog. False: CLOSED was sent instead."""
         began, rows = perf_counter(), 0
+        await self._state.settled(subscription.cursor)
         try:
             if self._wants_invite(peer, subscription.filters):
                 await self._put_invite(subscription, peer, is_open)
@@ -424,6 +431,7 @@ class QueryRunner:
         (N45-04); counted again when the viewer's rights changed during the count (N29-94).
         """
         for _ in range(_MAX_RETRIES):
+            await self._state.settled(self._store.committed())
             visibility = self._state.visibility(peer.reader.viewer)
             # A COUNT has no part that could be given before the CLOSED.
             refusal = visibility.gate(filters) or visibility.lists_for_login(filters)
@@ -441,6 +449,7 @@ class QueryRunner:
             except Refused as refused:
                 peer.outbox.put(messages.closed(sub, refused))
                 return
+            await self._state.settled(self._store.committed())
             if self._state.visibility(peer.reader.viewer).covers(visibility):
                 peer.outbox.put(messages.count(sub, number, registers))
                 return

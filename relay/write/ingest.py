@@ -307,6 +307,7 @@ class Ingest:
             _log_changes(self._state.groups, committed.plan.groups)
             self._state.adopt(committed.groups)
             self._state.manage(committed.management)
+            self._state.end_commit()
             self._answer(batch, None)
             if committed.rows:
                 await self._deliver(committed.rows)
@@ -351,7 +352,7 @@ class Ingest:
             return NO_LINKS
 
     async def _stored(self, items: Sequence[LaneItem]) -> Batch:
-        """Judge and commit. Raises StoreFault."""
+        """Judge and commit; the caller adopts what it changed. Raises StoreFault."""
         batch = Batch(
             items,
             self._state,
@@ -362,8 +363,13 @@ class Ingest:
             buckets=self._buckets,
             vanished=self._vanished,
         )
-        with self._metrics.commit(len(items)):
-            await self._store.append(batch.lookups, batch.decide)
+        self._state.begin_commit(self._store.committed())
+        try:
+            with self._metrics.commit(len(items)):
+                await self._store.append(batch.lookups, batch.decide)
+        except BaseException:
+            self._state.end_commit()
+            raise
         return batch
 
 

@@ -1,0 +1,58 @@
+"""A relay of which one seed decides everything keeps what it promised; mutants do not.
+
+`SEED=7 make faults` runs one world again. The worlds run in a process of their own: the order of a
+set of texts must be the same each time.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.faults.effort import tries
+from tests.faults.simulated.mutants import MUTANTS
+from tests.harness.patience import PROGRAM_S
+
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
+STEPS = 2000
+WORLDS = tries(50, 1)
+FIRST = int(os.environ.get("SEED", "1"))
+
+
+def simulate(*options: str) -> tuple[int, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.faults.simulated", *options],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_S * WORLDS,
+        check=False,
+    )
+    assert not done.stderr, done.stderr
+    return done.returncode, done.stdout
+
+
+@pytest.mark.timeout(300 * WORLDS)
+def test_what_was_promised_is_kept() -> None:
+    worlds = 1 if "SEED" in os.environ else WORLDS
+    code, said = simulate("--seed", f"{FIRST}", "--worlds", f"{worlds}", "--steps", f"{STEPS}")
+    print(said)
+    assert code == 0, said
+
+
+def test_a_seed_gives_the_same_run_again() -> None:
+    (_, one), (_, again) = (simulate("--seed", "3", "--steps", "240") for _ in range(2))
+    (_, other) = simulate("--seed", "4", "--steps", "240")
+    assert one.split()[-1] == again.split()[-1] != other.split()[-1]
+
+
+def test_each_mutant_is_found() -> None:
+    code, said = simulate("--mutant", "each", "--seed", "2", "--worlds", "9", "--steps", "1500")
+    print(said)
+    assert len(MUTANTS) > 10
+    assert said.count("step ") == len(MUTANTS), said
+    assert code == 1
