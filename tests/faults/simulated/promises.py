@@ -399,19 +399,16 @@ class Promises:
 
     def answered(self, event: Event, text: str, faults: int, *, accepted: bool) -> None:
         """`faults`: how many there had been when it was sent."""
-        row = self.rows.get(event.id)
         if accepted and not text:
             if event.kind == VANISH:
                 if self._vanished.get(event.pubkey, -1) < event.created_at:
                     raise self.broken("a request to vanish is confirmed and not carried out")
-            elif row is None:
+            # Who may not read what became of an event is told no more than that.
+            elif not (self._is_known(event) or self._is_deleted(event)):
                 raise self.broken(f"{_name(event)} is confirmed and not committed")
             return
         if text.startswith("duplicate:") and event.kind in WATCHED:
-            # One that was deleted a moment later, in the same batch, was a newer version too.
-            slot = slot_of(event)
-            versions = [each.event for each in self.rows.values() if slot_of(each.event) == slot]
-            if row is None and (slot is None or not any(_rank(e) > _rank(event) for e in versions)):
+            if not self._is_known(event):
                 raise self.broken(f"{_name(event)} is no duplicate: {text}")
             return
         if text.startswith("error:"):
@@ -422,6 +419,17 @@ class Promises:
                 raise self.broken(f"{_name(event)} was not deleted")
         elif event.kind in WATCHED and tag(event, "h") is None:
             raise self.broken(f"{_name(event)} was refused: {accepted} {text}")
+
+    def _is_known(self, event: Event) -> bool:
+        """Whether it, or a newer version of it, was ever stored."""
+        slot = slot_of(event)
+        return event.id in self.rows or (
+            slot is not None
+            and any(
+                slot_of(row.event) == slot and _rank(row.event) > _rank(event)
+                for row in self.rows.values()
+            )
+        )
 
     # -- everything -------------------------------------------------------------------------------
 
