@@ -70,7 +70,7 @@ class RetentionDiff:
         by_age = tuple([rule for rule in old.rules if isinstance(rule.limit, MaxAge)])
         self._rules = [
             _RuleRows(rule, new.exempt_from(rule), by_age)
-            for rule in new.in_sweep_order()
+            for rule in new.rules
             if (rule.match, rule.limit) not in before
         ]
 

@@ -84,6 +84,22 @@ class SweepRule:
 
 
 @dataclass(frozen=True, slots=True)
+class SweepStep:
+    """A rule, and which of its rows it removes in this step."""
+
+    rule: SweepRule
+    only: tuple[Match, ...] | None = None
+    """None: all rows."""
+    later: tuple[Match, ...] = ()
+    """Rows that a later step removes."""
+
+    def removes(self, row: Stored) -> bool:
+        if self.only is not None and not _any_matches(self.only, row):
+            return False
+        return not _any_matches(self.later, row)
+
+
+@dataclass(frozen=True, slots=True)
 class NeverBefore:
     """`never_before`: rows stay until older rows of `kinds` are removed (A-18)."""
 
@@ -134,11 +150,36 @@ class SweepRules:
     waiting: tuple[tuple[Match, NeverBefore], ...] = ()
     systems: MemorySystems = NO_SYSTEMS
 
-    def in_sweep_order(self) -> Iterator[SweepRule]:
-        """First the rules for rows that other rows wait for (`never_before`)."""
-        late = [match.kinds for match, _ in self.waiting]
-        yield from (rule for rule in self.rules if rule.match.kinds not in late)
-        yield from (rule for rule in self.rules if rule.match.kinds in late)
+    def in_sweep_order(self) -> Iterator[SweepStep]:
+        """First all rules for rows that wait for none (`never_before`), then all rules for rows
+        that wait for those, and so on. So no row is held by one that the same sweep removes.
+        """
+        levels = self._levels()
+        for level in range(max(levels, default=0) + 1):
+            of = [(match, at) for (match, _), at in zip(self.waiting, levels, strict=True)]
+            now = tuple([match for match, at in of if at == level])
+            later = tuple([match for match, at in of if at > level])
+            for rule in self.rules:
+                if level and any(_overlap(rule.match.kinds, match.kinds) for match in now):
+                    yield SweepStep(rule, now, later)
+                elif not level and Match(rule.match.kinds) not in later:
+                    yield SweepStep(rule, None, later)
+
+    def _levels(self) -> list[int]:
+        """For each of `waiting`: how many others its rows wait for, one after the other."""
+        levels = [1] * len(self.waiting)
+        for _ in self.waiting:  # those that wait for each other end up at the highest level
+            levels = [
+                1 + max([levels[at] for at in self._waited_for(before)], default=0)
+                for _, before in self.waiting
+            ]
+        return levels
+
+    def _waited_for(self, before: NeverBefore) -> Iterator[int]:
+        """Indexes in `waiting`, of the rows that rows wait for which themselves wait."""
+        for at, (match, _) in enumerate(self.waiting):
+            if _overlap(match.kinds, before.kinds):
+                yield at
 
     def exempt_from(self, rule: SweepRule) -> tuple[Match, ...]:
         """Rows that the rule matches and must not remove: some are never removed, some only by a
@@ -165,6 +206,14 @@ class SweepRules:
 
 
 _NO_GROUPS: Final = Groups()
+
+
+def _any_matches(matches: tuple[Match, ...], row: Stored) -> bool:
+    return any(match.matches(row, _NO_GROUPS) for match in matches)
+
+
+def _overlap(some: KindSet | None, others: KindSet | None) -> bool:
+    return some is None or others is None or some.overlaps(others)
 
 
 def time_of(row: Stored, up_to: UpTo) -> int:

@@ -131,6 +131,11 @@ class KindSet:
     def __contains__(self, kind: int) -> bool:
         return any(low <= kind <= high for low, high in self.ranges)
 
+    def overlaps(self, other: KindSet) -> bool:
+        return any(
+            low <= end and start <= high for low, high in self.ranges for start, end in other.ranges
+        )
+
     @classmethod
     def of(cls, *parts: int | tuple[int, int]) -> KindSet:
         spans = sorted(part if isinstance(part, tuple) else (part, part) for part in parts)

@@ -215,7 +215,8 @@ class Sweeper:
         is full: the next sweep finds what is left.
         """
         rules = self._state.policy.sweeps
-        for rule in rules.in_sweep_order():
+        for step in rules.in_sweep_order():
+            rule = step.rule
             after: tuple[int, str] | None = None
             while True:
                 due = await self._store.due_rows(
@@ -232,15 +233,17 @@ class Sweeper:
                     if not rows:
                         continue
                     after = rows[-1].version, rows[-1].event.id
-                    sweeping = SweepRows(
-                        rows, rules, purpose, asyncio.get_running_loop().create_future()
-                    )
-                    self._ingest.sweep(sweeping)
-                    if not await sweeping.done:
-                        raise StoreFault("no changes are accepted at the moment")
-                    if self._state.policy.sweeps != rules:
-                        return
-                    yield Swept(rule, sweeping.removed, sweeping.held)
+                    rows = [row for row in rows if step.removes(row)]
+                    if rows:
+                        sweeping = SweepRows(
+                            rows, rules, purpose, asyncio.get_running_loop().create_future()
+                        )
+                        self._ingest.sweep(sweeping)
+                        if not await sweeping.done:
+                            raise StoreFault("no changes are accepted at the moment")
+                        if self._state.policy.sweeps != rules:
+                            return
+                        yield Swept(rule, sweeping.removed, sweeping.held)
                     await asyncio.sleep(min(_PAUSE_FACTOR * (monotonic() - began), _MAX_PAUSE_S))
                 if len(due) < _SCAN_ROWS:
                     break

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from relay.lifecycle.retention import DAY_S
@@ -154,7 +154,16 @@ def test_an_interrupted_sweep_breaks_no_rule(
     asyncio.run(law(ReferenceStore(), writes, rules, cuts))
 
 
+_HELD_BY_A_LATER_RULE = [
+    Draft(0, 30094, "b", days=31, moved=20),
+    Draft(0, 30096, "b", days=28, moved=0),
+    *[Draft(0, 30095, "a", days, moved=0) for days in range(4)],
+]
+"""The clear is over the number of bytes, and held by a summary that the rule after it removes."""
+
+
 @pytest.mark.usefixtures("_small_steps")
+@example(writes=_HELD_BY_A_LATER_RULE, rules=[RULES[4], RULES[0]])
 @given(writes=drafts, rules=chosen)
 @settings(_LAW, max_examples=40)
 def test_an_interrupted_sweep_ends_the_same_in_every_store(

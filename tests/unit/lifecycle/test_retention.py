@@ -194,6 +194,21 @@ async def test_a_dependent_row_is_removed_later_in_the_same_round(
         assert sorted(kinds) == [30094, 30095, 30096]
 
 
+async def test_a_row_goes_in_the_sweep_that_removes_what_holds_it(
+    house: Callable[..., Home],
+) -> None:
+    """A-18: also when one rule removes both, and when a later rule removes what holds it."""
+    sizes = '[[retention]]\nname = "sizes"\nmatch = { kinds = [30095, 30096] }\nbytes = 1'
+    days = '[[retention]]\nname = "days"\nmatch = { kinds = [30094] }\ndays = 3'
+    async with house("\n".join([sizes, days]), LOOSE) as home:
+        await aman(home, 30094, "a", OLD, "summary")
+        await aman(home, 30096, "a", OLD + 1, "clear")
+        for number in range(8):  # of equal age: the lower id is due first
+            await aman(home, 30096, f"b{number}", OLD + 2, "clear")
+            await aman(home, 30095, f"b{number}", OLD + 2, "tool call")
+        assert await home.sweep.once() == 18
+
+
 async def test_a_trial_removes_nothing(house: Callable[..., Home]) -> None:
     async with house(NOTES) as home:
         note = await home.do(alice, 1, at=OLD)
@@ -531,16 +546,38 @@ def test_only_rows_of_a_rule_that_have_its_tags_wait() -> None:
 
 
 def test_rows_that_others_wait_for_are_swept_first() -> None:
-    """A-18: the order of the file otherwise."""
-    clears, notes, chats = (Match(KindSet.of(kind)) for kind in (30096, 1, 9))
-    rules = tuple(
-        limited(MaxAge(1), match, name)
-        for match, name in ((clears, "c"), (notes, "n"), (chats, "t"))
-    )
-    waiting = ((clears, NeverBefore(KindSet.of(30095), (), UpTo.TS)),)
-    assert [rule.name for rule in SweepRules(rules).in_sweep_order()] == ["c", "n", "t"]
-    ordered = SweepRules(rules, waiting=waiting).in_sweep_order()
-    assert [rule.name for rule in ordered] == ["n", "t", "c"]
+    """A-18: the order of the file otherwise. A rule that matches both has a step for each."""
+
+    def steps(*kinds: tuple[int, ...], waits: dict[int, int]) -> list[tuple[int, list[int]]]:
+        """For each step: the index of its rule, and the kinds that it removes."""
+        rules = tuple([limited(MaxAge(1), Match(KindSet.of(*of))) for of in kinds])
+        waiting = tuple(
+            [
+                (Match(KindSet.of(late)), NeverBefore(KindSet.of(early), (), UpTo.TS))
+                for late, early in waits.items()
+            ]
+        )
+        rows = [row(1, unsigned(alice, kind)) for kind in (1, 2, 3)]
+        return [
+            (
+                rules.index(step.rule),
+                [
+                    one.event.kind
+                    for one in rows
+                    if step.rule.match.matches(one, Groups()) and step.removes(one)
+                ],
+            )
+            for step in SweepRules(rules, waiting=waiting).in_sweep_order()
+        ]
+
+    apart = ((3,), (1,), (2,))
+    assert steps(*apart, waits={}) == [(0, [3]), (1, [1]), (2, [2])]
+    assert steps(*apart, waits={3: 1}) == [(1, [1]), (2, [2]), (0, [3])]
+    assert steps(*apart, waits={3: 2, 2: 1}) == [(1, [1]), (2, [2]), (0, [3])]
+    assert steps((1, 3), (2,), waits={3: 2}) == [(0, [1]), (1, [2]), (0, [3])]
+    assert steps((1, 2, 3), waits={3: 2, 2: 1}) == [(0, [1]), (0, [2]), (0, [3])]
+    in_a_circle = steps(*apart, waits={1: 2, 2: 1})
+    assert in_a_circle == [(0, [3]), (1, [1]), (2, [2])]
 
 
 def test_some_rows_are_only_removed_by_a_rule_that_names_their_kind() -> None:

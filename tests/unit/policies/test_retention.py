@@ -186,7 +186,7 @@ def test_rules_that_say_the_same_are_the_same(tmp_path: Path) -> None:
 
 def test_what_others_wait_for_goes_first(tmp_path: Path) -> None:
     found = loaded(tmp_path, a='include = ["aman-app"]').sweeps
-    kinds = [rule.match.kinds for rule in found.in_sweep_order()]
+    kinds = [step.rule.match.kinds for step in found.in_sweep_order()]
     assert kinds[-2:] == [KindSet.of(30096)] * 2
 
 
