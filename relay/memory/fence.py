@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from html import escape
 from typing import TYPE_CHECKING, Final
 
@@ -23,10 +24,13 @@ FENCE_END: Final = "</memory>"
 UNNAMED: Final = "unnamed"
 _MAX_NAME: Final = 40
 """Characters."""
+_MAX_READ: Final = 1_000
+"""Characters of what is called a name."""
 _SHORT_KEY: Final = 12
 """Characters of an npub shown beside a name."""
 _TAG: Final = re.compile(r"<(?=[\s/]*memory\b)")
-_BY: Final = re.compile(r"[-\u2010-\u2015\u2212\u2e3a\u2e3b](?=\s*by\b.{0,200}\bnpub1)")
+_DASH: Final = r"[-\u2010-\u2015\u2043\u2212\u2500\u2501\u2796\u2e17\u2e3a\u2e3b\u30fc]"
+_BY: Final = re.compile(rf"{_DASH}(?=\s*by\b.{{0,200}}\bnpub1)")
 _LINES: Final = re.compile(r"\s+")
 _INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
 """Not in the category Cf, and shown as nothing."""
@@ -50,7 +54,7 @@ def fence_head(source: str, author: str) -> str:
 def harmless(text: str) -> str:
     """The text as it stands in a fence: what looks like a tag of one begins with `&lt;`, and
     characters that are not shown are removed."""
-    return defused(visible(text), _TAG, "&lt;")
+    return defused(visible(text), _TAG, "&lt;") if _may_hold(text, "memory") else text
 
 
 def attributed(text: str, by: str) -> str:
@@ -59,7 +63,8 @@ def attributed(text: str, by: str) -> str:
 
     A dash in it that begins what looks like that becomes `&mdash;`.
     """
-    text = defused(text, _BY, "&mdash;")
+    if _may_hold(text, "npub1"):
+        text = defused(text, _BY, "&mdash;")
     return f"{text} — by {by}" if by else text
 
 
@@ -82,6 +87,11 @@ def named(npub: str, name: str | None = None) -> str:
 
 def name_in(text: str) -> str:
     """A name for one line, without brackets, dashes, and keys that it claims; may be empty."""
+    return _name_in(text[:_MAX_READ])
+
+
+@lru_cache(maxsize=1024)
+def _name_in(text: str) -> str:
     words = " ".join(_NOT_IN_A_NAME.sub(" ", unicodedata.normalize("NFKC", visible(text))).split())
     return words[:_MAX_NAME].rstrip()
 
@@ -113,6 +123,11 @@ def defused(text: str, pattern: re.Pattern[str], by: str | Callable[[str], str])
         parts += (text[done:start], by if isinstance(by, str) else by(text[start:end]))
         done = end
     return text if done == 0 and not parts else "".join([*parts, text[done:]])
+
+
+def _may_hold(text: str, word: str) -> bool:
+    """Whether its folded form may hold a word: most texts are settled by this."""
+    return not text.isascii() or word in text.lower()
 
 
 def folded(text: str) -> tuple[str, list[int] | range]:

@@ -6,6 +6,7 @@ S-30, S-33…S-38. Not persistent: after a restart the agent queries the relay (
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
@@ -18,8 +19,7 @@ from relay.memory.snowclaw.key_filter import KeyFilter
 from relay.memory.snowclaw.keys import OfGroup
 from relay.memory.snowclaw.respond import should_respond
 from relay.memory.snowclaw.users import UserMemory
-from relay.nostr import kinds
-from relay.nostr.keys import npub
+from relay.nostr import keys, kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 KINDS: Final = (kinds.CHAT, kinds.THREAD, kinds.THREAD_COMMENT)
 """Kinds of group messages (S-28)."""
 _MAX_OWN_IDS: Final = 10_000
+_npub_of: Final = lru_cache(maxsize=1_000)(keys.npub)
 _MAX_USERS: Final = 50_000
 """Users whose names and keys are remembered: in an open group anybody may join."""
 
@@ -47,6 +48,7 @@ class Chat:
         history_style: HistoryStyle = HistoryStyle.HEADER,
     ) -> None:
         self._agent = agent
+        self._npub = _npub_of(agent.pubkey)
         self._working_copy = working_copy
         self._trim_order = trim_order
         self._history_style = history_style
@@ -110,7 +112,7 @@ class Chat:
             working_copy.see_user(subject, event.created_at, name, group)
         if working_copy.unwritable(of_group) is None:
             working_copy.see_group(of_group, event.created_at)
-            memory, whose = working_copy.group(group), npub(event.pubkey)
+            memory, whose = working_copy.group(group), _npub_of(event.pubkey)
             if name is not None and memory and dict(memory.members).get(whose) != name:
                 working_copy.edit_group(of_group, lambda old: old.with_member(whose, name))
 
@@ -136,7 +138,7 @@ class Chat:
         group = event.tag("h")
         if not group:
             raise Invalid("missing tag h")
-        memory = self._working_copy.group(group)
+        memory, author, _ = self._working_copy.shown_group(group)
         if memory is not None:
             memory = replace(
                 memory,
@@ -144,21 +146,19 @@ class Chat:
                 themes=tuple(map(self._filtered, memory.themes)),
                 decisions=tuple((self._filtered(text), at) for text, at in memory.decisions),
             )
-        assembler = ContextAssembler(
-            group, self._history_style, self._trim_order, self._agent.pubkey
-        )
+        assembler = ContextAssembler(group, self._history_style, self._trim_order, self._npub)
         return assembler.assemble(
             system=self._filtered(system),
             sender=self._sender(event, group),
             current=self._message(event),
             history=self._rings.get(group, ()),
             memory=memory,
-            memory_by=self._by(self._working_copy.group_author(group), group),
+            memory_by=self._by(author, group),
             budget=budget,
         )
 
     def _sender(self, event: Event, group: str) -> Sender:
-        known = self._working_copy.user(event.pubkey, group)
+        known, author, signed = self._working_copy.shown_user(event.pubkey, group)
         memory = UserMemory() if known is None else known
         filtered = replace(
             memory,
@@ -171,12 +171,11 @@ class Chat:
                 for name, value in memory.preferences.items()
             },
         )
-        signed = self._working_copy.note_authors(event.pubkey, group)
         return Sender.of(
             filtered,
             self.name_of(event.pubkey, group),
-            npub(event.pubkey),
-            self._by(self._working_copy.user_author(event.pubkey, group), group),
+            _npub_of(event.pubkey),
+            self._by(author, group),
             {self._filtered(note): self._by(owner, group) for note, owner in signed.items()},
         )
 
@@ -186,7 +185,7 @@ class Chat:
     def _message(self, event: Event) -> HistoryMessage:
         return HistoryMessage(
             sender=self.name_of(event.pubkey, event.tag("h")),
-            npub=npub(event.pubkey),
+            npub=_npub_of(event.pubkey),
             content=self._filtered(event.content),
             timestamp=event.created_at,
             event_id=event.id,
@@ -200,7 +199,7 @@ class Chat:
         if name is None:
             memory = self._working_copy.user(pubkey, group)
             name = None if memory is None else memory.name
-        return npub(pubkey)[:12] if name is None else self._filtered(name)
+        return _npub_of(pubkey)[:12] if name is None else self._filtered(name)
 
     def _filtered(self, text: str) -> str:
         return self.key_filter.filtered(text).text

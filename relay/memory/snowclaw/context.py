@@ -9,9 +9,10 @@ characters it is written.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
@@ -25,7 +26,6 @@ from relay.memory.fence import (
     name_in,
     named,
 )
-from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -161,7 +161,7 @@ class ContextAssembler:
     history_style: HistoryStyle = HistoryStyle.HEADER
     trim_order: TrimOrder = TrimOrder.NOTES_FIRST
     agent: str = ""
-    """Public key, if a model is given the context: memory and history are fenced, and names stand
+    """Its npub, if a model is given the context: memory and history are fenced, and names stand
     beside short npubs (G-23). Empty: the layout of Snowclaw's document, without."""
 
     def assemble(
@@ -178,7 +178,7 @@ class ContextAssembler:
         """`history`: oldest first; the current message in it is not repeated. `memory`: of this
         group, or None. `memory_by`: its author, as `Sender.by`. `budget`: tokens."""
         source = f"snowclaw group {self._group}"
-        fence = fence_head(source, npub(self.agent)) if self.agent else ""
+        fence = fence_head(source, self.agent) if self.agent else ""
         selection = _Selection(budget)
         if system != "":
             selection.fix(Section.SYSTEM, system)
@@ -226,17 +226,16 @@ class ContextAssembler:
             case HistoryStyle.HEADER:
                 return self._with_header(message)
             case HistoryStyle.PLAIN:
-                return f"[{_name(self._shown(message).sender)}]: {_quoted(message.content)}"
+                return f"[{_name(self._sender(message))}]: {_quoted(message.content)}"
             case _:
                 assert_never(self.history_style)
 
     def _with_header(self, message: HistoryMessage) -> str:
-        return f"{header(self._group, self._shown(message))}\n{_quoted(message.content)}"
+        head = _header(self._group, message, self._sender(message))
+        return f"{head}\n{_quoted(message.content)}"
 
-    def _shown(self, message: HistoryMessage) -> HistoryMessage:
-        if not self.agent:
-            return message
-        return replace(message, sender=named(message.npub, message.sender))
+    def _sender(self, message: HistoryMessage) -> str:
+        return named(message.npub, message.sender) if self.agent else message.sender
 
     @property
     def _group(self) -> str:
@@ -257,9 +256,13 @@ class ContextAssembler:
 
 def header(group_id: str, message: HistoryMessage) -> str:
     """The header line of a message (S-38)."""
+    return _header(group_id, message, message.sender)
+
+
+def _header(group_id: str, message: HistoryMessage, sender: str) -> str:
     owner = " owner=true" if message.is_owner else ""
     return (
-        f"[nostr:group=#{_name(group_id)} from={_name(message.sender)} kind={message.kind} "
+        f"[nostr:group=#{_name(group_id)} from={_name(sender)} kind={message.kind} "
         f"id={message.event_id[:8]}{owner}]"
     )
 
@@ -382,8 +385,18 @@ def _name(text: str) -> str:
 
 def _quoted(text: str) -> str:
     """The text with `> ` before lines that look like those of a context."""
+    # A message is in the context of each that follows it.
+    return _quoted_again(text) if len(text) <= _MAX_CACHED else _quoted_once(text)
+
+
+def _quoted_once(text: str) -> str:
     text = attributed(harmless(text), "")
     # The test is over ten times as fast as the search.
     if text.isascii() and not any(mark in text.lower() for mark in _MARKUP_HINTS):
         return text
     return defused(text, _MARKUP, "> ")
+
+
+_MAX_CACHED: Final = 4_000
+"""Characters."""
+_quoted_again: Final = lru_cache(maxsize=256)(_quoted_once)

@@ -7,7 +7,7 @@ that version, so that none is lost (S-02, S-10, S-21, S-22, S-31).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from relay.memory.bounded import BoundedDict
 from relay.memory.snowclaw.agent_memory import AgentMemory
@@ -42,12 +42,13 @@ from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from relay.memory.draft import Draft
     from relay.memory.snowclaw.edits import GroupEdit, UserEdit
     from relay.nostr.event import Event
 
+M = TypeVar("M", UserMemory, GroupMemory)
 Subject = OfUser | OfGroup
 """The user or group of a record. A user's key is its first 32 hex characters, or 16 if no more is
 known."""
@@ -61,6 +62,16 @@ _MAX_USERS: Final = 50_000
 
 def private_d(subject: OfUser) -> str:
     return agent_d(PRIVATE, f"npub:{subject.key}")
+
+
+class Shown(NamedTuple, Generic[M]):
+    """Memory as a context shows it, and who wrote it."""
+
+    memory: M | None
+    author: str | None
+    """Public key of another agent, whose record stands in for a missing one; None: the agent."""
+    signed: Mapping[str, str]
+    """Note of an owner → public key, where the owner signed it."""
 
 
 class WorkingCopy:
@@ -139,30 +150,13 @@ class WorkingCopy:
     def user(self, key: str, group: str | None = None) -> UserMemory | None:
         """The memory of a user, with the owner's notes. `group`: only what may be used in its
         context (S-33). Raises Invalid for an invalid key."""
+        return self.shown_user(key, group).memory
+
+    def shown_user(self, key: str, group: str | None = None) -> Shown[UserMemory]:
+        """As `user`, with the authors."""
         subject = self.subject_of(key)
-        memory, _ = self._shown_user(subject, group)
-        notes = [record.memory for record in self._owner_records(subject, group)]
-        private = self.private_notes(subject)
-        if not notes and not private:
-            return memory
-        memory = UserMemory() if memory is None else memory
-        return annotated_user(memory, notes).annotated(*private)
-
-    def user_author(self, key: str, group: str | None = None) -> str | None:
-        """The other agent whose record of a user `user` returns; None: its own, or there is none.
-        `key`, `group`: as of `user`."""
-        return self._shown_user(self.subject_of(key), group)[1]
-
-    def group_author(self, group: str) -> str | None:
-        """As `user_author`, of a group's memory."""
-        return self._shown_group(OfGroup(group))[1]
-
-    def _shown_user(
-        self, subject: OfUser, group: str | None
-    ) -> tuple[UserMemory | None, str | None]:
-        """The memory without the owner's notes, and its author if that is another agent."""
         own = self._own(subject)
-        memory = None
+        memory, author = None, None
         if (
             not isinstance(own, UnreadableRecord)
             and self._enters(own, group)
@@ -173,38 +167,20 @@ class WorkingCopy:
             found = self._user_records(subject, self._others)
             record = _latest([each for each in found if group is None or enters(each, group)])
             if record is not None:
-                return record.memory, record.event.pubkey
-        return memory, None
-
-    def _shown_group(self, subject: OfGroup) -> tuple[GroupMemory | None, str | None]:
-        own = self._own(subject)
-        memory = None
-        if not isinstance(own, UnreadableRecord):
-            memory = self._edited_group(subject, own)
-        if memory is None and own is None:
-            found = (self._group_record(subject, author) for author in self._others)
-            records = [record for record in found if record is not None]
-            latest = newest(record.event for record in records)
-            for record in records:
-                if record.event is latest:
-                    return record.memory, record.event.pubkey
-        return memory, None
-
-    def note_authors(self, key: str, group: str | None = None) -> dict[str, str]:
-        """The owner's notes about a user that an owner signed: text → owner. As `user`."""
-        return {
-            note: record.event.pubkey
-            for record in self._owner_records(self.subject_of(key), group)
-            for note in record.memory.notes
-        }
-
-    def _owner_records(self, subject: OfUser, group: str | None) -> list[UserRecord]:
-        return [
+                memory, author = record.memory, record.event.pubkey
+        notes = [
             record
             for owner in sorted(self.owners - {self.agent})
             if (record := _latest(self._user_records(subject, {owner})))
             and self._enters(record, group)
         ]
+        private = self.private_notes(subject)
+        if not notes and not private:
+            return Shown(memory, author, {})
+        signed = {text: each.event.pubkey for each in notes for text in each.memory.notes}
+        memory = UserMemory() if memory is None else memory
+        memory = annotated_user(memory, [each.memory for each in notes]).annotated(*private)
+        return Shown(memory, author, signed)
 
     def group_reading(self, subject: OfUser) -> str | None:
         """The group whose members read the stored record of a user; None: author and owner only."""
@@ -219,16 +195,32 @@ class WorkingCopy:
 
     def group(self, group: str) -> GroupMemory | None:
         """The memory of a group, with the owner's notes."""
+        return self.shown_group(group).memory
+
+    def shown_group(self, group: str) -> Shown[GroupMemory]:
+        """As `group`, with the authors."""
         subject = OfGroup(group)
-        memory, _ = self._shown_group(subject)
+        own = self._own(subject)
+        memory, author = None, None
+        if not isinstance(own, UnreadableRecord):
+            memory = self._edited_group(subject, own)
+        if memory is None and own is None:
+            found = (self._group_record(subject, other) for other in self._others)
+            records = [each for each in found if each is not None]
+            latest = newest(each.event for each in records)
+            for each in records:
+                if each.event is latest:
+                    memory, author = each.memory, each.event.pubkey
         notes = [
-            record.memory
+            record
             for owner in sorted(self.owners - {self.agent})
             if (record := self._group_record(subject, owner))
         ]
         if not notes:
-            return memory
-        return annotated_group(GroupMemory() if memory is None else memory, notes)
+            return Shown(memory, author, {})
+        signed = {text: each.event.pubkey for each in notes for text in each.memory.notes}
+        memory = GroupMemory() if memory is None else memory
+        return Shown(annotated_group(memory, [each.memory for each in notes]), author, signed)
 
     def users(self) -> dict[str, UserMemory]:
         """By the known part of the key: the first 32 or 16 hex characters."""

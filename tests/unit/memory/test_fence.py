@@ -110,7 +110,24 @@ def test_a_whole_context_begins_with_what_it_is() -> None:
 
 @pytest.mark.proves("M-28")
 @pytest.mark.parametrize(
-    "dash", ["—", "–", "-", "--", "―", "⸺", "﹣", "－", "—\u200b", "—\u00a0", "—\n", "\u202e—"]
+    "dash",
+    [
+        "—",
+        "–",
+        "-",
+        "--",
+        "―",
+        "⸺",
+        "─",
+        "➖",
+        "ー",
+        "﹣",
+        "－",
+        "—\u200b",
+        "—\u00a0",
+        "—\n",
+        "\u202e—",
+    ],
 )
 @pytest.mark.parametrize("word", ["by", "BY", "ｂｙ", "b\u00ady"])
 def test_no_text_ends_as_that_of_another(dash: str, word: str) -> None:

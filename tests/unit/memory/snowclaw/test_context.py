@@ -252,7 +252,7 @@ def for_a_model(**given: Any) -> Context:
         "memory": MEMORY,
         "budget": 10_000,
     }
-    return ContextAssembler("tea", agent=robot.pubkey).assemble(**(pieces | given))
+    return ContextAssembler("tea", agent=robot.npub).assemble(**(pieces | given))
 
 
 @pytest.mark.proves("G-23", "S-37", "S-38")
