@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.nostr.event import signed
 from relay.nostr.filters import FilterTerms, filter_from
-from relay.storage.sqlite.connections import threaded
+from relay.storage.sqlite.connections import open_threaded
 from relay.storage.sqlite.store import SqliteStore
 from tests.contract.writing import EVERYTHING, MAX, Batch
 
@@ -71,12 +71,15 @@ async def _measure(store: SqliteStore) -> None:
                 db.execute(*query).fetchall()
 
             _show(f"10 rows, {name}: on the loop", await _median(on_loop))
-        async with threaded(store._factory.page_reader) as reader:
+        reader = await open_threaded(store._factory.page_reader)
+        try:
 
             async def by_thread(db: aiosqlite.Connection = reader, query: Query = query) -> None:
                 await db.execute_fetchall(*query)
 
             _show(f"10 rows, {name}: aiosqlite, one call", await _median(by_thread))
+        finally:
+            await reader.close()
 
 
 async def _median(work: Callable[[], Awaitable[None]]) -> float:

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -109,6 +111,20 @@ async def test_a_folder_in_place_of_the_file_is_a_fault(path: Path) -> None:
     path.mkdir()
     with pytest.raises(StoreFault):
         await SqliteStore.open(path, TERMS)
+
+
+@pytest.mark.parametrize("turns", range(1, 8))
+async def test_a_store_whose_closing_is_cancelled_is_closed(path: Path, turns: int) -> None:
+    store = await SqliteStore.open(path, TERMS)
+    note = unsigned(cast.alice)
+    await write(store, note, unsigned(cast.alice, 5, [["e", note.id]], "", 2))
+    closing = asyncio.create_task(store.close())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    assert list(path.parent.glob("*-wal")) == []
+    assert [thread.name for thread in threading.enumerate() if "store-writer" in thread.name] == []
 
 
 async def test_an_empty_file_becomes_a_store(path: Path) -> None:

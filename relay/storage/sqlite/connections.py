@@ -64,13 +64,29 @@ def index_path(store: Path) -> Path:
     return store.with_name("search.db")
 
 
-def threaded(connector: Callable[[], sqlite3.Connection]) -> aiosqlite.Connection:
-    """An aiosqlite connection that `connector` opens on its thread; await it."""
-    db = aiosqlite.Connection(connector, iter_chunk_size=64)
+async def open_threaded(connector: Callable[[], sqlite3.Connection]) -> aiosqlite.Connection:
+    """An aiosqlite connection that `connector` opens on its thread.
+
+    Raises what `connector` raises. Then, or when cancelled, the thread has ended: aiosqlite stops
+    it without waiting, and it would answer to a loop that may be closed.
+    """
+    made: list[sqlite3.Connection] = []
+
+    def connect() -> sqlite3.Connection:
+        made.append(connector())
+        return made[0]
+
+    db = aiosqlite.Connection(connect, iter_chunk_size=64)
     # A store that an error left open must not keep the process from exiting. aiosqlite has no
     # option for it; SQLAlchemy does the same.
     db._thread.daemon = True
-    return db
+    try:
+        return await db
+    except BaseException:
+        await asyncio.to_thread(db._thread.join)
+        for unused in made:
+            unused.close()
+        raise
 
 
 def fault_of(error: sqlite3.Error, where: object = "store") -> StoreFault:
@@ -166,7 +182,8 @@ class AsyncReader:
     """A connection with a thread of its own. Its methods raise StoreFault."""
 
     def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
-        self._db = threaded(connector)
+        self._connector = connector
+        self._db: aiosqlite.Connection
         self._lock = asyncio.Lock()
         self._may_run = asyncio.Event()
         """Not set: queries that wait give way to pauses."""
@@ -176,12 +193,15 @@ class AsyncReader:
 
     async def __aenter__(self) -> AsyncReader:
         """Raises sqlite3.Error."""
-        await self._db
+        self._db = await open_threaded(self._connector)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Finish the query that runs."""
-        async with self._lock:
+        try:
+            async with self._lock:
+                pass
+        finally:  # also when cancelled
             self._is_open = False
             await self._db.close()
 

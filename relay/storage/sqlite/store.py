@@ -568,11 +568,12 @@ class SqliteStore:
             return
         self._closed = True
         self._wake()
-        await self._checkpoints.close()
-        await self._open_connections.aclose()
-        await self._index.close()
-        await asyncio.get_running_loop().run_in_executor(self._writing, self._writer.finish)
-        self._writing.shutdown()
+        async with AsyncExitStack() as last_first:  # each, also when one is cancelled
+            last_first.callback(self._writing.shutdown)
+            last_first.push_async_callback(self._on_writer, self._writer.finish)
+            last_first.push_async_callback(self._index.close)
+            last_first.push_async_callback(self._open_connections.aclose)
+            await self._checkpoints.close()
 
 
 def _all_of(db: sqlite3.Connection, query: Query) -> list[Any]:

@@ -24,7 +24,7 @@ import orjson
 from relay.errors import StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
-from relay.storage.sqlite.connections import index_path, threaded
+from relay.storage.sqlite.connections import index_path, open_threaded
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
 
 if TYPE_CHECKING:
@@ -236,12 +236,14 @@ class TextIndex:
     async def close(self) -> None:
         """Remove deleted texts as far as time allows."""
         until = monotonic() + _CLOSING_S
-        async with self._lock:
-            with suppress(sqlite3.Error):  # disk full: the next start makes up for it
-                self._merge_at = 0.0
-                while not self._is_clean and await self._tidy(0) and monotonic() < until:
-                    pass
-                await self._put_meta("is_clean", int(self._is_clean))
+        try:
+            async with self._lock:
+                with suppress(sqlite3.Error):  # disk full: the next start makes up for it
+                    self._merge_at = 0.0
+                    while not self._is_clean and await self._tidy(0) and monotonic() < until:
+                        pass
+                    await self._put_meta("is_clean", int(self._is_clean))
+        finally:  # also when cancelled
             await self._db.close()
 
 
@@ -297,7 +299,7 @@ async def opened_index(store: Path, key: str, head: int) -> TextIndex:
     """
     path = index_path(store)
     try:
-        db = await threaded(partial(_opened, store, key, head))
+        db = await open_threaded(partial(_opened, store, key, head))
         try:
             ((upto,),) = await db.execute_fetchall(QUERIES["get_meta"], ("upto",))
             rules = list(await db.execute_fetchall(QUERIES["get_meta"], ("rules",)))

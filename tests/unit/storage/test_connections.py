@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from relay.errors import StoreFault
-from relay.storage.sqlite.connections import AsyncReader
+from relay.storage.sqlite.connections import AsyncReader, open_threaded
 from relay.storage.sqlite.sql.filters import Query
 from tests.harness.patience import ANSWER_S
 
@@ -21,11 +21,11 @@ class SlowQueries:
         self.began = threading.Semaphore(0)
         self.let_go = threading.Semaphore(0)
         self.reader = AsyncReader(self._connect)
+        self.db = sqlite3.connect(":memory:", check_same_thread=False)
 
     def _connect(self) -> sqlite3.Connection:
-        db = sqlite3.connect(":memory:", check_same_thread=False)
-        db.create_function("run", 1, self._run)
-        return db
+        self.db.create_function("run", 1, self._run)
+        return self.db
 
     def _run(self, number: int) -> int:
         self.began.release()
@@ -70,3 +70,64 @@ async def test_a_query_that_is_cancelled_while_it_waits_holds_nobody_up() -> Non
     assert done == ["query 2"]
     with pytest.raises(StoreFault, match="closed"):
         await slow.ask(3, done)
+
+
+class Opening:
+    """A connection whose opening waits until it is let go."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.let_go = threading.Event()
+        self.db = sqlite3.connect(":memory:", check_same_thread=False)
+        self.thread: threading.Thread | None = None
+
+    def __call__(self) -> sqlite3.Connection:
+        self.thread = threading.current_thread()
+        self.began.set()
+        assert self.let_go.wait(ANSWER_S)
+        return self.db
+
+
+async def test_a_connection_that_cannot_be_opened_leaves_no_thread() -> None:
+    """It would answer to the event loop, which may be closed by then."""
+    threads: list[threading.Thread] = []
+
+    def refused() -> sqlite3.Connection:
+        threads.append(threading.current_thread())
+        raise sqlite3.OperationalError("unable to open database file")
+
+    with pytest.raises(sqlite3.OperationalError, match="unable to open"):
+        async with AsyncReader(refused):
+            pass
+    assert not threads[0].is_alive()
+
+
+async def test_a_connection_whose_opening_is_cancelled_is_closed() -> None:
+    slow = Opening()
+    opening = asyncio.create_task(open_threaded(slow))
+    assert await asyncio.to_thread(slow.began.wait, ANSWER_S)
+    opening.cancel()
+    slow.let_go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert slow.thread is not None
+    assert not slow.thread.is_alive()
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        slow.db.execute("SELECT 1")
+
+
+async def test_a_reader_is_closed_when_its_closing_is_cancelled() -> None:
+    """It waits for the query that runs."""
+    slow = SlowQueries()
+    await slow.reader.__aenter__()
+    asking = asyncio.create_task(slow.ask(1, []))
+    assert await asyncio.to_thread(slow.began.acquire, timeout=ANSWER_S)
+    closing = asyncio.create_task(slow.reader.__aexit__())
+    await asyncio.sleep(0)
+    closing.cancel()
+    slow.let_go.release()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    await asking
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        slow.db.execute("SELECT 1")
