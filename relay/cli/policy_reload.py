@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from policies.changes import rule_changes
 from policies.reload import fingerprint, reloaded
 from relay.access.management import BannedAuthorRows
+from relay.cli.policy.access_changes import access_changes
 from relay.errors import ConfigFaults
 from relay.write.commands import ManagementChange
 
@@ -78,7 +79,8 @@ class PolicyReload:
         self._files = files
         policy = await asyncio.to_thread(reloaded, self._policy, self._folder)
         if not isinstance(policy, ConfigFaults):
-            self._enforce(policy)
+            changes = await asyncio.to_thread(access_changes, self._policy, policy)
+            self._enforce(policy, changes)
         elif is_changed or str(policy) != self._faults:
             self._report(policy)
 
@@ -89,7 +91,7 @@ class PolicyReload:
         for fault in faults.faults:
             _log.error("policies not reloaded: %s", fault)
 
-    def _enforce(self, policy: PolicySet) -> None:
+    def _enforce(self, policy: PolicySet, changes: Iterable[str]) -> None:
         services, before = self._services, self._policy
         self._policy, self._faults = policy, ""
         services.state.enforce(policy)
@@ -101,6 +103,8 @@ class PolicyReload:
         services.readiness.clear("policies")
         services.metrics.reloaded(ok=True)
         _log.info("policies reloaded: %s", rule_changes(before, policy) or "no rule changed")
+        for change in changes:
+            _log.warning("policies: %s", change)
         known = {note.text for note in before.notes}
         _log_notes(note for note in policy.notes if note.text not in known)
 

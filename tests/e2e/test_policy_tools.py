@@ -191,6 +191,19 @@ async def test_a_reload_says_in_the_log_what_it_changed(rookery: Rookery) -> Non
     assert "added: no reactions; settings changed: limits" in line
 
 
+async def test_a_reload_says_in_the_log_who_may_write_now_and_could_not(rookery: Rookery) -> None:
+    (rookery.folder / "policies" / "20-mine.toml").write_text(
+        '[[rule]]\nname = "known people write"\nenabled = false\n'
+    )
+    async with until("the log says so") as tries:
+        async for _ in tries:
+            if any("unknown authors may write now: notes (1)" in line for line in rookery.lines):
+                break
+    [line] = [line for line in rookery.lines if "unknown authors" in line]
+    assert "before: known keys, members of the group" in line
+    assert "warning" in line.lower()
+
+
 async def test_the_log_says_that_a_packaged_rule_is_replaced(rookery: Rookery) -> None:
     files = rookery.folder / "policies"
     mine = '[[rule]]\nname = "transcripts"\nmatch = { kinds = [1988] }\nread = ["author"]\n'

@@ -12,6 +12,7 @@ from policies import load
 from policies.lint import warnings_of
 from relay.cli.humanize import counted
 from relay.cli.options import json_option, print_json, printable
+from relay.cli.policy.access_changes import access_changes, preset_of, preset_policy
 from relay.cli.policy.folder import data_option, policy_folder
 from relay.errors import ConfigFaults
 from relay.memory.systems import MEMORY_SYSTEMS
@@ -26,12 +27,23 @@ if TYPE_CHECKING:
 @click.command("check", epilog="Example: rookery policy check --data ./data")
 @click.argument("folder", type=click.Path(path_type=Path), required=False, metavar="[DIR]")
 @data_option
+@click.option(
+    "--against",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Compare who may write and read with these policies: a data folder, or a folder of policy"
+    " files.  [default: the packaged preset]",
+)
 @click.option("--strict", is_flag=True, help="Exit 1 when there are warnings, too.")
 @json_option
-def check_command(folder: Path | None, data: Path | None, *, strict: bool, as_json: bool) -> int:
+def check_command(
+    folder: Path | None, data: Path | None, against: Path | None, *, strict: bool, as_json: bool
+) -> int:
     """Read the policy files and name every fault, each with file and line.
 
     A warning names a rule that is valid but has no effect, or another effect than it seems to have.
+    Others say what unknown authors may write, nobody may write or anybody may read that was
+    different before: who could, and who can. With --strict these count with --against only.
     """
     home = policy_folder(folder or data)
     try:
@@ -43,12 +55,19 @@ def check_command(folder: Path | None, data: Path | None, *, strict: bool, as_js
             click.echo(printable(str(fault)), file=sys.stderr)
         return 1
     warnings = warnings_of(found)
+    before = (
+        preset_policy(preset_of(home), MEMORY_SYSTEMS)
+        if against is None
+        else load(policy_folder(against), MEMORY_SYSTEMS)
+    )
+    changes = access_changes(before, found)
     if as_json:
         print_json(
             {
                 "ok": True,
                 "faults": [],
                 "warnings": _listed(warnings),
+                "access": changes,
                 "notes": left_open(found),
                 "rules": rules_in(found),
                 "files": found.files,
@@ -57,11 +76,14 @@ def check_command(folder: Path | None, data: Path | None, *, strict: bool, as_js
     else:
         for warning in warnings:
             click.echo(f"{printable(str(warning))} (warning)")
+        for change in changes:
+            click.echo(f"{printable(change)} (warning)")
         for note in left_open(found):
             click.echo(f"note: {note}")
-        told = f", {counted(len(warnings), 'warning')}" if warnings else ""
+        number = len(warnings) + len(changes)
+        told = f", {counted(number, 'warning')}" if number else ""
         click.echo(f"ok: {rules_in(found)} rules in {len(found.files)} files{told}, {home}")
-    return 1 if strict and warnings else 0
+    return 1 if strict and (warnings or (changes and against is not None)) else 0
 
 
 def _listed(faults: Iterable[Fault]) -> list[dict[str, object]]:

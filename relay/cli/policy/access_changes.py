@@ -1,0 +1,316 @@
+"""What an edit of policies opens to everybody, or closes to all: who could before, who can now.
+
+Invariants: the judge and the read rules are asked, with representative people, events and rows; the
+text of the rules is not looked at. Plug-ins are not asked.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from hashlib import sha256
+from ipaddress import ip_address
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from policies.load import PRESETS, load
+from relay.access.quotas import Size
+from relay.access.visibility import Viewer, visibility_for
+from relay.cli.policy.worlds import candidate_in
+from relay.errors import Prefix
+from relay.groups.actions import Flag
+from relay.groups.group import Group, Groups, Role
+from relay.lifecycle.rows import Found, Stored
+from relay.nostr import kinds
+from relay.nostr.event import signed
+from relay.nostr.filters import Filter
+from relay.verdict import Origin, Reject
+from relay.write.candidate import Sender
+from relay.write.judge import screen_and_judge
+from relay.write.lookups import accounts_of
+from relay.write.world import World
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from policies import PolicySet
+    from relay.access.actors import Actors
+    from relay.memory.registry import MemorySystems
+    from relay.nostr.event import Event
+    from relay.write.judge import Judgement
+
+_NOW: Final = 1_800_000_000
+_NO: Final = frozenset({Prefix.RESTRICTED, Prefix.BLOCKED, Prefix.AUTH_REQUIRED})
+"""Refusals because of who writes; of any other an author with another event gets further."""
+_INTERNET: Final = tuple(map(ip_address, ("1.1.1.1", "8.8.8.8", "2001:4860:4860::8888")))
+"""Addresses of nobody whom an admin would trust: `trusted_readers` that holds one holds all."""
+_MAX_LISTED: Final = 6
+_NAMELESS_KIND: Final = 4321
+
+
+def _key(name: str) -> str:
+    return sha256(f"rookery access: {name}".encode()).hexdigest()
+
+
+UNKNOWN: Final = "unknown authors"
+_KNOWN: Final = "known keys"
+_INSIDER: Final = "members of the group"
+_ADMIN: Final = "admins of the group"
+_AGENT: Final = "agents"
+_OWNER: Final = "owners"
+_WRITERS: Final = (UNKNOWN, _KNOWN, _INSIDER, _ADMIN, _AGENT, _OWNER)
+ANYBODY: Final = "anybody, without a login"
+ANY_KEY: Final = "any key that logs in"
+_READERS: Final = (ANYBODY, ANY_KEY, *_WRITERS[1:])
+
+_OPEN: Final = "open"
+_RESTRICTED: Final = "restricted"
+_PRIVATE: Final = "private"
+_HIDDEN: Final = "hidden"
+_ELSEWHERE: Final = "elsewhere"
+_NEW: Final = "new"
+_FLAGS: Final[Mapping[str, frozenset[Flag]]] = {
+    _OPEN: frozenset(),
+    _RESTRICTED: frozenset({Flag.RESTRICTED}),
+    _PRIVATE: frozenset({Flag.PRIVATE, Flag.CLOSED}),
+    _HIDDEN: frozenset({Flag.PRIVATE, Flag.HIDDEN, Flag.CLOSED}),
+}
+
+
+class _Act(NamedTuple):
+    """Something to be written."""
+
+    words: str
+    kind: int
+    tags: tuple[tuple[str, ...], ...] = ()
+
+
+class Access(NamedTuple):
+    """Who may do what under one policy set; people in the order of `_WRITERS` and `_READERS`."""
+
+    writers: Mapping[str, tuple[str, ...]]
+    readers: Mapping[str, tuple[str, ...]]
+
+
+def access_changes(before: PolicySet, after: PolicySet) -> list[str]:
+    """What unknown authors may write since, what nobody may, what everybody may read; empty: none
+    of this changed."""
+    old, new = access_under(before), access_under(after)
+    told = []
+    for what, now in new.writers.items():
+        then = old.writers.get(what, now)
+        if UNKNOWN in now and UNKNOWN not in then:
+            told.append((f"{UNKNOWN} may write", what, then))
+        elif then and not now:
+            told.append(("nobody may write", what, then))
+    for what, now in new.readers.items():
+        then = old.readers.get(what, now)
+        for who in (ANYBODY, ANY_KEY):
+            if who in now and who not in then:
+                told.append(
+                    (f"{who}, may read" if who is ANYBODY else f"{who} may read", what, then)
+                )
+                break
+    alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for change, what, then in told:
+        alike.setdefault((change, then), []).append(what)
+    lines = [
+        f"{change} now: {_listed(what)}; before: {', '.join(then) or 'nobody'}"
+        for (change, then), what in alike.items()
+    ]
+    if _names_nobody(after.actors) and not _names_nobody(before.actors):
+        lines.append(
+            "no owner, agent or allowed key is named now: of those who are not members of a group"
+            " here only unknown authors are left; before there were such keys"
+        )
+    return lines
+
+
+def _listed(what: Sequence[str]) -> str:
+    more = len(what) - _MAX_LISTED
+    return ", ".join([*what[:_MAX_LISTED], *([f"{more} more"] if more > 0 else [])])
+
+
+def _names_nobody(actors: Actors) -> bool:
+    return not (actors.owners or actors.agents or actors.households or actors.allowed)
+
+
+def preset_policy(name: str, systems: MemorySystems) -> PolicySet:
+    """The packaged preset of this name, without files of an admin."""
+    with TemporaryDirectory(prefix="rookery-preset-") as made:
+        shutil.copy(PRESETS / f"{name}.toml", made)
+        return load(made, systems)
+
+
+def preset_of(folder: Path) -> str:
+    """The preset that `rookery init` wrote into a folder of policies, by its first line."""
+    try:
+        with (folder / "10-preset.toml").open(encoding="utf-8") as file:
+            first = file.readline()
+    except (OSError, UnicodeDecodeError):
+        return "group"
+    return "open" if first.startswith('# The preset "open"') else "group"
+
+
+def access_under(policy: PolicySet) -> Access:
+    actors = _people(policy.actors)
+    groups = _groups()
+    created, new_group = _new_group(policy, actors, groups)
+    groups = groups if new_group is None else groups.with_group(new_group)
+    opened = _opened(policy, actors, groups)
+    writers = {
+        act.words: tuple(
+            who for who in _WRITERS if not _is_refused(_judged(policy, actors, groups, act, who))
+        )
+        for act in _acts(policy)
+    }
+    writers["new groups (9007)"] = created
+    rows = list(_rows(policy))
+    readers = dict(_readings(policy, actors, groups, rows))
+    if new_group is not None:
+        new = [("messages (9) of groups made from now on", _row(kinds.CHAT, group=_NEW))]
+        readers |= dict(_readings(policy, actors, groups, new))
+    private = [("messages (9) of private groups that their admin opens", _row(9, group=_PRIVATE))]
+    readers |= dict(_readings(policy, actors, opened, private))
+    return Access(writers, readers)
+
+
+def _people(actors: Actors) -> Actors:
+    return replace(
+        actors,
+        owners=actors.owners | {_key(_OWNER)},
+        agents=actors.agents | {_key(_AGENT)},
+        relay=actors.relay or _key("relay"),
+    )
+
+
+def _groups() -> Groups:
+    admin, insider, known = (_key(name) for name in (_ADMIN, _INSIDER, _KNOWN))
+    groups = Groups().with_group(Group(_ELSEWHERE, members={known: ()}))
+    for name, flags in _FLAGS.items():
+        members = {admin: (Role.ADMIN.value,), insider: ()}
+        groups = groups.with_group(Group(name, flags=flags, members=members, founder=admin))
+    return groups
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def _acts(policy: PolicySet) -> Iterator[_Act]:
+    yield _Act("notes (1)", kinds.NOTE)
+    yield _Act("kinds that no rule names", _NAMELESS_KIND)
+    yield _Act("messages (9) in open groups", kinds.CHAT, (("h", _OPEN),))
+    yield _Act("messages (9) in restricted groups", kinds.CHAT, (("h", _RESTRICTED),))
+    yield _Act("messages (9) in private groups", kinds.CHAT, (("h", _PRIVATE),))
+    yield _Act("gift wraps (1059) for owners", kinds.GIFT_WRAP, (("p", _key(_OWNER)),))
+    for words, kind, d in _records(policy):
+        yield _Act(words, kind, () if d is None else (("d", d),))
+
+
+def _records(policy: PolicySet) -> Iterator[tuple[str, int, str | None]]:
+    """Words, kind and `d` of each record type of the memory systems."""
+    for system in policy.systems.systems:
+        for record in system.records:
+            about = f" with d {record.prefix}…" if record.prefix else ""
+            yield f"{system.name} records ({record.kind}){about}", record.kind, f"{record.prefix}x"
+
+
+def _event(author: str, kind: int, tags: Sequence[Sequence[str]]) -> Event:
+    return signed(author, _NOW, kind, [list(tag) for tag in tags], "", lambda _: "0" * 128)
+
+
+def _judged(policy: PolicySet, actors: Actors, groups: Groups, act: _Act, who: str) -> Judgement:
+    """On a connection that the author is logged in on."""
+    key = _key(who)
+    sender = Sender(Origin.WIRE, frozenset({key}))
+    candidate = candidate_in(_event(key, act.kind, act.tags), policy, sender)
+    found = Found(0)
+    for account in accounts_of(candidate, policy):
+        found.usage.open(account, Size())
+    world = World(policy, groups, actors, found, actors.relay, _NOW)
+    return screen_and_judge(candidate, world)
+
+
+def _is_refused(judged: Judgement) -> bool:
+    return isinstance(judged.result, Reject) and judged.result.prefix in _NO
+
+
+def _new_group(
+    policy: PolicySet, actors: Actors, groups: Groups
+) -> tuple[tuple[str, ...], Group | None]:
+    """Who may create one, and what it is like; None: nobody may."""
+    may: list[str] = []
+    made = None
+    for who in _WRITERS:
+        judged = _judged(policy, actors, groups, _Act("", kinds.CREATE_GROUP, (("h", _NEW),)), who)
+        if judged.ruling is not None:
+            may.append(who)
+            made = judged.ruling.groups.get(_NEW)
+    return tuple(may), made
+
+
+def _opened(policy: PolicySet, actors: Actors, groups: Groups) -> Groups:
+    """After the admin of the private group asked for it to be public."""
+    tags = (("h", _PRIVATE), ("name", "x"), ("public",), ("open",), ("visible",))
+    judged = _judged(policy, actors, groups, _Act("", kinds.EDIT_METADATA, tags), _ADMIN)
+    return groups if judged.ruling is None else judged.ruling.groups
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def _row(
+    kind: int,
+    *tags: Sequence[str],
+    author: str = _INSIDER,
+    group: str | None = None,
+) -> Stored:
+    h = [] if group is None else [["d" if kind in kinds.GROUP_STATE else "h", group]]
+    return Stored(1, _event(_key(author), kind, [*h, *tags]), group)
+
+
+def _rows(policy: PolicySet) -> Iterator[tuple[str, Stored]]:
+    yield "notes (1)", _row(kinds.NOTE)
+    yield "gift wraps (1059)", _row(kinds.GIFT_WRAP, ["p", _key(_OWNER)])
+    yield "encrypted messages (4)", _row(kinds.ENCRYPTED_MESSAGE, ["p", _key(_OWNER)])
+    yield "members of the relay (13534)", _row(kinds.RELAY_MEMBERS)
+    yield "app data (30078)", _row(kinds.APP_DATA, ["d", "x"])
+    for name in _FLAGS:
+        yield f"messages (9) of {name} groups", _row(kinds.CHAT, group=name)
+        yield f"names of {name} groups (39000)", _row(kinds.GROUP_METADATA, group=name)
+        yield f"members of {name} groups (39002)", _row(kinds.GROUP_MEMBERS, group=name)
+        yield f"invites to {name} groups (9009)", _row(kinds.CREATE_INVITE, group=name)
+    for words, kind, d in _records(policy):
+        tags = [] if d is None else [["d", d]]
+        yield words, _row(kind, *tags, author=_AGENT)
+        yield f"encrypted {words}", _row(kind, *tags, ["enc", "nip44"], author=_AGENT)
+
+
+def _readings(
+    policy: PolicySet, actors: Actors, groups: Groups, rows: Sequence[tuple[str, Stored]]
+) -> Iterator[tuple[str, tuple[str, ...]]]:
+    trusted = any(
+        address in network
+        for network in policy.trusted_readers
+        for address in _INTERNET
+        if address.version == network.version
+    )
+    keys = {ANYBODY: frozenset[str](), ANY_KEY: frozenset({_key(UNKNOWN)})}
+    seen = {
+        who: visibility_for(
+            Viewer(keys.get(who, frozenset({_key(who)})), trusted=trusted),
+            policy.read_rules,
+            actors,
+            groups,
+            policy.groups.foreign_h,
+        )
+        for who in _READERS
+    }
+    for words, row in rows:
+        event = row.event
+        named = frozenset(event.tag_values("p"))
+        asked = Filter(
+            frozenset({event.id}), frozenset({event.pubkey}), tags=(("p", named),) if named else ()
+        )
+        yield words, tuple(who for who in _READERS if seen[who].may_read(row, asked))

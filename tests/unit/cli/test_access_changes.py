@@ -1,0 +1,215 @@
+"""What `policy check` and a reload say when an edit opens something to everybody or closes it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from policies import load
+from relay.cli import run
+from relay.cli.policy.access_changes import access_changes, preset_policy
+from relay.memory.systems import MEMORY_SYSTEMS
+from tests.cast import owner, robot
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from policies import PolicySet
+
+ALL = "known keys, members of the group, admins of the group, agents, owners"
+IN_GROUP = "members of the group, admins of the group, owners"
+KNOWN_WRITE = '[[rule]]\nname = "known people write"\n'
+
+
+def rule(name: str, keys: str) -> str:
+    return f'[[rule]]\nname = "{name}"\n{keys}\n'
+
+
+WIDER = {
+    "the last rule that keeps unknown authors from writing is switched off": (
+        f"{KNOWN_WRITE}enabled = false",
+        [
+            "unknown authors may write now: notes (1), kinds that no rule names, messages (9) in"
+            f" open groups; before: {ALL}"
+        ],
+    ),
+    "it lets everybody write": (
+        f'{KNOWN_WRITE}write = ["anyone"]',
+        [
+            "unknown authors may write now: notes (1), kinds that no rule names, messages (9) in"
+            f" open groups; before: {ALL}"
+        ],
+    ),
+    "it excepts notes": (
+        f'{KNOWN_WRITE}write = ["known"]\nexcept = {{ kinds = [1] }}',
+        [f"unknown authors may write now: notes (1); before: {ALL}"],
+    ),
+    "anyone creates groups": (
+        '[groups]\ncreate = ["anyone"]\n' + f"{KNOWN_WRITE}enabled = false",
+        [
+            "unknown authors may write now: notes (1), kinds that no rule names, messages (9) in"
+            f" open groups; before: {ALL}",
+            "unknown authors may write now: new groups (9007); before: agents, owners",
+        ],
+    ),
+    "an archive takes nothing": (
+        rule("archive", 'write = ["nobody"]\nmatch = { kinds = [1, 9] }'),
+        [
+            "nobody may write now: notes (1), messages (9) in open groups; before: " + ALL,
+            "nobody may write now: messages (9) in restricted groups, messages (9) in private"
+            f" groups; before: {IN_GROUP}",
+        ],
+    ),
+    "new groups are public": (
+        "[groups]\nnew = []\nalways = []",
+        [
+            "anybody, without a login, may read now: messages (9) of groups made from now on;"
+            " before: owners",
+            "anybody, without a login, may read now: messages (9) of private groups that their"
+            f" admin opens; before: {IN_GROUP}",
+        ],
+    ),
+    "admins may open groups": (
+        "[groups]\nalways = []",
+        [
+            "anybody, without a login, may read now: messages (9) of private groups that their"
+            f" admin opens; before: {IN_GROUP}",
+        ],
+    ),
+    "whoever logs in reads who is a member of the relay": (
+        rule("members of the relay", 'match = { kinds = [13534, 33534] }\nread = ["anyone"]'),
+        [
+            "anybody, without a login, may read now: members of the relay (13534); before: " + ALL,
+        ],
+    ),
+    "encrypted Aman memory is public": (
+        '[memory.aman]\nanonymous_read = "encrypted"',
+        [
+            "anybody, without a login, may read now: encrypted aman records (30090), encrypted aman"
+            " records (30091), encrypted aman records (30092), encrypted aman records (30093),"
+            " encrypted aman records (30094), encrypted aman records (30095), 2 more;"
+            " before: agents, owners",
+        ],
+    ),
+    "every address is a trusted reader": (
+        '[actors]\ntrusted_readers = ["0.0.0.0/0"]',
+        [
+            "anybody, without a login, may read now: aman records (30090), encrypted aman records"
+            " (30090), aman records (30091), encrypted aman records (30091), aman records (30092),"
+            " encrypted aman records (30092), 10 more; before: agents, owners",
+        ],
+    ),
+    "the rule about Aman memory goes": (
+        rule("aman memory", "enabled = false"),
+        [
+            "anybody, without a login, may read now: aman records (30090), encrypted aman records"
+            " (30090), aman records (30091), encrypted aman records (30091), aman records (30092),"
+            " encrypted aman records (30092), 10 more; before: agents, owners",
+        ],
+    ),
+    "unknown authors write agents' memory": (
+        rule("agents write nmem memory", "enabled = false") + f"{KNOWN_WRITE}enabled = false\n",
+        [
+            "unknown authors may write now: notes (1), kinds that no rule names, messages (9) in"
+            f" open groups; before: {ALL}",
+            "unknown authors may write now: nmem records (30078) with d nmem:session:…, nmem"
+            " records (30078) with d nmem:…, nmem records (78) with d nmem:obs:…, nmem records (78)"
+            " with d nmem:prompt:…, nmem records (78) with d nmem:…; before: agents",
+        ],
+    ),
+    "nobody is named any more": (
+        "[actors]\nowners = []\nagents = []",
+        [
+            "no owner, agent or allowed key is named now: of those who are not members of a group"
+            " here only unknown authors are left; before there were such keys"
+        ],
+    ),
+}
+SILENT = {
+    "nothing is edited": "",
+    "a pace is added": rule("pace", 'rate = { per = "address", burst = 9, per_minute = 9 }'),
+    "a quota is added": rule("room", 'quota = { per = "author", events = 1 }'),
+    "a larger event is allowed": "[limits]\nmax_content_length = 500000",
+    "work is asked for": rule("work", "match = { kinds = [1] }\npow = 20"),
+    "the text of a refusal changes": f'{KNOWN_WRITE}write = ["known"]\nreject = "go away"',
+    "fewer may write notes": rule("notes", 'match = { kinds = [1] }\nwrite = ["owner"]'),
+    "fewer may read notes": rule("notes", 'match = { kinds = [1] }\nread = ["known"]'),
+    "another rule stands beside the switched off one": (
+        f"{KNOWN_WRITE}enabled = false\n" + rule("mine", 'write = ["known"]')
+    ),
+    "unknown authors write one kind": (
+        f'{KNOWN_WRITE}write = ["known"]\nexcept = {{ kinds = [62, 9021, 10002] }}'
+    ),
+    "an owner is added": f'[actors]\nowners = ["{owner.npub}", "{robot.npub}"]',
+    "agents are trusted by one address": '[actors]\ntrusted_readers = ["192.0.2.7/32"]',
+    "old messages go": '[[retention]]\nname = "old"\nmatch = { kinds = [9] }\ndays = 30',
+    "a login is asked for": '[auth]\nwrites = "always"',
+}
+
+
+def edited(folder: Path, edit: str) -> tuple[PolicySet, PolicySet]:
+    """The preset "group" with an owner and an agent, and the same with one more file."""
+    actors = f'[actors]\nowners = ["{owner.npub}"]\nagents = ["{robot.npub}"]\n'
+    (folder / "00-actors.toml").write_text(actors)
+    before = load(folder, MEMORY_SYSTEMS)
+    (folder / "20-mine.toml").write_text(edit)
+    return before, load(folder, MEMORY_SYSTEMS)
+
+
+@pytest.mark.parametrize("edit", WIDER)
+def test_what_an_edit_opens_or_closes_is_said_in_words(tmp_path: Path, edit: str) -> None:
+    text, says = WIDER[edit]
+    assert access_changes(*edited(tmp_path, text)) == says
+
+
+@pytest.mark.parametrize("edit", SILENT)
+def test_of_another_edit_nothing_is_said(tmp_path: Path, edit: str) -> None:
+    assert access_changes(*edited(tmp_path, SILENT[edit])) == []
+
+
+@pytest.mark.parametrize("edit", sorted(WIDER.keys() - {"it excepts notes"}))
+def test_taking_it_back_opens_nothing(tmp_path: Path, edit: str) -> None:
+    """The one left out no longer excepts gift wraps: taken back, it does again."""
+    before, after = edited(tmp_path, WIDER[edit][0])
+    assert access_changes(after, before) == []
+
+
+def test_the_preset_open_differs_from_group_in_what_it_says() -> None:
+    group, open_ = (preset_policy(name, MEMORY_SYSTEMS) for name in ("group", "open"))
+    assert access_changes(open_, group) == []
+    assert len(access_changes(group, open_)) == 4
+
+
+@pytest.mark.parametrize("preset", ["group", "open"])
+def test_check_compares_with_the_preset_of_the_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], preset: str
+) -> None:
+    home = tmp_path / "data"
+    args = ["--owner", owner.npub, "--agent", robot.npub, "--preset", preset]
+    assert run(["init", str(home), *args]) == 0
+    capsys.readouterr()
+    check = ["policy", "check", "--data", str(home)]
+    assert run([*check, "--strict"]) == 0
+    assert "warning" not in capsys.readouterr().out
+    (home / "policies" / "20-mine.toml").write_text(rule("aman memory", "enabled = false"))
+    assert run([*check, "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    [change] = told["access"]
+    assert change.startswith("anybody, without a login, may read now: aman records (30090), ")
+
+
+def test_check_compares_with_other_policies(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+    (new / "mine.toml").write_text(f"{KNOWN_WRITE}enabled = false\n")
+    check = ["policy", "check", str(new), "--against", str(old)]
+    assert run(check) == 0
+    out = capsys.readouterr().out
+    assert f"open groups; before: {ALL} (warning)\n" in out
+    assert run([*check, "--strict"]) == 1
+    assert run(["policy", "check", str(new), "--strict", "--against", str(new)]) == 0
