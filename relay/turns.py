@@ -1,16 +1,19 @@
 """Turns: who has much work for the event loop waits for its turn behind who has little.
 
 A task that reads input never gives up the loop while more is buffered: it must do so itself, after
-`SLICE_S` of work.
+`SLICE_S` of work, or `BUSY_SLICE_S` while others wait.
 
-Invariants: of all tasks that wait for a turn one goes on per iteration of the loop, in the order
-in which they came. So an iteration takes one slice longer, however many wait.
+Invariants: of all tasks that wait for a turn one goes on per iteration of the loop. So an iteration
+takes one slice longer, however many wait. The next is the one that has used least. Who has used
+nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it goes first for
+that much work, then they share; nobody waits for ever.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from heapq import heappop, heappush
+from itertools import count
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -18,27 +21,40 @@ if TYPE_CHECKING:
 
 SLICE_S: Final = 0.005
 """Work without a pause, in seconds."""
+BUSY_SLICE_S: Final = 0.0005
+"""The same while somebody waits for a turn: when many begin at once, none has a whole slice."""
+
+CREDIT_S: Final = 0.05
+"""What one may have used less than the others that still counts."""
 
 
 class Turns:
     """For one event loop."""
 
     def __init__(self) -> None:
-        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._numbers = count()
+        self.reached = 0.0
+        """The most that one had used, in seconds, when it got a turn."""
 
-    async def wait(self) -> None:
-        """Let every task that is ready run, and those that have waited longer for a turn."""
+    @property
+    def are_waited_for(self) -> bool:
+        return bool(self._waiting)
+
+    async def wait(self, used: float) -> None:
+        """Let every task that is ready run, and those who have used less, or came before."""
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         if not self._waiting:
             loop.call_soon(self._give)
-        self._waiting.append(turn)
+        heappush(self._waiting, (used, next(self._numbers), turn))
         await turn
 
     def _give(self) -> None:
         while self._waiting:
-            turn = self._waiting.popleft()
+            used, _, turn = heappop(self._waiting)
             if not turn.done():  # its task was cancelled
+                self.reached = max(self.reached, used)
                 turn.set_result(None)
                 break
         if self._waiting:
@@ -48,7 +64,7 @@ class Turns:
 class Slice:
     """The work of one task since its last turn."""
 
-    __slots__ = ("_began", "_clock", "_turns", "_worked")
+    __slots__ = ("_began", "_clock", "_turns", "_used", "_worked")
 
     def __init__(self, turns: Turns, clock: Callable[[], float]) -> None:
         """`clock`: seconds, from any point in time."""
@@ -56,16 +72,18 @@ class Slice:
         self._clock = clock
         self._began = 0.0
         self._worked = 0.0
+        self._used = 0.0
 
     def begin(self) -> None:
         """A piece of work begins."""
         self._began = self._clock()
 
     def end(self) -> bool:
-        """It ended; whether `Turns.wait` is due."""
-        self._worked += self._clock() - self._began
-        return self._worked >= SLICE_S
+        """It ended; whether `rest` is due."""
+        self._worked = worked = self._worked + self._clock() - self._began
+        return worked >= SLICE_S or (worked >= BUSY_SLICE_S and self._turns.are_waited_for)
 
     async def rest(self) -> None:
+        self._used = max(self._used, self._turns.reached - CREDIT_S) + self._worked
         self._worked = 0.0
-        await self._turns.wait()
+        await self._turns.wait(self._used)

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import hdrs, web
@@ -23,6 +22,7 @@ from relay.server import http
 from relay.server.connection import Connection, RelaySocket
 from relay.server.nip86 import MAX_BODY, Calls, refusal
 from relay.server.receipts import PARAMETER
+from relay.server.slots import TRIAL_S, Full, Slots
 from relay.turns import Turns
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ _SHUTDOWN_S: Final = 2.0
 _BACKLOG: Final = 1024
 _CHECK_EVERY_S: Final = 1.0
 _BODY_TIMEOUT_S: Final = 10.0
-_MAX_DISPLACED: Final = 64
-"""Connections that are being closed to make room: they stay beyond `max_connections` meanwhile."""
 
 
 class _ClientErrors(logging.Filter):
@@ -64,11 +62,10 @@ class Server:
         self._checking = asyncio.Lock()
         self._checked_at = float("-inf")
         self._writable = True
-        self._per_address: Counter[str] = Counter()
-        self._from: dict[Connection, str] = {}
-        """Where each counts in `_per_address`; the oldest first."""
-        self._displaced: set[Connection] = set()
-        """Being closed, to make room."""
+        limits = services.config.limits
+        self._slots: Slots[Connection] = Slots(
+            limits.max_connections, limits.connections_per_address
+        )
         self._turns = Turns()
         self._calls = Calls(
             services.state,
@@ -264,17 +261,20 @@ class Server:
             services.metrics.connection_refused()
             return web.Response(status=403, text="your address is blocked")
         counted = http.counted_address(request, config.server.trusted_proxies)
-        name = subnet_of(counted)
-        if self._is_full() and not self._made_room(name):
-            services.metrics.connection_refused()
-            return web.Response(
-                status=503, text="too many connections", headers={"Retry-After": "30"}
-            )
-        limit = config.limits.connections_per_address
-        is_local = http.is_within(counted, LOOPBACK)
-        if limit and not is_local and self._per_address[name] >= limit:
-            services.metrics.connection_refused()
-            return web.Response(status=429, text="too many connections from your address")
+        name, is_limited = subnet_of(counted), not http.is_within(counted, LOOPBACK)
+        match self._slots.make_room(name, is_limited=is_limited):
+            case None:
+                pass
+            case Full.RELAY:
+                services.metrics.connection_refused()
+                return web.Response(
+                    status=503, text="too many connections", headers={"Retry-After": "30"}
+                )
+            case Full.ADDRESS:
+                services.metrics.connection_refused()
+                return web.Response(status=429, text="too many connections from your address")
+            case Connection() as displaced:
+                displaced.close_displaced()
         socket = RelaySocket(
             max_message_length=config.limits.max_message_length,
             compression=config.server.compression,
@@ -290,44 +290,25 @@ class Server:
             trusted=self._is_trusted(address),
         )
         self._connections[connection] = request
-        self._from[connection] = name
-        self._per_address[name] += 1
+        if self._slots.add(connection, name, is_limited=is_limited):
+            loop = asyncio.get_running_loop()
+            trial = loop.call_later(TRIAL_S, self._end_trial, connection)
+        else:
+            trial = None
         services.metrics.connections(len(self._connections))
         try:
             await connection.serve()
         finally:
-            del self._connections[connection], self._from[connection]
-            self._displaced.discard(connection)
-            self._per_address[name] -= 1
-            if not self._per_address[name]:
-                del self._per_address[name]
+            if trial is not None:
+                trial.cancel()
+            del self._connections[connection]
+            self._slots.remove(connection)
             services.metrics.connections(len(self._connections))
         return socket
 
-    def _is_full(self) -> bool:
-        most = self._config.limits.max_connections
-        return bool(most) and len(self._connections) - len(self._displaced) >= most
-
-    def _made_room(self, name: str) -> bool:
-        """Close a connection without a login of the address that has most of them, if that has
-        more than `name` will: nobody alone may keep all others out."""
-        if len(self._displaced) >= _MAX_DISPLACED:
-            return False
-        silent = [
-            (connection, origin)
-            for connection, origin in self._from.items()
-            if not connection.authenticated and connection not in self._displaced
-        ]
-        left = self._per_address - Counter(self._from[each] for each in self._displaced)
-        least = left[name] + 1
-        having = {origin for _, origin in silent if left[origin] > least}
-        if not having:
-            return False
-        crowded = max(having, key=lambda origin: left[origin])
-        oldest = next(connection for connection, origin in silent if origin == crowded)
-        self._displaced.add(oldest)
-        oldest.close_displaced()
-        return True
+    def _end_trial(self, connection: Connection) -> None:
+        if not self._slots.end_trial(connection):
+            connection.close_displaced()
 
     def _may_connect(self, request: web.Request, blocked: Blocklist) -> bool:
         return http.may_connect(request, self._config.server.trusted_proxies, blocked)

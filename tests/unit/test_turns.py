@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from relay.turns import SLICE_S, Slice, Turns
+from relay.turns import BUSY_SLICE_S, CREDIT_S, SLICE_S, Slice, Turns
 
 
 class Clock:
@@ -39,7 +39,7 @@ async def test_one_goes_on_per_iteration_in_the_order_of_coming() -> None:
     async def greedy(name: str) -> None:
         for _ in range(3):
             seen.append(name)
-            await turns.wait()
+            await turns.wait(0)
 
     async def others() -> None:
         for _ in range(9):
@@ -56,11 +56,72 @@ async def test_one_goes_on_per_iteration_in_the_order_of_coming() -> None:
 
 async def test_a_cancelled_wait_takes_no_turn() -> None:
     turns = Turns()
-    tasks = [asyncio.create_task(turns.wait()) for _ in range(3)]
+    tasks = [asyncio.create_task(turns.wait(0)) for _ in range(3)]
     await asyncio.sleep(0)
     tasks[0].cancel()
     async with asyncio.timeout(5):
         await asyncio.gather(*tasks, return_exceptions=True)
     assert [task.cancelled() for task in tasks] == [True, False, False]
     async with asyncio.timeout(5):
-        await turns.wait()
+        await turns.wait(0)
+
+
+async def test_who_has_used_least_goes_next_however_many_wait() -> None:
+    """200 floods, each with a slice behind it: somebody with small questions waits for none."""
+    turns, clock, asked = Turns(), Clock(), list[str]()
+
+    async def flood(name: str) -> None:
+        work = Slice(turns, clock)
+        while "end" not in asked:
+            while not worked(work, clock, SLICE_S):
+                pass
+            await work.rest()
+            asked.append(name)
+
+    async def small() -> None:
+        work = Slice(turns, clock)
+        for _ in range(100):
+            if worked(work, clock, 0.0002):
+                await work.rest()
+            asked.append("small")
+            await asyncio.sleep(0)
+
+    floods = [asyncio.create_task(flood(f"{number}")) for number in range(200)]
+    while len(asked) < 200 * 12:  # noqa: ASYNC110 — each turn is an iteration of the loop
+        await asyncio.sleep(0)
+    # Among equals each has its turn before anybody has a second one.
+    assert len(set(asked[:200])) == len(set(asked[200:400])) == 200
+    asked.clear()
+    await small()
+    assert len(asked) <= 3 * 100, "somebody with little work waited behind the floods"
+    asked.append("end")
+    await asyncio.gather(*floods)
+
+
+async def test_while_others_wait_a_slice_is_shorter() -> None:
+    """Else 500 that begin at once would each have a whole one before the first small answer."""
+    turns, clock = Turns(), Clock()
+    work = Slice(turns, clock)
+    assert not worked(work, clock, BUSY_SLICE_S)
+    waiting = asyncio.create_task(turns.wait(0))
+    await asyncio.sleep(0)
+    assert worked(work, clock, 0.00001)
+    await waiting
+
+
+async def test_who_was_idle_has_credit_for_some_work_only() -> None:
+    """Its first flood does not keep all others out."""
+    turns, clock, order = Turns(), Clock(), list[str]()
+
+    async def greedy(name: str, rounds: int) -> None:
+        work = Slice(turns, clock)
+        for _ in range(rounds):
+            worked(work, clock, SLICE_S)
+            await work.rest()
+            order.append(name)
+
+    await greedy("o", 20)
+    await asyncio.gather(greedy("o", 30), greedy("n", 30))
+    text = "".join(order[20:])
+    assert max(map(len, text.split("o"))) <= CREDIT_S / SLICE_S + 1
+    assert max(map(len, text.split("n")[:30])) <= CREDIT_S / SLICE_S + 1

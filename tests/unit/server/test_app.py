@@ -414,6 +414,32 @@ async def test_one_address_cannot_keep_all_others_out() -> None:
             assert await visit.asks({}) == [["EOSE", "s"]]
 
 
+@pytest.mark.proves("N01-58")
+async def test_a_member_is_not_kept_out_by_others_of_the_same_host() -> None:
+    """40 connections without a login got the owner a 503."""
+    proxied = 'connections_per_address = 10\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+    async with serving(f"[limits]\n{proxied}") as relay:
+        at = {"X_Forwarded_For": "10.0.0.1"}
+        flood = [await relay.visit(**at) for _ in range(40)]
+        known = await relay.visit(**at)
+        assert await known.logs_in(owner, f"ws://{relay.at}") == (True, "")
+        flood += [await relay.visit(**at) for _ in range(40)]
+        assert await known.asks({}) == [["EOSE", "s"]]
+        assert await flood[0].asks({}) == [["EOSE", "s"]], "who came before the flood stays"
+        assert (await flood[10].hears())[0] == "closed"
+
+
+async def test_who_takes_a_kept_place_logs_in_or_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.server.app.TRIAL_S", 0.0)
+    proxied = 'connections_per_address = 5\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+    async with serving(f"[limits]\n{proxied}") as relay:
+        at = {"X_Forwarded_For": "10.0.0.1"}
+        others = [await relay.visit(**at) for _ in range(4)]
+        assert await (await relay.visit(**at)).hears() == ["closed", 1013]
+        for visit in others:
+            assert await visit.asks({}) == [["EOSE", "s"]]
+
+
 async def test_a_limit_of_0_is_no_limit() -> None:
     """0: none."""
     limits = "max_connections = 0\nconnections_per_address = 0\n"

@@ -242,9 +242,9 @@ async def test_reading_what_is_buffered_lets_others_run(
     ticks, turns = count(), list[int]()
     wait = Turns.wait
 
-    async def noted(self: Turns) -> None:
+    async def noted(self: Turns, used: float) -> None:
         turns.append(1)
-        await wait(self)
+        await wait(self, used)
 
     monkeypatch.setattr("relay.server.connection.perf_counter", lambda: next(ticks) / 100)
     monkeypatch.setattr(Turns, "wait", noted)

@@ -1,0 +1,169 @@
+"""relay/server/slots.py: who stays when more come than there is room for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from relay.server.slots import Full, Slots
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST, PER_ADDRESS = 40, 10
+KEPT = 2
+"""Of ten places of an address, for those who log in."""
+
+
+@dataclass(eq=False)
+class Guest:
+    authenticated: set[str] = field(default_factory=set)
+    is_closed: bool = False
+
+
+class Door:
+    """Closes whom the slots name, as the server does."""
+
+    def __init__(self, most: int = MOST, per_address: int = PER_ADDRESS) -> None:
+        self.slots: Slots[Guest] = Slots(most, per_address)
+        self.inside: list[Guest] = []
+        self.trials: list[Guest] = []
+
+    def comes(self, address: str = "10.0.0.1", *, is_limited: bool = True) -> Guest | Full:
+        room = self.slots.make_room(address, is_limited=is_limited)
+        if isinstance(room, Full):
+            return room
+        if room is not None:
+            assert not room.authenticated
+            assert not room.is_closed
+            self.closes(room)
+        guest = Guest()
+        if self.slots.add(guest, address, is_limited=is_limited):
+            self.trials.append(guest)
+        self.inside.append(guest)
+        return guest
+
+    def closes(self, guest: Guest) -> None:
+        guest.is_closed = True
+        self.inside.remove(guest)
+        self.slots.remove(guest)
+
+    def time_passes(self) -> None:
+        trials, self.trials = self.trials, []
+        for guest in trials:
+            if not guest.is_closed and not self.slots.end_trial(guest):
+                self.closes(guest)
+
+
+def came(answer: Guest | Full) -> Guest:
+    assert isinstance(answer, Guest)
+    return answer
+
+
+def logged_in(answer: Guest | Full) -> Guest:
+    guest = came(answer)
+    guest.authenticated.add("somebody")
+    return guest
+
+
+def test_a_login_is_never_kept_out_by_connections_of_the_same_host() -> None:
+    door = Door()
+    members = []
+    for _ in range(PER_ADDRESS):
+        for _ in range(100):  # anonymous ones never stop to come
+            door.comes()
+        members.append(logged_in(door.comes()))
+        door.time_passes()
+    for _ in range(100):
+        door.comes()
+    assert not any(member.is_closed for member in members)
+    assert door.comes() is Full.ADDRESS, "all places of the host are members'"
+
+
+def test_the_same_when_the_whole_relay_is_full() -> None:
+    door = Door(per_address=0)
+    members = []
+    for _ in range(MOST):
+        for _ in range(100):
+            door.comes("127.0.0.1", is_limited=False)
+        members.append(logged_in(door.comes("127.0.0.1", is_limited=False)))
+        door.time_passes()
+    assert not any(member.is_closed for member in members)
+    assert door.comes("127.0.0.1", is_limited=False) is Full.RELAY
+
+
+def test_who_comes_has_time_to_log_in() -> None:
+    """As many others may come meanwhile as there are places kept."""
+    door = Door()
+    for _ in range(100):
+        door.comes()
+    slow = came(door.comes())
+    for _ in range(KEPT - 1):
+        door.comes()
+    assert not slow.is_closed
+    door.comes()
+    assert slow.is_closed
+
+
+def test_connections_that_came_first_stay_while_others_are_on_trial() -> None:
+    door = Door()
+    first = [came(door.comes()) for _ in range(PER_ADDRESS - KEPT)]
+    for _ in range(100):
+        door.comes()
+    assert not any(guest.is_closed for guest in first)
+    door.time_passes()
+    assert door.inside == first, "whose trial ends without a login goes"
+    door.closes(first.pop())
+    late = came(door.comes())
+    door.time_passes()
+    assert not late.is_closed, "a place is free that is not kept"
+
+
+def test_a_full_host_takes_no_place_of_another() -> None:
+    door = Door()
+    other = came(door.comes("10.0.0.2"))
+    for _ in range(1000):
+        door.comes()
+    assert not other.is_closed
+    assert len(door.inside) <= PER_ADDRESS + 1
+
+
+def test_few_places_are_kept_for_nobody() -> None:
+    door = Door(per_address=4)
+    for _ in range(4):
+        came(door.comes())
+    assert door.comes() is Full.ADDRESS
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from(["1", "1", "2", "3", "local"]).map(lambda each: ("comes", each)),
+            st.integers(0, 50).map(lambda each: ("logs in", each)),
+            st.integers(0, 50).map(lambda each: ("goes", each)),
+            st.just(("waits", 0)),
+        ),
+        max_size=120,
+    )
+)
+def test_the_limits_hold_whoever_comes_and_goes(steps: Sequence[tuple[str, str | int]]) -> None:
+    door = Door(12, 5)
+    for what, which in steps:
+        if what == "comes":
+            before = list(door.inside)
+            answer = door.comes(str(which), is_limited=which != "local")
+            if isinstance(answer, Full):
+                here = [each for each in before if not each.authenticated]
+                assert answer is Full.ADDRESS or not here
+        elif what == "waits":
+            door.time_passes()
+        elif door.inside:
+            guest = door.inside[int(which) % len(door.inside)]
+            if what == "goes":
+                door.closes(guest)
+            else:
+                guest.authenticated.add("x")
+        assert len(door.inside) == len(door.slots) <= 12
