@@ -22,6 +22,7 @@ from relay import __version__
 from relay.errors import RookeryError
 from relay.mcp.arguments import arguments_in, input_schema
 from relay.mcp.tools import TOOLS
+from relay.memory.fence import visible
 from relay.memory.fields import compact
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ async def _call(tool: ToolInfo, toolbox: Toolbox, given: dict[str, Any]) -> Call
     """The answer as JSON, and a remark on it as a second text, if any."""
     try:
         value, remark = await toolbox.answer(tool, arguments_in(tool.parameters, given))
-        answer = compact(value)
+        answer = visible(compact(value))  # no hidden text reaches the model
     except (RookeryError, OSError) as error:
         # A tool error, not a protocol error: the model reads it and may retry.
         return CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)

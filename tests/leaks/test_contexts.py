@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 import pytest
+from mcp import Client as McpClient
 
 import relay.client
 from relay.cli import rookery
@@ -35,6 +36,7 @@ from tests.leaks.planted import (
     check_authors,
     check_fenced,
     check_record,
+    check_shown,
 )
 from tests.leaks.test_poisoning import WAYS
 from tests.unit.client.nmem_cache import NOW
@@ -77,6 +79,7 @@ MODULES = {
     "relay/client/nmem/summaries.py": NMEM,
     "relay/client/nmem/sync.py": NMEM,
     "relay/client/snowclaw.py": SNOWCLAW,
+    "relay/mcp/server.py": "test_contexts.py",
     "relay/memory/aman/prompt.py": RECORDS,
     "relay/memory/nmem/context.py": NMEM,
     "relay/memory/snowclaw/chat.py": SNOWCLAW,
@@ -275,6 +278,19 @@ async def test_each_tool_tells_it_fenced_or_with_its_author(
             if MARK in compact(answer):
                 told.add(tool.name)
         assert told
+
+
+@pytest.mark.proves("M-29", "G-23")
+async def test_no_answer_of_a_tool_holds_hidden_text(tmp_path: Path) -> None:
+    async with boxed(tmp_path) as (nmem, toolbox):
+        for text in PLANTED:
+            await nmem.mark(text, "rook")
+        async with McpClient(server_of(toolbox), mode="legacy") as client:
+            for name, call in CALLS.items():
+                if name not in ("git_file_summary", "current_stance"):
+                    result = await client.call_tool(name, call)
+                    for part in result.content:
+                        check_shown(part.text)  # type: ignore[union-attr]
 
 
 # -- the checks can fail --------------------------------------------------------------------------
