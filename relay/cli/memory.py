@@ -255,6 +255,7 @@ def set_(
                 category, _, name = key.plain.partition(":")
                 return await claw.store(name, text or "", category, encrypted=given["encrypted"])
             await claw.load(at=[*key.ds, *key.private_ds])
+            _check_readers(claw, key, given["group"], is_own_record=signer.pubkey in known)
             written = None
             if key.user is not None and is_for_owner and given["group"] is None:
                 shared = []
@@ -271,7 +272,8 @@ def set_(
         click.echo(f"{printable(key.text)} is unchanged: it has this value already", err=True)
     elif as_json:
         event = written.event
-        print_json({"id": event.id, "d": event.d, "author": event.pubkey})
+        about = {"id": event.id, "d": event.d, "author": event.pubkey}
+        print_json({**about, "read_by": readers_of(event)})
     else:
         click.echo(f"stored {written.event.id[:8]} {printable(written.event.d)}")
         click.echo(f"read by {printable(readers_of(written.event))}", err=True)
@@ -301,6 +303,28 @@ def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
     for pair in given["preferences"]:
         if not pair.partition("=")[0] or "=" not in pair:
             raise click.UsageError(f"--preference {printable(pair)!r} is not K=V")
+
+
+def _check_readers(
+    claw: SnowclawRecords, key: Key, group: str | None, *, is_own_record: bool
+) -> None:
+    """Raises UserError when the text would be read by a group that is not the one given.
+
+    `is_own_record`: of an owner, who has no record apart for private notes.
+    """
+    reading = None if key.user is None else claw.group_reading(key.user)
+    if reading is None or reading == group:
+        return
+    if group is not None:
+        raise UserError(
+            f"the memory of {printable(key.text)} is read by group:{printable(reading)}, not by"
+            f" group:{printable(group)}"
+        )
+    if is_own_record:
+        raise UserError(
+            f"your notes about {printable(key.text)} are read by group:{printable(reading)}: give"
+            f" --group {printable(reading)}, or set agent_key_file in client.toml for a private one"
+        )
 
 
 def _is_only_notes(given: dict[str, Any]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -23,7 +23,7 @@ from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from relay.nostr.event import Event
 
@@ -38,15 +38,20 @@ class Shown:
 
     event: Event
     known: Known
+    others_notes: Mapping[str, str] = field(default_factory=dict)
+    """Notes of owners' records that others may read than this one → who may."""
 
     def as_json(self) -> dict[str, object]:
-        about = {
+        about: dict[str, object] = {
             "d": self.event.d,
             "author": self.event.pubkey,
             "id": self.event.id,
             "created_at": self.event.created_at,
             "h": self.event.tag("h"),
+            "read_by": readers_of(self.event),
         }
+        if self.others_notes:
+            about["notes_read_by"] = dict(self.others_notes)
         match self.known:
             case UnreadableRecord() as unread:
                 return {**about, "unread": unread.why, "locked": unread.is_locked}
@@ -101,14 +106,29 @@ def shown_in(
     for event, record in others:
         match record:
             case UserRecord() if event.id not in merged:
-                shown.append(Shown(event, annotated_user(record.memory, of_users)))
+                of_user = annotated_user(record.memory, of_users)
+                shown.append(Shown(event, of_user, _others_notes(event, record, by_owners)))
             case GroupRecord() if event.id not in merged:
-                shown.append(Shown(event, annotated_group(record.memory, of_groups)))
+                annotated = annotated_group(record.memory, of_groups)
+                shown.append(Shown(event, annotated, _others_notes(event, record, by_owners)))
             case UserRecord() | GroupRecord():
                 shown.append(Shown(event, record.memory))
             case known:
                 shown.append(Shown(event, known))
     return shown
+
+
+def _others_notes(
+    event: Event, own: UserRecord | GroupRecord, by_owners: Iterable[UserRecord | GroupRecord]
+) -> dict[str, str]:
+    """As `Shown.others_notes`."""
+    return {
+        note: readers_of(record.event)
+        for record in by_owners
+        if record.event.tag("h") != event.tag("h")
+        for note in record.memory.notes
+        if note not in own.memory.owner_notes
+    }
 
 
 def _other_in(event: Event, key: bytes) -> AgentMemory | CollectiveMemory | UnreadableRecord:
@@ -120,7 +140,7 @@ def _other_in(event: Event, key: bytes) -> AgentMemory | CollectiveMemory | Unre
 def lines_of(shown: Shown) -> list[tuple[str, str]]:
     """(label, text) per line; the label is empty for continuation lines."""
     event = shown.event
-    lines = [("key", event.d), *_lines_in(shown.known)]
+    lines = [("key", event.d), *_lines_in(shown.known, shown.others_notes)]
     lines.append(("read by", readers_of(event)))
     lines.append(("version", f"{event.id[:8]} {iso(event.created_at)}"))
     lines.append(("author", npub(event.pubkey)))
@@ -133,7 +153,7 @@ def readers_of(event: Event) -> str:
     return "its author and the owner" if group is None else f"group:{group}"
 
 
-def _lines_in(known: Known) -> Iterator[tuple[str, str]]:
+def _lines_in(known: Known, others_notes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     match known:
         case UnreadableRecord():
             yield "unreadable", known.why
@@ -145,14 +165,14 @@ def _lines_in(known: Known) -> Iterator[tuple[str, str]]:
             yield from _listed("detail", known.detail.splitlines())
             yield "confidence", f"{known.confidence:g}"
         case UserMemory():
-            yield from _of_user(known)
+            yield from _of_user(known, others_notes)
         case GroupMemory():
-            yield from _of_group(known)
+            yield from _of_group(known, others_notes)
         case _:
             assert_never(known)
 
 
-def _of_user(memory: UserMemory) -> Iterator[tuple[str, str]]:
+def _of_user(memory: UserMemory, others_notes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     names = (f"{name} (since {iso(since)})" for name, since in reversed(memory.display_names))
     yield from _listed("names", names)
     if memory.is_owner:
@@ -164,10 +184,10 @@ def _of_user(memory: UserMemory) -> Iterator[tuple[str, str]]:
         yield "last seen", iso(memory.last_interaction)
     pairs = (f"{name}={value}" for name, value in sorted(memory.preferences.items()))
     yield from _listed("preferences", pairs)
-    yield from _notes(memory)
+    yield from _notes(memory, others_notes)
 
 
-def _of_group(memory: GroupMemory) -> Iterator[tuple[str, str]]:
+def _of_group(memory: GroupMemory, others_notes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     if memory.purpose is not None:
         yield "purpose", memory.purpose
     yield from _listed("themes", memory.themes)
@@ -175,11 +195,17 @@ def _of_group(memory: GroupMemory) -> Iterator[tuple[str, str]]:
     yield from _listed("members", (f"{name} {key}".strip() for key, name in memory.members))
     if memory.last_activity is not None:
         yield "last active", iso(memory.last_activity)
-    yield from _notes(memory)
+    yield from _notes(memory, others_notes)
 
 
-def _notes(memory: UserMemory | GroupMemory) -> Iterator[tuple[str, str]]:
-    yield from _listed("notes", (*memory.notes, *(_OWNER + note for note in memory.owner_notes)))
+def _notes(
+    memory: UserMemory | GroupMemory, others_notes: Mapping[str, str]
+) -> Iterator[tuple[str, str]]:
+    of_owners = [
+        f"{_OWNER}{note} (read by {others_notes[note]})" if note in others_notes else _OWNER + note
+        for note in memory.owner_notes
+    ]
+    yield from _listed("notes", (*memory.notes, *of_owners))
 
 
 def _listed(what: str, texts: Iterable[str]) -> Iterator[tuple[str, str]]:

@@ -209,6 +209,11 @@ class SnowclawRecords(MemoryClient):
             f"npub:{subject.key}", "\n".join(dict.fromkeys(lines)), category=PRIVATE
         )
 
+    def group_reading(self, key: str) -> str | None:
+        """The group whose members read this key's own record of a user; None: it has none, or no
+        group reads it. Raises Invalid."""
+        return self._working_copy.group_reading(self._working_copy.subject_of(key))
+
     def set_preference(self, key: str, name: str, value: str, *, group: str | None = None) -> None:
         self._edit_user(key, lambda memory: memory.preferring(name, value), group)
 

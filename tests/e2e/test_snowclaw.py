@@ -15,6 +15,7 @@ import pytest
 from relay.client import Client, Snowclaw
 from relay.client.writer import Outcome
 from relay.memory.fence import fence_head
+from relay.nostr.filters import Filter
 from relay.nostr.keys import SecretKey
 from tests import cast
 from tests.harness.relay_program import Rookery, outputs, until
@@ -170,6 +171,75 @@ async def test_an_owner_s_note_by_the_agent_s_key_and_by_the_owner_s_own(
             assert memory.owner_notes == ("by the agent", "by the owner")
         shown = await session(rookery, cast.robot, "memory", "get", cast.alice.npub)
         assert "notes        owner: by the agent\n             owner: by the owner\n" in shown
+
+
+@pytest.mark.proves("S-23")
+async def test_an_owners_private_note_is_read_by_no_member_of_the_group_that_she_was_seen_in(
+    tmp_path: Path, session: Session
+) -> None:
+    robot, alice, bob, owner = cast.robot, cast.alice, cast.bob, cast.owner
+    private, shared = "owes me money", "chairs the meeting"
+    async with served(tmp_path / "relay") as rookery:
+        await with_groups(rookery, session, {"tea": [robot, alice, bob], "den": [robot, bob]})
+        async with (
+            Client(rookery.url, alice) as phone,
+            Snowclaw(rookery.url, robot, owner.npub) as claw,
+        ):
+            await claw.start()
+            messages = claw.messages()
+            hello = anext(messages)
+            await phone.send(9, "hello", [["h", "tea"]])
+            await hello
+            claw.note_user(alice.npub, "says hello", group="tea")
+            await claw.flush()
+        toml = tmp_path / ".config/rookery/client.toml"
+        toml.parent.mkdir(parents=True)
+        (tmp_path / "bot").write_text(robot.nsec)
+        toml.write_text('agent_key_file = "~/bot"\n')
+        args = ("memory", "set", alice.npub, "--note")
+        told = json.loads(await session(rookery, owner, *args, private, "--json"))
+        assert told["read_by"] == "its author and the owner"
+        told = json.loads(await session(rookery, owner, *args, shared, "--group", "tea", "--json"))
+        assert told["read_by"] == "group:tea"
+        said = await session(rookery, owner, *args, "x", "--group", "den", code=1)
+        assert "read by group:tea, not by group:den" in said
+        for member in (alice, bob):
+            async with Client(rookery.url, member) as phone:
+                rows = await phone.query(Filter(kinds=frozenset({30078, 78})))
+            texts = "".join(row.content for row in rows)
+            assert shared in texts
+            assert private not in texts
+        for reader in (owner, robot):
+            shown = await session(rookery, reader, "memory", "get", alice.npub)
+            of_group, apart = sorted(shown.split("\n\n"), key=lambda one: private in one)
+            assert shared in of_group
+            assert "read by      group:tea\n" in of_group
+            assert private not in of_group
+            assert private in apart
+            assert "read by      its author and the owner\n" in apart
+
+
+@pytest.mark.proves("S-22")
+async def test_an_owners_own_record_that_a_group_reads_takes_no_private_note(
+    tmp_path: Path, session: Session
+) -> None:
+    async with served(tmp_path / "relay") as rookery:
+        await with_groups(rookery, session, {"tea": [cast.robot]})
+        await session(rookery, cast.robot, "memory", "set", cast.alice.npub, "--note", "seen")
+        policy = rookery.folder / "policies/50-notes.toml"
+        policy.write_text("[memory]\nowner_annotations = true\n")
+        args = ("memory", "set", cast.alice.npub, "--note")
+        await session(rookery, cast.owner, "memory", "get", cast.alice.npub)
+        async with until("the owner may write") as tries:
+            async for _ in tries:
+                code, _, _ = await outputs(*args, "shared", "--group", "tea")
+                if code == 0:
+                    break
+        said = await session(rookery, cast.owner, *args, "between us", code=1)
+        assert "read by group:tea" in said
+        shown = await session(rookery, cast.owner, "memory", "get", cast.alice.npub)
+        assert "owner: shared (read by group:tea)\n" in shown
+        assert "between us" not in shown
 
 
 @pytest.mark.proves("S-18", "S-28", "S-31", "S-32")

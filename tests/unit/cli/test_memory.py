@@ -113,7 +113,7 @@ async def test_a_user_is_shown_with_the_owner_s_notes_marked(
         "notes        likes tea",
         "             is kind",
         "             owner: VIP",
-        "             owner: of the owner",
+        "             owner: of the owner (read by its author and the owner)",
         "read by      group:tea",
         f"version      {mine.id[:8]} {DAY}",
         f"author       {robot.npub}",
@@ -281,7 +281,7 @@ async def test_set_prints_id_and_address(
     args = ("--purpose", "to drink", "--theme", "x", "--decision", "y", "--note", "z", "--json")
     assert await rookery("memory", "set", "group:tea", *args) == 0
     (_, event) = sent(relay)
-    shown = {"id": event.id, "d": TEA, "author": robot.pubkey}
+    shown = {"id": event.id, "d": TEA, "author": robot.pubkey, "read_by": "group:tea"}
     assert json.loads(capsys.readouterr().out) == shown
     assert await rookery("memory", "set", "city", "Lisbon") == 0
     assert sent(relay)[-1].content == "Lisbon"
