@@ -25,7 +25,8 @@ from relay.nostr.kinds import KindSet
 from relay.nostr.nip50 import search_from
 from relay.storage import Place
 from relay.storage.sqlite.hashes import Hashes
-from relay.storage.sqlite.sql.conditions import BufferedRows, QueryTime
+from relay.storage.sqlite.sql.conditions import NOW as QUERY_TIME
+from relay.storage.sqlite.sql.conditions import BufferedRows
 from relay.storage.sqlite.sql.filters import Compiler, Query
 from relay.storage.sqlite.sql.sweep import SweepQueries
 from relay.verdict import Who
@@ -307,8 +308,8 @@ def _shown(values: Sequence[object]) -> str:
 
 def _value(value: object) -> str:
     if isinstance(value, BufferedRows):
-        return f"buffered{list(value.hashes)}"
-    if isinstance(value, QueryTime):
+        return f"buffered{value.hashes}"
+    if value is QUERY_TIME:
         return "now"
     text = value.hex() if isinstance(value, bytes) else repr(value)
     return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}…"

@@ -1,35 +1,118 @@
-"""Conditions of WHERE clauses: fixed text with the values to bind."""
+"""Conditions of WHERE clauses: fixed text with the values to bind.
+
+A value may be known only when the query runs (`Late`, `BufferedRows`); so a text is composed once
+for all filters of a shape.
+"""
 
 from __future__ import annotations
 
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
+from relay.storage.sqlite.hashes import id_key
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
+
+    from relay.nostr.filters import Filter
+    from relay.storage import Place
+    from relay.storage.sqlite.hashes import Hashes
 
 Value = int | str | bytes | None
+
+
+class Late(NamedTuple):
+    """Bound when the query runs: an item of one of the lists of `Arguments`."""
+
+    list: int
+    item: int
 
 
 class BufferedRows(NamedTuple):
     """Bound when the query runs: rows of the tag buffer that have one of these tags."""
 
-    hashes: tuple[int, ...]
+    hashes: tuple[int, ...] | int
+    """Or the number of the list of `Arguments` that has them."""
 
 
-class QueryTime(Enum):
-    """Bound when the query runs."""
+Bound = Value | Late | BufferedRows
 
-    NOW = auto()
-    """Unix seconds."""
-
-
-Bound = Value | BufferedRows | QueryTime
+NOW: Final = Late(0, 0)
+"""Unix seconds."""
+UPTO: Final = Late(0, 1)
+SIZE: Final = Late(0, 2)
+SINCE: Final = Late(0, 3)
+UNTIL: Final = Late(0, 4)
+AFTER_TIME: Final = Late(0, 5)
+AFTER_KEY: Final = Late(0, 6)
+AFTER_SEQ: Final = Late(0, 7)
+IDS: Final = 1
+ID_KEYS: Final = 2
+AUTHORS: Final = 3
+AUTHOR_KEYS: Final = 4
+TAGS: Final = 5
+"""The hashes of the first tag condition; those of the next are the list after it."""
 
 MAX_PARAMETERS: Final = 16
 """Longer lists of values are bound as one JSON text."""
+_MAX_LITERAL: Final = 256
+
+
+class Arguments:
+    """The late values of one query."""
+
+    __slots__ = ("_buffered", "hashes", "lists")
+
+    def __init__(
+        self,
+        filter_: Filter,
+        hashes: Hashes,
+        buffered: Callable[[Sequence[int]], Sequence[int]],
+        *,
+        now: int,
+        upto: int = 0,
+        size: int = 0,
+        after: Place | None = None,
+    ) -> None:
+        moment = [now, upto, size, filter_.since, filter_.until]
+        if after is not None:
+            moment += after
+        ids: Sequence[str] = ()
+        authors: Sequence[str] = ()
+        if filter_.ids is not None:
+            ids = sorted(filter_.ids)
+        if filter_.authors is not None:
+            authors = sorted(filter_.authors)
+        self.lists: list[Sequence[Value]] = [moment, *_keys(ids), *_keys(authors)]
+        self.hashes: list[list[int]] = []
+        """Of each tag condition."""
+        for name, values in filter_.tags:
+            of_tag = [hashes.tag(name, value) for value in sorted(values)]
+            self.hashes.append(of_tag)
+            self.lists.append(of_tag if len(of_tag) <= MAX_PARAMETERS else (_json(of_tag),))
+        self._buffered = buffered
+
+    def rows(self, buffered: BufferedRows) -> str:
+        of = buffered.hashes
+        return listed(self._buffered(self.hashes[of - TAGS] if isinstance(of, int) else of))
+
+    def value(self, bound: Bound) -> Value:
+        if isinstance(bound, Late):
+            return self.lists[bound.list][bound.item]
+        return self.rows(bound) if isinstance(bound, BufferedRows) else bound
+
+
+def _keys(values: Sequence[str]) -> tuple[Sequence[Value], Sequence[Value]]:
+    """Hex values as bytes, and their keys in an index."""
+    keys = [id_key(value) for value in values]
+    if len(values) > MAX_PARAMETERS:
+        return (_json(values),), (_json(keys),)
+    return [bytes.fromhex(value) for value in values], keys
+
+
+def _json(values: Sequence[int] | Sequence[str]) -> str:
+    return orjson.dumps(values).decode()
 
 
 class Condition(NamedTuple):
@@ -42,6 +125,33 @@ class Condition(NamedTuple):
 
     def negated(self) -> Condition:
         return Condition(f"NOT {self.sql}", self.values)
+
+    def inlined(self) -> Condition:
+        """With its values in the text, as far as they are known and short.
+
+        For values that are the same in many queries: SQLite takes 0.1 us to bind one.
+        """
+        first, *rest = self.sql.split("?")
+        text = [first]
+        values = []
+        for value, after in zip(self.values, rest, strict=True):
+            literal = _literal(value)
+            if literal is None:
+                values.append(value)
+            text += [literal or "?", after]
+        return Condition("".join(text), tuple(values))
+
+
+def _literal(value: Bound) -> str | None:
+    match value:
+        case int():
+            return str(value)
+        case bytes():
+            return f"x'{value.hex()}'"
+        case str() if len(value) <= _MAX_LITERAL and "\0" not in value:
+            return "'" + value.replace("'", "''") + "'"
+        case _:
+            return None
 
 
 TRUE: Final = Condition("1")
@@ -67,21 +177,38 @@ def _joined(parts: Sequence[Condition], word: str, empty: Condition) -> Conditio
     )
 
 
-def unexpired(now: int | QueryTime) -> Condition:
-    return Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (now,))
+UNEXPIRED: Final = Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (NOW,))
 
 
 def one_of(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes]) -> Condition:
     """`column` equals one of `values`. Few distinct texts: one for 5 to 8 values, and so on."""
     if not values:
         return FALSE
-    if len(values) == 1:
-        return Condition(f"{column} = ?", (values[0],))
     if len(values) > MAX_PARAMETERS:
         return _in_list(column, values)
-    size = 1 << (len(values) - 1).bit_length()
-    padded = (*values, *[values[-1]] * (size - len(values)))
-    return Condition(f"{column} IN ({','.join('?' * size)})", padded)
+    padded = [values[number] for number in _padded(len(values))]
+    return Condition(_equals(column, len(padded)), tuple(padded))
+
+
+def one_of_late(column: str, list_: int, number: int) -> Condition:
+    """`column` equals one of the `number` values that list of `Arguments` has."""
+    if not number:
+        return FALSE
+    if number > MAX_PARAMETERS:
+        column = f"lower(hex({column}))" if list_ in (IDS, AUTHORS) else column
+        return Condition(f"{column} IN (SELECT value FROM json_each(?))", (Late(list_, 0),))
+    padded = [Late(list_, item) for item in _padded(number)]
+    return Condition(_equals(column, len(padded)), tuple(padded))
+
+
+def _padded(number: int) -> list[int]:
+    """Indices of so many values; the last is repeated up to a power of two."""
+    size = 1 << (number - 1).bit_length()
+    return [*range(number), *[number - 1] * (size - number)]
+
+
+def _equals(column: str, number: int) -> str:
+    return f"{column} = ?" if number == 1 else f"{column} IN ({','.join('?' * number)})"
 
 
 def _in_list(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes]) -> Condition:
@@ -98,12 +225,21 @@ def listed(seqs: Sequence[int]) -> str:
 
 
 def has_hash(hashes: Sequence[int]) -> Condition:
-    found = one_of("x.hash", hashes)
+    """`e` has a tag with one of these hashes."""
+    return _has_tag(one_of("x.hash", hashes), BufferedRows(tuple(hashes)))
+
+
+def has_hash_of(list_: int, number: int) -> Condition:
+    """`has_hash`, of the `number` hashes that list of `Arguments` has."""
+    return _has_tag(one_of_late("x.hash", list_, number), BufferedRows(list_))
+
+
+def _has_tag(found: Condition, buffered: BufferedRows) -> Condition:
     return Condition(
         f"(EXISTS (SELECT 1 FROM tags AS x WHERE {found.sql} AND x.created_at = e.created_at"
         " AND x.id_key = e.id_key AND x.seq = e.seq)"
         " OR e.seq IN (SELECT value FROM json_each(?)))",
-        (*found.values, BufferedRows(tuple(hashes))),
+        (*found.values, buffered),
     )
 
 

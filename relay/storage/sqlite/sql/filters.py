@@ -2,60 +2,104 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from relay.nostr.filters import BROAD_TAGS
+from relay.nostr.filters import Filter
 from relay.nostr.nip50 import search_from
 from relay.storage.sqlite.fts import expression
-from relay.storage.sqlite.hashes import Hashes, id_key
 from relay.storage.sqlite.sql.conditions import (
+    AUTHOR_KEYS,
+    AUTHORS,
+    IDS,
+    TAGS,
     TRUE,
+    UNEXPIRED,
+    UPTO,
+    Arguments,
     BufferedRows,
     Condition,
-    QueryTime,
+    Late,
     all_of,
     any_of,
-    has_hash,
+    has_hash_of,
     listed,
     one_of,
+    one_of_late,
     starts_with_any,
-    unexpired,
 )
 from relay.storage.sqlite.sql.scans import (
     AS_STORED,
     BY_TIME,
-    FROM_TAGS,
     IndexScan,
+    Shape,
     by_authors,
+    by_buffer,
     by_d_prefixes,
-    by_hash,
     by_ids,
     by_kinds,
-    by_seqs,
+    by_tag,
     by_words,
     merged,
     score,
+    shape_of,
 )
 from relay.storage.sqlite.sql.visibility import ReadConditions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
-    from relay.nostr.filters import Filter
     from relay.nostr.nip50 import Search
     from relay.storage import Place
+    from relay.storage.sqlite.hashes import Hashes
     from relay.storage.sqlite.sql.conditions import Bound, Value
 
 _MAX_MERGED: Final = 16
 """Up to so many keys of a filter: one ordered scan each, merged; for more one scan and a sort."""
 _KIND_SCANS: Final = 8
+_CACHED_PLANS: Final = 1024
+_CACHED_KINDS: Final = 64
+"""A plan of more kinds is not kept."""
 
 
 class Query(NamedTuple):
     sql: str
-    values: tuple[Value, ...]
+    values: Sequence[Value]
+
+
+class Plan:
+    """A query without its late values."""
+
+    __slots__ = ("_buffered", "_late", "_values", "kept", "sql")
+
+    def __init__(self, condition: Condition, kept: object = None) -> None:
+        """`kept`: whose `id` must not be used again while this plan is."""
+        self.kept = kept
+        self.sql = condition.sql
+        values = self._values = list(condition.values)
+        self._late = [
+            (at, value.list, value.item)
+            for at, value in enumerate(values)
+            if isinstance(value, Late)
+        ]
+        buffered: dict[BufferedRows, list[int]] = {}
+        for at, value in enumerate(values):
+            if isinstance(value, BufferedRows):
+                buffered.setdefault(value, []).append(at)
+        self._buffered = list(buffered.items())
+
+    def bound(self, arguments: Arguments) -> Query:
+        values = self._values.copy()
+        lists = arguments.lists
+        for at, list_, item in self._late:
+            values[at] = lists[list_][item]
+        for rows, places in self._buffered:
+            text = arguments.rows(rows)
+            for at in places:
+                values[at] = text
+        return Query(self.sql, values)  # type: ignore[arg-type]  # nothing late is left
 
 
 class Compiler:
@@ -71,6 +115,7 @@ class Compiler:
         self._hashes = hashes
         self._buffered = buffered
         self._reading = ReadConditions(hashes, index_tags)
+        self._plans: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
 
     def page(
         self,
@@ -84,27 +129,55 @@ class Compiler:
         size: int,
     ) -> Query:
         """The next `size` rows in order. `columns` are of `e`, the events table."""
-        scans, rest = self._scans(filter_)
+        arguments = Arguments(
+            filter_, self._hashes, self._buffered, now=now, upto=upto, size=size, after=after
+        )
+        shape = shape_of(filter_, after)
+        scans_buffer = self._scans_buffer(shape, arguments)
+        key = (shape, columns, scans_buffer, id(visibility))
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = Plan(
+                self._page(shape, filter_, visibility, columns, scans_buffer=scans_buffer),
+                visibility,
+            )
+            if filter_.kinds is None or len(filter_.kinds) <= _CACHED_KINDS:
+                self._plans[key] = plan
+                if len(self._plans) > _CACHED_PLANS:
+                    self._plans.popitem(last=False)
+        else:
+            self._plans.move_to_end(key)
+        return plan.bound(arguments)
+
+    def _page(
+        self,
+        shape: Shape,
+        filter_: Filter,
+        visibility: Visibility,
+        columns: str,
+        *,
+        scans_buffer: bool,
+    ) -> Condition:
+        scans, rest = self._scans(shape, _MAX_MERGED, scans_buffer=scans_buffer)
         rest = all_of(
             [
                 rest,
-                Condition("e.seq <= ?", (upto,)),
-                unexpired(now),
+                Condition("e.seq <= ?", (UPTO,)),
+                UNEXPIRED,
                 self.visible(visibility, filter_),
             ]
         )
         if len(scans) == 1 and scans[0].ordered:
-            sql, values = scans[0].in_order(filter_, rest, after, columns, size)
-        else:
-            sql, values = merged(scans, filter_, rest, after, columns, size)
-        return Query(sql, self.bind(values, now))
+            return scans[0].in_order(shape, rest, columns)
+        return merged(scans, shape, rest, columns)
 
     def matching_seqs(self, filter_: Filter) -> Condition:
         """A query: seq of the rows that match the filter, expired ones too."""
-        scans, rest = self._scans(filter_, in_order=False)
+        shape, arguments = shape_of(filter_), self._arguments(filter_)
+        scans, rest = self._scans_for(shape, arguments)
         if not scans:  # no authors at all
             return Condition("SELECT e.seq AS seq FROM events AS e WHERE 0")
-        wheres = [all_of([scan.start, *scan.times(filter_, None), rest]) for scan in scans]
+        wheres = [all_of([scan.start, *scan.times(shape), rest]) for scan in scans]
         parts = [
             f"SELECT e.seq AS seq {scan.source} WHERE {where.sql}"
             for scan, where in zip(scans, wheres, strict=True)
@@ -112,24 +185,19 @@ class Compiler:
         # A row may be found by several of its tags, and in the tag buffer.
         is_once = len(scans) == 1 and scans[0].ordered
         sql = parts[0] if is_once else f"SELECT DISTINCT seq FROM ({' UNION ALL '.join(parts)})"
-        return Condition(sql, tuple([value for where in wheres for value in where.values]))
+        values = [arguments.value(value) for where in wheres for value in where.values]
+        return Condition(sql, tuple(values))
 
     def matching(self, match: Match) -> Condition:
         """`match.matches(e)` as SQL."""
         return self._reading.matching(match)
 
-    def bind(self, values: tuple[Bound, ...], now: int) -> tuple[Value, ...]:
-        """With the values that depend on the moment of the query."""
-        return tuple(
-            [
-                listed(self._buffered(value.hashes))
-                if isinstance(value, BufferedRows)
-                else now
-                if isinstance(value, QueryTime)
-                else value
-                for value in values
-            ]
-        )
+    def query(self, sql: str, values: tuple[Bound, ...]) -> Query:
+        """Of conditions that `matching` and `matching_seqs` gave."""
+        return Plan(Condition(sql, values)).bound(self._arguments(Filter()))
+
+    def _arguments(self, filter_: Filter, now: int = 0, upto: int = 0) -> Arguments:
+        return Arguments(filter_, self._hashes, self._buffered, now=now, upto=upto)
 
     def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> Query:
         """One number: rows that match any of the filters."""
@@ -137,7 +205,7 @@ class Compiler:
         if counted is not None:
             return counted
         sql, values = self._found(filters, visibility, now)
-        return Query(f"SELECT count(*) FROM ({sql})", self.bind(values, now))
+        return Query(f"SELECT count(*) FROM ({sql})", values)
 
     def _count_in_index(self, filter_: Filter, visibility: Visibility, now: int) -> Query | None:
         """A count that is index-only for rows that anyone may read; None: not possible.
@@ -149,22 +217,24 @@ class Compiler:
         named = filter_.ids is not None or filter_.tags or filter_.search is not None
         if plain is None or named or (filter_.authors is None and filter_.kinds is None):
             return None
-        (scan,), rest = self._scans(filter_, in_order=False)
+        shape, arguments = shape_of(filter_), self._arguments(filter_, now)
+        (scan,), rest = self._scans_for(shape, arguments)
         if scan == BY_TIME:
             return None
-        of = [unexpired(now)]
-        of += scan.times(filter_, None)
-        if filter_.authors is not None:
-            of.append(one_of("e.author_key", [id_key(key) for key in sorted(filter_.authors)]))
+        of = [UNEXPIRED]
+        of += scan.times(shape)
+        if shape.authors is not None:
+            of.append(one_of_late("e.author_key", AUTHOR_KEYS, shape.authors))
         if filter_.kinds is not None:
             of.append(one_of("e.kind", sorted(filter_.kinds)))
         in_index = all_of([*of, plain])
         in_table = all_of([*of, plain.negated(), scan.start, rest, condition])
-        return Query(
+        both = Condition(
             f"SELECT (SELECT count(*) {scan.source} WHERE {in_index.sql})"
             f" + (SELECT count(*) {scan.source} WHERE {in_table.sql})",
-            self.bind((*in_index.values, *in_table.values), now),
+            (*in_index.values, *in_table.values),
         )
+        return Plan(both).bound(arguments)
 
     def authors(self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int) -> Query:
         """Distinct public keys of the rows that `count` counts."""
@@ -172,41 +242,37 @@ class Compiler:
         return Query(
             f"SELECT DISTINCT e.pubkey FROM ({sql}) AS k"
             " CROSS JOIN events AS e ON e.seq = k.seq LIMIT ?",
-            self.bind((*values, at_most), now),
+            (*values, at_most),
         )
 
-    def _found(self, filters: Sequence[Filter], visibility: Visibility, now: int) -> Condition:
-        """A query: distinct seq of the rows that match any of the filters."""
+    def _found(self, filters: Sequence[Filter], visibility: Visibility, now: int) -> Query:
+        """Distinct seq of the rows that match any of the filters."""
         readable = [self.visible(visibility, filter_) for filter_ in filters]
         # The condition of visibility is most of the text: once, where it is the same for all.
         common = readable[0] if len(set(readable)) == 1 < len(filters) else None
         parts = []
-        values: list[Bound] = []
+        values: list[Value] = []
         for filter_, may_read in zip(filters, readable, strict=True):
             search = None if filter_.search is None else search_from(filter_.search)
+            shape, arguments = shape_of(filter_), self._arguments(filter_, now)
             if search is None:
-                scans, rest = self._scans(filter_, in_order=False)
+                scans, rest = self._scans_for(shape, arguments)
             else:
-                scans, rest = [by_words(search)], self._conditions(filter_)
-            rest = all_of(
-                [
-                    rest,
-                    unexpired(now),
-                    may_read if common is None else TRUE,
-                ]
-            )
+                scans, rest = [by_words(search)], self._conditions(shape)
+            rest = all_of([rest, UNEXPIRED, may_read if common is None else TRUE])
             for scan in scans:
-                where = all_of([scan.start, *scan.times(filter_, None), rest])
+                where = all_of([scan.start, *scan.times(shape), rest])
                 once = "" if scan.ordered else "DISTINCT "
                 parts.append(f"SELECT {once}e.seq AS seq {scan.source} WHERE {where.sql}")
-                values.extend(where.values)
+                values += [arguments.value(value) for value in where.values]
         found = " UNION ".join(parts)
         if common is None:
-            return Condition(found, tuple(values))
-        return Condition(
+            return Query(found, values)
+        arguments = self._arguments(filters[0], now)
+        return Query(
             f"SELECT e.seq AS seq FROM ({found}) AS f CROSS JOIN events AS e ON e.seq = f.seq"
             f" WHERE {common.sql}",
-            (*values, *common.values),
+            [*values, *[arguments.value(value) for value in common.values]],
         )
 
     def search(
@@ -225,11 +291,12 @@ class Compiler:
         enough. No statistics over all texts are used: they would reveal hidden rows.
         """
         scored, values = score(search)
+        shape = shape_of(filter_)
         rest = all_of(
             [
-                self._conditions(filter_),
-                *by_words(search).times(filter_, None),
-                unexpired(now),
+                self._conditions(shape),
+                *by_words(search).times(shape),
+                UNEXPIRED,
                 self.visible(visibility, filter_),
             ]
         )
@@ -239,27 +306,24 @@ class Compiler:
             " WHERE words MATCH ? AND r.seq <= ?"
             " ORDER BY score DESC, r.created_at DESC, r.id_key, r.seq LIMIT -1"
         )
-        return Query(
+        whole = Condition(
             f"SELECT e.seq FROM ({best}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
             f" WHERE {rest.sql} LIMIT ?",
-            self.bind((*values, expression(search), upto, *rest.values, limit), now),
+            (*values, expression(search), upto, *rest.values, limit),
         )
+        return Plan(whole).bound(self._arguments(filter_, now))
 
     def rows(
         self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
     ) -> Query:
         """raw of these rows and their positions in `seqs`, in that order."""
-        rest = all_of(
-            [
-                unexpired(now),
-                self.visible(visibility, filter_),
-            ]
-        )
-        return Query(
+        rest = all_of([UNEXPIRED, self.visible(visibility, filter_)])
+        whole = Condition(
             "SELECT e.raw, j.key FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value"
             f" WHERE {rest.sql} ORDER BY j.key",
-            self.bind((listed(seqs), *rest.values), now),
+            (listed(seqs), *rest.values),
         )
+        return Plan(whole).bound(self._arguments(filter_, now))
 
     def items(
         self,
@@ -289,50 +353,62 @@ class Compiler:
     def _all_items(
         self, filter_: Filter, visibility: Visibility, *, upto: int, now: int, at_most: int
     ) -> Query:
-        scans, rest = self._scans(filter_, in_order=False)
+        shape, arguments = shape_of(filter_), self._arguments(filter_, now, upto)
+        scans, rest = self._scans_for(shape, arguments)
         if scans == [BY_TIME] and filter_.since is None and filter_.until is None:
             scans = [AS_STORED]
         rest = all_of(
             [
                 rest,
-                Condition("e.seq <= ?", (upto,)),
-                unexpired(now),
+                Condition("e.seq <= ?", (UPTO,)),
+                UNEXPIRED,
                 self.visible(visibility, filter_),
             ]
         )
         parts = []
         values: list[Bound] = []
         for scan in scans:
-            where = all_of([scan.start, *scan.times(filter_, None), rest])
+            where = all_of([scan.start, *scan.times(shape), rest])
             parts.append(f"SELECT e.created_at, e.id {scan.source} WHERE {where.sql}")
             values.extend(where.values)
         # A row may be found by several of its tags.
         once = "" if len(scans) == 1 and scans[0].ordered else "DISTINCT "
         sql = f"SELECT {once}* FROM ({' UNION ALL '.join(parts)}) LIMIT ?"
-        return Query(sql, self.bind((*values, at_most), now))
+        return Plan(Condition(sql, (*values, at_most))).bound(arguments)
 
     # -- which index is scanned -----------------------------------------------------------------
 
+    def _scans_buffer(self, shape: Shape, arguments: Arguments) -> bool:
+        """Whether the tag buffer has rows for the tag whose index is scanned."""
+        tag = shape.driving_tag()
+        return tag is not None and bool(self._buffered(arguments.hashes[tag]))
+
+    def _scans_for(self, shape: Shape, arguments: Arguments) -> tuple[list[IndexScan], Condition]:
+        """`_scans`, in no order."""
+        return self._scans(shape, 1, scans_buffer=self._scans_buffer(shape, arguments))
+
     def _scans(
-        self, filter_: Filter, *, in_order: bool = True
+        self, shape: Shape, at_most: int, *, scans_buffer: bool
     ) -> tuple[list[IndexScan], Condition]:
         """The scans that find candidates, and what else must hold of them. Chosen by fixed rules.
 
-        `in_order`: one ordered scan for each of a few keys; otherwise one scan for all of them.
+        Up to `at_most` keys have one ordered scan each, more keys have one scan for all of them.
         """
-        at_most = _MAX_MERGED if in_order else 1
-        left = dict(filter_.tags)
-        authors, kinds = filter_.authors, filter_.kinds
+        authors, kinds = shape.authors, shape.kinds
         rest: list[Condition] = []
         scans: list[IndexScan]
-        tag = None if filter_.ids is not None else self._driving_tag(filter_)
-        if filter_.ids is not None:
-            scans = [by_ids(sorted(filter_.ids))]
+        tag = shape.driving_tag()
+        if shape.ids is not None:
+            scans = [by_ids(shape.ids)]
         elif tag is not None:
-            scans = self._by_tag(filter_, tag, at_most)
-            del left[tag]
+            name, number = shape.tags[tag]
+            scans = by_tag(TAGS + tag, number, at_most)
+            if scans_buffer:
+                scans.append(by_buffer(TAGS + tag))
+            if name == "d" and shape.d_prefixes:
+                scans.append(by_d_prefixes(shape.d_prefixes))
         elif authors is not None:
-            scans = by_authors(sorted(authors), at_most)
+            scans = by_authors(authors, at_most)
             authors = None
         elif kinds is not None and len(kinds) <= _KIND_SCANS:
             scans = by_kinds(sorted(kinds), at_most)
@@ -342,54 +418,29 @@ class Compiler:
         if kinds is not None:
             rest.append(one_of("e.kind", sorted(kinds)))
         if authors is not None:
-            rest.append(one_of("e.pubkey", [bytes.fromhex(key) for key in sorted(authors)]))
-        rest.extend([self._tag_holds(filter_, *tag) for tag in left.items()])
+            rest.append(one_of_late("e.pubkey", AUTHORS, authors))
+        rest += [_tag_holds(shape, other) for other in range(len(shape.tags)) if other != tag]
         return scans, all_of(rest)
 
-    def _conditions(self, filter_: Filter) -> Condition:
+    def _conditions(self, shape: Shape) -> Condition:
         """The whole filter but its times, for candidates that another index found."""
-        parts = [self._tag_holds(filter_, *tag) for tag in filter_.tags]
-        if filter_.kinds is not None:
-            parts.append(one_of("e.kind", sorted(filter_.kinds)))
-        if filter_.authors is not None:
-            keys = [bytes.fromhex(key) for key in sorted(filter_.authors)]
-            parts.append(one_of("e.pubkey", keys))
-        if filter_.ids is not None:
-            parts.append(one_of("e.id", [bytes.fromhex(id_) for id_ in sorted(filter_.ids)]))
+        parts = [_tag_holds(shape, tag) for tag in range(len(shape.tags))]
+        if shape.kinds is not None:
+            parts.append(one_of("e.kind", sorted(shape.kinds)))
+        if shape.authors is not None:
+            parts.append(one_of_late("e.pubkey", AUTHORS, shape.authors))
+        if shape.ids is not None:
+            parts.append(one_of_late("e.id", IDS, shape.ids))
         return all_of(parts)
-
-    def _tag_holds(self, filter_: Filter, name: str, values: Iterable[str]) -> Condition:
-        found = self._tagged(name, sorted(values))
-        if name == "d" and filter_.d_prefixes:
-            return any_of([found, starts_with_any(filter_.d_prefixes)])
-        return found
-
-    def _driving_tag(self, filter_: Filter) -> str | None:
-        names = [name for name, _ in filter_.tags]
-        narrow = [name for name in names if name not in BROAD_TAGS]
-        if narrow:
-            return min(narrow, key=lambda name: len(filter_.tag_values(name) or ()))
-        if names and filter_.authors is None:
-            return min(names, key=lambda name: len(filter_.tag_values(name) or ()))
-        return None
-
-    def _by_tag(self, filter_: Filter, name: str, at_most: int) -> list[IndexScan]:
-        hashes = [self._hashes.tag(name, value) for value in sorted(filter_.tag_values(name) or ())]
-        if len(hashes) > at_most:
-            scans = [IndexScan(FROM_TAGS, one_of("t.hash", hashes), "t", ordered=False)]
-        else:
-            scans = [by_hash(hash_) for hash_ in hashes]
-        buffered = self._buffered(hashes)
-        if buffered:
-            scans.append(by_seqs(buffered))
-        if name == "d" and filter_.d_prefixes:
-            scans.append(by_d_prefixes(filter_.d_prefixes))
-        return scans
-
-    def _tagged(self, name: str, values: Sequence[str]) -> Condition:
-        """`e` has a tag of this name with one of these values."""
-        return has_hash([self._hashes.tag(name, value) for value in values])
 
     def visible(self, visibility: Visibility, filter_: Filter) -> Condition:
         """`may_read(e, filter_)` as SQL."""
         return self._reading.readable(visibility, filter_).condition
+
+
+def _tag_holds(shape: Shape, tag: int) -> Condition:
+    name, number = shape.tags[tag]
+    found = has_hash_of(TAGS + tag, number)
+    if name == "d" and shape.d_prefixes:
+        return any_of([found, starts_with_any(shape.d_prefixes)])
+    return found

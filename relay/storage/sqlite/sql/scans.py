@@ -4,15 +4,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from relay.nostr.filters import BROAD_TAGS
 from relay.storage.sqlite.fts import expression, more_often
-from relay.storage.sqlite.hashes import id_key
 from relay.storage.sqlite.sql.conditions import (
+    AFTER_KEY,
+    AFTER_SEQ,
+    AFTER_TIME,
+    AUTHOR_KEYS,
+    AUTHORS,
     FALSE,
+    ID_KEYS,
+    IDS,
+    SINCE,
+    SIZE,
     TRUE,
+    UNTIL,
+    BufferedRows,
     Condition,
+    Late,
     all_of,
-    listed,
     one_of,
+    one_of_late,
     starts_with_any,
 )
 
@@ -27,6 +39,45 @@ if TYPE_CHECKING:
 _SORTED_OUT: Final = "ORDER BY k.created_at DESC, k.id_key, k.seq"
 
 
+class Shape(NamedTuple):
+    """What the text of a query depends on besides the viewer."""
+
+    kinds: frozenset[int] | None
+    ids: int | None
+    """How many; None: no condition."""
+    authors: int | None
+    tags: tuple[tuple[str, int], ...]
+    """(name, how many values)"""
+    d_prefixes: tuple[str, ...]
+    has_since: bool
+    has_until: bool
+    has_after: bool
+
+    def driving_tag(self) -> int | None:
+        """The tag condition whose index is scanned, if one is: its place in `tags`."""
+        if self.ids is not None:
+            return None
+        tags = range(len(self.tags))
+        narrow = [tag for tag in tags if self.tags[tag][0] not in BROAD_TAGS]
+        if narrow or self.authors is None:
+            return min(narrow or tags, key=lambda tag: self.tags[tag][1], default=None)
+        return None
+
+
+def shape_of(filter_: Filter, after: Place | None = None) -> Shape:
+    ids, authors = filter_.ids, filter_.authors
+    return Shape(
+        filter_.kinds,
+        None if ids is None else len(ids),
+        None if authors is None else len(authors),
+        tuple([(name, len(values)) for name, values in filter_.tags]),
+        filter_.d_prefixes,
+        filter_.since is not None,
+        filter_.until is not None,
+        after is not None,
+    )
+
+
 class IndexScan(NamedTuple):
     """A FROM clause and the condition on its index."""
 
@@ -35,33 +86,31 @@ class IndexScan(NamedTuple):
     times_of: str
     ordered: bool
 
-    def times(self, filter_: Filter, after: Place | None) -> list[Condition]:
-        column = f"{self.times_of}.created_at"
+    def times(self, shape: Shape) -> list[Condition]:
+        of = self.times_of
         out = []
-        if filter_.since is not None:
-            out.append(Condition(f"{column} >= ?", (filter_.since,)))
-        if filter_.until is not None:
-            out.append(Condition(f"{column} <= ?", (filter_.until,)))
-        if after is not None:
-            a = self.times_of
-            out.append(Condition(f"{column} <= ?", (after.created_at,)))
+        if shape.has_since:
+            out.append(Condition(f"{of}.created_at >= ?", (SINCE,)))
+        if shape.has_until:
+            out.append(Condition(f"{of}.created_at <= ?", (UNTIL,)))
+        if shape.has_after:
+            out.append(Condition(f"{of}.created_at <= ?", (AFTER_TIME,)))
             out.append(
                 Condition(
-                    f"({column} < ? OR {a}.id_key > ? OR ({a}.id_key = ? AND {a}.seq > ?))",
-                    (after.created_at, after.id_key, after.id_key, after.seq),
+                    f"({of}.created_at < ? OR {of}.id_key > ?"
+                    f" OR ({of}.id_key = ? AND {of}.seq > ?))",
+                    (AFTER_TIME, AFTER_KEY, AFTER_KEY, AFTER_SEQ),
                 )
             )
         return out
 
-    def in_order(
-        self, filter_: Filter, rest: Condition, after: Place | None, columns: str, size: int
-    ) -> Condition:
-        where = all_of([self.start, *self.times(filter_, after), rest])
+    def in_order(self, shape: Shape, rest: Condition, columns: str) -> Condition:
+        where = all_of([self.start, *self.times(shape), rest])
         a = self.times_of
         return Condition(
             f"SELECT {columns} {self.source} WHERE {where.sql}"
             f" ORDER BY {a}.created_at DESC, {a}.id_key, {a}.seq LIMIT ?",
-            (*where.values, size),
+            (*where.values, SIZE),
         )
 
 
@@ -103,41 +152,49 @@ def by_kinds(kinds: Sequence[int], at_most: int) -> list[IndexScan]:
     return [IndexScan(source, one_of("e.kind", [kind]), "e", ordered=True) for kind in kinds]
 
 
-def by_authors(authors: Sequence[str], at_most: int) -> list[IndexScan]:
+def by_authors(number: int, at_most: int) -> list[IndexScan]:
+    """The `number` authors of the filter."""
+    if 1 < number <= at_most:
+        keys = [_one(AUTHOR_KEYS, AUTHORS, ("author_key", "pubkey"), n) for n in range(number)]
+    else:
+        keys = [_any(AUTHOR_KEYS, AUTHORS, ("author_key", "pubkey"), number)] if number else []
     source = "FROM events AS e INDEXED BY events_author"
-    groups = [authors] if len(authors) > at_most else [[author] for author in authors]
+    is_ordered = 1 <= number <= max(1, at_most)
+    return [IndexScan(source, key, "e", ordered=is_ordered) for key in keys]
+
+
+def by_ids(number: int) -> IndexScan:
+    """The `number` ids of the filter."""
+    start = _any(ID_KEYS, IDS, ("id_key", "id"), number)
+    return IndexScan("FROM events AS e INDEXED BY events_id", start, "e", ordered=number == 1)
+
+
+def _any(keys: int, values: int, columns: tuple[str, str], number: int) -> Condition:
+    """By the keys in the index, and by the full values."""
+    key, value = columns
+    found = one_of_late(f"e.{key}", keys, number)
+    return all_of([found, one_of_late(f"e.{value}", values, number)])
+
+
+def _one(keys: int, values: int, columns: tuple[str, str], item: int) -> Condition:
+    key, value = columns
+    return Condition(f"(e.{key} = ? AND e.{value} = ?)", (Late(keys, item), Late(values, item)))
+
+
+def by_tag(list_: int, number: int, at_most: int) -> list[IndexScan]:
+    """The `number` hashes that list of `Arguments` has."""
+    if number > at_most:
+        return [IndexScan(FROM_TAGS, one_of_late("t.hash", list_, number), "t", ordered=False)]
+    hashes = [Late(list_, item) for item in range(number)]
     return [
-        IndexScan(
-            source,
-            all_of(
-                [
-                    one_of("e.author_key", [id_key(author) for author in group]),
-                    one_of("e.pubkey", [bytes.fromhex(author) for author in group]),
-                ]
-            ),
-            "e",
-            ordered=len(group) == 1,
-        )
-        for group in groups
+        IndexScan(FROM_TAGS, Condition("t.hash = ?", (hash_,)), "t", ordered=True)
+        for hash_ in hashes
     ]
 
 
-def by_ids(ids: Sequence[str]) -> IndexScan:
-    start = all_of(
-        [
-            one_of("e.id_key", [id_key(event_id) for event_id in ids]),
-            one_of("e.id", [bytes.fromhex(event_id) for event_id in ids]),
-        ]
-    )
-    return IndexScan("FROM events AS e INDEXED BY events_id", start, "e", ordered=len(ids) == 1)
-
-
-def by_hash(hash_: int) -> IndexScan:
-    return IndexScan(FROM_TAGS, Condition("t.hash = ?", (hash_,)), "t", ordered=True)
-
-
-def by_seqs(seqs: Sequence[int]) -> IndexScan:
-    start = Condition("e.seq IN (SELECT value FROM json_each(?))", (listed(seqs),))
+def by_buffer(list_: int) -> IndexScan:
+    """Rows of the tag buffer with one of the hashes."""
+    start = Condition("e.seq IN (SELECT value FROM json_each(?))", (BufferedRows(list_),))
     return IndexScan("FROM events AS e NOT INDEXED", start, "e", ordered=False)
 
 
@@ -150,20 +207,13 @@ def by_d_prefixes(prefixes: Sequence[str]) -> IndexScan:
     )
 
 
-def merged(
-    scans: Sequence[IndexScan],
-    filter_: Filter,
-    rest: Condition,
-    after: Place | None,
-    columns: str,
-    size: int,
-) -> Condition:
+def merged(scans: Sequence[IndexScan], shape: Shape, rest: Condition, columns: str) -> Condition:
     """The first `size` rows of several scans: each gives its first `size`, then they are sorted."""
     parts = []
     values: list[Bound] = []
     for scan in scans:
         keys = f"{scan.times_of}.created_at, {scan.times_of}.id_key, {scan.times_of}.seq"
-        query = scan.in_order(filter_, rest, after, keys, size)
+        query = scan.in_order(shape, rest, keys)
         # An unordered scan may find a row by several of its tags.
         text = query.sql.replace("SELECT", "SELECT DISTINCT", 1) if not scan.ordered else query.sql
         parts.append(f"SELECT * FROM ({text})")
@@ -172,5 +222,5 @@ def merged(
     return Condition(
         f"SELECT {columns} FROM ({inner}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
         f" {_SORTED_OUT}",
-        (*values, size),
+        (*values, SIZE),
     )

@@ -12,7 +12,6 @@ from relay.lifecycle.retention import MaxAge, Scope
 from relay.lifecycle.rows import UpTo
 from relay.nostr.filters import Filter
 from relay.storage.sqlite.sql.conditions import TRUE, Condition, all_of, any_of, starts_with
-from relay.storage.sqlite.sql.filters import Query
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import RetentionDependency
     from relay.nostr.kinds import KindSet
     from relay.storage.sqlite.sql.conditions import Bound
-    from relay.storage.sqlite.sql.filters import Compiler
+    from relay.storage.sqlite.sql.filters import Compiler, Query
 
 _MAX_KINDS: Final = 64
 """Rules of more kinds than these scan all rows."""
@@ -166,7 +165,7 @@ class SweepQueries:
         )
 
     def _query(self, sql: str, values: tuple[Bound, ...]) -> Query:
-        return Query(sql, self._compiler.bind(values, now=0))  # a Match does not depend on the time
+        return self._compiler.query(sql, values)
 
     def _is_indexed(self, name: str) -> bool:
         return name in self._index_tags or (len(name) == 1 and name.isascii() and name.isalpha())

@@ -13,14 +13,13 @@ from relay.nostr.kinds import KindSet
 from relay.storage.sqlite.hashes import RULE_TAGS, Hashes
 from relay.storage.sqlite.sql.conditions import (
     TRUE,
+    UNEXPIRED,
     Condition,
-    QueryTime,
     all_of,
     any_of,
     has_hash,
     one_of,
     starts_with,
-    unexpired,
 )
 from relay.verdict import Who
 
@@ -114,7 +113,10 @@ class ReadConditions:
 
     def _rule(self, rule: ReadRule, visibility: Visibility, names: frozenset[str]) -> Condition:
         """The rule does not apply to `e`, or allows it."""
-        outs = [self.matching(rule.match).negated(), *[self.matching(m) for m in rule.excepts]]
+        outs = [
+            self.matching(rule.match).negated().inlined(),
+            *[self.matching(match).inlined() for match in rule.excepts],
+        ]
         if rule.only_by is not None and not rule.only_by & names:
             return any_of(outs)
         if visibility.allows_every_row(rule.readers):
@@ -132,7 +134,7 @@ class ReadConditions:
         rows = all_of(
             [
                 one_of("e.kind", sorted(target.kinds)),
-                unexpired(QueryTime.NOW),
+                UNEXPIRED,
                 self._readable(visibility.without_targets(), target.kinds, names).condition,
             ]
         )
