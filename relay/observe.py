@@ -11,10 +11,12 @@ import logging
 import re
 import sys
 import traceback
+from bisect import bisect_left
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import accumulate
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
@@ -26,7 +28,11 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.registry import Collector
 
 from relay import __version__
@@ -200,9 +206,9 @@ class Metrics(Collector):
         self._registry = CollectorRegistry()
         self._batch = self._histogram("commit_batch_events", "Events per commit.", _SIZES)
         self._commit = self._histogram("commit_seconds", "Duration of a commit.", _SECONDS)
-        self._scan = self._histogram(
-            "scan_seconds", "Time from a query to its last stored event.", _SECONDS
-        )
+        self._scans = [0] * (len(_SECONDS) + 1)
+        """Of `scan_seconds`: how many took up to each bound, the last one more."""
+        self._scan_seconds = 0.0
         self._registry.register(self)
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
@@ -258,7 +264,8 @@ class Metrics(Collector):
     def scanned(self, rows: int, seconds: float) -> None:
         """One query sent its last stored event."""
         self._numbers["rows_sent"] += rows
-        self._scan.observe(seconds)
+        self._scans[bisect_left(_SECONDS, seconds)] += 1
+        self._scan_seconds += seconds
 
     def too_slow(self) -> None:
         """A connection is closed because its outbox is full."""
@@ -296,6 +303,13 @@ class Metrics(Collector):
         yield events
         yield _counter("refusals", "Events refused, by rule.", self._refusals, "rule")
         yield _counter("swept", "Events deleted by sweeps, by kind.", self._swept, "kind")
+        scans = [*zip(map(str, (*_SECONDS, "+Inf")), accumulate(self._scans), strict=True)]
+        yield HistogramMetricFamily(
+            "rookery_scan_seconds",
+            "Time from a query to its last stored event.",
+            buckets=scans,
+            sum_value=self._scan_seconds,
+        )
         yield _counter("policy_reloads", "Reloads of the policies.", self._reloads, "result")
 
     def _histogram(self, name: str, text: str, bounds: Sequence[float]) -> Histogram:

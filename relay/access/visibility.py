@@ -9,7 +9,7 @@ a target that was not looked up allows nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from itertools import product
 from typing import TYPE_CHECKING, Final
@@ -37,6 +37,7 @@ _GROUP_LISTS: Final = _GROUP_STATE - {kinds.GROUP_METADATA, kinds.GROUP_ROLES}
 _NO_KINDS: Final[frozenset[int]] = frozenset()
 _AGENT_ALONE: Final = frozenset({Who.AGENT})
 _NO_TARGETS: Final[frozenset[Target]] = frozenset()
+_CACHED_KINDS: Final = 256
 _MAX_COMBINATIONS: Final = 512
 """With more (kind, d, h) combinations `gate` lets a filter pass; its rows are checked as always.
 With more (kind, d) in a REQ `lists_for_login` closes nothing."""
@@ -87,6 +88,10 @@ class Visibility:
     """Kinds whose `h` names no group; for `gate` alone, for their rows have no group."""
     members: frozenset[str] = frozenset()
     """By whose memberships `insider_of` holds: the viewer's keys, and owners who lend theirs."""
+    _of_kind: dict[int, tuple[ReadRule, ...]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    """The rules that may cover all rows of a kind."""
 
     def may_read(
         self, row: Row, filter_: Filter | None, readable_targets: Set[Target] = _NO_TARGETS
@@ -320,12 +325,26 @@ class Visibility:
     def _blocking_rule(
         self, filter_: Filter, kind: int, d: str | None, *, in_group: bool
     ) -> ReadRule | None:
-        for rule in self.rules:
+        for rule in self._covering(kind):
             if _covers(rule, kind, d, in_group=in_group) and not self._might_allow(
                 rule, filter_, in_group=in_group
             ):
                 return rule
         return None
+
+    def _covering(self, kind: int) -> tuple[ReadRule, ...]:
+        rules = self._of_kind.get(kind)
+        if rules is None:
+            rules = tuple(
+                [
+                    rule
+                    for rule in self.rules
+                    if rule.match.kinds is not None and kind in rule.match.kinds
+                ]
+            )
+            if len(self._of_kind) < _CACHED_KINDS:
+                self._of_kind[kind] = rules
+        return rules
 
     def _might_allow(self, rule: ReadRule, filter_: Filter, *, in_group: bool) -> bool:
         readers, keys = rule.readers, self.viewer.keys

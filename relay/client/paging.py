@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +43,7 @@ class Paging:
         """The next filter to query; None: finished."""
         if self._is_done:
             return None
-        return replace(self._filter, until=self._until, limit=self._size)
+        return structs.replace(self._filter, until=self._until, limit=self._size)
 
     def add(self, answer: Sequence[Event]) -> list[Event]:
         """The new events of the answer to `wanted`, newest first; for a search in the relay's

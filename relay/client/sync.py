@@ -11,9 +11,11 @@ import asyncio
 from array import array
 from collections import Counter
 from contextlib import aclosing
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, Protocol
+
+from msgspec import structs
 
 from relay.client.errors import TEMPORARY, PublishRefused, QueryClosed
 from relay.errors import Prefix
@@ -244,7 +246,7 @@ class Sync:
         if need and self._filter.kinds is None:
             # A filter cannot exclude kinds, so the ids of excluded kinds are found by a filter of
             # their own.
-            state = replace(self._filter, kinds=RELAY_SIGNED)
+            state = structs.replace(self._filter, kinds=RELAY_SIGNED)
             for difference in await self._differences(state, _NOTHING):
                 self.tally.relay_signed += len(need & difference.need)
                 need -= difference.need
@@ -371,7 +373,7 @@ def comparable(filter_: Filter) -> Filter:
     if filter_.limit is not None or filter_.search is not None:
         raise ValueError("limit and search choose among matches; all of them are compared")
     if filter_.kinds is not None:
-        filter_ = replace(filter_, kinds=filter_.kinds - RELAY_SIGNED)
+        filter_ = structs.replace(filter_, kinds=filter_.kinds - RELAY_SIGNED)
     if filter_.impossible or filter_.kinds == frozenset():
         raise ValueError("it matches nothing that two relays may have in common")
     return filter_
@@ -394,8 +396,8 @@ def halves(
         return None
     place = items.place(Bound(cut), 0)
     return (
-        (replace(filter_, until=cut - 1), _part(items, 0, place)),
-        (replace(filter_, since=cut), _part(items, place, len(items))),
+        (structs.replace(filter_, until=cut - 1), _part(items, 0, place)),
+        (structs.replace(filter_, since=cut), _part(items, place, len(items))),
     )
 
 

@@ -6,8 +6,10 @@ compares the two.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from relay.errors import Invalid, Unsupported
 from relay.nostr.event import is_hex64
@@ -35,9 +37,11 @@ class FilterTerms:
     """NIP-50 is supported; without it the key is refused, not ignored (N50-12)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Filter:
-    """All conditions must hold; None is no condition. An empty set matches nothing (N01-67)."""
+class Filter(msgspec.Struct, frozen=True, gc=False):
+    """All conditions must hold; None is no condition. An empty set matches nothing (N01-67).
+
+    A Struct because each REQ makes one: 0.2 us, a frozen dataclass takes 2 us.
+    """
 
     ids: frozenset[str] | None = None
     authors: frozenset[str] | None = None
@@ -50,16 +54,22 @@ class Filter:
     """(tag name without `#`, values), sorted by name."""
     d_prefixes: tuple[str, ...] = ()
     """`#d` values that match as a prefix too (G-09); `tags` has them as well."""
-    impossible: bool = field(default=False, compare=False)
+    impossible: bool = False
     """A list is empty: nothing can match."""
-    first_tag_value: str | None = field(default=None, compare=False)
+    first_tag_value: str | None = None
     """First value, in the order received, of the only tag condition; None with several or none. The
     HyperLogLog offset depends on it (N45-11, N45-15)."""
 
     @property
     def values(self) -> int:
         """How many values its conditions list."""
-        number = len(self.ids or ()) + len(self.authors or ()) + len(self.kinds or ())
+        number = 0
+        if self.ids is not None:
+            number += len(self.ids)
+        if self.authors is not None:
+            number += len(self.authors)
+        if self.kinds is not None:
+            number += len(self.kinds)
         for _, values in self.tags:
             number += len(values)
         return number

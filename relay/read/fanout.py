@@ -105,12 +105,16 @@ class _Costs(NamedTuple):
         return any(own and all_ > limit for own, all_, limit in zip(self, held, most, strict=True))
 
 
-def _costs_of(filters: Sequence[Filter]) -> _Costs:
-    return _Costs(
-        sum([each.is_wide and each.kinds is None for each in filters]),
-        sum([each.search is not None for each in filters]),
-        max(0, sum([each.values for each in filters]) - _FREE_VALUES),
-    )
+def _costs_of(filters: Sequence[Filter]) -> _Costs | None:
+    """None: nothing that counts."""
+    unindexed = searches = values = 0
+    for each in filters:
+        unindexed += each.is_wide and each.kinds is None
+        searches += each.search is not None
+        values += each.values
+    if not unindexed and not searches and values <= _FREE_VALUES:
+        return None
+    return _Costs(unindexed, searches, max(0, values - _FREE_VALUES))
 
 
 _FREE_VALUES: Final = 1000
@@ -148,8 +152,9 @@ class Fanout:
 
     def open(self, subscription: Subscription) -> None:
         """Raises Refused when all subscriptions together would cost too much."""
-        costs, is_anonymous = _costs_of(subscription.filters), not subscription.reader.viewer.keys
-        if any(costs):
+        costs = _costs_of(subscription.filters)
+        if costs is not None:
+            is_anonymous = not subscription.reader.viewer.keys
             held, anonymous = self._held.plus(costs), self._held_anonymous
             if is_anonymous:
                 anonymous = anonymous.plus(costs)

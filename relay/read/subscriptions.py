@@ -7,8 +7,7 @@ the indexed condition is the whole filter.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from relay.nostr.filters import BROAD_TAGS
 from relay.nostr.nip50 import search_from
@@ -24,8 +23,7 @@ S = TypeVar("S")
 _ANY_EVENT: Final = ("*", "")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry(Generic[S]):
+class Entry(NamedTuple, Generic[S]):
     """One filter of one subscription."""
 
     subscription: S
@@ -94,8 +92,9 @@ class Subscriptions(Generic[S]):
 
 def _keys_of_filter(filter_: Filter) -> tuple[list[Hashable], bool]:
     """Index keys of a filter, and `Entry.is_exact`."""
+    conditions = _conditions(filter_)
     if filter_.ids is not None:
-        return [("i", value) for value in filter_.ids], _is_whole(filter_, ids=None)
+        return [("i", value) for value in filter_.ids], conditions == 1
     narrow = [(n, v) for n, v in filter_.tags if n not in BROAD_TAGS]
     if filter_.d_prefixes:
         narrow = [(n, v) for n, v in narrow if n != "d"]  # an event cannot be looked up by prefix
@@ -104,26 +103,24 @@ def _keys_of_filter(filter_: Filter) -> tuple[list[Hashable], bool]:
     )
     if narrow or broad:
         name, values = min(narrow or broad, key=lambda tag: len(tag[1]))
-        left = tuple(tag for tag in filter_.tags if tag[0] != name)
-        return [("#", name, value) for value in values], _is_whole(filter_, tags=left)
+        return [("#", name, value) for value in values], conditions == 1
     if filter_.authors is not None:
-        return [("a", value) for value in filter_.authors], _is_whole(filter_, authors=None)
+        return [("a", value) for value in filter_.authors], conditions == 1
     if filter_.kinds is not None:
-        return [("k", value) for value in filter_.kinds], _is_whole(filter_, kinds=None)
-    return [_ANY_EVENT], _is_whole(filter_)
+        return [("k", value) for value in filter_.kinds], conditions == 1
+    return [_ANY_EVENT], conditions == 0
 
 
-def _is_whole(filter_: Filter, **indexed: object) -> bool:
-    """No condition is left without the `indexed` one."""
-    left = replace(filter_, limit=None, search=None, **indexed)  # type: ignore[arg-type]
+def _conditions(filter_: Filter) -> int:
+    """How many conditions `Filter.matches` asks."""
     return (
-        left.ids is None
-        and left.authors is None
-        and left.kinds is None
-        and left.since is None
-        and left.until is None
-        and not left.tags
-        and not left.d_prefixes
+        (filter_.ids is not None)
+        + (filter_.authors is not None)
+        + (filter_.kinds is not None)
+        + (filter_.since is not None)
+        + (filter_.until is not None)
+        + len(filter_.tags)
+        + len(filter_.d_prefixes)
     )
 
 

@@ -122,13 +122,12 @@ class _Held(NamedTuple):
 
 
 def _held_by(filters: Sequence[Filter], size: int) -> _Held:
-    return _Held(
-        size,
-        len(filters),
-        sum([each.values for each in filters]),
-        sum([each.is_wide for each in filters]),
-        sum([each.search is not None for each in filters]),
-    )
+    values = wide = searches = 0
+    for each in filters:
+        values += each.values
+        wide += each.is_wide
+        searches += each.search is not None
+    return _Held(size, len(filters), values, wide, searches)
 
 
 class Session:
@@ -244,16 +243,20 @@ class Session:
         """Which limit one more subscription, with which they hold this, would exceed."""
         if len(self._open) >= self._max_subscriptions:
             return f"at most {self._max_subscriptions} open subscriptions"
-        for what, number, most in (
-            ("bytes of filters", held.bytes, MAX_OPEN_BYTES),
-            ("filters", held.filters, self._max_live_filters),
-            ("values", held.values, MAX_OPEN_VALUES),
-            ("filters without ids, authors and tags", held.wide, MAX_WIDE),
-            ("searches", held.searches, MAX_SEARCHES),
-        ):
-            if number > most:
-                return f"at most {most} {what} in open subscriptions"
-        return None
+        size, filters, values, wide, searches = held
+        if size > MAX_OPEN_BYTES:
+            over = f"{MAX_OPEN_BYTES} bytes of filters"
+        elif filters > self._max_live_filters:
+            over = f"{self._max_live_filters} filters"
+        elif values > MAX_OPEN_VALUES:
+            over = f"{MAX_OPEN_VALUES} values"
+        elif wide > MAX_WIDE:
+            over = f"{MAX_WIDE} filters without ids, authors and tags"
+        elif searches > MAX_SEARCHES:
+            over = f"{MAX_SEARCHES} searches"
+        else:
+            return None
+        return f"at most {over} in open subscriptions"
 
     def _remove(self, sub: str) -> bool:
         """True: it was open."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import structs
 
 from relay.access.actors import Actors
 from relay.access.read_rules import Match, Target
@@ -245,7 +246,7 @@ async def test_matching_gives_the_newest_rows_whole(store: Store) -> None:
     grouped = await stored(store, entry("aa", cast.alice, ["h", "den"]), group="den")
     again = await stored(store, entry("aa", cast.bob, ["expiration", "50"]))
     await write(store, entry("bb"), unsigned(cast.carol, 1, [["x", "aa"]]))
-    filter_ = replace(asked(tag_x=["aa", "cc"]), kinds=frozenset({5, 78}))
+    filter_ = structs.replace(asked(tag_x=["aa", "cc"]), kinds=frozenset({5, 78}))
     newest = sorted([grouped, again], key=lambda row: row.event.id)
     assert list(await store.matching(filter_, limit=9, now=0)) == [*newest, quiet]
     assert list(await store.matching(filter_, limit=9, now=50)) == [grouped, quiet]

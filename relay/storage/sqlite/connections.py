@@ -139,6 +139,8 @@ class PageCursor(sqlite3.Cursor):
         weight, chunk = 0, _FIRST_ROWS
         while weight < PAGE_BYTES and (more := super().fetchmany(chunk)):
             rows += more
+            if len(more) < chunk:
+                break
             weight += sum([len(row[0]) for row in more])
             # As many as fit if they are as large as those before; sizes differ a thousandfold.
             chunk = max(1, min(_MOST_ROWS, (PAGE_BYTES - weight) * len(rows) // weight))

@@ -37,7 +37,8 @@ def buffered_seqs(snapshot: Snapshot, hashes: Sequence[int]) -> list[int]:
     for seqs in snapshot:
         if seqs:
             for hash_ in hashes:
-                out += seqs.get(hash_, ())
+                if hash_ in seqs:
+                    out += seqs[hash_]
     return out
 
 
