@@ -120,12 +120,15 @@ class Outbox:
             return
         if not self._pieces:
             self._flush_queue.add(self)
-        sizes = list(map(len, bodies))
         around = len(head) + len(tail)
-        heads = [frame_head(size + around) for size in sizes]
+        sizes = [len(body) + around for body in bodies]
+        if 126 <= min(sizes) and max(sizes) < 8192:
+            heads = [_MEDIUM[size] for size in sizes]  # a call takes three times as long
+        else:
+            heads = [frame_head(size) for size in sizes]
         self._pieces.extend(chain.from_iterable(zip(heads, repeat(head), bodies, repeat(tail))))
         self._frames += len(bodies)
-        self._bytes += sum(sizes) + (around + 4) * len(bodies)
+        self._bytes += sum(sizes) + 4 * len(bodies)
 
     def flush(self) -> int:
         """Write what is queued; returns the number of frames."""

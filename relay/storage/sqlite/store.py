@@ -21,6 +21,7 @@ from array import array
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, closing
 from functools import partial
+from itertools import accumulate
 from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -51,6 +52,7 @@ from relay.storage.sqlite.connections import (
 )
 from relay.storage.sqlite.hashes import Hashes, id_key
 from relay.storage.sqlite.opening import fill_tag_buffer, open_file
+from relay.storage.sqlite.row_cache import RowCache
 from relay.storage.sqlite.rows import stored
 from relay.storage.sqlite.sql.conditions import listed
 from relay.storage.sqlite.sql.filters import Compiler, Query
@@ -61,7 +63,7 @@ from relay.storage.sqlite.text_index import opened_index
 from relay.storage.sqlite.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from relay.access.management import Management
@@ -106,9 +108,17 @@ class SqliteStore:
         """Use `open`."""
         self._compiler = Compiler(hashes, terms.index_tags, tag_buffer.seqs_of)
         self._index = index
+        self._row_cache = RowCache()
         self._sweeps = SweepQueries(self._compiler, terms.index_tags)
         self._writer = Writer(
-            writer, hashes, terms.index_tags, head, tag_buffer, index.forget, self._sweeps
+            writer,
+            hashes,
+            terms.index_tags,
+            head,
+            tag_buffer,
+            self._row_cache,
+            index.forget,
+            self._sweeps,
         )
         self._committed = asyncio.Event()
         self._writing = ThreadPoolExecutor(1, "store-writer")
@@ -280,17 +290,55 @@ class SqliteStore:
         size = min(size, limit)
         if size <= 0 or filter_.impossible:
             return Page((), None)
+        # The index of ids has the id's first bytes alone: its rows are fetched in any case.
+        is_fetched = filter_.ids is not None
         query = self._compiler.page(
-            filter_, visibility, columns="e.raw", upto=upto, now=now, after=after, size=size
+            filter_,
+            visibility,
+            columns="e.raw" if is_fetched else "e.seq",
+            upto=upto,
+            now=now,
+            after=after,
+            size=size,
         )
-        rows = self._read_now(query, _page_of)
-        return None if rows is None else self._paged(rows, size, limit)
+        if is_fetched:
+            fetched = self._read_now(query, _page_of)
+            return None if fetched is None else self._paged(fetched, size, limit)
+        found = self._read_now(query, _all_of)
+        return None if found is None else self._page_of_seqs([seq for (seq,) in found], size, limit)
 
     def _paged(self, rows: list[tuple[bytes]], size: int, limit: int) -> Page:
         raws = [raw for (raw,) in rows]
         if not raws or len(raws) == limit or (len(raws) < size and not _is_full(raws)):
             return Page(raws, None)
         return Page(raws, self._place_of(raws[-1]))
+
+    def _page_of_seqs(self, seqs: list[int], size: int, limit: int) -> Page | None:
+        """Of rows that were found just now; None: fetching them exceeded the budget."""
+        kept = self._row_cache.raws(seqs)
+        end = len(seqs)
+        if None in kept:
+            missing = [seq for seq, raw in zip(seqs, kept, strict=True) if raw is None]
+            rows = self._read_now(Query(QUERIES["raw_by_seq"], (listed(missing),)), _page_of)
+            if rows is None:
+                return None
+            fetched = {seq: raw for raw, seq in rows}
+            self._row_cache.add(fetched.items())
+            if _is_full(fetched.values()):
+                end = seqs.index(rows[-1][1]) + 1
+            # A row that is still missing was deleted since.
+            kept = [
+                fetched.get(seq) if raw is None else raw
+                for seq, raw in zip(seqs, kept, strict=True)
+            ]
+        raws = [raw for raw in kept[:end] if raw is not None]
+        if _is_full(raws):
+            weights = accumulate([0 if raw is None else len(raw) for raw in kept])
+            end = next(at for at, weight in enumerate(weights, 1) if weight >= PAGE_BYTES)
+            raws = [raw for raw in kept[:end] if raw is not None]
+        if end == len(seqs) and (end < size or end == limit):
+            return Page(raws, None)
+        return Page(raws, self._place_of(raws[-1])) if raws else None
 
     async def places(
         self,
@@ -585,5 +633,5 @@ def _page_of(db: sqlite3.Connection, query: Query) -> list[Any]:
         return cursor.fetchmany()
 
 
-def _is_full(raws: Sequence[bytes]) -> bool:
+def _is_full(raws: Iterable[bytes]) -> bool:
     return sum(map(len, raws)) >= PAGE_BYTES

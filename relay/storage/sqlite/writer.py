@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import OwnRow, Reference
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
+    from relay.storage.sqlite.row_cache import RowCache
     from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.sql.sweep import SweepQueries
     from relay.storage.sqlite.tag_buffer import TagBuffer, TagRow
@@ -83,6 +84,8 @@ class _Change:
     """Of the new rows."""
     flushed: int = 0
     """Length of the slice of the tag buffer."""
+    rows: list[tuple[int, bytes]] = field(default_factory=list)
+    """seq and `raw` of new rows."""
     deleted: set[int] = field(default_factory=set)
     """seq of deleted rows."""
     sizes: dict[_SizeKey, _Growth] = field(default_factory=dict)
@@ -118,6 +121,7 @@ class Writer:
         index_tags: frozenset[str],
         head: int,
         tag_buffer: TagBuffer,
+        row_cache: RowCache,
         forget: Callable[[set[int]], None],
         sweeping: SweepQueries,
     ) -> None:
@@ -126,6 +130,7 @@ class Writer:
         self._hashes = hashes
         self._index_tags = index_tags
         self._tag_buffer = tag_buffer
+        self._row_cache = row_cache
         self._forget = forget
         self._sweeps = sweeping
         self._prepared: dict[str, _Columns] = {}
@@ -184,6 +189,9 @@ class Writer:
     def _committed(self, change: _Change) -> None:
         """After the commit. `head` comes last: whoever reads up to it finds all tags."""
         self._tag_buffer.rows_deleted(change.deleted)
+        self._row_cache.add(change.rows)
+        if change.deleted:
+            self._row_cache.discard(change.deleted)
         self._forget(change.deleted)
         if change.flushes_all:
             self._tag_buffer.all_flushed()
@@ -461,6 +469,7 @@ class Writer:
                     event.raw,
                 )
             )
+            change.rows.append((seq, event.raw))
             for hash_, at, key, kind in hashed:
                 tags.append((hash_, at, key, seq, kind))
             change.grow((columns[2], columns[4], row.group or ""), 1, len(event.raw))

@@ -33,6 +33,9 @@ FROM (
 ) AS k CROSS JOIN events AS e ON e.seq = k.seq
 WHERE e.grp IS NULL AND e.kind IN (SELECT value FROM json_each(:kinds)) LIMIT :limit;
 
+-- :raw_by_seq  [seq] -> raw and seq, in the order given
+SELECT e.raw, e.seq FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value;
+
 -- :move_event  group, seq
 UPDATE events SET grp = ? WHERE seq = ?;
 
