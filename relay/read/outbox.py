@@ -122,7 +122,7 @@ class Outbox:
             self._flush_queue.add(self)
         around = len(head) + len(tail)
         sizes = [len(body) + around for body in bodies]
-        if 126 <= min(sizes) and max(sizes) < 8192:
+        if min(sizes) >= 126 and max(sizes) < 8192:
             heads = [_MEDIUM[size] for size in sizes]  # a call takes three times as long
         else:
             heads = [frame_head(size) for size in sizes]
