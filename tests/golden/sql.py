@@ -29,6 +29,7 @@ from relay.storage.sqlite.sql.conditions import NOW as QUERY_TIME
 from relay.storage.sqlite.sql.conditions import BufferedRows
 from relay.storage.sqlite.sql.filters import Compiler, Query
 from relay.storage.sqlite.sql.sweep import SweepQueries
+from relay.storage.sqlite.tag_buffer import TagBuffer
 from relay.verdict import Who
 
 if TYPE_CHECKING:
@@ -251,8 +252,10 @@ def sweeps() -> Iterator[tuple[str, Query]]:
 
 
 def _compiler() -> Compiler:
-    recent = HASHES.tag("t", "recent")
-    return Compiler(HASHES, TERMS.index_tags, lambda hashes: [7] if recent in hashes else [])
+    recent = (HASHES.tag("t", "recent"), 1, 1, 7, 1)
+    buffer = TagBuffer()
+    buffer.add([recent])
+    return Compiler(HASHES, TERMS.index_tags, buffer)
 
 
 def composed() -> str:

@@ -106,7 +106,7 @@ class SqliteStore:
         index: TextIndex,
     ) -> None:
         """Use `open`."""
-        self._compiler = Compiler(hashes, terms.index_tags, tag_buffer.seqs_of)
+        self._compiler = Compiler(hashes, terms.index_tags, tag_buffer)
         self._index = index
         self._row_cache = RowCache()
         self._sweeps = SweepQueries(self._compiler, terms.index_tags)

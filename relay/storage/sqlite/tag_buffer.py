@@ -62,6 +62,11 @@ class TagBuffer:
         """Rows with one of these tags that the table may lack; perhaps deleted since."""
         return buffered_seqs(self.snapshot(), hashes)
 
+    def has_any(self, hashes: frozenset[int]) -> bool:
+        """False: `seqs_of` finds no row."""
+        filling, flushing = self.snapshot()
+        return not (filling.keys().isdisjoint(hashes) and flushing.keys().isdisjoint(hashes))
+
     def snapshot(self) -> Snapshot:
         """What `seqs_of` reads, for later: it keeps what is flushed meanwhile."""
         filling = self._filling_seqs  # first: it becomes the other one

@@ -6,14 +6,14 @@ for all filters of a shape.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import orjson
 
 from relay.storage.sqlite.hashes import id_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from relay.nostr.filters import Filter
     from relay.storage import Place
@@ -59,16 +59,26 @@ MAX_PARAMETERS: Final = 16
 _MAX_LITERAL: Final = 256
 
 
+class Buffer(Protocol):
+    """Rows with tags that the tag table may lack."""
+
+    def seqs_of(self, hashes: Sequence[int]) -> Sequence[int]:
+        """Rows with one of these tags, perhaps deleted since."""
+
+    def has_any(self, hashes: frozenset[int]) -> bool:
+        """False: there is no row with one of these tags."""
+
+
 class Arguments:
     """The late values of one query."""
 
-    __slots__ = ("_buffered", "hashes", "lists")
+    __slots__ = ("buffer", "hashes", "lists")
 
     def __init__(
         self,
         filter_: Filter,
         hashes: Hashes,
-        buffered: Callable[[Sequence[int]], Sequence[int]],
+        buffer: Buffer,
         *,
         now: int,
         upto: int = 0,
@@ -78,24 +88,20 @@ class Arguments:
         moment = [now, upto, size, filter_.since, filter_.until]
         if after is not None:
             moment += after
-        ids: Sequence[str] = ()
-        authors: Sequence[str] = ()
-        if filter_.ids is not None:
-            ids = sorted(filter_.ids)
-        if filter_.authors is not None:
-            authors = sorted(filter_.authors)
-        self.lists: list[Sequence[Value]] = [moment, *_keys(ids), *_keys(authors)]
+        ids = _NO_KEYS if filter_.ids is None else _keys(filter_.ids)
+        authors = _NO_KEYS if filter_.authors is None else _keys(filter_.authors)
+        self.lists: list[Sequence[Value]] = [moment, *ids, *authors]
         self.hashes: list[list[int]] = []
         """Of each tag condition."""
         for name, values in filter_.tags:
             of_tag = [hashes.tag(name, value) for value in sorted(values)]
             self.hashes.append(of_tag)
             self.lists.append(of_tag if len(of_tag) <= MAX_PARAMETERS else (_json(of_tag),))
-        self._buffered = buffered
+        self.buffer = buffer
 
     def rows(self, buffered: BufferedRows) -> str:
         of = buffered.hashes
-        return listed(self._buffered(self.hashes[of - TAGS] if isinstance(of, int) else of))
+        return listed(self.buffer.seqs_of(self.hashes[of - TAGS] if isinstance(of, int) else of))
 
     def value(self, bound: Bound) -> Value:
         if isinstance(bound, Late):
@@ -103,8 +109,12 @@ class Arguments:
         return self.rows(bound) if isinstance(bound, BufferedRows) else bound
 
 
-def _keys(values: Sequence[str]) -> tuple[Sequence[Value], Sequence[Value]]:
+_NO_KEYS: Final[tuple[Sequence[Value], Sequence[Value]]] = (), ()
+
+
+def _keys(found: frozenset[str]) -> tuple[Sequence[Value], Sequence[Value]]:
     """Hex values as bytes, and their keys in an index."""
+    values = sorted(found)
     keys = [id_key(value) for value in values]
     if len(values) > MAX_PARAMETERS:
         return (_json(values),), (_json(keys),)

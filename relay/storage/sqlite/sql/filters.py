@@ -47,14 +47,14 @@ from relay.storage.sqlite.sql.scans import (
 from relay.storage.sqlite.sql.visibility import ReadConditions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
     from relay.nostr.nip50 import Search
     from relay.storage import Place
     from relay.storage.sqlite.hashes import Hashes
-    from relay.storage.sqlite.sql.conditions import Bound, Value
+    from relay.storage.sqlite.sql.conditions import Bound, Buffer, Value
 
 _MAX_MERGED: Final = 16
 """Up to so many keys of a filter: one ordered scan each, merged; for more one scan and a sort."""
@@ -72,33 +72,42 @@ class Query(NamedTuple):
 class Plan:
     """A query without its late values."""
 
-    __slots__ = ("_buffered", "_late", "_values", "kept", "sql")
+    __slots__ = ("_buffered", "_fixed_hashes", "_late", "_late_rows", "_values", "kept", "sql")
 
     def __init__(self, condition: Condition, kept: object = None) -> None:
         """`kept`: whose `id` must not be used again while this plan is."""
         self.kept = kept
         self.sql = condition.sql
         values = self._values = list(condition.values)
+        self._late_rows: list[tuple[BufferedRows, int]] = []
         self._late = [
             (at, value.list, value.item)
             for at, value in enumerate(values)
             if isinstance(value, Late)
         ]
-        buffered: dict[BufferedRows, list[int]] = {}
-        for at, value in enumerate(values):
+        self._buffered: list[tuple[BufferedRows, int]] = []
+        """Rows of the tag buffer, most often none, and their places among the values."""
+        fixed: set[int] = set()
+        for at, value in enumerate(condition.values):
             if isinstance(value, BufferedRows):
-                buffered.setdefault(value, []).append(at)
-        self._buffered = list(buffered.items())
+                if isinstance(value.hashes, int):
+                    self._late_rows.append((value, at))
+                else:
+                    self._buffered.append((value, at))
+                    fixed.update(value.hashes)
+                    values[at] = "[]"
+        self._fixed_hashes = frozenset(fixed)
 
     def bound(self, arguments: Arguments) -> Query:
         values = self._values.copy()
         lists = arguments.lists
         for at, list_, item in self._late:
             values[at] = lists[list_][item]
-        for rows, places in self._buffered:
-            text = arguments.rows(rows)
-            for at in places:
-                values[at] = text
+        for rows, at in self._late_rows:
+            values[at] = arguments.rows(rows)
+        if self._fixed_hashes and arguments.buffer.has_any(self._fixed_hashes):
+            for rows, at in self._buffered:
+                values[at] = arguments.rows(rows)
         return Query(self.sql, values)  # type: ignore[arg-type]  # nothing late is left
 
 
@@ -109,11 +118,10 @@ class Compiler:
         self,
         hashes: Hashes,
         index_tags: frozenset[str],
-        buffered: Callable[[Sequence[int]], Sequence[int]] = lambda _: (),
+        buffer: Buffer,
     ) -> None:
-        """`buffered`: seqs of rows with one of these tag hashes that the tag table may lack."""
         self._hashes = hashes
-        self._buffered = buffered
+        self._buffer = buffer
         self._reading = ReadConditions(hashes, index_tags)
         self._plans: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
 
@@ -130,7 +138,7 @@ class Compiler:
     ) -> Query:
         """The next `size` rows in order. `columns` are of `e`, the events table."""
         arguments = Arguments(
-            filter_, self._hashes, self._buffered, now=now, upto=upto, size=size, after=after
+            filter_, self._hashes, self._buffer, now=now, upto=upto, size=size, after=after
         )
         shape = shape_of(filter_, after)
         scans_buffer = self._scans_buffer(shape, arguments)
@@ -197,7 +205,7 @@ class Compiler:
         return Plan(Condition(sql, values)).bound(self._arguments(Filter()))
 
     def _arguments(self, filter_: Filter, now: int = 0, upto: int = 0) -> Arguments:
-        return Arguments(filter_, self._hashes, self._buffered, now=now, upto=upto)
+        return Arguments(filter_, self._hashes, self._buffer, now=now, upto=upto)
 
     def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> Query:
         """One number: rows that match any of the filters."""
@@ -381,7 +389,7 @@ class Compiler:
     def _scans_buffer(self, shape: Shape, arguments: Arguments) -> bool:
         """Whether the tag buffer has rows for the tag whose index is scanned."""
         tag = shape.driving_tag()
-        return tag is not None and bool(self._buffered(arguments.hashes[tag]))
+        return tag is not None and bool(self._buffer.seqs_of(arguments.hashes[tag]))
 
     def _scans_for(self, shape: Shape, arguments: Arguments) -> tuple[list[IndexScan], Condition]:
         """`_scans`, in no order."""
