@@ -5,7 +5,9 @@ that is truncated: after every commit that deletes something, at most every two 
 truncate only while nobody reads or writes, so the queries of this process are held back meanwhile;
 another program that reads the file is waited for.
 
-Free pages go back to the file system when no commit was made for a while.
+When no commit was made for a moment, the tags of the newest rows are flushed and the WAL is brought
+into the file: reads then find tags in one index, and pages in the memory map. Under load the WAL is
+truncated whenever it has 48 MiB. Free pages go back to the file system after a longer while.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from relay.errors import StoreFault
 from relay.storage.sqlite.sql.filters import Query
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from concurrent.futures import Executor
     from pathlib import Path
 
@@ -30,10 +32,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_LARGE_BYTES: Final = 128 << 20
-"""A WAL of this size is checkpointed though nothing was deleted."""
-_HUGE_BYTES: Final = 1 << 30
-"""PASSIVE leaves what a reader still uses, and then the WAL goes on growing."""
+_LARGE_BYTES: Final = 48 << 20
+"""A WAL of this size is truncated though nothing was deleted: reads go through all of it."""
 _GATHER_S: Final = 0.5
 """From a deletion to the truncation: more deletions may follow at once."""
 _PAUSE_S: Final = 2.0
@@ -43,7 +43,10 @@ _MAX_RETRY_S: Final = 4.0
 _WARN_S: Final = 30.0
 _MAX_HOLD_S: Final = 1.0
 """How long the writer may be held at most."""
+_SETTLE_S: Final = 0.3
+"""Without a commit, until tags are flushed and the WAL is brought into the file."""
 _QUIET_S: Final = 1.0
+"""… until free pages are given back."""
 _BUSY_MS: Final = 50
 
 _BUSY_TIMEOUT: Final = Query(f"PRAGMA busy_timeout = {_BUSY_MS}", ())
@@ -60,24 +63,32 @@ class Checkpoints:
         connection: AsyncReader,
         readers: Sequence[AsyncReader],
         writing: Executor,
+        flush: Callable[[], bool],
         vacuum: Callable[[], int],
     ) -> None:
         """`readers`: those that must not read while the WAL is truncated, the slowest first.
 
-        `writing`: the writer's thread, where `vacuum` gives back some free pages and says how many.
+        `writing`: the writer's thread, where `flush` flushes some tags and says whether there were
+        any, and `vacuum` gives back some free pages and says how many.
         """
         self._wal = f"{store}-wal"
         self._connection = connection
         self._readers = readers
         self._writing = writing
+        self._flush = flush
         self._vacuum = vacuum
+        self._is_settled = True
         self._oldest: float | None = None
         self._newest = 0.0
+        self._erase_at = 0.0
+        self._retry_at = 0.0
         self._committed_at = 0.0
         self._may_have_free_pages = True
         self._has_shrunk = False
         self._retry_s = _FIRST_RETRY_S
-        self._closing = asyncio.Event()
+        self._is_closing = False
+        self._woken = asyncio.Event()
+        """Something is due earlier than the task waits for."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -93,59 +104,85 @@ class Checkpoints:
     def committed(self) -> None:
         """After each commit."""
         self._committed_at = monotonic()
-        if self._task is None and self._wal_bytes() > _LARGE_BYTES:
-            self._run(self._shorten())
+        self._is_settled = False
+        if self._task is None:
+            self._start()
+        elif self._wal_bytes() > _LARGE_BYTES:
+            self._woken.set()
 
     def erased(self) -> None:
         """After a commit that deleted or replaced something."""
         self._newest = monotonic()
         if self._oldest is None:
             self._oldest = self._newest
+            self._erase_at = self._newest + _GATHER_S
+            self._woken.set()
         self._may_have_free_pages = True
         if self._task is None:
-            self._run(self._erase())
+            self._start()
 
     async def close(self) -> None:
         """Finish the step that runs."""
-        self._closing.set()
+        self._is_closing = True
+        self._woken.set()
         if self._task is not None:
             await self._task
 
-    def _run(self, work: Coroutine[None, None, None]) -> None:
-        self._task = asyncio.create_task(work, name="checkpoints")
+    def _start(self) -> None:
+        self._task = asyncio.create_task(self._run(), name="checkpoints")
         self._task.add_done_callback(self._ended)
 
     def _ended(self, _: asyncio.Task[None]) -> None:
         self._task = None
 
-    async def _shorten(self) -> None:
-        try:
-            if self._wal_bytes() > _HUGE_BYTES:
-                await self._truncate()
+    async def _run(self) -> None:
+        wait = self._wait()
+        while wait is not None and not self._is_closing:
+            if wait > 0:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._woken.wait(), wait)
+                self._woken.clear()
             else:
-                await self._connection.rows(_PASSIVE)
-        except StoreFault as fault:
-            _log.warning("the WAL was not checkpointed: %s", fault)
+                try:
+                    await self._step()
+                except StoreFault as fault:
+                    _log.warning("the WAL was not checkpointed: %s", fault)
+                    self._retry_at = monotonic() + _MAX_RETRY_S
+            wait = self._wait()
+
+    def _wait(self) -> float | None:
+        """Seconds until the next step; None: nothing is left to do."""
+        due = []
         if self._oldest is not None:
-            await self._erase()
+            due.append(self._erase_at)
+        if not self._is_settled:
+            due.append(0.0 if self._is_large() else self._committed_at + _SETTLE_S)
+        elif self._may_have_free_pages:
+            due.append(self._committed_at + _QUIET_S)
+        return max(min(due), self._retry_at) - monotonic() if due else None
 
-    async def _erase(self) -> None:
-        wait: float | None = _GATHER_S
-        while wait is not None and not await self._was_closed_within(wait):
-            wait = await self._step()
+    def _is_large(self) -> bool:
+        return self._wal_bytes() > _LARGE_BYTES
 
-    async def _step(self) -> float | None:
-        """Seconds until the next one; None: nothing is left to do."""
-        try:
-            if self._oldest is not None:
-                return await self._erasing_step()
-            if not self._may_have_free_pages:
-                return None
-            wait = self._committed_at + _QUIET_S - monotonic()
-            return wait if wait > 0 else await self._give_back()
-        except StoreFault as fault:
-            _log.warning("the WAL was not checkpointed: %s", fault)
-            return _MAX_RETRY_S
+    async def _step(self) -> None:
+        if self._oldest is not None and monotonic() >= self._erase_at:
+            self._erase_at = monotonic() + await self._erasing_step()
+        elif self._is_large():
+            if not await self._truncate():
+                self._retry_at = monotonic() + _GATHER_S
+        elif not self._is_settled:
+            await self._settle()
+        else:
+            await self._give_back()
+
+    async def _settle(self) -> None:
+        committed_at = self._committed_at
+        loop = asyncio.get_running_loop()
+        while await loop.run_in_executor(self._writing, self._flush):
+            if self._committed_at != committed_at or self._is_closing:
+                return
+        await self._connection.rows(_PASSIVE)
+        self._is_settled = self._committed_at == committed_at
 
     async def _erasing_step(self) -> float:
         if await self._truncate():
@@ -157,20 +194,20 @@ class Checkpoints:
         self._retry_s = min(2 * self._retry_s, _MAX_RETRY_S)
         return self._retry_s
 
-    async def _give_back(self) -> float | None:
+    async def _give_back(self) -> None:
         """Some free pages, while no commits are made."""
         loop = asyncio.get_running_loop()
         if await loop.run_in_executor(self._writing, self._vacuum):
             self._has_shrunk = True
-            return 0
+            return
         self._may_have_free_pages = False
         if self._has_shrunk:  # the file gets shorter with the checkpoint
             self._has_shrunk = not await self._truncate()
-        return None
 
     async def _truncate(self) -> bool:
         """False: something was reading."""
-        await self._connection.rows(_PASSIVE)  # most of the work, while others read and write
+        for _ in range(2):  # most of the work, while others read and write
+            await self._connection.rows(_PASSIVE)
         async with AsyncExitStack() as held:
             for reader in self._readers:
                 await held.enter_async_context(reader.paused())
@@ -199,11 +236,6 @@ class Checkpoints:
         finally:
             release.set()
             await holding
-
-    async def _was_closed_within(self, seconds: float) -> bool:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._closing.wait(), seconds)
-        return self._closing.is_set()
 
     def _wal_bytes(self) -> int:
         try:

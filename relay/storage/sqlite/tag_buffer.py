@@ -74,6 +74,15 @@ class TagBuffer:
 
     # -- before the commit ----------------------------------------------------------------------
 
+    def start_flush(self) -> None:
+        """Flush the list that fills up, although it is not full."""
+        if self._filling and not self._flushing:
+            # In this order: a concurrent reader finds a row twice rather than not at all.
+            self._flushing_seqs = self._filling_seqs
+            self._filling_seqs = {}
+            self._flushing = sorted(self._filling)
+            self._filling = []
+
     def next_slice(self, new_rows: int) -> list[TagRow]:
         """To be inserted with a batch of so many tag rows; then call `slice_flushed`."""
         if self._flushed == len(self._flushing):
@@ -123,9 +132,5 @@ class TagBuffer:
                 seqs[row[0]] = [row[3]]
             else:
                 known.append(row[3])
-        if len(self._filling) >= self._list_rows and not self._flushing:
-            # In this order: a concurrent reader finds a row twice rather than not at all.
-            self._flushing_seqs = seqs
-            self._filling_seqs = {}
-            self._flushing = sorted(self._filling)
-            self._filling = []
+        if len(self._filling) >= self._list_rows:
+            self.start_flush()
