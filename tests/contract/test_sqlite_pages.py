@@ -1,0 +1,112 @@
+"""Pages of SqliteStore: rows in memory and rows of the file make the same answers."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.lifecycle.rows import Stored
+from relay.storage import PAGE_BYTES
+from relay.storage.sqlite import store as sqlite_store
+from relay.storage.sqlite.row_cache import RowCache
+from relay.storage.sqlite.store import SqliteStore
+from tests import cast
+from tests.contract.writing import (
+    TERMS,
+    asked,
+    change,
+    in_order,
+    read,
+    read_in_pages,
+    unsigned,
+    write,
+)
+from tests.harness.patience import ANSWER_S
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "rookery.db"
+
+
+@pytest.fixture
+async def store(path: Path) -> AsyncIterator[SqliteStore]:
+    opened = await SqliteStore.open(path, TERMS)
+    yield opened
+    await opened.close()
+
+
+async def in_pages(store: SqliteStore, size: int) -> list[bytes]:
+    return [raw for page in await read_in_pages(store, asked(kinds=[1]), size=size) for raw in page]
+
+
+async def test_a_page_mixes_rows_of_the_file_with_rows_in_memory(path: Path) -> None:
+    before = [unsigned(cast.alice, at=at) for at in range(0, 20, 2)]
+    store = await SqliteStore.open(path, TERMS)
+    await write(store, *before)
+    await store.close()
+    store = await SqliteStore.open(path, TERMS)
+    after = [unsigned(cast.alice, at=at) for at in range(1, 20, 2)]
+    await write(store, *after)
+    wanted = in_order(*before, *after)
+    assert await read(store, asked(kinds=[1])) == wanted
+    assert await read(store, asked(kinds=[1])) == wanted
+    assert await in_pages(store, 3) == wanted
+    await store.close()
+
+
+@pytest.mark.parametrize("kept", [0, 2_000, 1 << 25], ids=["no row", "few rows", "all rows"])
+async def test_large_rows_are_paged_whatever_the_cache_holds(
+    path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+) -> None:
+    monkeypatch.setattr(sqlite_store, "RowCache", lambda: RowCache(kept))
+    store = await SqliteStore.open(path, TERMS)
+    texts = ["x" * size for size in (10, PAGE_BYTES // 3, 60_000, PAGE_BYTES, 10, 50_000)] * 8
+    events = [unsigned(cast.alice, content=text, at=at) for at, text in enumerate(texts)]
+    await write(store, *events)
+    for _ in range(2):
+        assert await in_pages(store, 20) == in_order(*events)
+    await store.close()
+
+
+async def test_a_deleted_row_is_in_no_page_although_it_was_read(store: SqliteStore) -> None:
+    events = [unsigned(cast.alice, at=at) for at in range(10)]
+    fifth = (await write(store, *events))[4]
+    assert isinstance(fifth, Stored)
+    assert len(await read(store, asked(kinds=[1]))) == 10
+    await change(store, lambda plan: plan.removes.add(fifth.seq))
+    left = [event for event in events if event is not events[4]]
+    assert await read(store, asked(kinds=[1])) == in_order(*left)
+
+
+async def test_in_a_quiet_moment_tags_reach_their_table_and_the_log_the_file(
+    store: SqliteStore, path: Path
+) -> None:
+    events = [unsigned(cast.alice, tags=[["t", f"word{n}"]], at=n) for n in range(300)]
+    await write(store, *events)
+    async with asyncio.timeout(ANSWER_S):
+        while not is_settled(path):  # noqa: ASYNC110 -- another thread writes it
+            await asyncio.sleep(0.01)
+    for event in events[::50]:
+        assert await read(store, asked(tag_t=[event.tag("t")])) == [event.raw]
+    await store.close()
+    again = await SqliteStore.open(path, TERMS)
+    assert await read(again, asked(tag_t=["word7"])) == [events[7].raw]
+    await again.close()
+
+
+def is_settled(path: Path) -> bool:
+    """All tags are in the table, and a copy of the file alone has them."""
+    db = sqlite3.connect(f"file:{path}?immutable=1", uri=True)  # without the log
+    try:
+        tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
+        return "tags" in tables and db.execute("SELECT count(*) FROM tags").fetchone()[0] >= 300
+    finally:
+        db.close()
