@@ -28,6 +28,9 @@ _BATCH: Final = 250
 _PAUSE_RATIO: Final = 19
 """During writes it pauses so many times as long as it worked: 5 % of a core."""
 _MAX_PAUSE_S: Final = 1.0
+_GATHER_S: Final = 0.1
+"""From a commit until it is indexed, for others that follow: a transaction for each event of a slow
+stream costs as much as its commit."""
 _IDLE_S: Final = 1.0
 _TIMEOUT_S: Final = 2.0
 """How long a search waits for the index."""
@@ -101,6 +104,8 @@ class SearchIndexer:
                 return
             async with asyncio.timeout(_IDLE_S):
                 await self._store.committed_after(self._upto)
+            if not self._waiting_searches:
+                await self._pause(_GATHER_S)
         except TimeoutError:
             pass  # merge segments again, or notice a policy change
         except StoreFault as fault:

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import orjson
 import pytest
+from msgspec import structs
 
 from relay.access.visibility import Viewer, Visibility
 from relay.errors import Refused
@@ -342,7 +343,7 @@ def test_a_subscription_that_has_a_row_is_not_asked_again(
     ("filter_", "for_all"),
     [
         (asked(since=1), 2000),
-        (replace(asked(kinds=[1]), search="tea"), 512),
+        (structs.replace(asked(kinds=[1]), search="tea"), 512),
         (asked(tag_t=[f"{n}" for n in range(11_000)]), 100),
     ],
 )
