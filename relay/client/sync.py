@@ -149,7 +149,7 @@ def _of_group_records(filter_: Filter) -> Filter | None:
     wanted = frozenset(GROUP_RECORDS)
     if filter_.kinds is not None:
         wanted &= filter_.kinds
-    return replace(filter_, kinds=wanted) if wanted else None
+    return structs.replace(filter_, kinds=wanted) if wanted else None
 
 
 def _only_names(event: Event) -> bool:

@@ -65,8 +65,8 @@ _MAX_WEIGHT: Final = 256 << 20
 _DELIVERED_AT_ONCE: Final = 16
 """Rows delivered before the loop is asked whether another task is due."""
 _VERIFIED_HERE: Final = 2
-"""Up to so many events are verified on the loop: 25 us each, a trip to a thread and back takes twice
-as long."""
+"""Up to so many events are verified on the loop: 25 us each, and a trip to a thread and back takes
+twice as long."""
 _MIN_SPLIT: Final = 32
 """From so many events on, a batch is verified on two threads."""
 _MAX_PLUGIN_BATCH: Final = 256

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
-from msgspec import structs
 
 from relay.errors import Invalid, Unsupported
 from relay.nostr.filters import Filter, FilterTerms, as_json, filter_from
@@ -237,9 +236,7 @@ def test_a_d_that_ends_in_a_colon_is_a_prefix_for_app_records_only(
 
 @given(strategies.filters)
 def test_a_filter_that_was_written_reads_back_the_same(filter_: Filter) -> None:
-    again = filter_from(as_json(filter_), TERMS)
-    # The JSON has the values in another order.
-    assert structs.replace(again, first_tag_value=filter_.first_tag_value) == filter_
+    assert filter_from(as_json(filter_), TERMS) == filter_
 
 
 def dumb_matches(condition: dict[str, Any], event: Event) -> bool:
