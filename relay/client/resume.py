@@ -8,9 +8,11 @@ missed event.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from heapq import heappush, heappushpop
 from typing import TYPE_CHECKING, Final
+
+from msgspec import structs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -102,7 +104,7 @@ class ResumeState:
         return tuple(
             filter_
             if not self.is_live and filter_.limit != 0
-            else replace(
+            else structs.replace(
                 filter_,
                 since=max(
                     self._since - OVERLAP_S,

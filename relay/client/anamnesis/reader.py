@@ -4,8 +4,10 @@ Anamnesis."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
+
+from msgspec import structs
 
 from relay.client.anamnesis.matching import Question, text_ranks
 from relay.client.errors import ClientError, QueryClosed
@@ -303,7 +305,7 @@ class AnamnesisReader(MemoryClient):
         for query in queries:
             most = max(_MAX_RESULTS // len(queries), _MIN_RESULTS)
             try:
-                found += await self.read(replace(every, search=query, limit=most))
+                found += await self.read(structs.replace(every, search=query, limit=most))
             except QueryClosed as closed:
                 if not question.is_loose:
                     raise

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from msgspec import structs
 
 from relay.client.memory import MemoryClient
 from relay.client.responses import filters_of
@@ -145,7 +146,7 @@ class TranscriptsReader(MemoryClient):
     async def follow(self, session: str) -> AsyncIterator[Note]:
         """The notes of a session in order, then new ones as they arrive."""
         wanted: dict[str, object] = {"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]}
-        sealed = replace(self._envelopes.wanted, limit=0)
+        sealed = structs.replace(self._envelopes.wanted, limit=0)
         async with self._client.subscribe({**wanted, "limit": 0}, sealed) as events:
             seen = set()
             for note in await self.messages(session):
