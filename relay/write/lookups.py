@@ -3,7 +3,7 @@
 Invariants: everything is read before the first event of the batch is judged. Each event
 contributes its own lookups, so only the groups as of the start of the batch are needed, and who may
 get a right in them by an earlier event of the batch. What only an author with a right may cause is
-not looked up for others: what an event can make the writer read is in docs/reliability.md.
+not looked up for others: what an event can make the writer read is in docs/security.md.
 """
 
 from __future__ import annotations

@@ -187,3 +187,51 @@ def test_nothing_is_looked_up_for_who_must_log_in_first(kind: int) -> None:
     assert looked_up(policy, asks) == looked_up(policy)
     imported = candidate(policy, alice, kind, *tags, origin=Origin.IMPORT)
     assert looked_up(policy, imported).ids
+
+
+def everything_named(group: str) -> list[list[str]]:
+    """4,990 tags: more than `max_event_tags` leaves no event."""
+    tags = [["parent", f"g{n}"] for n in range(5)] if group == "nowhere" else []
+    names = ("e", "E", "a", "A", "p", "code", "q", "previous", "d", "hk")
+    for n in range(498):
+        hex_ = f"{n:064x}"
+        address = f"30078:{hex_}:{n}"
+        tags += [[name, address if name in "aA" else hex_] for name in names]
+    return tags
+
+
+WHOLE_ROWS = [
+    (1, "", 1),
+    (9, "square", 1),
+    (9, "den", 1),
+    (5, "", 17),
+    (5, "square", 1),
+    (7, "", 17),
+    (1059, "", 1),
+    *((kind, "square", 1) for kind in (9000, 9001, 9002, 9005, 9008, 9009, 9010)),
+    (9007, "nowhere", 8),
+    (9021, "square", 8),
+    (9022, "square", 8),
+    (28934, "", 2),
+    (28936, "", 2),
+    (62, "", 4),
+    (30078, "", 2),
+    (30078, "square", 2),
+    (39000, "", 2),
+]
+"""Kind, group, and how many rows an event of a stranger may make the store read: ids and slots."""
+
+
+@pytest.mark.parametrize(("kind", "group", "most"), WHOLE_ROWS)
+def test_the_largest_event_of_a_stranger_makes_the_store_read_few_rows(
+    policy: PolicySet, kind: int, group: str, most: int
+) -> None:
+    tags = [["relay", "ALL_RELAYS"]] if kind == 62 else everything_named(group)
+    looked = looked_up(policy, candidate(policy, carol, kind, *tags, group=group))
+    assert len(looked.ids) + len(looked.slots) <= most
+    assert all(own.pubkey == carol.pubkey for own in looked.own_rows), "of others"
+    assert len(looked.id_prefixes) <= 64
+    assert not looked.named, "chains are followed for owners and agents"
+    assert not looked.groups_with_content
+    sought = len(looked.tombstones) + len(looked.own_rows) + len(looked.named_near)
+    assert sought <= 5000
