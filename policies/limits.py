@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from policies.conditions import MATCH_KEYS
 from policies.patterns import patterns_from
 from policies.rules.content import Content
-from relay.access.quotas import Per, Quota, Rate, UsageLimit
+from relay.access.quotas import Per, Quota, Rate, Unit, UsageLimit
 from relay.nostr import kinds
 from relay.nostr.kinds import KindSet
 from relay.toml.fields import Table
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from policies.conditions import Condition
 
 _QUOTAS_ARE_PER: Final = (Per.AUTHOR, Per.GROUP, Per.ADDRESS, Per.RECIPIENT)
+_DAY_S: Final = 86_400
 _WRAPS: Final = KindSet.of(kinds.GIFT_WRAP)
 _NEVER_COUNTED: Final = sorted(
     {kinds.DELETION, kinds.VANISH, *kinds.GROUP_RECORDS, *kinds.GROUP_STATE}
@@ -87,13 +88,18 @@ def _quota(rule: Table, name: str, match: Condition) -> Quota | None:
                 f" usage is not counted per {per.value}",
             )
         return None
-    name = _name_of(rule, name)
     if per is Per.ADDRESS:
-        return Quota(per, events, size, _counted(match.kinds), name=name)
+        key = _name_of(rule, name)
+        allowances = [
+            Rate(f"{unit.value} of {key}", per, most, max(most, 1), _DAY_S, unit)
+            for unit, most in ((Unit.EVENTS, events), (Unit.BYTES, size))
+            if most is not None
+        ]
+        return Quota(per, events, size, _counted(match.kinds), allowances=tuple(allowances))
     _refuse_uncounted_keys(rule)
     if per is Per.RECIPIENT and (match.kinds != _WRAPS or match.h is not None):
         table.wrong("per", "a quota per recipient is about gift wraps: match = { kinds = [1059] }")
-    return Quota(per, events, size, _counted(match.kinds), match.h, name)
+    return Quota(per, events, size, _counted(match.kinds), match.h)
 
 
 def _name_of(rule: Table, name: str) -> str:

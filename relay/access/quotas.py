@@ -22,7 +22,7 @@ from relay.nostr.event import Event, is_hex64
 from relay.verdict import Reject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
     from relay.nostr.kinds import KindSet
 
@@ -236,6 +236,13 @@ class Per(Enum):
     """Of a gift wrap; quotas only."""
 
 
+class Unit(Enum):
+    """What a token stands for."""
+
+    EVENTS = "events"
+    BYTES = "bytes"
+
+
 @dataclass(frozen=True, slots=True)
 class Rate:
     """`rate` of a rule: a token bucket of `burst` tokens, refilled with `refill` a minute."""
@@ -247,6 +254,11 @@ class Rate:
     refill: int
     """Tokens for every `period_s`."""
     period_s: int = 60
+    counts: Unit = Unit.EVENTS
+
+    def cost_of(self, event: Event) -> int:
+        """Tokens that the event takes."""
+        return 1 if self.counts is Unit.EVENTS else len(event.raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,24 +273,12 @@ class Quota:
     kinds: KindSet | None = None
     h: bool | frozenset[str] | None = None
     """Which rows count, as in a match."""
-    name: str = ""
-    """As `Rate.name`."""
+    allowances: tuple[Rate, ...] = ()
+    """Per address: a bucket for the events and one for the bytes of a day. No address is stored, so
+    nothing is known of it after a restart."""
 
     def counts(self, kind: int) -> bool:
         return self.kinds is None or kind in self.kinds
-
-    @property
-    def allowances(self) -> Iterator[tuple[Rate, Callable[[Event], int]]]:
-        """Per address: a bucket for the events and one for the bytes of a day, with what an event
-        costs. No address is stored, so nothing is known of it after a restart."""
-        if self.per is not Per.ADDRESS:
-            return
-        for unit, most, cost in (
-            ("events", self.events, lambda _: 1),
-            ("bytes", self.bytes, lambda event: len(event.raw)),
-        ):
-            if most is not None:
-                yield Rate(f"{unit} of {self.name}", self.per, most, most, _DAY_S), cost
 
     def accounts_of(self, event: Event, group: str | None) -> Sequence[Account]:
         """The accounts that the event adds to in this group."""
@@ -337,7 +337,6 @@ class UsageLimit:
         return None if text is None else Reject(Prefix.RATE_LIMITED, self.reject or text, self.rule)
 
 
-_DAY_S: Final = 86_400
 _MAX_BUCKETS: Final = 50_000
 """Some 15 MB when all are in use."""
 
@@ -463,8 +462,8 @@ def check_usage_limits(
         address = counted.bucket(Per.ADDRESS)
         if address is None:
             continue
-        for allowance, cost_of in quota.allowances:
-            cost = cost_of(counted.event)
+        for allowance in quota.allowances:
+            cost = allowance.cost_of(counted.event)
             if buckets.wait_s(allowance, address, now, cost) > 0:
                 return limit.too_much_today()
             tokens.append((allowance, address, cost))

@@ -424,6 +424,12 @@ async def test_a_quota_per_address_is_of_a_day() -> None:
         assert await answer_to(here, big, address) == STORED
 
 
+async def test_a_quota_of_nothing_per_address_takes_nothing() -> None:
+    over = (False, "rate-limited: full: at most 0 events a day from one address")
+    async with home(full("address", "events = 0")) as here:
+        assert await answer_to(here, here.made(alice, 1), "192.0.2.1") == over
+
+
 def wrap(here: Home, *recipients: SecretKey) -> Event:
     """By a key of its own, as all are."""
     by = cast.person(f"wrap {here.now}")
