@@ -5,7 +5,8 @@ RookeryError
 │   ├── Invalid        … malformed
 │   ├── Unsupported    … a part of the protocol that this relay does not support
 │   ├── TooManyRecords … a negentropy set is too large
-│   └── TooWide        … a search would examine too much
+│   ├── TooWide        … a search would examine too much
+│   └── TooSlow        … a query would keep others waiting
 ├── ConfigFaults       settings or policies with faults, each with file and line
 ├── StoreFault         the store failed
 │   └── StoreVersion   the store was written by an incompatible version
@@ -79,6 +80,15 @@ class TooWide(Refused):
 
     def __init__(self) -> None:
         super().__init__(Prefix.ERROR, "this search is too broad: add words, kinds or authors")
+
+
+class TooSlow(Refused):
+    """One page of a query took too long."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            Prefix.ERROR, "this query takes too long: add ids, authors, kinds, tags or times"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ _REPOST: Final = Reject(Prefix.BLOCKED, "the reposted event is protected", "repo
 _IMPORTED_REQUEST: Final = Reject(
     Prefix.RESTRICTED, "kind: a request to join or leave is not imported", "relay membership"
 )
+_TWO_D: Final = Reject(Prefix.INVALID, "tags: more than one d", "one d")
 _NO_CLAIM: Final = Reject(Prefix.INVALID, "missing tag claim", "relay membership")
 
 
@@ -55,6 +56,11 @@ def _wrap(event: Event, origin: Origin) -> Reject | None:
 
 def _key_share(event: Event, origin: Origin) -> Reject | None:
     return _KEY_SHARE  # D-35
+
+
+def _app_data(event: Event, origin: Origin) -> Reject | None:
+    """Rules look at the first `d`, filters find any: a second one would get past the rules."""
+    return _TWO_D if sum([tag[:1] == ["d"] for tag in event.tags]) > 1 else None
 
 
 def _joining(event: Event, origin: Origin) -> Reject | None:
@@ -93,6 +99,8 @@ FORMS: Final[Mapping[int, Callable[[Event, Origin], Reject | None]]] = {
     kinds.KEY_SHARE: _key_share,
     kinds.RELAY_JOIN: _joining,
     kinds.RELAY_LEAVE: _leaving,
+    kinds.APP_DATA: _app_data,
+    kinds.APP_RECORD: _app_data,
     kinds.REPOST: _repost,
     kinds.GENERIC_REPOST: _repost,
 }

@@ -35,6 +35,7 @@ _GROUP_STATE: Final = frozenset(kinds.GROUP_STATE)
 _GROUP_LISTS: Final = _GROUP_STATE - {kinds.GROUP_METADATA, kinds.GROUP_ROLES}
 """What members alone read of a private group."""
 _NO_KINDS: Final[frozenset[int]] = frozenset()
+_KNOWN: Final = frozenset({Who.KNOWN, Who.OWNER, Who.AGENT, Who.MEMBER})
 _AGENT_ALONE: Final = frozenset({Who.AGENT})
 _NO_TARGETS: Final[frozenset[Target]] = frozenset()
 _CACHED_KINDS: Final = 256
@@ -92,6 +93,11 @@ class Visibility:
         default_factory=dict, init=False, compare=False, repr=False
     )
     """The rules that may cover all rows of a kind."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a key of the viewer is an owner's, an agent's, a member's or allowed here."""
+        return not self.global_words.isdisjoint(_KNOWN)
 
     def may_read(
         self, row: Row, filter_: Filter | None, readable_targets: Set[Target] = _NO_TARGETS

@@ -29,6 +29,7 @@ from relay.read.negentropy import Negentropy
 from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
 from relay.read.search_indexer import SearchIndexer
+from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
 from relay.state import RelayState, rebuilt_groups
 from relay.storage.sqlite.fts import FtsMatcher
@@ -79,6 +80,7 @@ class Services:
     negentropy: Negentropy
     flush_queue: FlushQueue
     receipts: Receipts
+    used_calls: UsedAuthorizations
 
     @property
     def relay_pubkey(self) -> str:
@@ -111,7 +113,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         folder / "rookery.db", terms, synchronous=config.storage.synchronous.value
     )
     matcher = FtsMatcher()
-    verifiers, comparers = ThreadPoolExecutor(2, "verify"), ThreadPoolExecutor(1, "negentropy")
+    verifiers, comparers = ThreadPoolExecutor(2, "verify"), ThreadPoolExecutor(2, "negentropy")
     try:
         groups = await rebuilt_groups(store, relay_key.pubkey)
         groups = await signed_again(
@@ -153,6 +155,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             "Age of the oldest deletion whose bytes may still be in a file.",
             store.unerased_s,
         )
+        used_calls = UsedAuthorizations(unix_now(), folder / "used_calls.json")
         flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.frames_out)
         async with plugins, ingest:
             yield Services(
@@ -177,7 +180,8 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
                 queries=queries,
                 negentropy=negentropy,
                 flush_queue=flush_queue,
-                receipts=Receipts(state, store, relay_key, unix_now),
+                receipts=Receipts(state, store, relay_key, unix_now, used_calls),
+                used_calls=used_calls,
             )
     finally:
         verifiers.shutdown()

@@ -34,6 +34,23 @@ _EVENT_START: Final = '["EVENT","'
 _CLOSE_S: Final = 1.0
 
 
+async def _refuse_redirect(
+    _session: aiohttp.ClientSession,
+    _context: object,
+    params: aiohttp.TraceRequestRedirectParams,
+) -> None:
+    place = params.response.headers.get("Location", "")
+    raise aiohttp.ClientError(f"the answer is a redirect to {place[:200]!r}; use that URL")
+
+
+def http_session() -> aiohttp.ClientSession:
+    """A session that follows no redirect, of a WebSocket handshake neither: a signed request is
+    for one URL, and its answer must come from there."""
+    trace = aiohttp.TraceConfig()
+    trace.on_request_redirect.append(_refuse_redirect)
+    return aiohttp.ClientSession(trace_configs=[trace])
+
+
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """Timeouts and retry intervals of a client, in seconds."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 import orjson
 
+from relay.client.connection import http_session
 from relay.client.errors import ClientError, Unreachable
 from relay.errors import Invalid
 from relay.nostr.erasure import erasure_in
@@ -42,7 +43,7 @@ async def receipt_of(
     if not isinstance(relay_key, str) or not is_hex64(relay_key):
         raise NoReceipt(f"{url} names no key of its own, and gives no receipts")
     until = time.monotonic() + deadline_s
-    async with aiohttp.ClientSession() as session:
+    async with http_session() as session:
         while True:
             status, body = await _ask(session, client, request, key)
             if status == 200:

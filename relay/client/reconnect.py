@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 import orjson
 
-from relay.client.connection import Connection
+from relay.client.connection import Connection, http_session
 from relay.client.errors import ClientClosed, NotARelay, Unanswered, Unreachable
 from relay.errors import UserError
 from relay.nostr.nip42 import relay_address
@@ -168,7 +168,7 @@ class Reconnector:
         if self._session is not None:
             raise ClientClosed("a client can be used once; create another")
         self._connected = asyncio.get_running_loop().create_future()
-        self._session = aiohttp.ClientSession()
+        self._session = http_session()
 
     def _start(self, socket: aiohttp.ClientWebSocketResponse | None) -> None:
         self._task = asyncio.create_task(self._run(socket))

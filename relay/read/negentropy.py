@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from relay.errors import Prefix, Refused, StoreFault, TooManyRecords
@@ -36,6 +37,8 @@ _MAX_SNAPSHOTS: Final = 4
 """Of `neg_records` each: the memory of all connections together."""
 _MAX_QUEUED: Final = 64
 """Queued messages of all connections."""
+_FOR_KNOWN: Final = 4
+"""A quarter of the snapshots and of the queue is for known keys alone."""
 _MAX_RETRIES: Final = 4
 """Snapshots that are taken again because read rights changed during the read."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
@@ -98,13 +101,16 @@ class Negentropy:
         workers: Executor,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
     ) -> None:
-        """`workers`: one thread is enough."""
+        """`workers`: two threads are enough, of which unknown keys occupy one."""
         self._store = store
         self._state = state
         self._clock = clock
         self._workers = workers
         self._held = 0
         self._queued = 0
+        self._one_read = asyncio.Semaphore(1)
+        self._one_reply = asyncio.Semaphore(1)
+        """Of unknown keys one snapshot is read and one message compared at a time."""
         self.limits = limits
         self.idle_timeout_s = idle_timeout_s
 
@@ -113,9 +119,12 @@ class Negentropy:
         """Records in all snapshots, including those reserved for snapshots that are being read."""
         return self._held
 
-    @property
-    def is_busy(self) -> bool:
-        return self._queued >= _MAX_QUEUED
+    def is_known(self, reader: Reader) -> bool:
+        return self._state.visibility(reader.viewer).is_known
+
+    def is_busy(self, reader: Reader) -> bool:
+        left = 0 if self.is_known(reader) else _MAX_QUEUED // _FOR_KNOWN
+        return self._queued >= _MAX_QUEUED - left
 
     async def snapshot(self, reader: Reader, filter_: Filter) -> Snapshot:
         """The records that match and that `reader` may read; held in memory until `release`.
@@ -128,7 +137,8 @@ class Negentropy:
             refusal = visibility.gate((filter_,))
             if refusal is not None:
                 raise refusal.refused()
-            items = await self._items(filter_, visibility)
+            async with nullcontext() if visibility.is_known else self._one_read:
+                items = await self._items(filter_, visibility)
             if self._state.visibility(reader.viewer).covers(visibility):
                 return Snapshot(items, visibility)
             self._held -= len(items)
@@ -136,7 +146,8 @@ class Negentropy:
 
     async def _items(self, filter_: Filter, visibility: Visibility) -> Items:
         most = self.limits.neg_records
-        left = _MAX_SNAPSHOTS * most - self._held
+        in_all = _MAX_SNAPSHOTS * most
+        left = in_all - self._held - (0 if visibility.is_known else in_all // _FOR_KNOWN)
         at_most = min(most, left)
         if at_most <= 0:
             raise _busy()
@@ -166,10 +177,11 @@ class Negentropy:
         """Whether the reader still has all rights that the snapshot was taken with."""
         return self._state.visibility(reader.viewer).covers(snapshot.visibility)
 
-    async def reply(self, message: bytes, items: Items) -> bytes:
+    async def reply(self, message: bytes, snapshot: Snapshot) -> bytes:
         """Raises Invalid for a malformed message."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._workers, reply_to, message, items)
+        async with nullcontext() if snapshot.visibility.is_known else self._one_reply:
+            return await loop.run_in_executor(self._workers, reply_to, message, snapshot.items)
 
     def count_queued(self) -> None:
         self._queued += 1
@@ -226,7 +238,7 @@ class NegentropyQueue:
             self._enqueue(exchange, payload)
 
     def _enqueue(self, exchange: _Exchange, payload: bytes) -> None:
-        if self._negentropy.is_busy:
+        if self._negentropy.is_busy(self._peer.reader):
             self._refuse(exchange, _busy())
             return
         self._negentropy.count_queued()
@@ -260,7 +272,7 @@ class NegentropyQueue:
                 negentropy.release(snapshot)
                 return
             exchange.snapshot = snapshot
-        reply = await negentropy.reply(payload, snapshot.items)
+        reply = await negentropy.reply(payload, snapshot)
         if not self._is_open(exchange):
             return
         # Checked when it is sent: the reader may have been removed during the work (N29-94).

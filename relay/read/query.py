@@ -10,6 +10,7 @@ import asyncio
 import heapq
 import logging
 from collections import deque
+from contextlib import nullcontext
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -19,6 +20,7 @@ from relay.read.fanout import Subscription
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from relay.access.visibility import Viewer, Visibility
     from relay.nostr.event import Event
@@ -179,6 +181,8 @@ class QueryRunner:
         self._state = state
         self._fanout = fanout
         self._index = index
+        self._one_search = asyncio.Semaphore(1)
+        """Searches of unknown keys wait here: a known one waits for at most one of them."""
         self._invites = invites
         self._limits = limits
         self._clock = clock
@@ -363,13 +367,14 @@ class QueryRunner:
         Raises Refused when the index is not up to date.
         """
         await self._wait_for_index(upto)
-        seqs = await self._store.search(
-            filter_,
-            self._state.visibility(peer.reader.viewer),
-            limit=self._limit_of(filter_),
-            upto=upto,
-            now=self._clock(),
-        )
+        async with self._turn(self._state.visibility(peer.reader.viewer)):
+            seqs = await self._store.search(
+                filter_,
+                self._state.visibility(peer.reader.viewer),
+                limit=self._limit_of(filter_),
+                upto=upto,
+                now=self._clock(),
+            )
         left = [seq for seq in seqs if seq not in sent]
         sent.update(left)
         retries = 0
@@ -385,6 +390,10 @@ class QueryRunner:
             retries += 1
             if retries > _MAX_RETRIES:
                 raise StoreFault(_RIGHTS_CHANGED)
+
+    def _turn(self, visibility: Visibility) -> AbstractAsyncContextManager[None]:
+        """For one search."""
+        return nullcontext() if visibility.is_known else self._one_search
 
     async def _wait_for_index(self, upto: int) -> None:
         if self._index is None or not await self._index.reached(upto):
@@ -441,7 +450,9 @@ class QueryRunner:
             try:
                 if any(filter_.search is not None for filter_ in filters):
                     await self._wait_for_index(self._store.committed())
-                number = await self._store.count(filters, visibility, now=self._clock())
+                is_search = any(filter_.search is not None for filter_ in filters)
+                async with self._turn(visibility) if is_search else nullcontext():
+                    number = await self._store.count(filters, visibility, now=self._clock())
                 registers = await self._registers(filters, visibility)
             except StoreFault as fault:
                 _log.error("a COUNT failed: %s", fault)

@@ -9,12 +9,11 @@ import logging
 import ssl
 from typing import TYPE_CHECKING, Final
 
-from aiohttp import hdrs, web
+from aiohttp import hdrs, web, web_response
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from relay.access.quotas import subnet_of
-from relay.config import LOOPBACK
 from relay.errors import UserError
 from relay.nostr.nip42 import RelayAddress, relay_address
 from relay.nostr.nip98 import HttpRequest
@@ -26,7 +25,7 @@ from relay.server.slots import TRIAL_S, Full, Slots
 from relay.turns import Turns
 
 if TYPE_CHECKING:
-    from ipaddress import IPv4Address, IPv6Address
+    from collections.abc import Collection
     from pathlib import Path
 
     from relay.access.management import Blocklist
@@ -74,11 +73,14 @@ class Server:
             services.invitations,
             clock=services.clock,
             rights_changed=self.rights_changed,
+            used=services.used_calls,
         )
         url = services.config.relay.url
         self._path = (
             "/" + (relay_address(url) or RelayAddress("", None, "")).path.strip("/") if url else "/"
         )
+        # aiohttp names its version and Python's in every answer.
+        web_response.SERVER_SOFTWARE = "rookery"  # type: ignore[attr-defined]
         app = web.Application(client_max_size=services.config.limits.max_message_length)
         # Clients add a slash to a URL, or take it away.
         for path in dict.fromkeys((self._path, self._path.rstrip("/") + "/")):
@@ -103,6 +105,10 @@ class Server:
         self.port = 0
         self.addresses: frozenset[RelayAddress] = frozenset()
         """Set once it listens."""
+
+    @property
+    def connections(self) -> Collection[Connection]:
+        return self._connections.keys()
 
     @property
     def url(self) -> str:
@@ -256,12 +262,12 @@ class Server:
 
     async def _websocket(self, request: web.Request) -> web.StreamResponse:
         services, config = self._services, self._config
-        address = http.client_address(request, config.server.trusted_proxies)
         if not self._may_connect(request, services.state.blocked):
             services.metrics.connection_refused()
             return web.Response(status=403, text="your address is blocked")
         counted = http.counted_address(request, config.server.trusted_proxies)
-        name, is_limited = subnet_of(counted), not http.is_within(counted, LOOPBACK)
+        name = subnet_of(counted)
+        is_limited = not http.is_local(request, config.server.trusted_proxies)
         match self._slots.make_room(name, is_limited=is_limited):
             case None:
                 pass
@@ -286,8 +292,8 @@ class Server:
             socket,
             self._addresses_for(request),
             self._turns,
-            address=address,
-            trusted=self._is_trusted(address),
+            address=counted,
+            trusted=self._is_trusted(request),
         )
         self._connections[connection] = request
         if self._slots.add(connection, name, is_limited=is_limited):
@@ -313,18 +319,26 @@ class Server:
     def _may_connect(self, request: web.Request, blocked: Blocklist) -> bool:
         return http.may_connect(request, self._config.server.trusted_proxies, blocked)
 
-    def _is_trusted(self, address: IPv4Address | IPv6Address | None) -> bool:
-        return http.is_within(address, self._services.state.policy.trusted_readers)
+    def _is_trusted(self, request: web.Request) -> bool:
+        """Not for a page in a browser that runs where trusted programs do."""
+        address = http.client_address(request, self._config.server.trusted_proxies)
+        readers = self._services.state.policy.trusted_readers
+        return http.is_within(address, readers) and not http.is_of_page(
+            request, self._addresses_for(request)
+        )
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
 
-    async def _readyz(self, _: web.Request) -> web.Response:
+    async def _readyz(self, request: web.Request) -> web.Response:
+        """What is wrong is told to `metrics_from` only: it names files and rules."""
         problems = dict(self._services.readiness.problems)
         writable = await self._is_writable()
         if not writable:
             problems["store"] = "cannot write: is the disk full?"
         lines = [f"{name}: {text}" for name, text in problems.items()] or ["ok"]
+        if not self._may_see_metrics(request):
+            lines = ["ok" if writable else "not ready"]
         return web.Response(text="\n".join(lines) + "\n", status=200 if writable else 503)
 
     async def _is_writable(self) -> bool:
@@ -338,18 +352,20 @@ class Server:
 
     def rights_changed(self) -> None:
         """Policies or NIP-86 state changed: check every connection again (N42-16)."""
-        state, proxies = self._services.state, self._config.server.trusted_proxies
+        state = self._services.state
         for connection, request in self._connections.items():
-            address = http.client_address(request, proxies)
-            connection.trust(trusted=self._is_trusted(address))
+            connection.trust(trusted=self._is_trusted(request))
             if not self._may_connect(request, state.blocked):
                 connection.close_blocked()
             elif not connection.authenticated.isdisjoint(state.actors.banned):
                 connection.close_subscriptions()
 
-    async def _metrics(self, request: web.Request) -> web.Response:
+    def _may_see_metrics(self, request: web.Request) -> bool:
         address = http.client_address(request, self._config.server.trusted_proxies)
-        if not http.is_within(address, self._config.server.metrics_from):
+        return http.is_within(address, self._config.server.metrics_from)
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        if not self._may_see_metrics(request):
             return web.Response(status=403, text="not allowed by [server] metrics_from\n")
         metrics = self._services.metrics
         metrics.subscriptions(self._services.queries.open_subscriptions)

@@ -11,9 +11,11 @@ import orjson
 from relay import __version__
 from relay.access.management import ListName
 from relay.access.visibility import ANONYMOUS
+from relay.config import LOOPBACK
 from relay.groups.actions import MAX_ID_CHARS
 from relay.nostr.filters import Filter, as_json
 from relay.nostr.kinds import GROUP_METADATA, KindSet
+from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 
     from relay.access.management import Blocklist, Management
     from relay.config import Config
+    from relay.nostr.nip42 import RelayAddress
     from relay.state import RelayState
     from relay.storage import Features
 
@@ -149,11 +152,13 @@ def client_address(
 ) -> IPv4Address | IPv6Address | None:
     """The client's address behind trusted proxies. None: unknown, so no list trusts it."""
     peer = _address(request.remote or "")
-    forwarded = [name for name in _FORWARDED if name in request.headers]
-    if not forwarded:
-        return peer
-    if peer is None or not is_within(peer, trusted_proxies):
+    is_forwarded = any(name in request.headers for name in _FORWARDED)
+    # A proxy that names no client must not lend it its own address, which may be loopback; one
+    # that is not trusted neither: it may run on this machine.
+    if is_within(peer, trusted_proxies) is not is_forwarded:
         return None
+    if not is_forwarded:
+        return peer
     # Each proxy appends: the rightmost address that is no trusted proxy is the client's. A proxy
     # may append a header line of its own, so all lines are read in order.
     lines = ",".join(request.headers.getall("X-Forwarded-For", []))
@@ -170,8 +175,32 @@ def client_address(
 def counted_address(
     request: web.Request, trusted_proxies: Sequence[IPv4Network | IPv6Network]
 ) -> IPv4Address | IPv6Address | None:
-    """By which connections are counted: the client's, else the peer's; no header escapes that."""
+    """By which connections, rates and tried codes are counted: the client's, else the peer's; no
+    header escapes that."""
     return client_address(request, trusted_proxies) or _address(request.remote or "")
+
+
+def is_local(request: web.Request, trusted_proxies: Sequence[IPv4Network | IPv6Network]) -> bool:
+    """Whether the client is on this machine, or behind a proxy there that is not configured."""
+    peer = _address(request.remote or "")
+    return is_within(counted_address(request, trusted_proxies), LOOPBACK) and not is_within(
+        peer, trusted_proxies
+    )
+
+
+def is_of_page(request: web.Request, here: Iterable[RelayAddress]) -> bool:
+    """Whether a browser connects for a page of another origin than this relay's own.
+
+    Browsers send `Origin`, programs do not. The `Host` header says nothing: a page may have a name
+    that leads here.
+    """
+    origin = request.headers.get("Origin")
+    if origin is None:
+        return False
+    asking = relay_address(origin)
+    return asking is None or (asking.host, asking.port) not in {
+        (address.host, address.port) for address in here
+    }
 
 
 def may_connect(

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 import orjson
 
 from relay.access.management import (
@@ -25,7 +27,7 @@ from relay.access.management import (
 )
 from relay.access.membership import claim_id, claims_of
 from relay.access.visibility import Viewer
-from relay.errors import Invalid, Prefix, Refused, StoreFault
+from relay.errors import Invalid, Prefix, Refused, StoreFault, UserError
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64
 from relay.nostr.filters import Filter
@@ -34,6 +36,7 @@ from relay.write.commands import ManagementChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from relay.access.management import Blocklist, ListChange
     from relay.access.membership import Claim
@@ -75,21 +78,57 @@ def refusal(status: int, text: str) -> Reply:
 
 
 class UsedAuthorizations:
-    """NIP-98 events that were used, until they expire: each is good for one call (N98-08)."""
+    """NIP-98 events that were used, until they expire: each is good for one call (N98-08).
 
-    def __init__(self) -> None:
+    Across restarts too: what is dated before the start is refused, and ids of what is dated at its
+    use or later, by a clock that is ahead, are in a file, at most those of two minutes.
+    """
+
+    def __init__(self, started: int, path: Path | None = None) -> None:
+        """`started`: Unix seconds. `path`: of the file; None: in memory only. Raises UserError."""
+        self._started = started
+        self._path = path
+        self._writing = asyncio.Lock()
         self._until: dict[str, int] = {}
         """id → last second at which it would be valid."""
+        if path is not None and path.exists():
+            try:
+                self._until = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
+            except (OSError, msgspec.DecodeError) as error:
+                raise UserError(f"{path} cannot be read: {error}; remove it") from error
 
-    def was_used(self, event: Event, now: int) -> bool:
-        """Marks the event as used. Raises Refused when too many are remembered."""
+    async def was_used(self, event: Event, now: int) -> bool:
+        """Marks the event as used, on disk before this returns.
+
+        Raises Invalid for one of before the start, Refused when too many are remembered or they
+        cannot be written.
+        """
+        if event.created_at < self._started:
+            raise Invalid("created_at: is before the start of this relay, sign again")
         self._until = {key: until for key, until in self._until.items() if until >= now}
         if event.id in self._until:
             return True
         if len(self._until) >= _MAX_CALLS:
             raise Refused(Prefix.RATE_LIMITED, "too many calls, wait a minute")
         self._until[event.id] = event.created_at + WINDOW_S
+        if self._path is not None and event.created_at >= now:
+            try:
+                async with self._writing:
+                    await asyncio.to_thread(_write, self._path, orjson.dumps(self._until))
+            except OSError as error:
+                raise Refused(Prefix.ERROR, _STORE_DOWN) from error
         return False
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Replace the file, whole or not at all. Raises OSError."""
+    part = path.with_suffix(".part")
+    file = os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(file, "wb") as opened:
+        opened.write(data)
+        opened.flush()
+        os.fsync(file)
+    part.replace(path)
 
 
 class Calls:
@@ -104,6 +143,7 @@ class Calls:
         *,
         clock: Callable[[], int],
         rights_changed: Callable[[], None],
+        used: UsedAuthorizations,
     ) -> None:
         """`rights_changed` is called after the commit of a call, before live delivery of the events
         in the same batch."""
@@ -113,7 +153,7 @@ class Calls:
         self._invitations = invitations
         self._clock = clock
         self._rights_changed = rights_changed
-        self._used = UsedAuthorizations()
+        self._used = used
 
     async def reply(
         self,
@@ -129,7 +169,7 @@ class Calls:
             signed = authorization(header, request, here, now)
             if not self._may_call(signed.pubkey):
                 return refusal(403, "restricted: only owners of this relay may call")
-            if self._used.was_used(signed, now):
+            if await self._used.was_used(signed, now):
                 return refusal(401, "invalid: this authorization was already used")
         except Invalid as refused:
             return refusal(401, str(refused))

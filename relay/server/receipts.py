@@ -14,7 +14,7 @@ from relay.errors import Invalid, Refused, StoreFault
 from relay.nostr.erasure import receipt
 from relay.nostr.event import is_hex64
 from relay.nostr.nip98 import authorization
-from relay.server.nip86 import Reply, UsedAuthorizations, refusal
+from relay.server.nip86 import Reply, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from relay.nostr.nip42 import RelayAddress
     from relay.nostr.nip98 import HttpRequest
+    from relay.server.nip86 import UsedAuthorizations
     from relay.state import RelayState
     from relay.storage import Inspector
 
@@ -37,12 +38,13 @@ class Receipts:
         store: Inspector,
         relay_key: SecretKey,
         clock: Callable[[], int],
+        used: UsedAuthorizations,
     ) -> None:
         self._state = state
         self._store = store
         self._relay_key = relay_key
         self._clock = clock
-        self._used = UsedAuthorizations()
+        self._used = used
 
     async def reply(
         self,
@@ -67,7 +69,7 @@ class Receipts:
         if erasure is None or (signed.pubkey != erasure.by and signed.pubkey not in owners):
             return refusal(404, NOTHING)
         try:
-            if self._used.was_used(signed, now):
+            if await self._used.was_used(signed, now):
                 return refusal(401, "invalid: this authorization was already used")
         except Refused as refused:
             return refusal(429, str(refused))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from relay.read.negentropy import Negentropy
     from relay.read.outbox import FlushQueue
     from relay.read.query import QueryRunner
+    from relay.server.nip86 import UsedAuthorizations
     from relay.server.receipts import Receipts
     from relay.state import RelayState
     from relay.storage import Store
@@ -49,5 +50,7 @@ class ServerServices(Protocol):
     def negentropy(self) -> Negentropy: ...
     @property
     def receipts(self) -> Receipts: ...
+    @property
+    def used_calls(self) -> UsedAuthorizations: ...
     @property
     def flush_queue(self) -> FlushQueue: ...

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.errors import StoreVersion, TooWide
+from relay.errors import StoreVersion, TooSlow, TooWide
 from relay.nostr.event import event_from_raw
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.test_store_search import found, indexed, says, sought
-from tests.contract.writing import EVERYTHING, MAX, TERMS, change, unsigned, write
+from tests.contract.writing import EVERYTHING, MAX, TERMS, asked, change, unsigned, write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -167,6 +167,26 @@ async def test_a_search_that_takes_too_long_is_interrupted(
         with pytest.raises(TooWide):
             await store.count([sought("tea")], EVERYTHING, now=0)
     assert len(await found(store, "tea", limit=5)) == 5
+    await store.close()
+
+
+async def test_a_read_that_takes_too_long_is_interrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What does not end on the loop has a bound on the reader's thread; others go on."""
+    store = await opened(tmp_path)
+    await write(store, *[unsigned(cast.alice, content="x", at=number) for number in range(3000)])
+    wide = asked(kinds=[1])
+    with monkeypatch.context() as hurried:
+        hurried.setattr(sqlite_store, "_LOOP_READ_S", -1.0)
+        hurried.setattr(sqlite_store, "_PROGRESS_STEPS", 1)
+        hurried.setattr(sqlite_store, "_READ_S", 0.0)
+        store._loop_conn = store._new_loop_conn()
+        with pytest.raises(TooSlow):
+            await store.count([wide], EVERYTHING, now=0)
+        with pytest.raises(TooSlow):
+            await store.page(wide, EVERYTHING, limit=3000, upto=MAX, now=0, after=None, size=3000)
+    assert await store.count([asked(kinds=[1])], EVERYTHING, now=0) == 3000
     await store.close()
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import runpy
 import signal
 import sys
 import time
@@ -321,3 +322,8 @@ async def test_faults_are_one_line(tmp_path: Path) -> None:
         await robot.says("cannot reach ws://127.0.0.1:1: connection refused")
         assert await robot.exit_code() == 1
         assert len(robot.lines) == 1
+
+
+def test_what_others_answer_does_not_control_the_terminal() -> None:
+    shown = runpy.run_path(str(PROGRAM.with_name("say.py")))["printable"]
+    assert shown("a\x1b[2J\x9b31m\rb\u202e\nc") == "a�[2J�31m�b�\nc"

@@ -35,6 +35,8 @@ class ControlledStore(ReferenceStore):
         self.before_page: Callable[[], Awaitable[object]] | None = None
 
         self.may_give_items = _set_event()
+        self.items_asked = 0
+        """How many times negentropy has asked for records."""
         self.items_called = asyncio.Event()
 
         self.may_index = _set_event()
@@ -83,6 +85,7 @@ class ControlledStore(ReferenceStore):
     async def items(self, *asked: Any, **more: Any) -> Items | None:
         found = await super().items(*asked, **more)
         self.items_called.set()
+        self.items_asked += 1
         await self.may_give_items.wait()
         return found
 

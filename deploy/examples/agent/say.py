@@ -15,6 +15,11 @@ from relay.client.settings import Actor, find_settings
 from relay.errors import RookeryError
 
 
+def printable(text: str) -> str:
+    """Another's text without what would control this terminal."""
+    return "".join(char if char.isprintable() or char == "\n" else "�" for char in text)
+
+
 async def say(group: str, text: str) -> None:
     found = find_settings(
         Actor.OWNER, relay=None, key_file=None, environ=os.environ, home=Path.home(), here=Path()
@@ -25,7 +30,7 @@ async def say(group: str, text: str) -> None:
             asyncio.timeout(20),
             client.subscribe({"kinds": [9], "#h": [group], "#q": [message.id]}) as answers,
         ):
-            print((await anext(answers)).content)  # noqa: T201  command-line output
+            print(printable((await anext(answers)).content))  # noqa: T201  command-line output
 
 
 if __name__ == "__main__":

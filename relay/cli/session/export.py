@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
@@ -69,7 +70,7 @@ def export_command(
     if output is None or output == Path("-"):
         click.echo(data, nl=False)
     else:
-        output.write_bytes(data)
+        _write(output, data)
     for fault in assembly.faults:
         click.echo(printable(fault), err=True)
     for unread in assembly.unread:
@@ -177,6 +178,15 @@ async def _whole(
             click.echo(printable(fault), err=True)
         raise Incomplete(session, assembly)
     return assembly
+
+
+def _write(path: Path, data: bytes) -> None:
+    """For its owner's eyes: a session may hold whatever a tool has read."""
+    file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(file, "wb") as opened:
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            os.fchmod(file, 0o600)  # the file may have been there
+        opened.write(data)
 
 
 def _summary(assembly: Assembly, data: bytes) -> str:

@@ -74,7 +74,7 @@ async def summarise_session(database: Database, settings: NmemSettings, session_
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, headers=headers) as http,
-            http.post(url, json=request) as answer,
+            http.post(url, json=request, allow_redirects=False) as answer,
         ):
             answer_json = await answer.json(content_type=None)
     except (aiohttp.ClientResponseError, aiohttp.ClientPayloadError, ValueError):

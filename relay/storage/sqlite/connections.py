@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import aiosqlite
 
-from relay.errors import StoreFault, TooWide
+from relay.errors import StoreFault, TooSlow
 from relay.storage import PAGE_BYTES
 from relay.storage.sqlite.tag_functions import TagFunctions, tag_value
 
@@ -147,6 +147,11 @@ class PageCursor(sqlite3.Cursor):
         return rows
 
 
+def _page_of(db: sqlite3.Connection, query: Query) -> list[Any]:
+    with closing(db.execute(query.sql, query.values)) as cursor:
+        return cursor.fetchmany()
+
+
 class ReaderFactory:
     """Opens the connections that read a store."""
 
@@ -233,15 +238,26 @@ class AsyncReader:
             return list(await cursor.fetchmany())
 
     async def rows_within(self, query: Query, seconds: float) -> list[Any]:
-        """Raises TooWide when the query takes longer."""
-        async with self._free():
-            try:
-                async with asyncio.timeout(seconds):
-                    return list(await self._db.execute_fetchall(query.sql, query.values))
-            except TimeoutError:
-                raise TooWide from None
-            finally:
-                await self._db.interrupt()  # also when the caller is cancelled
+        """Raises TooSlow when the query takes longer; so does `page_within`."""
+        async with self._free(), self._within(seconds):
+            return list(await self._db.execute_fetchall(query.sql, query.values))
+
+    async def page_within(self, query: Query, seconds: float) -> list[Any]:
+        async with self._free(), self._within(seconds):
+            # One call of the thread: a statement that is left open would keep the connection
+            # interrupted.
+            rows = await self._db._execute(_page_of, self._db._conn, query)  # type: ignore[no-untyped-call]
+            return list(rows)
+
+    @asynccontextmanager
+    async def _within(self, seconds: float) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except TimeoutError:
+            raise TooSlow from None
+        finally:
+            await self._db.interrupt()  # also when the caller is cancelled
 
     @asynccontextmanager
     async def _free(self) -> AsyncIterator[None]:

@@ -32,7 +32,7 @@ from relay.access.actors import Actors
 from relay.access.management import ListChange, ListName, management_of
 from relay.access.quotas import Size, Sized
 from relay.access.visibility import everything_visible
-from relay.errors import StoreFault
+from relay.errors import StoreFault, TooSlow, TooWide
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.retention import MaxAmount
 from relay.nostr.erasure import Erasure
@@ -86,6 +86,8 @@ _PROGRESS_STEPS: Final = 20_000
 """Virtual machine instructions between two calls of it: about half a millisecond."""
 _SEARCH_S: Final = 2.0
 """How long a search may take; one for a word of a million texts takes about a second."""
+_READ_S: Final = 10.0
+"""One page of a query, or a count, on the reader's thread: others wait for it."""
 _STORED_COLUMNS: Final = "e.raw, e.seq, e.grp, e.quiet, e.slot, e.version, e.expires_at"
 _EVERYTHING: Final = everything_visible(Actors(), Groups())
 
@@ -273,7 +275,7 @@ class SqliteStore:
             after=after,
             size=min(size, limit),
         )
-        rows = await self._reader_conn.page(query)
+        rows = await self._reader_conn.page_within(query, _READ_S)
         return self._paged(rows, min(size, limit), limit)
 
     def page_now(
@@ -365,7 +367,7 @@ class SqliteStore:
             after=after,
             size=size,
         )
-        rows = await self._page_rows(query)
+        rows = await self._page_within(query)
         return [(Place(*place), raw) for raw, *place in rows]
 
     async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
@@ -390,8 +392,9 @@ class SqliteStore:
 
     async def _counted(self, filters: Sequence[Filter], query: Query) -> list[Any]:
         if any(filter_.search is not None for filter_ in filters):
-            return await self._search_conn.rows_within(query, _SEARCH_S)
-        return await self._all_rows(query)
+            return await self._searched(query)
+        rows = self._read_now(query, _all_of)
+        return await self._reader_conn.rows_within(query, _READ_S) if rows is None else rows
 
     async def items(
         self,
@@ -561,6 +564,11 @@ class SqliteStore:
         rows = self._read_now(query, _page_of)
         return await self._reader_conn.page(query) if rows is None else rows
 
+    async def _page_within(self, query: Query) -> list[Any]:
+        """As `_page_rows`, for clients: raises TooSlow."""
+        rows = self._read_now(query, _page_of)
+        return await self._reader_conn.page_within(query, _READ_S) if rows is None else rows
+
     def _place_of(self, raw: bytes) -> Place:
         event = event_from_raw(raw)
         key = id_key(event.id)
@@ -592,13 +600,19 @@ class SqliteStore:
         if limit <= 0 or filter_.impossible or search is None or not search.required:
             return ()
         query = self._compiler.search(search, filter_, visibility, limit=limit, upto=upto, now=now)
-        return [seq for (seq,) in await self._search_conn.rows_within(query, _SEARCH_S)]
+        return [seq for (seq,) in await self._searched(query)]
+
+    async def _searched(self, query: Query) -> list[Any]:
+        try:
+            return await self._search_conn.rows_within(query, _SEARCH_S)
+        except TooSlow:
+            raise TooWide from None
 
     async def rows(
         self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
     ) -> tuple[Sequence[bytes], int]:
         self._check_open()
-        rows = await self._page_rows(self._compiler.rows(seqs, filter_, visibility, now=now))
+        rows = await self._page_within(self._compiler.rows(seqs, filter_, visibility, now=now))
         raws = [raw for raw, _ in rows]
         return raws, rows[-1][1] + 1 if _is_full(raws) else len(seqs)
 

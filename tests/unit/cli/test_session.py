@@ -105,6 +105,10 @@ async def test_export_writes_a_file_with_o(
     assert await rookery("export", SESSION, "-o", str(out), "--cwd", "/elsewhere") == 0
     assert out.read_bytes() == DATA.replace(HOME.encode(), b"/elsewhere")
     assert capsys.readouterr().out.count("\n") == 1, "that of the import alone"
+    assert out.stat().st_mode & 0o777 == 0o600
+    out.chmod(0o644)
+    assert await rookery("export", SESSION, "-o", str(out), "--cwd", "/elsewhere") == 0
+    assert out.stat().st_mode & 0o777 == 0o600, "of a file that was there too"
 
 
 @pytest.mark.proves("D-24")

@@ -279,7 +279,7 @@ async def test_one_readable_of_many_linked_rows_is_enough(
     await sent(home, entry(home))
     d = ["d", f"anamnesis:memory:{HASH}"]
     for _ in range(4):  # app records of others that carry the same hash
-        await home.do(bob, 78, ["d", "mine"], ["x", HASH], d, h="tea")
+        await home.do(bob, 78, ["d", "mine"], ["x", HASH], h="tea")
     member, other = follows(home, Client(alice)), follows(home, Client(dave))
     leads = follows(home, Client(bob))
     assert await sent(home, vouch(home)) == [STORED]
@@ -296,8 +296,7 @@ async def test_one_readable_of_many_linked_rows_is_enough(
 @pytest.mark.proves("X-22")
 async def test_a_row_of_ones_own_with_the_same_hash_opens_nothing(home: Home) -> None:
     await sent(home, entry(home))
-    d = ["d", f"anamnesis:memory:{HASH}"]
-    await home.do(bob, 78, ["d", "mine"], ["x", HASH], d)
+    await home.do(bob, 78, ["d", "mine"], ["x", HASH])
     await home.do(bob, 78, ["x", HASH], h="tea")
     other = follows(home, Client(bob), asked(kinds=[30078]))
     assert await sent(home, vouch(home)) == [STORED]

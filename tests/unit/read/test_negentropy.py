@@ -14,7 +14,7 @@ from relay.nostr import messages
 from relay.nostr.filters import FilterTerms
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
 from relay.read.negentropy import Negentropy, NegentropyQueue
-from tests.cast import admin, alice, bob
+from tests.cast import admin, alice, bob, owner, stranger
 from tests.contract.writing import unsigned
 from tests.harness.client_in_memory import Client
 from tests.harness.patience import ANSWER_S
@@ -142,7 +142,7 @@ async def test_neg_sessions_is_enforced(relay: NegentropySide) -> None:
 async def test_records_of_all_connections_are_bounded(relay: NegentropySide) -> None:
     relay.limits.neg_records = 4
     await relay.write(*notes(4))
-    clients = [relay.client() for _ in range(5)]
+    clients = [relay.client(owner) for _ in range(5)]
     for client in clients[:4]:
         client.says("NEG-OPEN", "n", {}, "61")
         assert await client.hears() == ["NEG-MSG", "n", "61"]
@@ -156,6 +156,44 @@ async def test_records_of_all_connections_are_bounded(relay: NegentropySide) -> 
     clients[1].says("NEG-CLOSE", "n")
     clients[2].says("NEG-OPEN", "other", {"ids": []}, "61")
     assert await clients[2].hears() == ["NEG-MSG", "other", "61"]
+
+
+async def test_unknown_keys_leave_a_snapshot_and_places_in_the_queue_to_known_ones(
+    relay: NegentropySide,
+) -> None:
+    relay.limits.neg_records = 4
+    await relay.write(*notes(4))
+    busy = ["NEG-ERR", "n", "rate-limited: too many negentropy sessions, try again later"]
+    for _ in range(3):
+        client = relay.client()
+        client.says("NEG-OPEN", "n", {}, "61")
+        assert await client.hears() == ["NEG-MSG", "n", "61"]
+    for actors, answer in (((), busy), ((stranger,), busy), ((owner,), ["NEG-MSG", "n", "61"])):
+        client = relay.client(*actors)
+        client.says("NEG-OPEN", "n", {}, "61")
+        assert await client.hears() == answer
+    unknown, known = relay.client().reader, relay.client(owner).reader
+    for _ in range(48):
+        relay.negentropy.count_queued()
+    assert relay.negentropy.is_busy(unknown)
+    assert not relay.negentropy.is_busy(known)
+
+
+async def test_a_known_key_waits_for_at_most_one_snapshot_of_unknown_ones(
+    relay: NegentropySide,
+) -> None:
+    relay.store.may_give_items.clear()
+    reads = relay.store.items_asked
+    for _ in range(5):
+        relay.client().says("NEG-OPEN", "n", {}, "61")
+    relay.client(owner).says("NEG-OPEN", "n", {}, "61")
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert relay.store.items_asked - reads == 2
+    relay.store.may_give_items.set()
+    assert await relay.clients[-1].hears() == ["NEG-MSG", "n", "61"]
+    for client in relay.clients[:-1]:
+        assert await client.hears() == ["NEG-MSG", "n", "61"]
 
 
 async def test_a_message_before_the_reply_is_refused(relay: NegentropySide) -> None:

@@ -30,6 +30,7 @@ from relay.read.negentropy import Negentropy
 from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
 from relay.server.app import Server
+from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
 from relay.state import RelayState
 from relay.write.ingest import Ingest
@@ -83,9 +84,9 @@ class Relay:
         (_, visit.challenge) = await visit.hears()
         return visit
 
-    async def counts(self, name: str) -> float:
+    async def counts(self, name: str, **headers: str) -> float:
         """What /metrics says of a number."""
-        page = await (await self.get("/metrics")).text()
+        page = await (await self.get("/metrics", **headers)).text()
         return next(
             float(line.split()[-1]) for line in page.splitlines() if line.startswith(f"{name} ")
         )
@@ -162,6 +163,7 @@ class Services:
     negentropy: Negentropy
     flush_queue: FlushQueue
     receipts: Receipts
+    used_calls: UsedAuthorizations
 
 
 @asynccontextmanager
@@ -197,6 +199,7 @@ async def serving(
         )
         negentropy = Negentropy(disk, state, settings.limits, clock=lambda: NOW, workers=verifiers)
         flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.frames_out)
+        used_calls = UsedAuthorizations(0)
         services = Services(
             config=settings,
             relay_pubkey=RELAY.pubkey,
@@ -211,7 +214,8 @@ async def serving(
             queries=queries,
             negentropy=negentropy,
             flush_queue=flush_queue,
-            receipts=Receipts(state, disk, RELAY, lambda: NOW),
+            receipts=Receipts(state, disk, RELAY, lambda: NOW, used_calls),
+            used_calls=used_calls,
         )
         with blockbuster_ctx("relay") as blockbuster:
             # What /proc tells of this process is on no disk.
@@ -295,11 +299,16 @@ async def test_health_and_readiness_are_separate(monkeypatch: pytest.MonkeyPatch
         ready = await relay.get("/readyz")
         assert ready.status == 200
         assert await ready.text() == "policies: 20-mine.toml:3: unknown key\n"
+        # Others are told whether, not why.
+        ready = await relay.get("/readyz", X_Forwarded_For="203.0.113.9")
+        assert (ready.status, await ready.text()) == (200, "ok\n")
     async with serving() as relay:
         relay.disk.is_full = True
         ready = await relay.get("/readyz")
         assert ready.status == 503
         assert "store: cannot write" in await ready.text()
+        ready = await relay.get("/readyz", X_Forwarded_For="203.0.113.9")
+        assert (ready.status, await ready.text()) == (503, "not ready\n")
         assert (await relay.get("/healthz")).status == 200
 
 
@@ -368,10 +377,13 @@ async def test_connections_per_address_is_enforced() -> None:
     async with serving(f"[limits]\n{proxied}") as relay:
         visit = await relay.visit(X_Forwarded_For="10.0.0.1")
         await relay.visit(X_Forwarded_For="10.0.0.2")
-        again = {"Upgrade": "websocket", "X_Forwarded_For": "10.0.0.1"}
-        assert (await relay.get(**again)).status == 429
+        own = await relay.visit()  # of the proxy itself, which is not loopback here
+        for address in ({"X_Forwarded_For": "10.0.0.1"}, {}):
+            again = {"Upgrade": "websocket", **address}
+            assert (await relay.get(**again)).status == 429
         await visit.socket.close()
-        while await relay.counts("rookery_connections") > 1:
+        assert not own.socket.closed
+        while await relay.counts("rookery_connections", X_Forwarded_For="127.0.0.1, 127.0.0.2") > 2:
             pass
         await relay.visit(X_Forwarded_For="10.0.0.1")
 
@@ -493,6 +505,44 @@ async def test_a_trusted_reader_is_known_by_its_address() -> None:
         assert await (await relay.visit()).asks(filter_) == [["EOSE", "s"]]
         forged = await relay.visit(X_Forwarded_For="127.0.0.1")
         assert (await forged.asks(filter_))[0][0] == "CLOSED"
+
+
+async def test_a_page_of_another_origin_is_no_trusted_reader() -> None:
+    """A browser where a trusted program runs opens what any page asks for."""
+    trusted = OPEN + '[actors]\ntrusted_readers = ["127.0.0.1/32"]\n'
+    async with serving(policy=trusted) as relay:
+        filter_: dict[str, object] = {"kinds": [30093]}
+        own = await relay.visit(Origin=f"http://{relay.at}")
+        assert await own.asks(filter_) == [["EOSE", "s"]]
+        for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+            page = await relay.visit(Origin=origin, Host=origin.rpartition("/")[2])
+            assert (await page.asks(filter_))[0][0] == "CLOSED"
+            relay.server.rights_changed()
+            assert (await page.asks(filter_))[0][0] == "CLOSED"
+
+
+async def test_a_forwarding_header_of_an_untrusted_peer_changes_no_count() -> None:
+    """Rates and tried codes of an address are those of the peer, whatever the header says."""
+    async with serving() as relay:
+        await relay.visit(X_Forwarded_For="203.0.113.9")
+        await relay.visit()
+        (peers,) = {str(each.address) for each in relay.server.connections}
+        assert peers == "127.0.0.1"
+
+
+async def test_no_answer_names_a_version_of_the_software_below() -> None:
+    async with serving() as relay:
+        for path in ("/", "/readyz", "/nowhere"):
+            assert (await relay.get(path)).headers["Server"] == "rookery"
+        visit = await relay.visit()
+        response = visit.socket._response  # what a client sees of the handshake
+        assert response.headers["Server"] == "rookery"
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
+        writer.write(b"NONSENSE\r\n\r\n")
+        answer = await reader.read()
+        writer.close()
+        assert b"Python" not in answer
+        assert b"aiohttp/" not in answer
 
 
 @pytest.mark.proves("N42-16")

@@ -13,7 +13,16 @@ from multidict import CIMultiDict
 from relay.access.management import ListChange, ListName, Management
 from relay.config import Config, RelayConfig, StorageConfig
 from relay.groups.group import Groups
-from relay.server.http import client_address, information, is_within, page, wants_information
+from relay.nostr.nip42 import relay_address
+from relay.server.http import (
+    client_address,
+    information,
+    is_local,
+    is_of_page,
+    is_within,
+    page,
+    wants_information,
+)
 from relay.state import RelayState
 from relay.storage import Features
 from tests.cast import alice, owner, robot
@@ -53,9 +62,40 @@ def address_of(peer: str | None, *forwarded: str) -> str | None:
     return None if found is None else str(found)
 
 
-@pytest.mark.parametrize("peer", ["127.0.0.1", "10.1.2.3", "203.0.113.9", "::1", "2001:db8::1"])
+@pytest.mark.parametrize("peer", ["127.0.0.2", "11.1.2.3", "203.0.113.9", "::2", "2001:db8::1"])
 def test_without_a_proxy_the_peer_is_the_client(peer: str) -> None:
     assert address_of(peer) == peer
+
+
+@pytest.mark.parametrize("peer", ["127.0.0.1", "10.1.2.3", "::1"])
+def test_a_proxy_that_names_no_client_is_nowhere(peer: str) -> None:
+    """It must not lend its own address, which may be loopback, to whom it serves."""
+    assert address_of(peer) is NOWHERE
+    assert not is_local(request_from(peer), PROXIES)
+    assert is_local(request_from("127.0.0.1"), [])
+    assert not is_local(request_from("203.0.113.9", ("X-Forwarded-For", "127.0.0.1")), PROXIES)
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_other"),
+    [
+        (None, False),
+        ("https://relay.example", False),
+        ("http://relay.example:443", True),
+        ("https://evil.example", True),
+        ("https://relay.example.evil.example", True),
+        ("null", True),
+        ("", True),
+    ],
+)
+def test_a_page_of_another_origin_is_told_by_its_browser(
+    origin: str | None, *, is_other: bool
+) -> None:
+    here = relay_address("wss://relay.example/nostr")
+    assert here is not None
+    lines = [] if origin is None else [("Origin", origin)]
+    request = request_from("127.0.0.1", *lines, ("Host", "evil.example"))
+    assert is_of_page(request, [here]) is is_other
 
 
 @pytest.mark.proves("A-20")

@@ -16,16 +16,18 @@ import orjson
 import pytest
 
 from relay.access.management import METHODS, Blocklist, blocklist_of
-from relay.errors import StoreFault
+from relay.errors import Invalid, StoreFault, UserError
 from relay.groups.actions import Flag
 from relay.groups.group import Group
 from relay.server.http import may_connect
+from relay.server.nip86 import UsedAuthorizations
 from tests.cast import admin, alice, bob, carol, owner, robot
 from tests.unit.server.test_app import NOW, OPEN, RELAY, Relay, Visit, serving
 from tests.unit.server.test_http import request_from
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
@@ -256,6 +258,29 @@ async def test_used_authorizations_are_bounded(monkeypatch: pytest.MonkeyPatch) 
         for _ in range(2):
             statuses.append((await post(relay, body, signed(relay, body)))[0])
         assert statuses == [200, 401, 200, 429]
+
+
+@pytest.mark.proves("N98-08")
+async def test_an_authorization_is_good_for_one_call_across_a_restart(tmp_path: Path) -> None:
+    path, start = tmp_path / "used_calls.json", NOW
+    before, same, ahead = (
+        owner.sign(27235, [["u", "x"]], "", at) for at in (NOW - 1, NOW, NOW + 50)
+    )
+    first = UsedAuthorizations(start - 100, path)
+    for call in (before, same, ahead):
+        assert not await first.was_used(call, NOW)
+    again = UsedAuthorizations(start, path)  # after a kill: nothing was said to the first
+    with pytest.raises(Invalid, match="before the start"):
+        await again.was_used(before, NOW)
+    for call in (same, ahead):
+        assert await again.was_used(call, NOW + 1)
+    later = owner.sign(27235, [["u", "y"]], "", NOW + 200)
+    assert not await again.was_used(later, NOW + 200)
+    assert set(orjson.loads(path.read_bytes())) == {later.id}
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_bytes(b"{torn")
+    with pytest.raises(UserError, match=r"used_calls\.json"):
+        UsedAuthorizations(start, path)
 
 
 @pytest.mark.proves("N98-09")
