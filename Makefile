@@ -13,6 +13,9 @@ ARGS  =
 # What `test-quick` runs: no program, no fuzzing, no generated histories.
 QUICK = tests/harness tests/unit tests/golden tests/policy_cases tests/conformance
 
+# For every platform and Python that the project supports, so that the image may have any.
+LOCKED = --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --quiet
+
 # A program that starts a hundred times should compile itself once.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -22,7 +25,7 @@ WORKERS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 # Two pips in one environment would tread on each other.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help run test test-quick fuzz faults check lint types imports conformance bench recall-bench clean
+.PHONY: help run test test-quick fuzz faults check lint types imports conformance audit lock bench recall-bench clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +45,7 @@ fuzz: $(VENV)/.with-test  ## what nobody would send: 200,000 examples, some ten 
 faults: $(VENV)/.with-test  ## crashes, torn writes, damaged files, failing disks: all of it, under 15 minutes
 	FAULTS=1 $(BIN)/python -m pytest tests/faults -n $(WORKERS) --dist worksteal --timeout 1500 $(ARGS)
 
-check: lint types imports conformance  ## format, linter, types, import contracts, conformance
+check: lint types imports conformance audit  ## format, linter, types, import contracts, conformance, audit
 
 lint: $(VENV)/.with-check  ## only the linter
 	$(BIN)/ruff format --check relay policies tests deploy
@@ -56,6 +59,15 @@ imports: $(VENV)/.with-check  ## only the import contracts
 
 conformance: $(VENV)/.with-test  ## only: every duty has a proof, no proof was deleted
 	$(BIN)/python -m tests.conformance --check
+
+audit: $(VENV)/.with-check  ## only: known vulnerabilities of what the image installs, where the data can be had
+	$(BIN)/python deploy/audit.py
+
+lock: $(VENV)/.with-check  ## deploy/*.lock anew: what the image installs, with hashes
+	{ echo '# Made by `make lock`: what the image installs, each file by its hash.'; \
+	  $(BIN)/uv pip compile pyproject.toml $(LOCKED); } > deploy/requirements.lock
+	{ echo '# Made by `make lock`: what builds the wheel in the image, each file by its hash.'; \
+	  echo 'hatchling>=1.27' | $(BIN)/uv pip compile - $(LOCKED); } > deploy/build.lock
 
 bench: $(VENV)/.with-test  ## the benchmarks, one table at the end
 	$(BIN)/python -m tests.bench $(ARGS)

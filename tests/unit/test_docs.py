@@ -6,7 +6,9 @@ The words and keys of policy files: tests/unit/policies/test_readme_words.py.
 from __future__ import annotations
 
 import ast
+import json
 import re
+import runpy
 import tomllib
 from enum import Enum
 from functools import cache
@@ -317,3 +319,68 @@ def test_every_page_of_the_documentation_can_be_reached_from_the_readme() -> Non
         reached.add(page)
         waiting += [(page.parent / link.partition("#")[0]).resolve() for link in links(page)]
     assert sorted(set((ROOT / "docs").glob("*.md")) - reached) == []
+
+
+# -- security --------------------------------------------------------------------------------------
+
+SECURITY = (ROOT / "docs" / "security.md").read_text("utf-8")
+
+
+def test_every_line_of_the_threat_model_names_a_test_that_exists() -> None:
+    rows = [line for line in SECURITY.splitlines() if line.startswith("| ")]
+    rows = [
+        line for line in rows if not re.search(r"\| (held by|test in `tests/leaks/`) \|$", line)
+    ]
+    assert len(rows) > 30
+    missing = []
+    for row in rows:
+        named = re.findall(r"`(tests/[^`]+)`", row)
+        named += [f"tests/leaks/{file}" for file in re.findall(r"`(test_\w+\.py)`", row)]
+        if not named:
+            missing.append(row)
+        for name in named:
+            file, _, test = name.partition("::")
+            path = ROOT / file
+            text = path.read_text("utf-8") if path.is_file() else ""
+            is_there = f"def {test}(" in text if test else bool(text)
+            if not is_there:
+                missing.append(name)
+    assert not missing
+
+
+def named_in(text: str) -> set[str]:
+    """Names of packages at the beginning of lines, as PEP 503 writes them."""
+    names = re.findall(r"^([A-Za-z0-9][\w.-]*)", text, re.MULTILINE)
+    return {re.sub(r"[-_.]+", "-", name).lower() for name in names}
+
+
+def test_the_lock_file_has_what_the_project_depends_on() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    for file, wanted in (
+        ("requirements.lock", project["project"]["dependencies"]),
+        ("build.lock", project["build-system"]["requires"]),
+    ):
+        text = (ROOT / "deploy" / file).read_text("utf-8")
+        assert named_in("\n".join(wanted)) <= named_in(text), f"{file}: run `make lock`"
+        packages = re.findall(
+            r"^\S+==\S+.*(?:\n    --hash=sha256:[0-9a-f]{64}(?: \\)?)+$", text, re.M
+        )
+        assert len(packages) == len(named_in(text)), f"{file}: without hash"
+        assert "://" not in text, f"{file}: names an index"
+        assert f"--require-hashes -r deploy/{file}" in (ROOT / "deploy" / "Dockerfile").read_text()
+
+
+def test_a_known_vulnerability_fails_the_audit() -> None:
+    report = runpy.run_path(str(ROOT / "deploy" / "audit.py"))["report"]
+    fine = {"name": "a", "version": "1", "vulns": []}
+    bad = {"name": "b", "version": "2", "vulns": [{"id": "CVE-1", "fix_versions": ["3"]}]}
+    unknown = {"name": "c", "skip_reason": "not found"}
+    for packages, code, said in (
+        ([fine, unknown], 0, "no known vulnerability in 1 of 2 packages"),
+        ([fine, bad], 1, "b 2: CVE-1, fixed in 3"),
+        ([unknown], 0, "could not be reached"),
+    ):
+        found, (line,) = report(json.dumps({"dependencies": packages}))
+        assert (found, said in line) == (code, True)
+    for failed in ("", "Traceback"):
+        assert report(failed)[0] == 0
