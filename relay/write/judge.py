@@ -79,6 +79,7 @@ _TOO_MANY_CODES: Final = Reject(
     Prefix.RATE_LIMITED, "too many invite codes tried, wait a minute", "invite codes"
 )
 """Does not depend on whether the code was right or the group exists (N29-39)."""
+_OF_SENDER: Final = frozenset({Per.CONNECTION, Per.ADDRESS})
 _ABOUT_ROWS: Final = frozenset(
     {
         WriteOutcome.DUPLICATE,
@@ -247,7 +248,7 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
         if isinstance(tokens, Reject):
             return Judgement(tokens)
         # Of the author and the group none are taken: anybody could use them up.
-        own = [token for token in tokens if token[0].per is Per.CONNECTION]
+        own = [token for token in tokens if token[0].per in _OF_SENDER]
         return Judgement(WriteOutcome.UNTOLD, tokens=own)
     if outcome is not None and outcome is not WriteOutcome.PASSED_ON:
         return Judgement(outcome)
