@@ -266,3 +266,20 @@ async def test_a_restored_deletion_of_what_is_not_here_is_not_for_everyone(home:
     assert answers == [STORED] * 3
     rows = {row.event.id: row.quiet for row in await home.store.since(0, 99)}
     assert (rows[of_gone.id], rows[of_note.id]) == (True, False)
+
+
+async def test_an_import_without_trust_ends_no_group_that_is_in_use(home: Home) -> None:
+    """Whether it is in use is looked up, or known of the same batch."""
+    in_use = "blocked: the group has events here; only --trust lets an import delete it"
+    for group, words in (("tea", "before"), ("den", "together")):
+        at = home.now - 1000
+        founded = home.made(admin, 9007, h=group, at=at)
+        said = home.made(admin, 9, h=group, at=at, content=words)
+        ended = home.made(admin, 9008, h=group, at=at + 1)
+        if words == "before":
+            assert await home.take(founded, said, origin=Origin.IMPORT) == [STORED] * 2
+            assert await home.take(ended, origin=Origin.IMPORT) == [(False, in_use)]
+        else:
+            answers = await home.take(founded, said, ended, origin=Origin.IMPORT)
+            assert answers == [STORED, STORED, (False, in_use)]
+        assert await home.take(ended, origin=Origin.TRUSTED_IMPORT) == [STORED]
