@@ -751,6 +751,53 @@ async def test_costly_counts_do_not_starve_the_others(rookery: Rookery) -> None:
         assert max(waits) < here(2)
 
 
+async def test_one_connection_keeps_few_filters_that_cost_something(rookery: Rookery) -> None:
+    """Each event is compared with filters that no index finds: how many are open is bounded."""
+    async with connected(rookery.url) as wire:
+        opened = 0
+        for sub in range(200):
+            await wire.send("REQ", f"{sub}", *[{"since": 1, "limit": 0}] * 50)
+            opened += 50 * ((await wire.receive())[0] == "EOSE")
+        assert 0 < opened <= 256
+    async with connected(rookery.url) as wire:
+        opened = 0
+        for sub in range(60):
+            await wire.send("REQ", f"{sub}", {"#t": values(sub * 3000, 3000), "limit": 0})
+            opened += 3000 * ((await wire.receive())[0] == "EOSE")
+        assert 0 < opened <= 32_768
+
+
+async def test_requests_to_vanish_take_little_room(rookery: Rookery) -> None:
+    """No rule is asked about them, and they are kept for ever."""
+    now, kept = int(time.time()), 0
+    async with connected(rookery.url) as wire:
+        for number in range(80):
+            key = cast.person(f"key {number}")
+            large = key.sign(62, [["relay", "ALL_RELAYS"]], "x" * 390_000, now)
+            refused = (False, "invalid: a request to vanish has at most 4096 bytes")
+            assert await wire.publish(large) == refused
+            accepted, text = await wire.publish(
+                key.sign(62, [["relay", "ALL_RELAYS"]], "x" * 3500, now)
+            )
+            kept += accepted
+            assert accepted or text.startswith("rate-limited: ")
+    assert 0 < kept <= 60, "two minutes may have begun"
+    held = sum(file.stat().st_size for file in rookery.folder.glob("rookery.db*"))
+    assert held < 2 * MIB
+
+
+async def test_a_flood_of_references_to_rows_is_not_looked_up(rookery: Rookery) -> None:
+    """100 frames of 44 kB, each with thousands of `previous` prefixes."""
+    now = int(time.time())
+    tags = [["h", "nowhere"], ["previous", *(f"{n:08x}" for n in range(4000))]]
+    flood = [cast.stranger.sign(9, tags, f"{n}", now) for n in range(100)]
+    async with connected(rookery.url) as wire:
+        for event in flood:
+            await wire.send_event(event)
+        answers = [await wire.receive() for _ in flood]
+    assert all(answer[2] is False for answer in answers)
+
+
 # -- HTTP ------------------------------------------------------------------------------------------
 
 ODD_REQUESTS = {
