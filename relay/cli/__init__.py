@@ -45,6 +45,9 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "nmem": ("nmem", "search and manage the nmem history of coding agents"),
     "hook": ("hook", "record what a coding agent does; called by its hooks"),
     "stats": ("stats", "show storage use by kind, author and group"),
+    "backup": ("backup", "copy a relay into one file, while it runs or not"),
+    "restore": ("restore", "make a data folder from a backup, or only try it"),
+    "verify": ("verify", "check everything that is stored; repair it"),
     "compact": ("compact", "apply retention and give free disk space back"),
 }
 """command → (module in relay.cli, summary). The module holds a click command of that name."""

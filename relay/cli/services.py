@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import policies
 from policies.plugins import Chain
 from policies.reload import fingerprint
+from relay.cli.backup import back_up_before_upgrade, drop_safety_copies
 from relay.errors import UserError
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms
@@ -104,6 +105,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
     relay_key = _relay_key(folder)
     policy_files = fingerprint(folder / "policies")
     policy = policies.load(folder / "policies", MEMORY_SYSTEMS, relay_key.pubkey)
+    await asyncio.to_thread(_back_up_before_upgrade, folder)
     terms = FilterTerms(
         config.storage.index_tags, config.storage.prefix_d_kinds, SqliteStore.features.search
     )
@@ -188,6 +190,19 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         comparers.shutdown()
         await store.close()
         matcher.close()
+
+
+def _back_up_before_upgrade(folder: Path) -> None:
+    now = unix_now()
+    for dropped in drop_safety_copies(folder, now):
+        _log.info("%s is removed: it is a week old", dropped)
+    made = back_up_before_upgrade(folder, now)
+    if made is not None:
+        _log.warning(
+            "the store is upgraded; %s is a backup from before, also of what is deleted from now"
+            " on: a start after a week removes it",
+            made,
+        )
 
 
 def _plugins(policy: policies.PolicySet, metrics: Metrics, readiness: Readiness) -> Chain:

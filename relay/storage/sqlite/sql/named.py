@@ -1,4 +1,4 @@
-"""The statements of `queries.sql` and `search.sql` by their names, and the scripts beside them."""
+"""The statements of the `.sql` files here by their names, and the scripts beside them."""
 
 from __future__ import annotations
 
@@ -32,3 +32,4 @@ def _statements(text: str) -> dict[str, str]:
 
 QUERIES: Final = _statements(script("queries.sql"))
 SEARCH_QUERIES: Final = _statements(script("search.sql"))
+VERIFY_QUERIES: Final = _statements(script("verify.sql"))

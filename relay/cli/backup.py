@@ -1,0 +1,306 @@
+"""`rookery backup`: one file with everything that a relay cannot make again.
+
+It is made beside its destination, read back, and renamed: what has the name of a backup is one. The
+same way a copy is made before a data folder is changed for good (`safety_copy`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import stat
+import tempfile
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from relay import __version__
+from relay.cli.humanize import counted, size_of
+from relay.cli.options import folder_option, json_option, print_json
+from relay.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.progress import Progress
+
+    from relay.cli.archive import Manifest
+
+_OURS: Final = re.compile(r"rookery-\d{8}-\d{6}\.tar\.gz")
+_UNFINISHED: Final = ".rookery-unfinished-"
+_LAST: Final = "last-backup.json"
+_NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_KEPT_DAYS: Final = 7
+_SAFETY_COPIES: Final = ("before-upgrade.tar.gz", "before-repair.tar.gz")
+
+
+@click.command("backup", epilog="Example: rookery backup /backups --keep 7 --data ./data")
+@click.argument("destination", metavar="DEST", type=click.Path(path_type=Path))
+@folder_option
+@click.option(
+    "--keep",
+    metavar="N",
+    type=click.IntRange(min=1),
+    help="Afterwards keep the N newest backups of this relay in the folder DEST.",
+)
+@json_option
+def backup_command(destination: Path, folder: Path, keep: int | None, *, as_json: bool) -> None:
+    """Copy a relay into one file: events, bans, members, relay.key, settings and policies.
+
+    The relay may run. DEST is a new file, or a folder: the file is then named by its date (UTC).
+    It is read back before it gets its name, and holds the relay's secret key: mode 0600.
+    """
+    from relay.cli.progress import Amount, progress_bar
+    from relay.cli.services import unix_now
+
+    now = unix_now()
+    is_folder = destination.is_dir()
+    if keep is not None and not is_folder:
+        raise UserError(f"--keep is for a folder, and {destination} is none", code=2)
+    at = datetime.fromtimestamp(now, UTC)
+    file = destination / f"rookery-{at:%Y%m%d-%H%M%S}.tar.gz" if is_folder else destination
+    _check_destination(folder, file)
+    with progress_bar(Amount.BYTES) as progress:
+        manifest = make_backup(folder, file, now, progress)
+    removed = [] if keep is None else _remove_older(destination, manifest.relay, keep)
+    _note_last(folder, file, manifest)
+    left_out = sorted(str(path) for path in (folder / "keys").glob("*.nsec"))
+    size = file.stat().st_size
+    if as_json:
+        print_json(
+            {
+                "file": str(file),
+                "bytes": size,
+                "events": manifest.events,
+                "head": manifest.head,
+                "schema": manifest.schema,
+                "created_at": manifest.created_at,
+                "removed": [str(path) for path in removed],
+                "left_out": left_out,
+            }
+        )
+        return
+    click.echo(f"wrote {file}: {counted(manifest.events, 'event')}, {size_of(size)}, read back")
+    for path in removed:
+        click.echo(f"removed {path}")
+    if left_out:
+        click.echo(f"not in it, keep them apart: {', '.join(left_out)}")
+    click.echo(f"try it with: rookery restore {file} --check")
+
+
+def _check_destination(folder: Path, file: Path) -> None:
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: name the relay's data folder with --data")
+    if os.path.lexists(file):
+        raise UserError(f"{file} exists and is not overwritten; choose another name, or a folder")
+    if not file.parent.is_dir():
+        raise UserError(f"{file.parent} is not a folder: create it first")
+    if file.parent.resolve().is_relative_to(folder.resolve()):
+        raise UserError(
+            f"{file} is in the data folder, and would be lost with it; choose a place outside,"
+            " best on another disk"
+        )
+
+
+def make_backup(
+    folder: Path, file: Path, now: int, progress: Progress, *, pick_up: bool = True
+) -> Manifest:
+    """Write the backup `file` of a data folder, whether a relay runs on it or not; an existing file
+    is replaced. Raises UserError, StoreFault; nothing is left behind then.
+
+    `pick_up`: also remove what killed backups left beside it.
+    """
+    from relay.cli.archive import STORE, Manifest, entry_of, read_archive, write_archive
+    from relay.nostr.keys import read_key_file
+    from relay.storage.sqlite.copying import copy_store, facts_of, schema_of
+    from relay.storage.sqlite.opening import SCHEMA_VERSION
+
+    store = folder / STORE
+    schema = schema_of(store)
+    if schema is None:
+        raise UserError(f"{store} holds nothing yet: start the relay once, then back it up")
+    if schema > SCHEMA_VERSION:
+        raise UserError(
+            f"{store} has schema {schema}, this Rookery knows up to {SCHEMA_VERSION}: back it up"
+            " with the version that wrote it"
+        )
+    texts = _small_files(folder)
+    key = read_key_file(texts["relay.key"][0].decode("utf-8", "replace"), str(folder / "relay.key"))
+    try:
+        with _staging(file.parent, pick_up=pick_up) as staging:
+            copy, unfinished = staging / STORE, staging / "backup"
+            size = store.stat().st_size
+            task = progress.add_task("copy", total=size)
+            copy_store(store, copy, lambda done: progress.update(task, completed=done))
+            progress.update(task, completed=size)
+            facts = facts_of(copy)
+            entries = {STORE: entry_of(copy, 0o600)}
+            entries |= {name: entry_of(text, mode) for name, (text, mode) in texts.items()}
+            manifest = Manifest(
+                format=1,
+                rookery=__version__,
+                schema=facts.schema,
+                created_at=now,
+                relay=key.pubkey,
+                events=facts.events,
+                head=facts.head,
+                files=entries,
+            )
+            sources: dict[str, Path | bytes] = {
+                STORE: copy,
+                **{name: text for name, (text, _) in texts.items()},
+            }
+            task = progress.add_task("pack", total=sum(entry.size for entry in entries.values()))
+            write_archive(
+                unfinished, manifest, sources, lambda done: progress.update(task, completed=done)
+            )
+            copy.unlink()
+            task = progress.add_task("read back", total=unfinished.stat().st_size)
+            if read_archive(unfinished, None, lambda n: progress.update(task, completed=n)) != (
+                manifest
+            ):
+                raise UserError(f"{file} was read back with another content: check the disk")
+            unfinished.replace(file)
+            _sync(file.parent)
+            return manifest
+    except OSError as error:
+        raise UserError(f"{file} was not written: {_reason(error, store)}") from error
+
+
+def _reason(error: OSError, store: Path) -> str:
+    if error.errno in _NO_ROOM:
+        needed = size_of(2 * store.stat().st_size)
+        return f"no space left on the disk; up to {needed} are needed"
+    return str(error.strerror or error)
+
+
+def _small_files(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Name → content and mode of what is no database. Links are followed."""
+    from relay.cli.archive import KEY, POLICIES, SETTINGS
+
+    paths = [folder / KEY]
+    if (folder / SETTINGS).is_file():
+        paths.append(folder / SETTINGS)
+    paths += sorted(path for path in (folder / POLICIES).rglob("*") if path.is_file())
+    found = {}
+    for path in paths:
+        try:
+            mode = stat.S_IMODE(path.stat().st_mode)
+            found[path.relative_to(folder).as_posix()] = path.read_bytes(), mode
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    return found
+
+
+@contextmanager
+def _staging(parent: Path, *, pick_up: bool) -> Iterator[Path]:
+    """A new private folder in `parent`, locked while it is used, removed afterwards."""
+    if pick_up:
+        for left in parent.glob(f"{_UNFINISHED}*"):
+            with suppress(OSError), _flocked(left):
+                shutil.rmtree(left)
+    staging = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
+    try:
+        with _flocked(staging):
+            yield staging
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+@contextmanager
+def _flocked(folder: Path) -> Iterator[None]:
+    """Raises BlockingIOError when another process holds it."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _remove_older(folder: Path, relay: str, keep: int) -> list[Path]:
+    """The backups of this relay beyond the `keep` newest, removed. Files of others stay."""
+    from relay.cli.archive import manifest_of
+
+    found: list[Path] = []
+    for path in sorted(folder.iterdir(), reverse=True):
+        if _OURS.fullmatch(path.name) and path.is_file():
+            with suppress(UserError, OSError):
+                if manifest_of(path).relay == relay:
+                    found.append(path)
+    for path in found[keep:]:
+        path.unlink()
+    return found[keep:]
+
+
+def _note_last(folder: Path, file: Path, manifest: Manifest) -> None:
+    """For who asks when the last backup was made; a folder that cannot be written has none."""
+    import orjson
+
+    text = orjson.dumps({"file": str(file.absolute()), "created_at": manifest.created_at})
+    with suppress(OSError):
+        part = folder / f"{_LAST}.part"
+        part.write_bytes(text)
+        part.replace(folder / _LAST)
+
+
+# before a data folder is changed ------------------------------------------------------------------
+
+
+def safety_copy(folder: Path, name: str, now: int) -> Path:
+    """A backup in the folder itself, named `name`. Raises UserError, StoreFault.
+
+    `drop_safety_copies` removes it: it may hold texts that are deleted later.
+    """
+    from relay.cli.progress import Amount, progress_bar
+
+    file = folder / name
+    with progress_bar(Amount.BYTES) as progress:
+        make_backup(folder, file, now, progress)
+    return file
+
+
+def back_up_before_upgrade(folder: Path, now: int) -> Path | None:
+    """A safety copy when the store has an older schema than this version writes."""
+    from relay.storage.sqlite.copying import schema_of
+    from relay.storage.sqlite.opening import SCHEMA_VERSION
+
+    schema = schema_of(folder / "rookery.db")
+    if schema is None or schema >= SCHEMA_VERSION:
+        return None
+    try:
+        return safety_copy(folder, _SAFETY_COPIES[0], now)
+    except UserError as error:
+        raise UserError(
+            f"the store has schema {schema} and is not upgraded to {SCHEMA_VERSION} without a"
+            f" backup: {error}"
+        ) from error
+
+
+def back_up_before_repair(folder: Path, now: int) -> Path:
+    return safety_copy(folder, _SAFETY_COPIES[1], now)
+
+
+def drop_safety_copies(folder: Path, now: int) -> list[Path]:
+    """Remove those that are older than a week; which."""
+    dropped = []
+    for name in _SAFETY_COPIES:
+        with suppress(FileNotFoundError):
+            if (folder / name).stat().st_mtime < now - _KEPT_DAYS * 86_400:
+                (folder / name).unlink()
+                dropped.append(folder / name)
+    return dropped

@@ -1,0 +1,188 @@
+"""`rookery restore`: a data folder from a backup; with `--check` a drill that leaves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from relay.cli.humanize import counted
+from relay.cli.options import json_option, print_json, printable
+from relay.errors import StoreFault, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from relay.cli.archive import Manifest
+    from relay.storage.sqlite.verifying import Report
+
+_UNFINISHED: Final = ".rookery-restoring-"
+
+
+@click.command("restore", epilog="Example: rookery restore rookery-20260131-030000.tar.gz ./new")
+@click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
+@click.argument(
+    "folder", metavar="[DIR]", required=False, type=click.Path(file_okay=False, path_type=Path)
+)
+@click.option(
+    "--check",
+    "only_check",
+    is_flag=True,
+    help="A drill: restore into a temporary folder (in DIR, else in TMPDIR), open and verify it,"
+    " then remove it.",
+)
+@json_option
+def restore_command(file: Path, folder: Path | None, *, only_check: bool, as_json: bool) -> int:
+    """Make the data folder DIR from the backup FILE. DIR must be missing or empty.
+
+    Everything is checked against the sums in FILE before DIR is there.
+    """
+    if not file.is_file():
+        raise UserError(f"{file} is not a file: name a file that `rookery backup` wrote")
+    if only_check:
+        return _drill(file, folder, as_json=as_json)
+    if folder is None:
+        raise UserError("DIR is missing: name the folder to make, or use --check", code=2)
+    manifest = restored(file, folder)
+    if as_json:
+        print_json({"folder": str(folder), **_as_json(manifest)})
+        return 0
+    click.echo(f"restored {folder}: {_described(manifest)}")
+    click.echo("what was deleted after that is in it again; keys/*.nsec are in no backup")
+    click.echo(f"start it with: rookery serve --data {folder}")
+    return 0
+
+
+def restored(file: Path, folder: Path) -> Manifest:
+    """Raises UserError; nothing is left behind then."""
+    try:
+        if folder.exists() and any(folder.iterdir()):
+            raise UserError(
+                f"{folder} is not empty and is not overwritten; choose a new folder, or move it"
+                " away"
+            )
+        is_new = not folder.exists()
+        # In an existing folder, which may be a mounted disk, rather than beside it.
+        with _extracted(file, _ancestor(folder) if is_new else folder) as (staging, manifest):
+            if is_new:
+                folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                staging.rename(folder)
+            else:
+                _move_up(staging, folder)
+            _sync(folder)
+            _sync(folder.parent)
+        return manifest
+    except OSError as error:
+        raise UserError(f"{folder} was not restored: {error.strerror or error}") from error
+
+
+def _ancestor(folder: Path) -> Path:
+    """The nearest folder above it that exists."""
+    return next(path for path in folder.absolute().parents if path.is_dir())
+
+
+def _move_up(staging: Path, folder: Path) -> None:
+    moved: list[Path] = []
+    try:
+        # The settings come last: a folder that has them is complete.
+        for path in sorted(staging.iterdir(), key=lambda path: path.name == "rookery.toml"):
+            path.rename(folder / path.name)
+            moved.append(path)
+    except BaseException:
+        for path in moved:
+            (folder / path.name).rename(path)
+        raise
+
+
+@contextmanager
+def _extracted(file: Path, parent: Path | None) -> Iterator[tuple[Path, Manifest]]:
+    """A new folder in `parent` with everything, checked; removed unless it was renamed."""
+    from relay.cli.archive import STORE, read_archive
+    from relay.cli.progress import Amount, progress_bar
+    from relay.storage.sqlite.copying import facts_of
+
+    staging = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
+    try:
+        with progress_bar(Amount.BYTES) as progress:
+            task = progress.add_task("restore", total=file.stat().st_size)
+            manifest = read_archive(
+                file, staging, lambda done: progress.update(task, completed=done)
+            )
+        try:
+            facts = facts_of(staging.absolute() / STORE)
+        except StoreFault as fault:
+            raise UserError(f"{file}: the store in it cannot be used: {fault}") from None
+        if facts != (manifest.schema, manifest.events, manifest.head):
+            raise UserError(f"{file}: the store in it is not the one of its manifest")
+        (staging / "policies").mkdir(mode=0o700, exist_ok=True)
+        for path, _, _ in os.walk(staging, topdown=False):
+            _sync(Path(path))
+        yield staging, manifest
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _drill(file: Path, parent: Path | None, *, as_json: bool) -> int:
+    """Open the restored folder as `serve` would, then verify it."""
+    from relay.cli.verify import print_report, report_as_json, verified
+
+    if parent is not None and not parent.is_dir():
+        raise UserError(f"{parent} is not a folder: with --check name one that exists, or none")
+    try:
+        with _extracted(file, parent) as (staging, manifest):
+            asyncio.run(_opened(staging))
+            report: Report = verified(staging)
+    except OSError as error:
+        raise UserError(f"{file} was not restored: {error.strerror or error}") from error
+    if as_json:
+        print_json({"file": str(file), **_as_json(manifest), **report_as_json(report)})
+    else:
+        click.echo(f"{printable(str(file))}: {_described(manifest)}")
+        print_report(report)
+        click.echo("the drill left nothing behind")
+    return 1 if report.findings else 0
+
+
+async def _opened(folder: Path) -> None:
+    from relay.cli.services import run_services
+    from relay.config import load_config
+
+    config = load_config(folder / "rookery.toml")
+    async with run_services(folder, config) as services:
+        head = services.store.committed()
+        async with services.indexer:
+            while not await services.indexer.reached(head):
+                pass
+
+
+def _described(manifest: Manifest) -> str:
+    at = datetime.fromtimestamp(manifest.created_at, UTC)
+    return (
+        f"{counted(manifest.events, 'event')} as of {at:%Y-%m-%d %H:%M:%S} UTC, Rookery"
+        f" {printable(manifest.rookery)}, schema {manifest.schema}"
+    )
+
+
+def _as_json(manifest: Manifest) -> dict[str, object]:
+    return {
+        "events": manifest.events,
+        "head": manifest.head,
+        "schema": manifest.schema,
+        "created_at": manifest.created_at,
+        "rookery": manifest.rookery,
+    }

@@ -1,0 +1,169 @@
+"""`rookery verify`: checks what is stored, on a running relay too; repairs a stopped one."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import click
+
+from relay.cli.humanize import counted
+from relay.cli.options import folder_option, json_option, print_json, printable
+from relay.errors import FolderBusy, UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from relay.storage.sqlite.verifying import Report, Rules
+
+
+@click.command("verify", epilog="Example: rookery verify --data ./data")
+@folder_option
+@click.option(
+    "--repair",
+    "is_repair",
+    is_flag=True,
+    help="Repair what is found, in a folder whose relay is stopped, after a backup in the folder.",
+)
+@json_option
+def verify_command(folder: Path, *, is_repair: bool, as_json: bool) -> int:
+    """Check every event, its signature, and that all tables and indices agree with the events.
+
+    Exit code 1 when something is wrong, and after a repair when something still is.
+    """
+    if is_repair:
+        return _repaired(folder, as_json=as_json)
+    began = perf_counter()
+    report = verified(folder)
+    if as_json:
+        print_json({**report_as_json(report), "seconds": round(perf_counter() - began, 3)})
+    else:
+        print_report(report)
+        if report.findings:
+            click.echo(
+                f"repair it with: rookery verify --repair --data {folder} (stop the relay first)"
+            )
+    return 1 if report.findings else 0
+
+
+def verified(folder: Path) -> Report:
+    """Raises UserError, ConfigFaults, StoreFault."""
+    from relay.cli.progress import Amount, progress_bar
+    from relay.cli.services import unix_now
+    from relay.storage.sqlite.verifying import verify
+
+    with progress_bar(Amount.OF_TOTAL) as progress:
+        task = progress.add_task("verify", total=None)
+        return verify(
+            folder / "rookery.db",
+            _rules_of(folder),
+            unix_now(),
+            lambda done, total: progress.update(task, completed=done, total=total),
+        )
+
+
+def _rules_of(folder: Path) -> Rules:
+    import policies
+    from relay.memory.systems import MEMORY_SYSTEMS
+    from relay.nostr.keys import read_key_file
+    from relay.read.search_indexer import rules_for, text_by
+    from relay.storage.sqlite.verifying import Rules
+
+    path = folder / "relay.key"
+    if not path.is_file():
+        raise UserError(f"{path} is missing: name the relay's data folder with --data")
+    key = read_key_file(path.read_text("utf-8", "replace"), str(path))
+    policy = policies.load(folder / "policies", MEMORY_SYSTEMS, key.pubkey)
+    return Rules(
+        key.pubkey,
+        policy.keep,
+        policy.groups.foreign_h,
+        text_by(policy.searched, policy.systems),
+        rules_for(policy.searched, policy.systems),
+    )
+
+
+def print_report(report: Report) -> None:
+    for finding in report.findings:
+        click.echo(printable(f"{finding.check}: {finding.text}"))
+    shown = len(report.findings)
+    total = report.counts.total()
+    if total > shown:
+        click.echo(f"and {total - shown:,} more like these")
+    found = counted(total, "finding") if total else "nothing is wrong"
+    search = "" if report.is_search_checked else "; search.db is built at the next start"
+    click.echo(f"{counted(report.events, 'event')} verified: {found}{search}")
+
+
+def report_as_json(report: Report) -> dict[str, object]:
+    return {
+        "events": report.events,
+        "counts": {check.value: number for check, number in report.counts.items()},
+        "findings": [{"check": each.check.value, "text": each.text} for each in report.findings],
+        "search_checked": report.is_search_checked,
+    }
+
+
+def _repaired(folder: Path, *, as_json: bool) -> int:
+    from relay.cli.backup import back_up_before_repair
+    from relay.cli.folder_lock import locked
+    from relay.cli.services import unix_now
+    from relay.storage.sqlite.repairing import repair
+
+    now = unix_now()
+    taken_out = folder / f"verify-{datetime.fromtimestamp(now, UTC):%Y%m%d-%H%M%S}.jsonl"
+
+    def take_out(rows: Sequence[tuple[int, str, bytes | str]]) -> None:
+        _append(taken_out, rows)
+
+    done: list[str] = []
+    backup: Path | None = None
+    try:
+        with locked(folder):
+            report = verified(folder)
+            if report.findings:
+                backup = back_up_before_repair(folder, now)
+                done = repair(folder / "rookery.db", _rules_of(folder), report, take_out)
+                left = verified(folder)
+            else:
+                left = report
+    except FolderBusy as busy:
+        raise UserError(f"{busy}; stop it first: `--repair` changes the store") from None
+    if as_json:
+        print_json(
+            {
+                **report_as_json(report),
+                "repaired": done,
+                "backup": None if backup is None else str(backup),
+                "moved_to": str(taken_out) if taken_out.exists() else None,
+                "left": report_as_json(left),
+            }
+        )
+        return 1 if left.findings else 0
+    print_report(report)
+    for text in done:
+        click.echo(f"repaired: {text}")
+    if taken_out.exists():
+        click.echo(f"what was moved out is in {taken_out}")
+    if backup is not None:
+        click.echo(f"a backup from before is {backup}; a start after a week removes it")
+        click.echo("verified again:")
+        print_report(left)
+    return 1 if left.findings else 0
+
+
+def _append(path: Path, rows: Sequence[tuple[int, str, bytes | str]]) -> None:
+    """One JSON line for each row, readable by its owner only, synced."""
+    import orjson
+
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        for seq, why, raw in rows:
+            # SQLite keeps what it is given: a faulty row may hold a text.
+            text = raw if isinstance(raw, str) else raw.decode("utf-8", "backslashreplace")
+            file.write(orjson.dumps({"row": seq, "why": why, "raw": text}) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,215 @@
+"""Repairs what `relay.storage.sqlite.verifying` has found, in one transaction.
+
+Rows are what remains true: tables are built from them again. A row whose event is wrong leaves the
+store, and is handed to the caller first; one that was deleted before leaves it without a trace.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Final
+
+from relay.access.quotas import recipients_of
+from relay.errors import StoreFault
+from relay.groups.group import Groups, replayed
+from relay.lifecycle.versions import is_older
+from relay.nostr.event import event_from_raw
+from relay.storage.sqlite.connections import connection, fault_of, index_path
+from relay.storage.sqlite.hashes import id_key
+from relay.storage.sqlite.rows import stored
+from relay.storage.sqlite.sql.named import QUERIES
+from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
+from relay.storage.sqlite.sql.writes import insert
+from relay.storage.sqlite.verifying import (
+    Check,
+    RowCheck,
+    hashes_of,
+    index_tags_of,
+    pages,
+    rows_of,
+    tables_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+    from pathlib import Path
+
+    from relay.storage.sqlite.verifying import Report, Rules
+
+    TakeOut = Callable[[Sequence[tuple[int, str, bytes | str]]], None]
+    """Gets (seq, why, raw) of rows that leave; they are durable elsewhere when it returns."""
+
+_TAGS_AT_ONCE: Final = 500_000
+
+
+def repair(path: Path, rules: Rules, report: Report, take_out: TakeOut) -> list[str]:
+    """What was done, in words. The caller holds the folder's lock, and no connection is open.
+
+    Raises StoreFault; nothing is changed then.
+    """
+    done: list[str] = []
+    try:
+        with closing(connection(path)) as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                if report.counts[Check.FILE]:
+                    db.execute(VERIFY["rebuild_indices"])
+                    done.append("indices of the file built again")
+                _Repair(db, rules, report, take_out, done).run()
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+            db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        if report.counts[Check.SEARCH]:
+            for ending in ("", "-wal", "-shm"):
+                file = index_path(path)
+                file.with_name(file.name + ending).unlink(missing_ok=True)
+            done.append("index of texts removed: the next start builds it")
+    except sqlite3.Error as error:
+        raise fault_of(error, path) from error
+    except OSError as error:
+        raise StoreFault(f"{path} was not repaired: {error}") from error
+    return done
+
+
+class _Repair:
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        rules: Rules,
+        report: Report,
+        take_out: TakeOut,
+        done: list[str],
+    ) -> None:
+        self._db = db
+        self._rules = rules
+        self._report = report
+        self._take_out = take_out
+        self._done = done
+        self._check = RowCheck(hashes_of(db), rules)
+
+    def run(self) -> None:
+        db, report = self._db, self._report
+        newest = db.execute(QUERIES["newest_seq"]).fetchone()[0] or 0
+        kept = db.execute(QUERIES["get_meta"], ("head",)).fetchone()
+        head = max(newest, kept[0] if kept else 0)
+        self._fix_columns()
+        removed = self._remove_broken() + self._remove_superseded() + self._remove_deleted()
+        if removed:
+            db.execute(QUERIES["put_meta"], ("head", head))
+        if removed or report.misplaced or report.counts[Check.TAGS]:
+            self._rebuild_tags(head)
+        if removed or report.misplaced or report.counts[Check.SIZES]:
+            self._rebuild_sizes()
+        if removed or report.misplaced or report.counts[Check.GROUPS]:
+            self._rebuild_groups()
+
+    def _fix_columns(self) -> None:
+        rows = rows_of(self._db, self._report.misplaced)
+        for row in rows:
+            right, _ = self._check.corrected(row, event_from_raw(row.raw))
+            self._db.execute(VERIFY["fix_row"], (*right[1:-1], row.seq))
+        if rows:
+            self._done.append(f"columns of {_rows(len(rows))} set to what their events say")
+
+    def _remove_broken(self) -> int:
+        why = self._report.broken
+        rows = rows_of(self._db, why)
+        if rows:
+            self._take_out([(row.seq, why[row.seq], row.raw) for row in rows])
+            self._delete(why)
+            self._done.append(f"{_rows(len(rows))} with a wrong id or signature moved out")
+        return len(rows)
+
+    def _remove_superseded(self) -> int:
+        """Of several rows of one slot the one stays that the others would not have replaced."""
+        leaving: list[tuple[int, str, bytes | str]] = []
+        for (slot,) in self._db.execute(VERIFY["shared_slots"]).fetchall():
+            rows = [stored(row) for row in self._db.execute(VERIFY["rows_of_slot"], (slot,))]
+            best = rows[0]
+            keep = self._rules.keep.keep_of(best.event)
+            for row in rows[1:]:
+                if not is_older(row.event, row.version, keep, best, self._rules.keep.tie):
+                    best = row
+            leaving += [
+                (row.seq, f"superseded by {best.event.id}", row.event.raw)
+                for row in rows
+                if row is not best
+            ]
+        if leaving:
+            self._take_out(leaving)
+            self._delete([seq for seq, _, _ in leaving])
+            self._done.append(f"{_rows(len(leaving))} that others supersede moved out")
+        return len(leaving)
+
+    def _remove_deleted(self) -> int:
+        """Not handed over: its text was promised to be gone."""
+        seqs = self._report.tombstoned
+        if seqs:
+            self._delete(seqs)
+            self._done.append(f"{_rows(len(seqs))} deleted that had been deleted before")
+        return len(seqs)
+
+    def _delete(self, seqs: Collection[int]) -> None:
+        import orjson
+
+        self._db.execute(QUERIES["delete_events"], {"seqs": orjson.dumps(list(seqs)).decode()})
+
+    def _rebuild_tags(self, head: int) -> None:
+        db, hashes, names = self._db, hashes_of(self._db), index_tags_of(self._db)
+        db.execute(VERIFY["empty_tags"])
+        tags: list[tuple[int, int, int, int, int]] = []
+
+        def flush() -> None:
+            tags.sort()  # neighbours are on the same pages
+            db.executemany(insert("tags", 5, 1), tags)
+            tags.clear()
+
+        for page in pages(db):
+            for row in page:
+                event = event_from_raw(row.raw)
+                key = id_key(event.id)
+                tags += [
+                    (hash_, event.created_at, key, row.seq, event.kind)
+                    for hash_ in hashes.of_event(event, names)
+                ]
+            if len(tags) > _TAGS_AT_ONCE:
+                flush()
+        flush()
+        db.execute(QUERIES["put_meta"], ("tags_upto", head))
+        self._done.append("index of tags built again")
+
+    def _rebuild_sizes(self) -> None:
+        db = self._db
+        db.execute(VERIFY["empty_sizes"])
+        db.execute(VERIFY["count_sizes"])
+        db.execute(VERIFY["empty_received"])
+        for page in pages(db):
+            for row in page:
+                for recipient in recipients_of(event_from_raw(row.raw)):
+                    db.execute(QUERIES["add_received"], (recipient, 1, len(row.raw)))
+        self._done.append("totals of sizes counted again")
+
+    def _rebuild_groups(self) -> None:
+        db, groups = self._db, Groups()
+        for page in pages(db):
+            events = [event_from_raw(row.raw) for row in page]
+            groups = replayed(groups, events, self._rules.relay_pubkey)
+        flags, members = tables_of(groups)
+        db.execute(VERIFY["empty_groups"])
+        db.execute(VERIFY["empty_members"])
+        there = {row[0] for row in db.execute(VERIFY["groups"])}
+        for group_id, (guarded, hidden) in flags.items():
+            db.execute(QUERIES["put_group"], (group_id, guarded, hidden, False))
+        for group_id in groups.ended.keys() - there:
+            # Who was a member is lost: only owners read its 9008.
+            db.execute(QUERIES["put_group"], (group_id, True, True, True))
+        db.executemany(QUERIES["put_member"], [(key, grp, admin) for key, grp, admin in members])
+        self._done.append("groups and members taken from a replay of the log")
+
+
+def _rows(number: int) -> str:
+    return f"{number} row{'' if number == 1 else 's'}"

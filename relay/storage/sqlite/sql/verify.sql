@@ -1,0 +1,76 @@
+-- :state  -> rows, newest seq or null
+SELECT count(*), max(seq) FROM events;
+
+-- :rows_after  seq, limit -> all columns of later rows, in order
+SELECT seq, id, id_key, pubkey, author_key, kind, created_at, grp, d, slot, version, expires_at, raw
+FROM events WHERE seq > ? ORDER BY seq LIMIT ?;
+
+-- :rows_of  [seq] -> all columns of these rows, in order
+SELECT seq, id, id_key, pubkey, author_key, kind, created_at, grp, d, slot, version, expires_at, raw
+FROM events WHERE seq IN (SELECT value FROM json_each(?)) ORDER BY seq;
+
+-- :fix_row  id, id_key, pubkey, author_key, kind, created_at, grp, d, slot, version, expires_at, seq
+UPDATE events SET id = ?, id_key = ?, pubkey = ?, author_key = ?, kind = ?, created_at = ?, grp = ?,
+d = ?, slot = ?, version = ?, expires_at = ? WHERE seq = ?;
+
+-- :shared_slots  -> slots of more than one row
+SELECT slot FROM events WHERE slot IS NOT NULL GROUP BY slot HAVING count(*) > 1;
+
+-- :rows_of_slot  slot -> columns of a row
+SELECT seq, raw, grp, quiet, slot, version, expires_at FROM events WHERE slot = ?;
+
+-- :all_tags  -> hash, created_at, id_key, seq, kind
+SELECT hash, created_at, id_key, seq, kind FROM tags;
+
+-- :deletions_naming  hash of e or a, id_key and pubkey -> raw of the kind 5s
+SELECT e.raw FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
+WHERE t.hash = ? AND t.kind = 5 AND e.pubkey = ?;
+
+-- :sizes_counted  -> pubkey, kind, grp, events, bytes that the table lacks
+SELECT pubkey, kind, ifnull(grp, ''), count(*), sum(length(raw)) FROM events GROUP BY 1, 2, 3
+EXCEPT SELECT pubkey, kind, grp, events, bytes FROM sizes;
+
+-- :sizes_noted  -> pubkey, kind, grp, events, bytes that only the table has
+SELECT pubkey, kind, grp, events, bytes FROM sizes
+EXCEPT SELECT pubkey, kind, ifnull(grp, ''), count(*), sum(length(raw)) FROM events GROUP BY 1, 2, 3;
+
+-- :received  -> recipient, events, bytes
+SELECT recipient, events, bytes FROM received;
+
+-- :groups  -> id, guarded, hidden, ended
+SELECT id, guarded, hidden, ended FROM groups;
+
+-- :members  -> pubkey, group, admin
+SELECT pubkey, grp, admin FROM members;
+
+-- :empty_tags
+DELETE FROM tags;
+
+-- :empty_sizes
+DELETE FROM sizes;
+
+-- :count_sizes
+INSERT INTO sizes
+SELECT pubkey, kind, ifnull(grp, ''), count(*), sum(length(raw)) FROM events GROUP BY 1, 2, 3;
+
+-- :empty_received
+DELETE FROM received;
+
+-- :empty_groups  all but the ended ones
+DELETE FROM groups WHERE ended = 0;
+
+-- :empty_members
+DELETE FROM members;
+
+-- :rebuild_indices
+REINDEX;
+
+-- :indexed_texts  first and last seq -> seq, text, seq, created_at, id_key, once, repeated, frequent
+SELECT t.seq, t.text, r.seq, r.created_at, r.id_key, r.once, r.repeated, r.frequent
+FROM texts AS t LEFT JOIN ranks AS r ON r.seq = t.seq WHERE t.seq BETWEEN ? AND ?;
+
+-- :make_index_words  every occurrence of a word in the index of texts
+CREATE VIRTUAL TABLE temp.occurrences USING fts5vocab(main, words, instance);
+
+-- :occurrences  -> term, seq, column, offset
+SELECT term, doc, col, offset FROM temp.occurrences;

@@ -1,0 +1,621 @@
+"""Checks a store's file against itself: each row against its event, each table against the rows.
+
+Invariants: `raw` is what is true of a row, and the rows are what is true of the other tables. All
+is read in one snapshot, so a running relay may write meanwhile. Not checked, because the rows do
+not tell: `quiet`, the group of a row without `h`, former members of ended groups.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from array import array
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import orjson
+
+from relay.access.quotas import recipients_of
+from relay.errors import Invalid, StoreFault, StoreVersion
+from relay.groups.actions import group_of
+from relay.groups.group import Groups, replayed
+from relay.lifecycle.deletion import (
+    address_target,
+    event_target,
+    is_deleted,
+    key_target,
+)
+from relay.lifecycle.rows import (
+    Found,
+    Keep,
+    Tombstone,
+    expiry_of,
+    keep_by_kind,
+    slot_of,
+    version_of,
+)
+from relay.nostr import kinds
+from relay.nostr.event import event_from, event_from_raw
+from relay.nostr.keys import are_signed
+from relay.nostr.nip50 import searchable
+from relay.storage.sqlite.connections import fault_of, index_path
+from relay.storage.sqlite.hashes import Hashes, id_key
+from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION
+from relay.storage.sqlite.sql.named import QUERIES, SEARCH_QUERIES
+from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    from relay.lifecycle.rows import Slot
+    from relay.lifecycle.versions import KeepRules
+    from relay.nostr.event import Event
+
+    TagRow = tuple[int, int, int, int]
+    """hash, created_at, id_key, kind"""
+
+_PAGE: Final = 500
+_WORKERS: Final = max(2, os.cpu_count() or 2)
+_MOST_SHOWN: Final = 100
+"""Findings of one check that are kept one by one; all are counted."""
+_LOOKED_AT: Final = 20_000
+"""Rows with wrong tags that are compared at a time."""
+_SHOWN_FAULTS: Final = 20
+
+
+class Check(StrEnum):
+    """What is checked."""
+
+    FILE = "file"
+    """Pages and indices, by SQLite itself."""
+    ID = "id"
+    """The row holds an event in canonical form, whose id is its hash."""
+    SIGNATURE = "signature"
+    COLUMNS = "columns"
+    """What columns say is what the event says."""
+    SLOT = "slot"
+    GROUP = "group"
+    """The row belongs to the group that its event names."""
+    TAGS = "tags"
+    SIZES = "sizes"
+    GROUPS = "groups"
+    """Groups and members are what a replay gives."""
+    TOMBSTONE = "tombstone"
+    """Nothing is stored that was deleted."""
+    SEARCH = "search"
+    """Searchable texts are in the index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: Check
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the policy says of rows."""
+
+    relay_pubkey: str
+    keep: KeepRules
+    foreign_h: Set[int]
+    text_of: Callable[[Event], str | None]
+    search_rules: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What was found, and what `repair` needs to know of it."""
+
+    events: int = 0
+    findings: list[Finding] = field(default_factory=list)
+    """The first of each check."""
+    counts: Counter[Check] = field(default_factory=Counter)
+    """All of them."""
+    broken: dict[int, str] = field(default_factory=dict)
+    """seq of a row whose event is wrong → why."""
+    misplaced: list[int] = field(default_factory=list)
+    """seq of rows with wrong columns."""
+    shared_slots: list[int] = field(default_factory=list)
+    tombstoned: list[int] = field(default_factory=list)
+    """seq of rows that should be deleted."""
+    is_search_checked: bool = False
+    """False: there is no index, or the next start will rebuild it."""
+
+    def add(self, check: Check, text: str) -> None:
+        self.counts[check] += 1
+        if self.counts[check] <= _MOST_SHOWN:
+            self.findings.append(Finding(check, text))
+
+
+class Row(NamedTuple):
+    """As `rows_after` gives it."""
+
+    seq: int
+    id: bytes
+    id_key: int
+    pubkey: bytes
+    author_key: int
+    kind: int
+    created_at: int
+    grp: str | None
+    d: str
+    slot: int | None
+    version: int
+    expires_at: int | None
+    raw: bytes
+
+
+def verify(path: Path, rules: Rules, now: int, note: Callable[[int, int], None]) -> Report:
+    """`note` gets the rows done and all. Raises StoreFault, StoreVersion.
+
+    Needs no lock; until it returns, the WAL of a running relay is not truncated.
+    """
+    try:
+        with ExitStack() as stack:
+            # First: what it has indexed is in the later snapshot of the store.
+            search = _search_snapshot(path)
+            if search is not None:
+                stack.enter_context(closing(search))
+            db = stack.enter_context(closing(snapshot(path)))
+            return _Verification(db, search, rules, now).run(note)
+    except sqlite3.Error as error:
+        raise fault_of(error, path) from error
+
+
+def snapshot(path: Path) -> sqlite3.Connection:
+    """A connection in a transaction that reads. Raises StoreVersion."""
+    if not path.exists():
+        raise StoreFault(f"{path} does not exist: nothing is stored yet")
+    db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+    try:
+        db.execute("PRAGMA query_only = ON")
+        db.execute("BEGIN")
+        application = db.execute("PRAGMA application_id").fetchone()[0]
+        schema = db.execute("PRAGMA user_version").fetchone()[0]
+        if application != APPLICATION_ID:
+            raise StoreVersion(f"{path} is a database of another program")
+        if schema != SCHEMA_VERSION:
+            what = "start the relay once" if schema < SCHEMA_VERSION else "use a newer Rookery"
+            raise StoreVersion(f"{path} has schema {schema}, not {SCHEMA_VERSION}: {what}")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _search_snapshot(path: Path) -> sqlite3.Connection | None:
+    file = index_path(path)
+    if not file.exists():
+        return None
+    db = sqlite3.connect(file, timeout=10, isolation_level=None)
+    try:
+        db.execute("BEGIN")
+        db.execute(SEARCH_QUERIES["get_meta"], ("upto",)).fetchone()
+    except sqlite3.Error:  # damaged: the next start rebuilds it
+        db.close()
+        return None
+    return db
+
+
+class RowCheck:
+    """One row against its event."""
+
+    def __init__(self, hashes: Hashes, rules: Rules) -> None:
+        self._hashes = hashes
+        self._rules = rules
+
+    def event_of(self, row: Row) -> Event | str:
+        """The event, or what is wrong with it. The signature is not looked at."""
+        try:
+            event = event_from(orjson.loads(row.raw))
+        except orjson.JSONDecodeError:
+            return "what is stored is not JSON"
+        except Invalid as invalid:
+            return f"what is stored is not this event: {invalid.text}"
+        if event.raw != row.raw:
+            return "what is stored is not in the form in which events are sent"
+        return event
+
+    def slot_of(self, row: Row, event: Event) -> tuple[Slot | None, Keep]:
+        """The slot that the row belongs into."""
+        keep = self._rules.keep.keep_of(event)
+        if keep is Keep.ALL and row.slot is not None:
+            keep = Keep.LATEST  # the policy was another one when it came
+        elif row.slot is None and keep_by_kind(event.kind) is Keep.ALL:
+            keep = Keep.ALL  # likewise
+        return slot_of(event, keep), keep
+
+    def corrected(self, row: Row, event: Event) -> tuple[Row, Slot | None]:
+        """The row as its event says, and its slot."""
+        slot, keep = self.slot_of(row, event)
+        versions = {version_of(event, each) for each in (keep, Keep.LATEST, Keep.LATEST_TS)}
+        try:
+            group = group_of(event, self._rules.foreign_h)
+        except Invalid:
+            group = None
+        try:
+            expires_at = expiry_of(event)
+        except Invalid:
+            expires_at = row.expires_at
+        return Row(
+            row.seq,
+            bytes.fromhex(event.id),
+            id_key(event.id),
+            bytes.fromhex(event.pubkey),
+            id_key(event.pubkey),
+            event.kind,
+            event.created_at,
+            row.grp if group is None else group,
+            event.d,
+            None if slot is None else self._hashes.slot(*slot),
+            row.version if row.version in versions else version_of(event, keep),
+            expires_at,
+            row.raw,
+        ), slot
+
+
+class _Verification:
+    def __init__(
+        self, db: sqlite3.Connection, search: sqlite3.Connection | None, rules: Rules, now: int
+    ) -> None:
+        self._db = db
+        self._rules = rules
+        self._now = now
+        self._hashes = hashes_of(db)
+        self._index_tags = index_tags_of(db)
+        self._check = RowCheck(self._hashes, rules)
+        self._tags_upto: int = db.execute(QUERIES["get_meta"], ("tags_upto",)).fetchone()[0]
+        self._total, newest = db.execute(VERIFY["state"]).fetchone()
+        self._newest: int = newest or 0
+        self._tags = array("q", bytes(8 * (self._newest + 1)))
+        """seq → hashes of its expected and its stored tags, which cancel each other out."""
+        self._late_tags: dict[int, set[TagRow]] = {}
+        """Of rows whose tags may be in the writer's memory only: some of these are stored."""
+        self._received: dict[str, list[int]] = {}
+        self._groups = Groups()
+        self._search = None if search is None else _Search(search, self._hashes, rules, now)
+        self.report = Report(events=self._total)
+        if self._search is not None:
+            self.report.is_search_checked = self._search.is_current
+
+    def run(self, note: Callable[[int, int], None]) -> Report:
+        self._check_file()
+        self._check_rows(note)
+        for (slot,) in self._db.execute(VERIFY["shared_slots"]):
+            self.report.shared_slots.append(slot)
+            seqs = [str(row[0]) for row in self._db.execute(VERIFY["rows_of_slot"], (slot,))]
+            self.report.add(Check.SLOT, f"rows {', '.join(seqs)}: all in one slot")
+        self._check_tags()
+        self._check_sizes()
+        self._check_groups()
+        if self._search is not None:
+            self._search.finish(self.report)
+        return self.report
+
+    def _check_file(self) -> None:
+        for (text,) in self._db.execute(f"PRAGMA integrity_check({_SHOWN_FAULTS})").fetchall():
+            if text != "ok":
+                self.report.add(Check.FILE, text)
+
+    # -- rows -----------------------------------------------------------------------------------
+
+    def _check_rows(self, note: Callable[[int, int], None]) -> None:
+        waiting: deque[tuple[list[tuple[Row, Event]], Future[list[bool]]]] = deque()
+        done = 0
+        with ThreadPoolExecutor(_WORKERS, "verify") as pool:
+            for page in pages(self._db):
+                known: list[tuple[Row, Event]] = []
+                for row in page:
+                    event = self._check.event_of(row)
+                    if isinstance(event, str):
+                        self._break(row, Check.ID, event)
+                    else:
+                        known.append((row, event))
+                events = [event for _, event in known]
+                waiting.append((known, pool.submit(are_signed, events)))
+                self._check_page(known)
+                if len(waiting) > 2 * _WORKERS:
+                    self._check_signatures(*waiting.popleft())
+                done += len(page)
+                note(done, self._total)
+            while waiting:
+                self._check_signatures(*waiting.popleft())
+
+    def _break(self, row: Row, check: Check, why: str) -> None:
+        self.report.broken[row.seq] = why
+        self.report.add(check, f"{_name_of(row)}: {why}")
+
+    def _check_signatures(
+        self, known: Sequence[tuple[Row, Event]], answer: Future[list[bool]]
+    ) -> None:
+        for (row, _), is_signed in zip(known, answer.result(), strict=True):
+            if not is_signed:
+                self._break(row, Check.SIGNATURE, "the signature is wrong")
+
+    def _check_page(self, known: Sequence[tuple[Row, Event]]) -> None:
+        slots = []
+        for row, event in known:
+            right, slot = self._check.corrected(row, event)
+            slots.append(slot)
+            if right != row:
+                self._report_columns(row, right)
+            for tag in self._tags_of(event):
+                if row.seq <= self._tags_upto:
+                    self._tags[row.seq] ^= hash(tag)
+                else:
+                    self._late_tags.setdefault(row.seq, set()).add(tag)
+            for recipient in recipients_of(event):
+                grown = self._received.setdefault(recipient, [0, 0])
+                grown[0] += 1
+                grown[1] += len(row.raw)
+        self._check_tombstones(known, slots)
+        events = (event for _, event in known)
+        self._groups = replayed(self._groups, events, self._rules.relay_pubkey)
+        if self._search is not None:
+            self._search.check(known, self.report)
+
+    def _tags_of(self, event: Event) -> set[TagRow]:
+        key = id_key(event.id)
+        hashes = self._hashes.of_event(event, self._index_tags)
+        return {(hash_, event.created_at, key, event.kind) for hash_ in hashes}
+
+    def _report_columns(self, row: Row, right: Row) -> None:
+        self.report.misplaced.append(row.seq)
+        wrong = [name for name in Row._fields if getattr(row, name) != getattr(right, name)]
+        if "slot" in wrong:
+            wrong.remove("slot")
+            self.report.add(Check.SLOT, f"{_name_of(right)}: not in the slot of its versions")
+        if "grp" in wrong:
+            wrong.remove("grp")
+            said = "in no group" if row.grp is None else f"in the group {row.grp!r}"
+            self.report.add(
+                Check.GROUP, f"{_name_of(right)}: {said}, and its event is of {right.grp!r}"
+            )
+        if wrong:
+            self.report.add(Check.COLUMNS, f"{_name_of(right)}: wrong in {', '.join(wrong)}")
+
+    def _check_tombstones(
+        self, known: Sequence[tuple[Row, Event]], slots: Sequence[Slot | None]
+    ) -> None:
+        targets = []
+        for (_, event), slot in zip(known, slots, strict=True):
+            targets += [event_target(event.id), key_target(event.pubkey)]
+            if slot is not None:
+                targets.append(address_target(slot))
+            if event.kind == kinds.GIFT_WRAP:
+                targets += map(key_target, event.tag_values("p"))
+        found = Found(0)
+        asked = {"targets": orjson.dumps(targets).decode()}
+        for stone in self._db.execute(QUERIES["tombstones"], asked):
+            found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
+        if not found.tombstones:
+            return
+        for (row, event), slot in zip(known, slots, strict=True):
+            if is_deleted(event, slot, found) and not self._is_of_another_group(row, event, slot):
+                self.report.tombstoned.append(row.seq)
+                self.report.add(Check.TOMBSTONE, f"{_name_of(row)}: was deleted, and is stored")
+
+    def _is_of_another_group(self, row: Row, event: Event, slot: Slot | None) -> bool:
+        """Whether the kind 5s that name it have the `h` of other groups: these left it (N09-14)."""
+        if row.grp is None:
+            return False
+        names = [("e", event.id)]
+        if slot is not None:
+            names.append(("a", address_target(slot)[2:]))
+        deletions = [
+            event_from_raw(raw)
+            for name in names
+            for (raw,) in self._db.execute(
+                VERIFY["deletions_naming"], (self._hashes.tag(*name), row.pubkey)
+            )
+        ]
+        return bool(deletions) and all(each.tag("h") not in (None, row.grp) for each in deletions)
+
+    # -- tables ---------------------------------------------------------------------------------
+
+    def _check_tags(self) -> None:
+        tags, newest, upto = self._tags, self._newest, self._tags_upto
+        unfounded: Counter[int] = Counter()
+        for hash_, created_at, key, seq, kind in self._db.execute(VERIFY["all_tags"]):
+            tag = hash_, created_at, key, kind
+            if not 0 < seq <= newest:
+                unfounded[seq] += 1
+            elif seq <= upto:
+                tags[seq] ^= hash(tag)
+            elif tag not in self._late_tags.get(seq, ()):
+                unfounded[seq] += 1
+        wrong = [seq for seq in range(newest + 1) if tags[seq] and seq not in self.report.broken]
+        for start in range(0, len(wrong), _LOOKED_AT):
+            self._compare_tags(wrong[start : start + _LOOKED_AT])
+        for seq, number in unfounded.items():
+            self.report.add(Check.TAGS, f"row {seq}: {number} in the index that it does not have")
+
+    def _compare_tags(self, wrong: Sequence[int]) -> None:
+        there: dict[int, set[TagRow]] = {seq: set() for seq in wrong}
+        for hash_, created_at, key, seq, kind in self._db.execute(VERIFY["all_tags"]):
+            if seq in there:
+                there[seq].add((hash_, created_at, key, kind))
+        for row in rows_of(self._db, wrong):
+            event, found = event_from_raw(row.raw), there.pop(row.seq)
+            expected = self._tags_of(event)
+            key = id_key(event.id)
+            # Of names that are no longer indexed they stay.
+            former = {
+                (self._hashes.tag(tag[0], tag[1]), event.created_at, key, event.kind)
+                for tag in event.tags
+                if len(tag) > 1
+            }
+            missing, extra = len(expected - found), len(found - expected - former)
+            if missing:
+                self.report.add(Check.TAGS, f"{_name_of(row)}: {missing} missing in the index")
+            if extra:
+                self.report.add(
+                    Check.TAGS, f"{_name_of(row)}: {extra} in the index that it does not have"
+                )
+        for seq, found in there.items():
+            self.report.add(
+                Check.TAGS, f"row {seq}, which is gone: {len(found)} still in the index"
+            )
+
+    def _check_sizes(self) -> None:
+        counted = {tuple(row[:3]): row[3:] for row in self._db.execute(VERIFY["sizes_counted"])}
+        noted = {tuple(row[:3]): row[3:] for row in self._db.execute(VERIFY["sizes_noted"])}
+        for key in counted | noted:
+            self._report_size(
+                f"kind {key[1]} by {key[0].hex()} in group {key[2]!r}",
+                noted.get(key, (0, 0)),
+                counted.get(key, (0, 0)),
+            )
+        received = {
+            name: [events, size] for name, events, size in self._db.execute(VERIFY["received"])
+        }
+        for name in received | self._received:
+            is_, should = received.get(name, [0, 0]), self._received.get(name, [0, 0])
+            if is_ != should:
+                self._report_size(f"gift wraps for {name}", is_, should)
+
+    def _report_size(self, of: str, is_: Sequence[int], should: Sequence[int]) -> None:
+        self.report.add(
+            Check.SIZES,
+            f"{of}: noted are {is_[0]} events of {is_[1]} bytes, stored are {should[0]} of"
+            f" {should[1]}",
+        )
+
+    def _check_groups(self) -> None:
+        groups, members = tables_of(self._groups)
+        noted = {
+            row[0]: tuple(row[1:3]) for row in self._db.execute(VERIFY["groups"]) if not row[3]
+        }
+        ended = {row[0] for row in self._db.execute(VERIFY["groups"]) if row[3]}
+        for group_id in sorted(groups.keys() | noted.keys()):
+            if groups.get(group_id) != noted.get(group_id):
+                what = (
+                    "differs from"
+                    if group_id in groups and group_id in noted
+                    else ("is missing, by" if group_id in groups else "is not in")
+                )
+                self.report.add(
+                    Check.GROUPS, f"group {group_id!r} {what} the replay of its records"
+                )
+        for group_id in sorted(self._groups.ended.keys() - ended):
+            self.report.add(Check.GROUPS, f"group {group_id!r} ended, and is not noted as ended")
+        there = set(self._db.execute(VERIFY["members"]))
+        for key, group_id, admin in sorted(members - there):
+            what = "an admin" if admin else "a member"
+            self.report.add(
+                Check.GROUPS, f"group {group_id!r}: {key.hex()} is {what}, and is not noted as such"
+            )
+        for key, group_id, admin in sorted(there - members):
+            what = "an admin" if admin else "a member"
+            self.report.add(
+                Check.GROUPS, f"group {group_id!r}: {key.hex()} is noted as {what}, and is none"
+            )
+
+
+class _Search:
+    """The index of texts against the texts of the rows."""
+
+    def __init__(self, db: sqlite3.Connection, hashes: Hashes, rules: Rules, now: int) -> None:
+        self._db = db
+        self._text_of = rules.text_of
+        self._now = now
+        found = [
+            db.execute(SEARCH_QUERIES["get_meta"], (name,)).fetchone()
+            for name in ("store", "upto", "rules")
+        ]
+        self.is_current = found[0] == (hashes.fingerprint(),) and found[2] == (rules.search_rules,)
+        """The next start goes on with it."""
+        self._upto: int = found[1][0] if self.is_current else 0
+        self._words = array("q", bytes(8 * (self._upto + 1)))
+        """seq → hashes of expected and of stored words, which cancel each other out."""
+        self._expected: dict[int, bytes] = {}
+        """seq → id."""
+        self._fresh = sqlite3.connect(":memory:", isolation_level=None)
+        self._fresh.execute(SEARCH_QUERIES["make_words"])
+        for each in (db, self._fresh):
+            each.execute(VERIFY["make_index_words"])
+
+    def check(self, known: Sequence[tuple[Row, Event]], report: Report) -> None:
+        upto, texts = self._upto, {}
+        for row, event in known:
+            if row.seq <= upto and (row.expires_at is None or row.expires_at > self._now):
+                text = self._text_of(event)
+                if text is not None:
+                    texts[row.seq] = row, searchable(text)
+        if not texts:
+            return
+        asked = known[0][0].seq, known[-1][0].seq
+        there = {
+            seq: tuple(rest) for seq, *rest in self._db.execute(VERIFY["indexed_texts"], asked)
+        }
+        self._fresh.execute(SEARCH_QUERIES["empty_words"])
+        for seq, (row, found) in texts.items():
+            self._fresh.execute(
+                SEARCH_QUERIES["add_words"], (seq, found.text, found.repeated, found.frequent)
+            )
+            if there.get(seq) != (found.text, seq, row.created_at, row.id_key, *found.scores):
+                report.add(Check.SEARCH, f"{_name_of(row)}: its text is missing or another one")
+            else:
+                self._expected[seq] = row.id
+        self._add(self._fresh)
+
+    def finish(self, report: Report) -> None:
+        if self.is_current:
+            self._add(self._db)
+            for seq, id_ in self._expected.items():
+                if self._words[seq]:
+                    report.add(Check.SEARCH, f"event {id_.hex()}: its words are not found by them")
+        self._fresh.close()
+
+    def _add(self, db: sqlite3.Connection) -> None:
+        words, upto = self._words, self._upto
+        for term, seq, column, offset in db.execute(VERIFY["occurrences"]):
+            if 0 < seq <= upto:
+                words[seq] ^= hash((term, column, offset))
+
+
+def hashes_of(db: sqlite3.Connection) -> Hashes:
+    return Hashes(bytes.fromhex(db.execute(QUERIES["get_meta"], ("hash_key",)).fetchone()[0]))
+
+
+def index_tags_of(db: sqlite3.Connection) -> frozenset[str]:
+    """The names that the file's index has now."""
+    kept = db.execute(QUERIES["get_meta"], ("index_tags",)).fetchone()
+    return frozenset(orjson.loads(kept[0])) if kept else frozenset()
+
+
+def pages(db: sqlite3.Connection) -> Iterator[list[Row]]:
+    """All rows, in order of seq."""
+    seq = 0
+    while page := [Row(*row) for row in db.execute(VERIFY["rows_after"], (seq, _PAGE))]:
+        seq = page[-1].seq
+        yield page
+
+
+def rows_of(db: sqlite3.Connection, seqs: Iterable[int]) -> list[Row]:
+    listed = orjson.dumps(list(seqs)).decode()
+    return [Row(*row) for row in db.execute(VERIFY["rows_of"], (listed,))]
+
+
+def tables_of(
+    groups: Groups,
+) -> tuple[dict[str, tuple[Any, ...]], set[tuple[bytes, str, bool]]]:
+    """id → guarded, hidden; and (pubkey, group, admin): what the tables say of these groups."""
+    flags = {key: (each.only_members_read, each.is_hidden) for key, each in groups.by_id.items()}
+    members = {
+        (bytes.fromhex(key), group.id, group.is_moderated_by(key))
+        for group in groups.by_id.values()
+        for key in group.members
+    }
+    return flags, members
+
+
+def _name_of(row: Row) -> str:
+    return f"event {row.id.hex()} (row {row.seq})"

@@ -1,0 +1,551 @@
+"""`rookery backup` and `rookery restore` on a stopped folder, and what both refuse."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import resource
+import shutil
+import signal
+import sqlite3
+import tarfile
+import time
+from contextlib import closing, contextmanager
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.cli import archive, backup
+from relay.errors import UserError
+from relay.storage.sqlite import copying
+from relay.storage.sqlite.opening import SCHEMA_VERSION
+from tests import cast
+from tests.faults.contents import contents
+from tests.harness.stocked_folder import as_json, exported, findings, indexed, rookery, stocked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Files = dict[str, bytes]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`data`, and `good.tar.gz`, a backup of it."""
+    home = tmp_path_factory.mktemp("made")
+    stocked(home / "data")
+    (home / "data" / "policies" / "own").mkdir()
+    (home / "data" / "policies" / "own" / "plugin").write_text("#!/bin/sh\n")
+    (home / "data" / "policies" / "own" / "plugin").chmod(0o755)
+    printed, code = rookery("backup", home / "good.tar.gz", "--data", home / "data")
+    assert code == 0, printed
+    return home
+
+
+@pytest.fixture
+def home(made: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(made, tmp_path / "home")
+
+
+def names(folder: Path) -> set[str]:
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+# what it is for ----------------------------------------------------------------------------------
+
+
+def test_what_was_backed_up_is_restored(home: Path) -> None:
+    data, new = home / "data", home / "new"
+    printed, code = rookery("restore", home / "good.tar.gz", new)
+    assert code == 0, printed
+    assert f"rookery serve --data {new}" in printed
+    assert "what was deleted after that is in it again" in printed
+    assert names(new) == {
+        "rookery.db",
+        "relay.key",
+        "rookery.toml",
+        "policies/00-actors.toml",
+        "policies/10-preset.toml",
+        "policies/own/plugin",
+    }
+    for name in names(new) - {"rookery.db"}:
+        assert (new / name).read_bytes() == (data / name).read_bytes()
+    assert (new / "policies/own/plugin").stat().st_mode & 0o777 == 0o755
+    for name in ("relay.key", "rookery.db"):
+        assert (new / name).stat().st_mode & 0o777 == 0o600
+    assert new.stat().st_mode & 0o777 == 0o700
+    assert contents(new / "rookery.db") == contents(data / "rookery.db")
+    assert findings(new) == []
+    assert exported(new) == exported(data)
+
+
+def test_the_file_is_private_and_opens_without_rookery(home: Path) -> None:
+    file = home / "good.tar.gz"
+    assert file.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(file) as tar:
+        assert tar.getnames()[0] == "manifest.json"
+        listed = json.load(tar.extractfile("manifest.json") or io.BytesIO())
+        key = tar.extractfile("relay.key")
+        assert key is not None
+        assert key.read() == (home / "data" / "relay.key").read_bytes()
+    assert set(listed["files"]) == names(home / "data") - {
+        "search.db",
+        "rookery.lock",
+        "last-backup.json",
+    }
+    assert listed["schema"] == SCHEMA_VERSION
+
+
+def test_a_folder_gets_files_by_date_and_keeps_so_many(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backups, others = home / "backups", home / "others"
+    backups.mkdir()
+    stocked(others, notes=1)
+    at = 1_750_000_000
+    monkeypatch.setattr("relay.cli.services.unix_now", lambda: at)
+    assert rookery("backup", backups, "--data", others)[1] == 0
+    (backups / "rookery-20200101-000000.tar.gz").write_text("not ours")
+    (backups / "notes.txt").write_text("not ours")
+    kept = {path.name for path in backups.iterdir()}
+    for number in range(1, 5):
+        at = 1_750_000_000 + number
+        printed, code = rookery("backup", backups, "--data", home / "data", "--keep", 2)
+        assert code == 0, printed
+    assert names(backups) - kept == {
+        "rookery-20250615-150643.tar.gz",
+        "rookery-20250615-150644.tar.gz",
+    }
+    assert names(backups) >= kept
+
+
+def test_an_older_one_stays_when_the_new_one_fails(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backups = home / "backups"
+    backups.mkdir()
+    assert rookery("backup", backups, "--data", home / "data")[1] == 0
+    before = names(backups)
+    flip = archive.write_archive
+
+    def torn(path: Path, *rest: Any) -> None:
+        flip(path, *rest)
+        content = bytearray(path.read_bytes())
+        content[len(content) // 2] ^= 1
+        path.write_bytes(content)
+
+    monkeypatch.setattr(archive, "write_archive", torn)
+    monkeypatch.setattr("relay.cli.services.unix_now", lambda: 2_000_000_000)
+    printed, code = rookery("backup", backups, "--data", home / "data", "--keep", 1)
+    assert code == 1, printed
+    assert names(backups) == before
+
+
+def test_what_a_killed_backup_left_is_removed_by_the_next(home: Path) -> None:
+    left = home / ".rookery-unfinished-abc"
+    left.mkdir()
+    (left / "rookery.db").write_text("half")
+    assert rookery("backup", home / "next.tar.gz", "--data", home / "data")[1] == 0
+    assert not list(home.glob(".rookery-*"))
+
+
+def test_the_owners_keys_are_in_no_backup_and_that_is_said(home: Path) -> None:
+    (home / "data" / "keys").mkdir()
+    (home / "data" / "keys" / "owner.nsec").write_text("nsec1secret")
+    printed, code = rookery("backup", home / "b.tar.gz", "--data", home / "data")
+    assert code == 0
+    assert "keys/owner.nsec" in printed
+    with tarfile.open(home / "b.tar.gz") as tar:
+        assert "keys/owner.nsec" not in tar.getnames()
+
+
+def test_the_last_backup_is_noted(home: Path) -> None:
+    noted = json.loads((home / "data" / "last-backup.json").read_bytes())
+    assert noted["file"].endswith("good.tar.gz")
+
+
+def test_a_drill_verifies_and_leaves_nothing(home: Path) -> None:
+    drill = home / "drill"
+    drill.mkdir()
+    printed, code = rookery("restore", home / "good.tar.gz", drill, "--check")
+    assert code == 0, printed
+    assert "nothing is wrong" in printed
+    assert "search.db" not in printed  # built, and checked too
+    assert names(drill) == set()
+    assert as_json("restore", home / "good.tar.gz", drill, "--check")["findings"] == []
+
+
+def test_a_drill_finds_what_is_wrong_in_a_backup(home: Path) -> None:
+    with closing(sqlite3.connect(home / "data" / "rookery.db", isolation_level=None)) as db:
+        db.execute("UPDATE events SET grp = NULL WHERE kind = 9")
+    assert rookery("backup", home / "bad.tar.gz", "--data", home / "data")[1] == 0
+    printed, code = rookery("restore", home / "bad.tar.gz", home, "--check")
+    assert code == 1
+    assert "of 'tea'" in printed
+    assert not list(home.glob(".rookery-*"))
+
+
+def test_deletions_of_later_are_carried_over(home: Path) -> None:
+    """As docs/operations.md tells."""
+    data, new = home / "data", home / "new"
+    target = next(line for line in exported(data).splitlines() if "oolong" in line)
+    deletion = cast.alice.sign(5, [["e", json.loads(target)["id"]]], "", int(time.time()))
+    lines, out = home / "one.jsonl", home / "deletions.jsonl"
+    lines.write_bytes(deletion.raw)
+    assert rookery("import", lines, "--data", data)[1] == 0
+    assert "oolong" not in exported(data)
+    assert rookery("restore", home / "good.tar.gz", new)[1] == 0
+    assert "oolong" in exported(new)
+    chosen = ("--filter", '{"kinds":[5,9005]}')
+    assert rookery("export", "--data", data, *chosen, "-o", out)[1] == 0
+    assert rookery("import", out, "--data", new, "--trust")[1] == 0
+    assert "oolong" not in exported(new)
+    assert findings(new) == []
+
+
+def test_an_empty_folder_is_filled(home: Path) -> None:
+    (home / "empty").mkdir()
+    assert rookery("restore", home / "good.tar.gz", home / "empty")[1] == 0
+    assert findings(home / "empty") == []
+    assert not list((home / "empty").glob(".rookery-*"))
+
+
+# what is refused ---------------------------------------------------------------------------------
+
+
+def repacked(home: Path, change: Callable[[dict[str, Any], Files], None]) -> Path:
+    """The good backup with another manifest or other files; sums as they were."""
+    with tarfile.open(home / "good.tar.gz") as tar:
+        files = {info.name: tar.extractfile(info).read() for info in tar}  # type: ignore[union-attr]
+    manifest = json.loads(files.pop("manifest.json"))
+    change(manifest, files)
+    file = home / "changed.tar.gz"
+    with tarfile.open(file, "w:gz") as tar:
+        for name, content in {"manifest.json": json.dumps(manifest).encode(), **files}.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return file
+
+
+def rewritten(home: Path, change: Callable[[bytes], bytes]) -> Path:
+    file = home / "changed.tar.gz"
+    file.write_bytes(change((home / "good.tar.gz").read_bytes()))
+    return file
+
+
+def with_file(name: str) -> Callable[[dict[str, Any], Files], None]:
+    def change(manifest: dict[str, Any], files: Files) -> None:
+        files[name] = b"evil"
+        manifest["files"][name] = {"size": 4, "sha256": sha256(b"evil").hexdigest()}
+
+    return change
+
+
+def with_manifest(**fields: object) -> Callable[[dict[str, Any], Files], None]:
+    return lambda manifest, _: manifest.update(fields)
+
+
+def with_store(change: Callable[[bytes], bytes]) -> Callable[[dict[str, Any], Files], None]:
+    """Another store, with the sum that it has."""
+
+    def changed(manifest: dict[str, Any], files: Files) -> None:
+        content = files["rookery.db"] = change(files["rookery.db"])
+        manifest["files"]["rookery.db"] |= {
+            "size": len(content),
+            "sha256": sha256(content).hexdigest(),
+        }
+
+    return changed
+
+
+def changed_key(_: dict[str, Any], files: Files) -> None:
+    files["relay.key"] = b"0" * len(files["relay.key"])
+
+
+def without_store(_: dict[str, Any], files: Files) -> None:
+    del files["rookery.db"]
+
+
+def added(_: dict[str, Any], files: Files) -> None:
+    files["policies/99-added.toml"] = b""
+
+
+def link(home: Path) -> Path:
+    file = home / "changed.tar.gz"
+    with tarfile.open(home / "good.tar.gz") as good, tarfile.open(file, "w:gz") as tar:
+        for info in good:
+            content = good.extractfile(info)
+            if info.name == "relay.key":
+                info.type, info.linkname, info.size = tarfile.SYMTYPE, "/etc/passwd", 0
+                content = None
+            tar.addfile(info, content)
+    return file
+
+
+def twice(home: Path) -> Path:
+    def again(packed: bytes) -> bytes:
+        tar = gzip.decompress(packed).rstrip(b"\0")
+        key = io.BytesIO()
+        with tarfile.open(fileobj=key, mode="w") as extra:
+            extra.addfile(tarfile.TarInfo("relay.key"))
+        return gzip.compress(tar + bytes(-len(tar) % 512) + key.getvalue())
+
+    return rewritten(home, again)
+
+
+def flipped(packed: bytes) -> bytes:
+    return packed[:5000] + bytes([packed[5000] ^ 1]) + packed[5001:]
+
+
+BAD_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
+    "missing": (lambda home: home / "none.tar.gz", "is not a file"),
+    "empty": (lambda home: rewritten(home, lambda _: b""), "is cut off"),
+    "cut off in the middle": (lambda home: rewritten(home, lambda b: b[: len(b) // 2]), "cut off"),
+    "cut off at its end": (lambda home: rewritten(home, lambda b: b[:-4]), "cut off"),
+    "a picture": (lambda home: rewritten(home, lambda _: b"\x89PNG" * 999), "is not a backup"),
+    "another tar": (
+        lambda home: rewritten(home, lambda _: gzip.compress(b"hello" * 999)),
+        "is not a backup",
+    ),
+    "a flipped bit": (lambda home: rewritten(home, flipped), "good"),
+    "something behind it": (
+        lambda home: rewritten(home, lambda b: gzip.compress(gzip.decompress(b) + b"x" * 999_999)),
+        "something behind its end",
+    ),
+    "a newer format": (
+        lambda home: repacked(home, with_manifest(format=2, rookery="9.0", files=7)),
+        "was made by Rookery 9.0 (format 2",
+    ),
+    "a newer schema": (
+        lambda home: repacked(home, with_manifest(schema=SCHEMA_VERSION + 1)),
+        f"schema {SCHEMA_VERSION + 1}); this version knows up to",
+    ),
+    "no manifest to speak of": (
+        lambda home: repacked(home, with_manifest(files=["rookery.db"])),
+        "its manifest is damaged",
+    ),
+    "another key": (lambda home: repacked(home, changed_key), "relay.key was changed"),
+    "a file that is missing": (lambda home: repacked(home, without_store), "rookery.db is missing"),
+    "a file too many": (lambda home: repacked(home, added), "no file 'policies/99-added.toml'"),
+    "a file twice": (twice, "no file 'relay.key'"),
+    "a link": (link, "no file 'relay.key'"),
+    "a path above": (
+        lambda home: repacked(home, with_file("../evil")),
+        "named '../evil'",
+    ),
+    "a path above, further in": (
+        lambda home: repacked(home, with_file("policies/../../evil")),
+        "named 'policies/../../evil'",
+    ),
+    "an absolute path": (lambda home: repacked(home, with_file("/tmp/evil")), "named '/tmp/evil'"),
+    "a name of ours": (
+        lambda home: repacked(home, with_file("control.sock")),
+        "named 'control.sock'",
+    ),
+    "another number of events": (
+        lambda home: repacked(home, with_manifest(events=5)),
+        "not the one of its manifest",
+    ),
+    "a damaged store": (
+        lambda home: repacked(home, with_store(lambda b: b[:8192] + bytes(4096) + b[12288:])),
+        "the store in it cannot be used",
+    ),
+    "another database": (
+        lambda home: repacked(home, with_store(lambda b: b[:68] + bytes(4) + b[72:])),
+        "another program",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_FILES)
+def test_a_bad_file_is_refused_and_leaves_nothing(home: Path, fault: str) -> None:
+    make, text = BAD_FILES[fault]
+    file = make(home)
+    before = names(home.parent)
+    for args in ((home / "new",), (home, "--check")):
+        printed, code = rookery("restore", file, *args)
+        assert code == 1, printed
+        assert printed.count("\n") == 1
+        if text != "good":  # a flipped bit shows in several ways
+            assert text in printed
+    assert names(home.parent) == before
+    assert not (home / "new").exists()
+
+
+def test_a_folder_that_is_not_empty_is_not_overwritten(home: Path) -> None:
+    before = {name: (home / "data" / name).read_bytes() for name in names(home / "data")}
+    printed, code = rookery("restore", home / "good.tar.gz", home / "data")
+    assert code == 1
+    assert "is not empty and is not overwritten" in printed
+    assert {name: (home / "data" / name).read_bytes() for name in names(home / "data")} == before
+
+
+def test_restore_without_a_folder_is_a_wrong_use(home: Path) -> None:
+    printed, code = rookery("restore", home / "good.tar.gz")
+    assert code == 2
+    assert "DIR is missing" in printed
+
+
+BAD_DESTINATIONS = {
+    "an existing file": ("good.tar.gz", (), 1, "exists and is not overwritten"),
+    "the data folder": ("data", (), 1, "is in the data folder"),
+    "a file in it": ("data/policies/b.tar.gz", (), 1, "is in the data folder"),
+    "a link into it": ("link/b.tar.gz", (), 1, "is in the data folder"),
+    "no folder": ("nowhere/b.tar.gz", (), 1, "is not a folder"),
+    "a file to keep in": ("b.tar.gz", ("--keep", 3), 2, "--keep is for a folder"),
+    "none to keep": (".", ("--keep", 0), 2, "--keep"),
+}
+
+
+@pytest.mark.parametrize("fault", BAD_DESTINATIONS)
+def test_a_bad_destination_is_refused(home: Path, fault: str) -> None:
+    destination, more, expected, text = BAD_DESTINATIONS[fault]
+    (home / "link").symlink_to(home / "data")
+    before = names(home)
+    printed, code = rookery("backup", home / destination, "--data", home / "data", *more)
+    assert code == expected, printed
+    assert text in printed
+    assert names(home) == before
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [("rookery.db", "holds nothing yet"), ("relay.key", "cannot be read")],
+)
+def test_a_folder_that_is_none_of_a_relay_is_refused(home: Path, file: str, text: str) -> None:
+    (home / "data" / file).unlink()
+    printed, code = rookery("backup", home / "b.tar.gz", "--data", home / "data")
+    assert code == 1
+    assert text in printed
+    assert not (home / "b.tar.gz").exists()
+
+
+@contextmanager
+def full_disk(at: int) -> Iterator[None]:
+    """No file may be larger; the same errors as of a full disk, but for their number."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (at, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, before)
+
+
+def test_a_disk_without_room_leaves_no_backup(home: Path) -> None:
+    before = names(home)
+    with full_disk(40_000):
+        printed, code = rookery("backup", home / "b.tar.gz", "--data", home / "data")
+    assert code == 1, printed
+    assert "was not written: no space left on the disk" in printed
+    assert names(home) == before
+    assert not list(home.glob(".rookery-*"))
+
+
+def test_a_disk_without_room_for_the_packed_file_leaves_no_backup(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = archive.write_archive
+
+    def limited(*args: Any) -> None:
+        with full_disk(8_000):
+            write(*args)
+
+    monkeypatch.setattr(archive, "write_archive", limited)
+    before = names(home)
+    printed, code = rookery("backup", home / "b.tar.gz", "--data", home / "data")
+    assert code == 1, printed
+    assert "no space left on the disk" in printed
+    assert names(home) == before
+    assert not list(home.glob(".rookery-*"))
+
+
+def test_a_disk_without_room_gets_no_folder(home: Path) -> None:
+    before = names(home)
+    with full_disk(20_000):
+        printed, code = rookery("restore", home / "good.tar.gz", home / "new")
+    assert code == 1
+    assert "was not restored" in printed
+    assert names(home) == before
+    assert not (home / "new").exists()
+
+
+def test_room_is_asked_for_before_anything_is_written(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = os.statvfs(home)
+    full = os.statvfs_result([*there[:4], 3, *there[5:]][:10])
+    monkeypatch.setattr(os, "statvfs", lambda _: full)
+    printed, code = rookery("restore", home / "good.tar.gz", home / "new")
+    assert code == 1
+    assert "are free: nothing restored" in printed
+
+
+# before an upgrade -------------------------------------------------------------------------------
+
+
+def aged(folder: Path) -> None:
+    """The store as the schema before this one had it."""
+    with closing(sqlite3.connect(folder / "rookery.db", isolation_level=None)) as db:
+        db.execute("DROP TABLE received")
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION - 1}")
+
+
+async def test_an_older_store_is_backed_up_before_it_is_upgraded(home: Path) -> None:
+    data = home / "data"
+    aged(data)
+    await indexed(data)
+    copy = data / "before-upgrade.tar.gz"
+    assert archive.manifest_of(copy).schema == SCHEMA_VERSION - 1
+    with closing(sqlite3.connect(data / "rookery.db")) as db:
+        assert db.execute("PRAGMA user_version").fetchone() == (SCHEMA_VERSION,)
+    assert copy.stat().st_mode & 0o777 == 0o600
+    # Opened again it is upgraded again.
+    await opened_again(home, copy)
+
+
+async def opened_again(home: Path, copy: Path) -> None:
+    printed, code = rookery("restore", copy, home / "old")
+    assert code == 0, printed
+    await indexed(home / "old")
+    assert exported_rows(home / "old") == exported_rows(home / "data")
+
+
+def exported_rows(folder: Path) -> object:
+    return contents(folder / "rookery.db")
+
+
+async def test_without_a_backup_there_is_no_upgrade(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    aged(home / "data")
+
+    def full(*_: object, **__: object) -> None:
+        raise UserError("no space left on the disk")
+
+    monkeypatch.setattr(backup, "make_backup", full)
+    with pytest.raises(UserError, match="is not upgraded to"):
+        await indexed(home / "data")
+    assert copying.schema_of(home / "data" / "rookery.db") == SCHEMA_VERSION - 1
+
+
+async def test_a_copy_from_before_is_removed_after_a_week(home: Path) -> None:
+    """It holds what was deleted since."""
+    data = home / "data"
+    aged(data)
+    await indexed(data)
+    copy = data / "before-upgrade.tar.gz"
+    await indexed(data)
+    assert copy.exists()
+    a_week_ago = copy.stat().st_mtime - 8 * 86_400
+    os.utime(copy, (a_week_ago, a_week_ago))
+    await indexed(data)
+    assert not copy.exists()

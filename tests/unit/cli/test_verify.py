@@ -1,0 +1,309 @@
+"""`rookery verify`: finds each planted fault, alone, and repairs it."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.storage.sqlite.connections import connection
+from relay.storage.sqlite.hashes import Hashes
+from tests import cast
+from tests.harness.stocked_folder import WRAPPED_FOR, as_json, exported, findings, rookery, stocked
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sound") / "data"
+    stocked(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(sound: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(sound, tmp_path / "data")
+
+
+ALICE = f"x'{cast.alice.pubkey}'"
+GROUP_MESSAGE = "kind = 9"
+NOTE = "seq = (SELECT max(seq) FROM events WHERE kind = 1)"
+EXTRA_TAG = f"INSERT INTO tags SELECT 7, created_at, id_key, seq, kind FROM events WHERE {NOTE}"
+
+TEN = {
+    "a flipped byte": (
+        f"UPDATE events SET raw = CAST(replace(raw, 'teapots', 'teapotz') AS BLOB) WHERE {NOTE}",
+        "id",
+        "is not the hash",
+    ),
+    "a wrong signature": (
+        "UPDATE events SET raw = CAST(substr(raw, 1, length(raw) - 34) || '{}' ||"
+        f" substr(raw, -2) AS BLOB) WHERE {NOTE}".format("0" * 32),
+        "signature",
+        "the signature is wrong",
+    ),
+    "a missing tag": (
+        f"DELETE FROM tags WHERE seq = (SELECT seq FROM events WHERE {GROUP_MESSAGE})",
+        "tags",
+        "1 missing in the index",
+    ),
+    "a tag too many": (EXTRA_TAG, "tags", "1 in the index that it does not have"),
+    "a wrong total": (
+        "UPDATE sizes SET bytes = bytes + 5 WHERE kind = 9",
+        "sizes",
+        "kind 9",
+    ),
+    "a wrong slot": (
+        "UPDATE events SET slot = 42 WHERE kind = 30023",
+        "slot",
+        "not in the slot",
+    ),
+    "a message out of its private group": (
+        f"UPDATE events SET grp = NULL WHERE {GROUP_MESSAGE}",
+        "group",
+        "in no group, and its event is of 'tea'",
+    ),
+    "a missing member": (
+        f"DELETE FROM members WHERE pubkey = {ALICE}",
+        "groups",
+        "is a member, and is not noted",
+    ),
+    "a deleted row": (
+        f"INSERT INTO tombstones SELECT 'e:' || lower(hex(id)), '', NULL, 'ban', NULL"
+        f" FROM events WHERE {NOTE}",
+        "tombstone",
+        "was deleted, and is stored",
+    ),
+    "a text that cannot be found": (
+        f"DELETE FROM search.texts WHERE seq = (SELECT seq FROM events WHERE {NOTE})",
+        "search",
+        "its text is missing",
+    ),
+}
+MORE = {
+    "a row that is no JSON": (f"UPDATE events SET raw = 'oops' WHERE {NOTE}", "id", "not JSON"),
+    "an event in another form": (
+        f"UPDATE events SET raw = CAST(raw || ' ' AS BLOB) WHERE {NOTE}",
+        "id",
+        "in the form",
+    ),
+    "no slot at all": ("UPDATE events SET slot = NULL WHERE kind = 0", "slot", "not in the slot"),
+    "a wrong author": (
+        f"UPDATE events SET author_key = 1 WHERE {NOTE}",
+        "columns",
+        "wrong in author_key",
+    ),
+    "a time to expire that is gone": (
+        "UPDATE events SET expires_at = NULL WHERE expires_at IS NOT NULL",
+        "columns",
+        "wrong in expires_at",
+    ),
+    "a tag of a row that is gone": (
+        "INSERT INTO tags VALUES (7, 7, 7, 1000000, 1)",
+        "tags",
+        "row 1000000",
+    ),
+    "a total of nothing": (
+        f"INSERT INTO sizes VALUES ({ALICE}, 7777, 'tea', 1, 10)",
+        "sizes",
+        "kind 7777",
+    ),
+    "a wrong total of gift wraps": (
+        "UPDATE received SET events = 3",
+        "sizes",
+        f"gift wraps for {WRAPPED_FOR}",
+    ),
+    "a member who is none": (
+        "INSERT INTO members VALUES (x'{}', 'tea', 0)".format("ab" * 32),
+        "groups",
+        "is noted as a member, and is none",
+    ),
+    "an admin who is a member only": (
+        f"UPDATE members SET admin = 1 WHERE pubkey = {ALICE}",
+        "groups",
+        "an admin, and is none",
+    ),
+    "a private group that is open": ("UPDATE groups SET guarded = 0", "groups", "differs from"),
+    "a group that is missing": ("DELETE FROM groups", "groups", "is missing"),
+    "a deleted author": (
+        f"INSERT INTO tombstones SELECT 'p:' || lower(hex(pubkey)), lower(hex(pubkey)),"
+        f" created_at, 'kind 62', NULL FROM events WHERE {GROUP_MESSAGE}",
+        "tombstone",
+        "was deleted",
+    ),
+    "words that lead nowhere": (
+        "INSERT INTO search.words (words, rowid, text, repeated, frequent)"
+        " SELECT 'delete', seq, text, '', '' FROM search.texts"
+        " WHERE seq = (SELECT seq FROM events WHERE kind = 30023)",
+        "search",
+        "its words are not found",
+    ),
+}
+FAULTS = TEN | MORE
+
+
+def plant(folder: Path, sql: str) -> None:
+    with closing(sqlite3.connect(folder / "rookery.db", isolation_level=None)) as db:
+        db.execute("ATTACH ? AS search", (str(folder / "search.db"),))
+        assert db.execute(sql).rowcount != 0, sql
+
+
+def test_a_sound_store_has_no_finding(folder: Path) -> None:
+    printed, code = rookery("verify", "--data", folder)
+    assert code == 0
+    assert "nothing is wrong" in printed
+    assert "search.db" not in printed
+    assert as_json("verify", "--data", folder)["findings"] == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_and_repaired(folder: Path, fault: str) -> None:
+    sql, check, text = FAULTS[fault]
+    plant(folder, sql)
+
+    report = as_json("verify", "--data", folder, code=1)
+    assert text in "\n".join(each["text"] for each in report["findings"] if each["check"] == check)
+    if fault in TEN:
+        # The row is counted in no group, and noted in its own.
+        also = {"sizes"} if check == "group" else set()
+        assert set(report["counts"]) == {check} | also, report
+
+    repaired = as_json("verify", "--data", folder, "--repair")
+    assert repaired["counts"] == report["counts"]
+    assert repaired["repaired"]
+    assert repaired["left"]["findings"] == []
+    assert (folder / "before-repair.tar.gz").stat().st_mode & 0o777 == 0o600
+    assert rookery("restore", folder / "before-repair.tar.gz", folder.parent / "old")[1] == 0
+    assert findings(folder) == []
+
+
+@pytest.mark.parametrize("fault", ["a flipped byte", "a wrong signature"])
+def test_what_is_no_event_is_moved_into_a_file(folder: Path, fault: str) -> None:
+    plant(folder, FAULTS[fault][0])
+    repaired = as_json("verify", "--data", folder, "--repair")
+    [moved] = folder.glob("verify-*.jsonl")
+    assert repaired["moved_to"] == str(moved)
+    assert moved.stat().st_mode & 0o777 == 0o600
+    assert "note number 38" in moved.read_text()
+    assert "note number 38" not in exported(folder)
+
+
+def test_what_was_deleted_is_moved_nowhere(folder: Path) -> None:
+    plant(folder, FAULTS["a deleted row"][0])
+    assert as_json("verify", "--data", folder, "--repair")["moved_to"] is None
+    assert not list(folder.glob("verify-*"))
+    assert "note number 38" not in exported(folder)
+
+
+def test_of_two_rows_in_one_slot_the_newer_stays(folder: Path) -> None:
+    newer = cast.alice.sign(30023, [["d", "essay"]], "a newer essay", 2_000_000_000)
+    older = folder / "rookery.db"
+    with closing(connection(older)) as db:
+        db.execute(
+            "INSERT INTO events SELECT 1000, x'00', 0, pubkey, author_key, kind, created_at, grp,"
+            " d, slot, version, expires_at, quiet, ? FROM events WHERE kind = 30023",
+            (newer.raw,),
+        )
+        db.execute(
+            "UPDATE events SET id = ?, id_key = ?, created_at = ?, version = ? WHERE seq = 1000",
+            (
+                bytes.fromhex(newer.id),
+                int(newer.id[:16], 16) - 2**63,
+                newer.created_at,
+                newer.created_at,
+            ),
+        )
+    assert "all in one slot" in rookery("verify", "--data", folder)[0]
+    assert as_json("verify", "--data", folder, "--repair")["left"]["findings"] == []
+    text = exported(folder)
+    assert "a newer essay" in text
+    assert "oolong" not in text
+
+
+def test_a_deletion_within_another_group_deletes_nothing_here(folder: Path) -> None:
+    """N09-14: its tombstone is for the author's event all the same."""
+    with closing(connection(folder / "rookery.db")) as db:
+        [target] = db.execute("SELECT lower(hex(id)) FROM events WHERE kind = 9").fetchone()
+    deletion = cast.alice.sign(5, [["e", target], ["h", "food"]], "", int(time.time()))
+    lines = folder.parent / "deletion.jsonl"
+    lines.write_bytes(deletion.raw)
+    printed, code = rookery("import", lines, "--data", folder, "--trust")
+    assert code == 0, printed
+    assert "the secret kettle" in exported(folder)
+    assert findings(folder) == []
+
+
+def test_a_tag_that_only_the_writer_knows_is_no_fault(folder: Path) -> None:
+    """As after a crash: `tags_upto` says which rows may lack theirs."""
+    plant(folder, "UPDATE meta SET value = 3 WHERE name = 'tags_upto'")
+    plant(folder, "DELETE FROM tags WHERE seq > 3 AND seq % 2")
+    assert findings(folder) == []
+    plant(folder, "INSERT INTO tags VALUES (7, 7, 7, 5, 1)")
+    assert [each["check"] for each in findings(folder)] == ["tags"]
+
+
+def test_tags_of_names_that_are_no_longer_indexed_are_no_fault(folder: Path) -> None:
+    with closing(connection(folder / "rookery.db")) as db:
+        [key] = db.execute("SELECT value FROM meta WHERE name = 'hash_key'").fetchone()
+        hash_ = Hashes(bytes.fromhex(key)).tag("t", "tea")
+        db.execute("UPDATE meta SET value = '[]' WHERE name = 'index_tags'")
+        assert db.execute("SELECT count(*) FROM tags WHERE hash = ?", (hash_,)).fetchone() == (1,)
+    assert findings(folder) == []
+
+
+def test_an_index_that_is_behind_or_gone_is_no_fault(folder: Path) -> None:
+    plant(folder, "UPDATE search.meta SET value = 'other' WHERE name = 'rules'")
+    printed, code = rookery("verify", "--data", folder)
+    assert code == 0
+    assert "search.db is built at the next start" in printed
+    for file in folder.glob("search.db*"):
+        file.unlink()
+    assert rookery("verify", "--data", folder) == (printed, 0)
+
+
+def test_a_damaged_index_of_the_file_is_built_again(folder: Path) -> None:
+    with closing(sqlite3.connect(folder / "rookery.db", isolation_level=None)) as db:
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute("CREATE TABLE scratch (a)")
+        # The index now misses a row: the table's page is changed behind its back.
+        db.execute(
+            "UPDATE sqlite_master SET sql = sql || ' WHERE kind < 0' WHERE name = 'events_kind'"
+        )
+        db.execute("DROP TABLE scratch")
+    with closing(sqlite3.connect(folder / "rookery.db", isolation_level=None)) as db:
+        db.execute("REINDEX events_kind")
+        db.execute("PRAGMA writable_schema = ON")
+        db.execute(
+            "UPDATE sqlite_master SET sql = replace(sql, ' WHERE kind < 0', '')"
+            " WHERE name = 'events_kind'"
+        )
+    found = findings(folder)
+    assert {each["check"] for each in found} == {"file"}
+    assert "events_kind" in found[0]["text"]
+    repaired = as_json("verify", "--data", folder, "--repair")
+    assert repaired["left"]["findings"] == []
+
+
+def test_thousands_of_findings_are_counted_and_a_hundred_shown(folder: Path) -> None:
+    plant(folder, "DELETE FROM tags")
+    plant(folder, "UPDATE meta SET value = 1000 WHERE name = 'tags_upto'")
+    plant(folder, "UPDATE sizes SET events = events + 1")
+    report = as_json("verify", "--data", folder, code=1)
+    assert report["counts"]["tags"] > 40
+    assert as_json("verify", "--data", folder, "--repair")["left"]["findings"] == []
+
+
+@pytest.mark.parametrize("file", ["rookery.db", "relay.key"])
+def test_a_folder_without_a_store_is_refused(folder: Path, file: str) -> None:
+    (folder / file).unlink()
+    printed, code = rookery("verify", "--data", folder)
+    assert code == 1
+    assert file in printed
