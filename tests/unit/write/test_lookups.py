@@ -49,7 +49,10 @@ def candidate(
 ) -> Candidate:
     event = who.sign(kind, [["h", group], *tags] if group else list(tags), "", NOON)
     keep = policy.keep.keep_of(event)
-    return candidate_of(event, keep, policy.systems, Sender(origin), lambda _: True)
+    derived = policy.groups.derived
+    return candidate_of(
+        event, keep, policy.systems, Sender(origin), lambda _: True, derived=derived
+    )
 
 
 def looked_up(policy: PolicySet, *candidates: Candidate) -> Lookups:
