@@ -89,7 +89,20 @@ class Services:
 
     def sweeper(self) -> Sweeper:
         """A new one, not started. Several may run at the same time."""
-        return Sweeper(self.store, self.state, self.ingest, clock=self.clock, metrics=self.metrics)
+        return Sweeper(
+            self.store,
+            self.state,
+            self.ingest,
+            clock=self.clock,
+            metrics=self.metrics,
+            damaged=self._damaged,
+        )
+
+    def _damaged(self, text: str) -> None:
+        if text:
+            self.readiness.note("rows", text)
+        else:
+            self.readiness.clear("rows")
 
 
 def unix_now() -> int:

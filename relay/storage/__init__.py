@@ -250,6 +250,12 @@ class SweepSource(EventLog, Protocol):
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
         """Those of these rows that are still stored, in the order given."""
 
+    async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
+        """Compare at most `limit` rows from `after` on with what was written.
+
+        Gives the seq to go on after, 0 at the end, and a line for each row that is damaged.
+        """
+
 
 class Inspector(Protocol):
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:

@@ -4,6 +4,8 @@ Small transactions between the writes, each through the lane, with a pause after
 need no tombstone: sent again, they are refused as expired. Rows that rules release are searched
 outside of the lane and checked again inside (`relay.lifecycle.retention`). No progress is stored: a
 later sweep finds what is left.
+
+After each sweep some rows are compared with what was written: in rounds over the whole store.
 """
 
 from __future__ import annotations
@@ -44,6 +46,12 @@ _SCAN_ROWS: Final = 200_000
 _PAUSE_FACTOR: Final = 8.0
 """Pause after a transaction, in multiples of its duration: writers come first."""
 _MAX_PAUSE_S: Final = 1.0
+_CHECKED_ROWS: Final = 2000
+"""Rows compared per sweep, a fifth of a second of a thread: a million in eight hours,"""
+_CHECKED_AT_ONCE: Final = 100
+"""and per query."""
+_MAX_TOLD: Final = 20
+"""Damaged rows in the log, per sweep."""
 _EXPIRED: Final = ("expiration", "NIP-40", "expired")
 """Rule, place and cause of rows that no rule of the policy files released."""
 
@@ -103,9 +111,12 @@ class Sweeper:
         *,
         clock: Callable[[], int],
         metrics: Metrics,
+        damaged: Callable[[str], None] = lambda _: None,
         first_s: float = _FIRST_SWEEP_S,
         every_s: float = _INTERVAL_S,
     ) -> None:
+        """`damaged` gets a line for the admin when rows are not as they were written, and an empty
+        one after a round without faults."""
         self._store = store
         self._state = state
         self._ingest = ingest
@@ -117,6 +128,10 @@ class Sweeper:
         self._rules: SweepRules | None = None
         self._seen: LastScan | None = None
         self._whole_at = 0
+        self._damaged = damaged
+        self._checked = 0
+        self._is_whole = True
+        """No fault was found in this round."""
 
     async def __aenter__(self) -> Sweeper:
         self._task = asyncio.create_task(self._run(), name="sweep")
@@ -132,6 +147,7 @@ class Sweeper:
         while True:
             try:
                 await self.once()
+                await self.check()
             except StoreFault as fault:
                 _log.error("sweep failed: %s", fault)
             except Exception:  # outermost frame: the task must go on  # noqa: BLE001
@@ -141,6 +157,29 @@ class Sweeper:
     async def once(self) -> int:
         """Remove expired rows and rows that rules release; how many. Raises StoreFault."""
         return await self._expired() + await self._due()
+
+    async def check(self) -> bool:
+        """Compare the next rows; True: that was the last of the store."""
+        faults: list[str] = []
+        try:
+            for _ in range(0, _CHECKED_ROWS, _CHECKED_AT_ONCE):
+                self._checked, found = await self._store.check(self._checked, _CHECKED_AT_ONCE)
+                faults += found
+                if not self._checked:
+                    break
+        except StoreFault as fault:
+            faults.append(str(fault))
+            self._checked = 0
+        for text in faults[:_MAX_TOLD]:
+            _log.error("the store is damaged, restore a backup: %s", text)
+        self._is_whole = self._is_whole and not faults
+        if faults:
+            self._damaged(f"{len(faults)} faults, restore a backup; the first: {faults[0]}")
+        elif self._is_whole and not self._checked:
+            self._damaged("")
+        if not self._checked:
+            self._is_whole = True
+        return not self._checked
 
     async def _expired(self) -> int:
         return sum([len(rows) async for rows in self._expiring(Purpose.SWEEP)])

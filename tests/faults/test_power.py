@@ -168,7 +168,7 @@ async def _wrong_with(
                     or "; ".join(contradictions(path))
                     or None
                 )
-        except StoreFault as fault:
+        except (StoreFault, sqlite3.Error) as fault:
             return f"not read: {fault}"
         finally:
             await store.close()

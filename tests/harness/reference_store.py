@@ -461,6 +461,10 @@ class ReferenceStore:
         self._changed.set()
         self._changed = asyncio.Event()
 
+    async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
+        self._must_be_open()
+        return 0, ()
+
     async def is_writable(self) -> bool:
         self._must_be_open()
         return True

@@ -35,7 +35,7 @@ _FIRST_ROWS: Final = 4
 _MOST_ROWS: Final = 100
 _CHUNK_ROWS: Final = 5_000
 CLOSED: Final = "the store is closed"
-DAMAGED: Final = "the file is damaged: restore a backup, or export what can still be read"
+DAMAGED: Final = "the file is damaged: restore a backup"
 
 
 def connection(
@@ -91,9 +91,12 @@ async def open_threaded(connector: Callable[[], sqlite3.Connection]) -> aiosqlit
 
 def fault_of(error: sqlite3.Error, where: object = "store") -> StoreFault:
     """Names `where`, and what to do about a damaged file."""
+    return StoreFault(f"{where}: {error}{f'; {DAMAGED}' if is_damage(error) else ''}")
+
+
+def is_damage(error: BaseException | None) -> bool:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    is_damaged = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
-    return StoreFault(f"{where}: {error}{f'; {DAMAGED}' if is_damaged else ''}")
+    return code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
 
 
 @contextmanager
@@ -141,7 +144,10 @@ class PageCursor(sqlite3.Cursor):
             rows += more
             if len(more) < chunk:
                 break
-            weight += sum([len(row[0]) for row in more])
+            try:
+                weight += sum([len(row[0]) for row in more])
+            except TypeError as error:
+                raise sqlite3.DatabaseError(f"a row has no text; {DAMAGED}") from error
             # As many as fit if they are as large as those before; sizes differ a thousandfold.
             chunk = max(1, min(_MOST_ROWS, (PAGE_BYTES - weight) * len(rows) // weight))
         return rows

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from relay.errors import RookeryError, StoreFault, StoreVersion
-from relay.nostr.event import event_from_raw
 from relay.storage.sqlite.compacting import unfinished
-from relay.storage.sqlite.connections import connection, fault_of, index_path
+from relay.storage.sqlite.connections import DAMAGED, connection, fault_of, index_path
 from relay.storage.sqlite.hashes import Hashes
+from relay.storage.sqlite.rows import event_in
 from relay.storage.sqlite.sql.named import QUERIES, migration, script
+from relay.storage.sqlite.wal import is_cut_short
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,10 +30,10 @@ def fill_tag_buffer(
     db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, tag_buffer: TagBuffer
 ) -> None:
     """Restore the tags of rows after `tags_upto`: the table may lack them since a crash."""
-    upto = db.execute(QUERIES["get_meta"], ("tags_upto",)).fetchone()[0]
+    upto = _needed(db, "tags_upto")
     rows: list[TagRow] = []
     for seq, created_at, key, kind, raw in db.execute(QUERIES["rows_after"], (upto,)):
-        for hash_ in hashes.of_event(event_from_raw(raw), terms.index_tags):
+        for hash_ in hashes.of_event(event_in(raw), terms.index_tags):
             rows.append((hash_, created_at, key, seq, kind))  # noqa: PERF401
     tag_buffer.add(rows)
 
@@ -55,9 +56,15 @@ def open_file(
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
         db.execute("PRAGMA wal_autocheckpoint = 0")
+        page_size = db.execute("PRAGMA page_size").fetchone()[0]
+        if is_cut_short(path, page_size):
+            raise StoreFault(
+                f"{path}-wal is damaged: SQLite reads only the commits before the damage."
+                f" Restore a backup, or delete {path}-wal to go on without all of its commits"
+            )
         # After a crash it may hold texts that were deleted.
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
-        key = bytes.fromhex(db.execute(QUERIES["get_meta"], ("hash_key",)).fetchone()[0])
+        key = bytes.fromhex(_needed(db, "hash_key"))
         hashes = Hashes(key)
         _index_new_tags(db, hashes, terms)
         kept = db.execute(QUERIES["get_meta"], ("head",)).fetchone()
@@ -66,9 +73,21 @@ def open_file(
     except sqlite3.Error as error:
         db.close()
         raise fault_of(error, path) from error
+    except (ValueError, TypeError) as error:  # a value of `meta` of another type
+        db.close()
+        raise StoreFault(f"{path}: {DAMAGED}") from error
     except RookeryError:
         db.close()
         raise
+
+
+def _needed(db: sqlite3.Connection, name: str) -> Any:
+    """A value of `meta` that every store has. Raises StoreFault."""
+    row = db.execute(QUERIES["get_meta"], (name,)).fetchone()
+    if row is None:
+        file = db.execute("PRAGMA database_list").fetchone()[2]
+        raise StoreFault(f"{file} has no {name}; {DAMAGED}")
+    return row[0]
 
 
 def _migrate(db: sqlite3.Connection, path: Path) -> None:
@@ -113,7 +132,7 @@ def _index_new_tags(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) 
                     QUERIES["add_tag"],
                     [
                         (hashes.tag(name, value), created_at, key, seq, kind)
-                        for value in event_from_raw(raw).tag_values(name)
+                        for value in event_in(raw).tag_values(name)
                     ],
                 )
     # Rows of names that are no longer indexed stay: harmless, and completed if the name returns.

@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from relay.errors import StoreFault
 from relay.lifecycle.rows import Slot, Stored
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
+from relay.storage.sqlite.connections import DAMAGED
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+
+
+def event_in(raw: bytes) -> Event:
+    """The event of a row. Raises StoreFault when the bytes are none."""
+    try:
+        return event_from_raw(raw)
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreFault(f"store: {repr(raw)[:80]}… is no event; {DAMAGED}") from error
 
 
 def stored(row: tuple[int, bytes, str | None, int, int | None, int, int | None]) -> Stored:
     seq, raw, group, quiet, slot, version, expires_at = row
-    event = event_from_raw(raw)
+    event = event_in(raw)
     place = None
     if slot is not None:
         d = "" if class_of(event.kind) is KindClass.REPLACEABLE else event.d

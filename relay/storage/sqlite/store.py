@@ -19,7 +19,7 @@ import asyncio
 import sqlite3
 from array import array
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 from itertools import accumulate
 from operator import itemgetter
@@ -36,10 +36,10 @@ from relay.errors import StoreFault, TooSlow, TooWide
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.retention import MaxAmount
 from relay.nostr.erasure import Erasure
-from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import search_from
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, Place
+from relay.storage.sqlite.checking import faults_of
 from relay.storage.sqlite.checkpoints import Checkpoints
 from relay.storage.sqlite.connections import (
     CLOSED,
@@ -48,12 +48,13 @@ from relay.storage.sqlite.connections import (
     ReaderFactory,
     connection,
     fault_of,
+    is_damage,
     sqlite_faults,
 )
 from relay.storage.sqlite.hashes import Hashes, id_key
 from relay.storage.sqlite.opening import fill_tag_buffer, open_file
 from relay.storage.sqlite.row_cache import RowCache
-from relay.storage.sqlite.rows import stored
+from relay.storage.sqlite.rows import event_in, stored
 from relay.storage.sqlite.sql.conditions import listed
 from relay.storage.sqlite.sql.filters import Compiler, Query
 from relay.storage.sqlite.sql.named import QUERIES
@@ -63,7 +64,7 @@ from relay.storage.sqlite.text_index import opened_index
 from relay.storage.sqlite.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from relay.access.management import Management
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter, FilterTerms
+    from relay.storage.sqlite.checking import CheckedRow
     from relay.storage.sqlite.text_index import TextIndex
 
 T = TypeVar("T")
@@ -469,6 +471,28 @@ class SqliteStore:
         rows = await self._reader_conn.rows(query)
         return [stored(row) for row in rows]
 
+    async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
+        self._check_open()
+        rows = await self._bulk_conn.rows(Query(QUERIES["rows_to_check"], (after, limit)))
+        faults = await asyncio.to_thread(faults_of, rows)
+        untagged = await self._untagged(rows)
+        if untagged and await self._untagged(rows):  # one moved from memory to the table meanwhile
+            faults += [f"row {seq} is not found by its tags" for seq in sorted(untagged)]
+        if len(rows) == limit:
+            return rows[-1][0], faults
+        ((there, noted),) = await self._bulk_conn.rows(Query(QUERIES["number_of_rows"], ()))
+        if there != noted:
+            faults.append(f"{there} rows are there, and the totals say {noted}")
+        return 0, faults
+
+    async def _untagged(self, rows: Sequence[CheckedRow]) -> set[int]:
+        """seq of those that are stored and lack a row in the tag table and in its buffer."""
+        tags = await asyncio.to_thread(self._writer.tags_of, rows)
+        asked_for = orjson.dumps([list(tag) for tag in tags]).decode()
+        missing = await self._bulk_conn.rows(Query(QUERIES["missing_tags"], (asked_for,)))
+        seqs_of = self._writer.buffered_seqs
+        return {seq for seq, hash_ in missing if seq not in seqs_of([hash_])}
+
     async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
         self._check_open()
         if filter_.impossible:
@@ -570,7 +594,7 @@ class SqliteStore:
         return await self._reader_conn.page_within(query, _READ_S) if rows is None else rows
 
     def _place_of(self, raw: bytes) -> Place:
-        event = event_from_raw(raw)
+        event = event_in(raw)
         key = id_key(event.id)
         with sqlite_faults():
             row = self._loop_conn.execute(
@@ -581,15 +605,30 @@ class SqliteStore:
 
     # -- searching ------------------------------------------------------------------------------
 
+    @asynccontextmanager
+    async def _index_faults(self) -> AsyncIterator[None]:
+        """As `sqlite_faults`; a damaged index is made anew at the next start."""
+        try:
+            yield
+        except (sqlite3.Error, StoreFault) as error:
+            cause = error if isinstance(error, sqlite3.Error) else error.__cause__
+            if is_damage(cause):
+                await self._index.discard()
+                text = f"search.db: {cause}; it is made anew at the next start"
+                raise StoreFault(text) from error
+            if isinstance(error, sqlite3.Error):
+                raise fault_of(error) from error
+            raise
+
     async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
         self._check_open()
         head = self._writer.head
-        with sqlite_faults():
+        async with self._index_faults():
             return await self._index.index_next(text_of, rules, limit, head)
 
     async def tidy_index(self, now: int) -> bool:
         self._check_open()
-        with sqlite_faults():
+        async with self._index_faults():
             return await self._index.tidy(now, self._search_conn)
 
     async def search(
@@ -604,7 +643,8 @@ class SqliteStore:
 
     async def _searched(self, query: Query) -> list[Any]:
         try:
-            return await self._search_conn.rows_within(query, _SEARCH_S)
+            async with self._index_faults():
+                return await self._search_conn.rows_within(query, _SEARCH_S)
         except TooSlow:
             raise TooWide from None
 

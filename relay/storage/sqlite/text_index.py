@@ -233,6 +233,11 @@ class TextIndex:
     async def _put_meta(self, name: str, value: int | str) -> None:
         await self._db.execute(QUERIES["put_meta"], (name, value))
 
+    async def discard(self) -> None:
+        """It is damaged: the next start makes it anew."""
+        with suppress(sqlite3.Error):
+            await self._db.execute("PRAGMA main.user_version = 0")
+
     async def close(self) -> None:
         """Remove deleted texts as far as time allows."""
         until = monotonic() + _CLOSING_S
@@ -344,11 +349,26 @@ def _usable(path: Path, key: str, head: int) -> sqlite3.Connection | None:
             of = db.execute(QUERIES["get_meta"], ("store",)).fetchone()
             upto = db.execute(QUERIES["get_meta"], ("upto",)).fetchone()
             # Ahead of its store: an older copy of the store was restored.
-            is_usable = of == (key,) and upto[0] <= head
+            is_usable = of == (key,) and upto[0] <= head and _opens(db)
+    except sqlite3.OperationalError:
+        raise
+    except sqlite3.DatabaseError:  # damaged
+        is_usable = False
     finally:
         if not is_usable:
             db.close()
     return db if is_usable else None
+
+
+def _opens(db: sqlite3.Connection) -> bool:
+    """Whether FTS5 knows the form of its tables."""
+    try:
+        db.execute(QUERIES["any_words"]).fetchone()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_ERROR:
+            raise
+        return False
+    return True
 
 
 def _fresh(path: Path, key: str) -> sqlite3.Connection:

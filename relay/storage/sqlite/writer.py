@@ -33,7 +33,7 @@ from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.storage.sqlite.hashes import Hashes, id_key
-from relay.storage.sqlite.rows import stored
+from relay.storage.sqlite.rows import event_in, stored
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert, usage_of
 
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import OwnRow, Reference
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
+    from relay.storage.sqlite.checking import CheckedRow
     from relay.storage.sqlite.row_cache import RowCache
     from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.sql.sweep import SweepQueries
@@ -601,6 +602,18 @@ class Writer:
             QUERIES["put_member"],
             [(bytes.fromhex(key), group_id, group.is_moderated_by(key)) for key in group.members],
         )
+
+    def tags_of(self, rows: Sequence[CheckedRow]) -> list[tuple[int, int, int, int]]:
+        """hash, created_at, id_key and seq of all tags of rows; on any thread."""
+        return [
+            (hash_, row[4], row[2], row[0])
+            for row in rows
+            for hash_ in self._hashes.of_event(event_in(row[-1]), self._index_tags)
+        ]
+
+    def buffered_seqs(self, hashes: Sequence[int]) -> list[int]:
+        """As `TagBuffer.seqs_of`."""
+        return self._tag_buffer.seqs_of(hashes)
 
     def touch(self) -> None:
         """Write something harmless. Raises sqlite3.Error when the file cannot be written."""

@@ -211,3 +211,34 @@ DELETE FROM erasures WHERE at < ?;
 
 -- :erasure  request -> by, kind, at, numbers, ids
 SELECT by, kind, at, numbers, ids FROM erasures WHERE request = ?;
+
+-- :rows_to_check  seq, limit -> as `CheckedRow`, in order of seq. Every index must name the row.
+SELECT e.seq, e.id, e.id_key, e.kind, e.created_at, e.pubkey, e.author_key, e.d,
+  EXISTS (SELECT 1 FROM events AS i INDEXED BY events_id WHERE i.id_key = e.id_key AND i.seq = e.seq)
+  AND EXISTS (SELECT 1 FROM events AS i INDEXED BY events_time
+              WHERE i.created_at = e.created_at AND i.id_key = e.id_key AND i.seq = e.seq)
+  AND EXISTS (SELECT 1 FROM events AS i INDEXED BY events_kind
+              WHERE i.kind = e.kind AND i.created_at = e.created_at AND i.id_key = e.id_key
+                AND i.seq = e.seq AND i.grp IS e.grp AND i.expires_at IS e.expires_at)
+  AND EXISTS (SELECT 1 FROM events AS i INDEXED BY events_author
+              WHERE i.author_key = e.author_key AND i.created_at = e.created_at
+                AND i.id_key = e.id_key AND i.seq = e.seq AND i.kind = e.kind AND i.grp IS e.grp
+                AND i.expires_at IS e.expires_at)
+  AND (e.slot IS NULL OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_slot
+                                 WHERE i.slot = e.slot AND i.slot IS NOT NULL AND i.seq = e.seq))
+  AND (e.d = '' OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_d
+                           WHERE i.d = e.d AND i.d > '' AND i.seq = e.seq))
+  AND (e.expires_at IS NULL
+       OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_expiry
+                  WHERE i.expires_at = e.expires_at AND i.expires_at IS NOT NULL AND i.seq = e.seq)),
+  e.raw
+FROM events AS e WHERE e.seq > ? ORDER BY e.seq LIMIT ?;
+
+-- :missing_tags  [[hash, created_at, id_key, seq]] -> seq and hash of those not in the table
+SELECT t.value ->> 3, t.value ->> 0 FROM json_each(?) AS t
+WHERE EXISTS (SELECT 1 FROM events WHERE seq = t.value ->> 3)
+  AND NOT EXISTS (SELECT 1 FROM tags WHERE hash = t.value ->> 0 AND created_at = t.value ->> 1
+                  AND id_key = t.value ->> 2 AND seq = t.value ->> 3);
+
+-- :number_of_rows  -> number of rows in the table itself, and as the totals have it
+SELECT (SELECT count(*) FROM events NOT INDEXED), (SELECT ifnull(sum(events), 0) FROM sizes);

@@ -50,6 +50,9 @@ SELECT t.seq, t.text FROM json_each(?) AS j CROSS JOIN texts AS t ON t.seq = j.v
 -- :drop_words  seq, text, repeated, frequent: the values that were added
 INSERT INTO words (words, rowid, text, repeated, frequent) VALUES ('delete', ?, ?, ?, ?);
 
+-- :any_words  -> at most one row; an error when the index cannot be opened
+SELECT 1 FROM words WHERE words MATCH 'a' LIMIT 1;
+
 -- :drop_rank  seq
 DELETE FROM ranks WHERE seq = ?;
 

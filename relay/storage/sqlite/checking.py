@@ -1,0 +1,62 @@
+"""Whether rows are as they were written: a disk that flips bits tells nobody.
+
+SQLite has no checksums of pages. Of an event id and signature are one, and the columns follow from
+its text; what does not (`grp`, `expires_at`) is in an index a second time. Not compared: `version`,
+`quiet`.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from relay.errors import StoreFault
+from relay.nostr.event import id_bytes
+from relay.nostr.keys import are_signed
+from relay.storage.sqlite.hashes import id_key
+from relay.storage.sqlite.rows import event_in
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+CheckedRow = tuple[int, bytes, int, int, int, bytes, int, str, int, bytes]
+"""seq, id, id_key, kind, created_at, pubkey, author_key, d, whether every index has it, raw."""
+
+
+def faults_of(rows: Sequence[CheckedRow]) -> list[str]:
+    """One line for each row that is damaged."""
+    found = []
+    for row in rows:
+        why = _fault_of(*row)
+        if why is not None:
+            found.append(f"row {row[0]}, event {row[1].hex()}: {why}")
+    return found
+
+
+def _fault_of(
+    _seq: int,
+    id_: bytes,
+    key: int,
+    kind: int,
+    created_at: int,
+    pubkey: bytes,
+    author_key: int,
+    d: str,
+    is_indexed: int,
+    raw: bytes,
+) -> str | None:
+    try:
+        if type(raw) is not bytes:
+            return "its text is no event"
+        event = event_in(raw)
+        text = id_bytes(event.pubkey, event.created_at, event.kind, event.tags, event.content)
+        if sha256(text).hexdigest() != event.id or not are_signed([event])[0]:
+            return "it is not what its author signed"
+        columns = (id_key(event.id), event.kind, event.created_at, id_key(event.pubkey), event.d)
+    except (StoreFault, ValueError, TypeError):
+        return "its text is no event"
+    if (id_.hex(), pubkey.hex()) != (event.id, event.pubkey):
+        return "its id or key is not that of its text"
+    if (key, kind, created_at, author_key, d) != columns:
+        return "its columns are not those of its text"
+    return None if is_indexed else "an index does not have it"

@@ -1,0 +1,78 @@
+"""Whether a write-ahead log was damaged in its middle.
+
+SQLite reads a log up to the first frame whose checksum is wrong: that is where a crash has cut it,
+and what a damaged disk looks like as well. Then commits that were answered are gone without a word.
+What follows tells them apart: a commit is synced before the next one is written, so a frame that
+continues a commit that SQLite does not read proves that the log was longer. The last commit has
+nothing after it: damage there is not found, and neither is a log that was cut.
+
+Format: https://www.sqlite.org/fileformat2.html#walformat, https://www.sqlite.org/walformat.html
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_HEADER: Final = struct.Struct(">8I")
+_FRAME: Final = struct.Struct(">6I")
+_BIG_ENDIAN: Final = 0x377F0683
+_MAX_FRAME_AT: Final = 16
+"""In the wal-index: how many frames SQLite reads."""
+_MAX_CHECKED: Final = 8
+
+_Sums = tuple[int, int]
+
+
+def is_cut_short(store: Path, page_size: int) -> bool:
+    """Call it once SQLite has recovered the log, before a checkpoint."""
+    try:
+        log = os.open(f"{store}-wal", os.O_RDONLY)
+    except FileNotFoundError:
+        return False
+    try:
+        if os.fstat(log).st_size <= _HEADER.size:
+            return False
+        with open(f"{store}-shm", "rb") as index:
+            read = struct.unpack_from("=I", index.read(32), _MAX_FRAME_AT)[0]
+        return _goes_on(log, read, page_size)
+    except (OSError, struct.error):
+        return False
+    finally:
+        os.close(log)
+
+
+def _goes_on(log: int, read: int, page_size: int) -> bool:
+    header = os.pread(log, _HEADER.size, 0)
+    magic, _, _, _, *salts, sum1, sum2 = _HEADER.unpack(header)
+    order = ">" if magic == _BIG_ENDIAN else "<"
+    if _sums(header[:24], (0, 0), order) != (sum1, sum2):
+        salts = list(_FRAME.unpack(os.pread(log, _FRAME.size, _HEADER.size))[2:4])
+    size = _FRAME.size + page_size
+    frames = (os.fstat(log).st_size - _HEADER.size) // size
+    committed: _Sums | None = None
+    checked = 0
+    for number in range(read, frames):
+        at = _HEADER.size + number * size
+        _, is_commit, *own, sum1, sum2 = _FRAME.unpack(os.pread(log, _FRAME.size, at))
+        if committed is not None and own == salts and checked < _MAX_CHECKED:
+            checked += 1
+            page = os.pread(log, page_size, at + _FRAME.size)
+            frame = os.pread(log, 8, at)
+            if _sums(frame + page, committed, order) == (sum1, sum2):
+                return True
+        committed = (sum1, sum2) if is_commit and own == salts else None
+    return False
+
+
+def _sums(data: bytes, sums: _Sums, order: str) -> _Sums:
+    one, two = sums
+    words = struct.unpack(f"{order}{len(data) // 4}I", data)
+    for even, odd in zip(words[::2], words[1::2], strict=True):
+        one = (one + even + two) & 0xFFFFFFFF
+        two = (two + odd + one) & 0xFFFFFFFF
+    return one, two

@@ -1,0 +1,244 @@
+"""Bits that flip and files that are cut: refused, reported or harmless, never less in silence."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from random import Random
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from relay.errors import StoreFault, UserError
+from relay.nostr.filters import FilterTerms, filter_from
+from relay.nostr.keys import read_key_file
+from relay.read.search_indexer import SearchIndexer
+from relay.storage.sqlite import opening
+from relay.storage.sqlite.store import SqliteStore
+from relay.write.sweeper import Sweeper
+from tests import cast
+from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
+from tests.faults.effort import tries
+from tests.faults.script import Script, policy
+from tests.harness.relay_in_process import Home
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from policies import PolicySet
+
+SEEDS: Final = tries(500, 60)
+_QUESTIONS: Final[list[dict[str, object]]] = [
+    {},
+    {"kinds": [1, 9]},
+    {"kinds": [30078, 39000, 39001, 39002]},
+    {"tag_h": ["tea"]},
+    {"tag_t": ["tea"]},
+]
+
+Answers = list[frozenset[bytes]]
+
+
+@pytest.fixture(scope="module")
+def rules() -> PolicySet:
+    return policy()
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, rules: PolicySet) -> tuple[Path, Answers]:
+    """The same rows as a `kill -9` leaves them, most in the WAL, and closed. What is served."""
+    return asyncio.run(_made(tmp_path_factory, rules))
+
+
+async def _made(tmp_path_factory: pytest.TempPathFactory, rules: PolicySet) -> tuple[Path, Answers]:
+    folder = tmp_path_factory.mktemp("made")
+    store = await SqliteStore.open(folder / "rookery.db", TERMS)
+    copy = tmp_path_factory.mktemp("copy")
+    async with (
+        Home(store, rules) as home,
+        SearchIndexer(store, home.state, clock=lambda: 0) as index,
+    ):
+        script = Script(5)
+        await script.begin(home)
+        for _ in range(120):
+            await script.step(home)
+        await index.reached(store.committed())
+        answers = await answers_of(home)
+        (copy / "killed").mkdir()
+        for file in folder.iterdir():
+            if not file.name.endswith("-shm"):
+                shutil.copy(file, copy / "killed")
+    await store.close()
+    shutil.copytree(folder, copy / "closed")
+    return copy, answers
+
+
+async def answers_of(home: Home) -> Answers:
+    """Raises StoreFault."""
+    found = []
+    for conditions in _QUESTIONS:
+        page = await home.store.page(
+            asked(**conditions),
+            EVERYTHING,
+            limit=10_000,
+            upto=MAX,
+            now=0,
+            after=None,
+            size=10_000,
+        )
+        found.append(frozenset(page.raws))
+    async with SearchIndexer(home.store, home.state, clock=lambda: 0) as index:
+        if not await index.reached(home.store.committed()):
+            raise StoreFault("the index does not follow")
+        wanted = filter_from({"search": "word"}, FilterTerms(search=True))
+        await home.store.search(wanted, EVERYTHING, limit=500, upto=MAX, now=0)
+    return found
+
+
+def last_commit_at(log: Path) -> int:
+    """Where its frames begin."""
+    content = log.read_bytes()
+    size = 24 + int.from_bytes(content[8:12], "big")
+    ends = [
+        at + size
+        for at in range(32, len(content), size)
+        if int.from_bytes(content[at + 4 : at + 8], "big")
+    ]
+    return ends[-2]
+
+
+def damage(file: Path, chance: Random) -> str:
+    """In the log of the store only what can be told from a crash: not the end."""
+    content = bytearray(file.read_bytes())
+    is_log = file.name == "rookery.db-wal"
+    end = last_commit_at(file) if is_log else len(content)
+    match chance.choice(["flip", "flip", "flip", "zeros", "flip" if is_log else "cut"]):
+        case "flip":
+            places = [chance.randrange(end) for _ in range(chance.choice([1, 1, 8]))]
+            for at in places:
+                content[at] ^= 1 << chance.randrange(8)
+            what = f"bits flipped at {places}"
+        case "zeros":
+            at = chance.randrange(end) // 512 * 512
+            content[at : at + 512] = bytes(len(content[at : at + 512]))
+            what = f"a sector of zeros at {at}"
+        case _:
+            del content[chance.randrange(len(content)) :]
+            what = f"cut to {len(content)} bytes"
+    file.write_bytes(content)
+    return f"{file.name}: {what}"
+
+
+async def outcome(folder: Path, rules: PolicySet, whole: Answers) -> str:
+    """How a relay on the folder tells of damage, or that it serves all; else it fails."""
+    try:
+        store = await SqliteStore.open(folder / "rookery.db", TERMS)
+    except StoreFault as refusal:
+        return f"refused at start: {refusal}" if str(folder) in str(refusal) else "SERVED: no name"
+    try:
+        told: list[str] = []
+        try:
+            async with Home(store, rules) as home:
+                home.sweep._damaged = told.append
+                while not await home.sweep.check():
+                    pass
+                answers = await answers_of(home)
+        except StoreFault as fault:
+            return f"error: {fault}"
+        if any(told):
+            return "reported by the check of rows"
+        if answers == whole:
+            return "all is served"
+        return "SERVED OTHERWISE: " + ", ".join(
+            f"{len(wanted - found)} missing, {len(found - wanted)} others"
+            for wanted, found in zip(whole, answers, strict=True)
+        )
+    finally:
+        await store.close()
+
+
+async def tried(folder: Path, source: Path, rules: PolicySet, whole: Answers, seed: int) -> str:
+    """Damages a copy; what was damaged, and what came of it."""
+    chance = Random(seed)
+    state, name = chance.choice(
+        [
+            *[("closed", "rookery.db")] * 4,
+            *[("killed", "rookery.db-wal")] * 2,
+            ("closed", "search.db"),
+            ("killed", "search.db"),
+            ("killed", "search.db-wal"),
+        ]
+    )
+    shutil.copytree(source / state, folder)
+    what = damage(folder / name, chance)
+    found = await outcome(folder, rules, whole)
+    if name.startswith("search.db") and found != "all is served":
+        assert "made anew at the next start" in found, found
+        assert await outcome(folder, rules, whole) == "all is served"
+    return f"{what}: {found}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEEDS))
+async def test_a_damaged_store_never_serves_less_in_silence(
+    tmp_path: Path, made: tuple[Path, Answers], rules: PolicySet, seed: int
+) -> None:
+    found = await tried(tmp_path / "data", made[0], rules, made[1], seed)
+    assert "SERVED" not in found
+
+
+def _no_check(patch: pytest.MonkeyPatch) -> None:
+    """Rows are not compared with what was signed."""
+
+    async def checked(_: Sweeper) -> bool:
+        return True
+
+    patch.setattr(Sweeper, "check", checked)
+
+
+def _any_log(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(opening, "is_cut_short", lambda *_: False)
+
+
+def _no_tags(patch: pytest.MonkeyPatch) -> None:
+    """The table of tags is not compared."""
+
+    async def untagged(*_: object) -> set[int]:
+        return set()
+
+    patch.setattr(SqliteStore, "_untagged", untagged)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mutant", [_no_check, _any_log, _no_tags], ids=lambda of: of.__name__)
+async def test_a_relay_that_looks_away_is_found(
+    tmp_path: Path,
+    made: tuple[Path, Answers],
+    rules: PolicySet,
+    monkeypatch: pytest.MonkeyPatch,
+    mutant: Callable[[pytest.MonkeyPatch], None],
+) -> None:
+    mutant(monkeypatch)
+    for seed in range(500):
+        if "SERVED" in await tried(tmp_path / f"{seed}", *made[:1], rules, made[1], seed):
+            return
+    pytest.fail("no seed found it")
+
+
+@pytest.mark.parametrize("seed", range(tries(200, 40)))
+def test_a_damaged_key_is_refused(tmp_path: Path, seed: int) -> None:
+    """Another key would sign all groups again, as another relay."""
+    chance, file = Random(seed), tmp_path / "relay.key"
+    file.write_text(cast.owner.nsec + "\n")
+    damage(file, chance)
+    try:
+        key = read_key_file(file.read_text("ascii"), str(file))
+    except UnicodeDecodeError:  # serve names the file
+        return
+    except UserError as refusal:
+        text = str(refusal)
+    else:
+        text = f"relay.key: {key.pubkey}"
+        assert key.pubkey == cast.owner.pubkey
+    assert "relay.key" in text
