@@ -34,6 +34,7 @@ TEARDOWN_S: Final = 60.0
 OF_PROCESSES: Final = (
     "tests/conversations/test_conversations.py",
     "tests/e2e/",
+    "tests/faults/test_environment.py",
     "tests/faults/test_kill.py",
     "tests/fuzz/test_wire.py",
     "tests/leaks/test_leaks.py",

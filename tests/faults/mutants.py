@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.launcher import main
+from relay.storage.sqlite import writer
 from relay.storage.sqlite.store import SqliteStore
 from relay.storage.sqlite.writer import Writer
 
@@ -71,12 +72,20 @@ def groups_in_memory() -> None:
 def no_lock() -> None:
     """A second process may open the folder."""
     from relay.cli import folder_lock
+    from relay.server.control import socket_file
 
+    socket_file._remove_stale = lambda path: path.unlink(missing_ok=True)
     folder_lock.fcntl.flock = lambda *_: None  # type: ignore[attr-defined]
 
 
+def any_file() -> None:
+    """Nobody looks whether the files are the ones that were opened."""
+    writer._FilesInPlace.check = lambda self: None  # type: ignore[method-assign]
+
+
 MUTANTS: Final = {
-    mutant.__name__: mutant for mutant in (answers_first, deletes_later, groups_in_memory, no_lock)
+    mutant.__name__: mutant
+    for mutant in (answers_first, deletes_later, groups_in_memory, no_lock, any_file)
 }
 
 if __name__ == "__main__":

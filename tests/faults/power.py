@@ -96,8 +96,9 @@ class _File:
 class Platter:
     """Takes the steps of a record one by one; `left` at any moment."""
 
-    def __init__(self) -> None:
-        self._files: dict[str, _File] = {}
+    def __init__(self, files: Mapping[str, bytes] | None = None) -> None:
+        """With what is on the disk before the first step."""
+        self._files = {path: _File(content) for path, content in (files or {}).items()}
 
     def take(self, step: Step) -> None:
         if step.call in (Call.ACK, Call.READ):

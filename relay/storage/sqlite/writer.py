@@ -7,15 +7,18 @@ SQLite runs without the GIL for the whole of each.
 from __future__ import annotations
 
 import contextlib
+import os
 import sqlite3
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from relay.access.quotas import Size, recipients_of
+from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone
 from relay.lifecycle.rows import (
@@ -114,6 +117,30 @@ class _Change:
             grown[1] += events * len(event.raw)
 
 
+class _FilesInPlace:
+    """The store's file and its log are the ones that were opened.
+
+    Otherwise SQLite would go on writing to files that nobody can open again.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._opened = {file: _inode(file) for file in (path, path.with_name(f"{path.name}-wal"))}
+
+    def check(self) -> None:
+        """Raises StoreFault."""
+        for file, inode in self._opened.items():
+            if inode is not None and _inode(file) != inode:
+                raise StoreFault(f"{file} was removed or replaced: restart the relay")
+
+
+def _inode(file: Path) -> tuple[int, int] | None:
+    try:
+        about = os.stat(file)
+    except OSError:
+        return None
+    return about.st_dev, about.st_ino
+
+
 class Writer:
     """One batch at a time; only `prepare` may be called on other threads."""
 
@@ -144,11 +171,13 @@ class Writer:
         being committed."""
         self.requests: list[str] = []
         """Of `WritePlan.erasures`, since the store has last taken them."""
+        self._files = _FilesInPlace(Path(db.execute("PRAGMA database_list").fetchone()[2]))
         self._can_shrink = db.execute("PRAGMA auto_vacuum").fetchone()[0] == _INCREMENTAL
 
     def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
-        """As `Appender.append`."""
+        """As `Appender.append`. Raises StoreFault, sqlite3.Error."""
         db = self._db
+        self._files.check()
         db.execute("BEGIN IMMEDIATE")
         try:
             change = self._change(lookups, decide)
@@ -616,7 +645,8 @@ class Writer:
         return self._tag_buffer.seqs_of(hashes)
 
     def touch(self) -> None:
-        """Write something harmless. Raises sqlite3.Error when the file cannot be written."""
+        """Write something harmless. Raises StoreFault or sqlite3.Error when that cannot be done."""
+        self._files.check()
         self._db.execute(QUERIES["put_meta"], ("checked", self.head))
 
     def give_back(self) -> int:
