@@ -14,6 +14,7 @@ _TABLES: Final = (
     "tombstones",
     "erasures",
     "sizes",
+    "received",
     "groups",
     "members",
     "former_members",

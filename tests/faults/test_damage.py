@@ -13,7 +13,7 @@ from relay.errors import StoreFault, UserError
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.keys import read_key_file
 from relay.read.search_indexer import SearchIndexer
-from relay.storage.sqlite import opening
+from relay.storage.sqlite import checkpoints, opening
 from relay.storage.sqlite.store import SqliteStore
 from relay.write.sweeper import Sweeper
 from tests import cast
@@ -48,7 +48,9 @@ def rules() -> PolicySet:
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, rules: PolicySet) -> tuple[Path, Answers]:
     """The same rows as a `kill -9` leaves them, most in the WAL, and closed. What is served."""
-    return asyncio.run(_made(tmp_path_factory, rules))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpoints, "_GATHER_S", 3600.0)  # nothing truncates the WAL
+        return asyncio.run(_made(tmp_path_factory, rules))
 
 
 async def _made(tmp_path_factory: pytest.TempPathFactory, rules: PolicySet) -> tuple[Path, Answers]:
