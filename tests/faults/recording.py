@@ -74,7 +74,7 @@ class Witnessed(Letter):
 
     def answered(self, event: Event, result: Result) -> None:
         super().answered(event, result)
-        if self.answers[0][0]:
+        if self.answers[0] == (True, ""):  # `duplicate:` of a newer one promises nothing
             self._run.tell(event.id)
             self._run.answered.append(event)
 
