@@ -166,10 +166,12 @@ def test_a_right_that_an_earlier_event_of_the_batch_gives_counts(policy: PolicyS
 
 
 def test_a_deletion_reads_rows_of_its_author_only(policy: PolicySet) -> None:
-    sent = candidate(policy, carol, 5, *(["e", id_] for id_ in IDS), group="")
+    """And 16 of those that it names, whose group it may belong to."""
+    ids = [f"{n:064x}" for n in range(3000)]
+    sent = candidate(policy, carol, 5, *(["e", id_] for id_ in ids), group="")
     looked = looked_up(policy, sent)
-    assert looked.own_rows == {OwnRow(id_, carol.pubkey) for id_ in IDS}
-    assert looked.ids == {sent.event.id}
+    assert looked.own_rows == {OwnRow(id_, carol.pubkey) for id_ in ids}
+    assert looked.ids == {sent.event.id, *ids[:16]}
 
 
 def test_chains_of_records_are_followed_for_owners_and_agents(policy: PolicySet) -> None:
