@@ -359,7 +359,8 @@ def _row_if_stored(candidate: Candidate, seen: Visibility, world: World) -> Stor
     """The row that a deleted event had; None if that cannot be told from what is stored now."""
     event, named, found = candidate.event, candidate.named, world.found
     group = candidate.group
-    if named is not None:
+    is_own_request = event.kind == kinds.DELETION and event.pubkey in seen.viewer.keys
+    if named is not None and not is_own_request:
         rows = [*map(found.rows.get, named.ids), *map(found.slots.get, named.slots)]
         if not all(row is not None and may_know_by_id(row, seen, world) for row in rows):
             return None
