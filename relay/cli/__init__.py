@@ -21,36 +21,53 @@ from relay.errors import RookeryError, UserError
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
-    "init": ("init", "create a data folder: settings, policies, relay key"),
-    "serve": ("serve", "run the relay"),
-    "keygen": ("init", "create a key pair"),
-    "export": ("exporting", "write stored events as JSON lines"),
-    "import": ("importing", "store events from JSON lines in a data folder"),
-    "sync": ("sync", "synchronise a data folder or relay with another relay"),
-    "policy": ("policy", "check, show, explain and test who may do what"),
-    "group": ("group", "create and manage NIP-29 groups"),
-    "member": ("member", "members of the relay: list, add, remove, invite"),
-    "ban": ("member", "ban keys from the relay"),
-    "unban": ("member", "lift bans"),
-    "allow": ("member", "make keys members of the relay"),
-    "memory": ("memory", "read and edit agents' memory: get, set, list, search, forget"),
-    "forget": ("forget", "delete events at a relay, with a receipt of their erasure"),
-    "config": ("config", "configure how agents behave: globally, per group or per user"),
-    "context": ("context", "print the context a model would get, and why"),
-    "aman": ("aman", "read and edit the memory of an Aman agent"),
-    "anamnesis": ("anamnesis", "publish, vouch for, supersede and recall Anamnesis memories"),
-    "session": ("session", "store and export sessions of coding agents"),
-    "mcp": ("mcp", "run an MCP server that gives a coding agent its memory"),
-    "nmem": ("nmem", "search and manage the nmem history of coding agents"),
-    "hook": ("hook", "record what a coding agent does; called by its hooks"),
-    "stats": ("stats", "show storage use by kind, author and group"),
-    "backup": ("backup", "copy a relay into one file, while it runs or not"),
-    "restore": ("restore", "make a data folder from a backup, or only try it"),
-    "verify": ("verify", "check everything that is stored; repair it"),
-    "compact": ("compact", "apply retention and give free disk space back"),
+    from click.shell_completion import CompletionItem
+
+SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
+    "Relay": {
+        "init": ("init", "create a data folder: settings, policies, relay key"),
+        "serve": ("serve", "run the relay"),
+        "policy": ("policy", "check, show, explain and test who may do what"),
+        "import": ("importing", "store events from JSON lines in a data folder"),
+        "export": ("exporting", "write stored events as JSON lines"),
+        "sync": ("sync", "synchronise a data folder or relay with another relay"),
+    },
+    "People": {
+        "keygen": ("init", "create a key pair"),
+        "group": ("group", "create and manage NIP-29 groups"),
+        "member": ("member", "members of the relay: list, add, remove, invite"),
+        "ban": ("member", "ban keys from the relay"),
+        "unban": ("member", "lift bans"),
+        "allow": ("member", "make keys members of the relay"),
+        "forget": ("forget", "delete events at a relay, with a receipt of their erasure"),
+    },
+    "Memory": {
+        "memory": ("memory", "read and edit agents' memory: get, set, list, search, forget"),
+        "config": ("config", "configure how agents behave: globally, per group or per user"),
+        "context": ("context", "print the context a model would get, and why"),
+        "aman": ("aman", "read and edit the memory of an Aman agent"),
+        "anamnesis": ("anamnesis", "publish, vouch for, supersede and recall Anamnesis memories"),
+    },
+    "Coding agents": {
+        "session": ("session", "store and export sessions of coding agents"),
+        "mcp": ("mcp", "run an MCP server that gives a coding agent its memory"),
+        "nmem": ("nmem", "search and manage the nmem history of coding agents"),
+        "hook": ("hook", "record what a coding agent does; called by its hooks"),
+    },
+    "Operation": {
+        "stats": ("stats", "show storage use by kind, author and group"),
+        "backup": ("backup", "copy a relay into one file, while it runs or not"),
+        "restore": ("restore", "make a data folder from a backup, or only try it"),
+        "verify": ("verify", "check everything that is stored; repair it"),
+        "compact": ("compact", "apply retention and give free disk space back"),
+        "completion": ("completion", "print a script that completes commands in a shell"),
+    },
 }
-"""command → (module in relay.cli, summary). The module holds a click command of that name."""
+"""Heading of the help → command → (module in relay.cli, summary). The module holds a click command
+of that name."""
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    name: where for commands in SECTIONS.values() for name, where in commands.items()
+}
 
 
 class LazyCommands(click.Group):
@@ -78,8 +95,25 @@ class LazyCommands(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         # click would import every module for its help.
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, what) for name, (_, what) in COMMANDS.items()])
+        width = max(map(len, COMMANDS))
+        for heading, commands in SECTIONS.items():
+            with formatter.section(heading):
+                rows = [(name.ljust(width), what) for name, (_, what) in commands.items()]
+                formatter.write_dl(rows)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # click would import every module here too.
+        from click.shell_completion import CompletionItem
+
+        options = click.Command.shell_complete(self, ctx, incomplete)
+        return [
+            *(
+                CompletionItem(name, help=what)
+                for name, (_, what) in COMMANDS.items()
+                if name.startswith(incomplete)
+            ),
+            *options,
+        ]
 
 
 @click.command(

@@ -13,7 +13,7 @@ import click
 import pytest
 
 from relay import __version__, cli
-from relay.cli import COMMANDS, rookery, run
+from relay.cli import COMMANDS, SECTIONS, rookery, run
 from relay.errors import ConfigFaults, Fault, Invalid, UserError
 
 if TYPE_CHECKING:
@@ -62,6 +62,51 @@ def test_help_names_every_command_and_imports_none_of_them() -> None:
     for name in COMMANDS:
         assert f"\n  {name} " in loaded
     assert loaded.splitlines()[-1] == "['relay.errors', 'relay.cli']"
+
+
+def test_the_help_lists_each_command_under_one_heading(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["--help"]) == 0
+    out = capsys.readouterr().out
+    for heading, commands in SECTIONS.items():
+        _, _, rest = out.partition(f"\n{heading}:\n")
+        lines = rest.partition("\n\n")[0].splitlines()
+        assert [line.split()[0] for line in lines] == list(commands)
+    assert sum(map(len, SECTIONS.values())) == len(COMMANDS)
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("rookery sta", {"stats", "status"}),
+        ("rookery group sh", {"show"}),
+        ("rookery stats --js", {"--json"}),
+    ],
+)
+def test_a_shell_completes_commands_and_options(
+    words: str,
+    offered: set[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("_ROOKERY_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    with pytest.raises(SystemExit) as end:
+        run([])
+    assert end.value.code == 0
+    found = {line.removeprefix("plain,") for line in capsys.readouterr().out.split()}
+    assert found <= offered
+    assert found
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_completion_script_asks_rookery(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert f"_ROOKERY_COMPLETE={shell}_complete" in script
+    assert "_rookery_completion" in script
 
 
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -158,12 +203,12 @@ def test_an_argument_that_is_not_utf_8_must_be_a_file_name(
     assert run(["keygen", "--help", str(file)]) == 0
 
 
-@pytest.mark.parametrize("args", [[], ["group"]])
+@pytest.mark.parametrize(("args", "heading"), [([], "Operation:"), (["group"], "Commands:")])
 def test_without_a_command_the_help_is_printed_with_exit_2(
-    args: list[str], capsys: pytest.CaptureFixture[str]
+    args: list[str], heading: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(args) == 2
-    assert "Commands:" in complaint(capsys)
+    assert f"\n{heading}\n" in complaint(capsys)
 
 
 @pytest.mark.parametrize(
