@@ -15,7 +15,8 @@ from relay.cli.anamnesis_lineage import amend, children, credit, resolve
 from relay.cli.anamnesis_memory import SHORT, one_line, with_memory
 from relay.cli.anamnesis_offline import bench, validate_file
 from relay.cli.anamnesis_options import SHARE, TYPE, Moment, entry_options
-from relay.cli.connect import Server, profile_names
+from relay.cli.connect import Server
+from relay.cli.names import profile_names
 from relay.cli.options import (
     PublicKey,
     client_options,

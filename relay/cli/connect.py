@@ -11,14 +11,11 @@ from relay.client import CallRefused, Client, PublishRefused, QueryClosed, Unrea
 from relay.client.errors import ABOUT_AUTHOR
 from relay.client.settings import find_settings
 from relay.errors import UserError
-from relay.memory.fields import object_in, repaired
-from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Collection, Mapping
+    from collections.abc import Awaitable, Callable
 
     from relay.client.settings import Actor, ClientSettings
-    from relay.nostr.event import Event
 
     Result = TypeVar("Result")
 
@@ -90,17 +87,3 @@ def with_settings(
         raise UserError(
             f"{error}; start a relay with `rookery serve --data ./data`, or give another --relay"
         ) from error
-
-
-async def profile_names(
-    query: Callable[[Mapping[str, object]], Awaitable[list[Event]]], authors: Collection[str]
-) -> dict[str, str]:
-    """Names from the authors' profiles. `query`: of a client."""
-    if not authors:
-        return {}
-    names: dict[str, str] = {}
-    for event in await query({"kinds": [kinds.PROFILE], "authors": sorted(authors)}):
-        name = (object_in(event.content) or {}).get("name")
-        if isinstance(name, str) and name.strip():
-            names.setdefault(event.pubkey, repaired(name.strip()))
-    return names

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from relay.access.membership import claim_id
-from relay.cli.connect import profile_names, with_client
+from relay.cli.connect import with_client, with_settings
 from relay.cli.humanize import counted
 from relay.cli.memory_text import iso
-from relay.cli.options import PublicKey, client_options, json_option, print_json, printable
+from relay.cli.names import Names, Person, keys_of, read_names
+from relay.cli.options import client_options, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client.settings import Actor
 from relay.errors import UserError
@@ -27,12 +28,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.client import Client
+    from relay.client.settings import ClientSettings
 
 _CLAIM_ID: Final = re.compile(r"[0-9a-f]{16}").fullmatch
-_MAX_NAMES: Final = 500
-"""Profiles that are asked for."""
 
-_keys = click.argument("users", metavar="KEY...", type=PublicKey(), nargs=-1, required=True)
+_keys = click.argument("users", metavar="KEY...", type=Person(), nargs=-1, required=True)
 _reason = click.option("--reason", metavar="TEXT", default="", help="Noted with the key.")
 
 
@@ -46,7 +46,7 @@ def member() -> None:
 @json_option
 def list_members(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
     """List members: who was added or joined, and the owners and agents of the relay."""
-    members = with_client(Actor.OWNER, relay, key_file, _members)
+    members, names = with_settings(Actor.OWNER, relay, key_file, _members)
     if as_json:
         print_json(members)
         return
@@ -54,11 +54,10 @@ def list_members(relay: str | None, key_file: Path | None, *, as_json: bool) -> 
         print_nothing_found("`rookery member add KEY` adds a member")
         return
     print_table(
-        (Column("Key", Holds.KEY), Column("Name"), Column("Roles"), Column("How")),
+        (Column("Member", Holds.KEY), Column("Roles"), Column("How")),
         [
             (
-                npub(each["pubkey"]),
-                printable(each["name"] or ""),
+                names.shown(each["pubkey"]),
                 printable(", ".join(each["roles"])),
                 "owner or agent" if each["reason"] is None else printable(each["reason"]),
             )
@@ -141,9 +140,7 @@ def invite(
 
 
 def _list_invites(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    found: Any = with_client(
-        Actor.OWNER, relay, key_file, lambda client: client.call("listinvites")
-    )
+    found, names = with_settings(Actor.OWNER, relay, key_file, _invites)
     if as_json:
         print_json(found)
         return
@@ -162,13 +159,18 @@ def _list_invites(relay: str | None, key_file: Path | None, *, as_json: bool) ->
             (
                 printable(str(each["code"])),
                 str(each["id"]),
-                npub(each["by"]),
+                names.shown(each["by"]),
                 _uses_text(each["left"]),
                 _until_text(each["until"]),
             )
             for each in found
         ],
     )
+
+
+async def _invites(client: Client, settings: ClientSettings) -> tuple[Any, Names]:
+    found: Any = await client.call("listinvites")
+    return found, await read_names(client, settings, [each["by"] for each in found])
 
 
 def _uses_text(left: int | None) -> str:
@@ -180,15 +182,55 @@ def _until_text(until: int | None) -> str:
 
 
 @click.command("ban", epilog="Example: rookery ban npub1… --reason spam")
-@_keys
+@click.argument("users", metavar="[KEY...]", type=Person(), nargs=-1)
 @_reason
+@click.option("--list", "listing", is_flag=True, help="List the banned keys instead.")
 @client_options
 @json_option
 def ban(
-    users: tuple[str, ...], reason: str, relay: str | None, key_file: Path | None, *, as_json: bool
+    users: tuple[str, ...],
+    reason: str,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    listing: bool,
+    as_json: bool,
 ) -> None:
-    """Ban keys: they neither write nor read, what they wrote is hidden, membership ends."""
+    """Ban keys: they neither write nor read, what they wrote is hidden, membership ends.
+
+    `rookery unban KEY` undoes it.
+    """
+    if listing == bool(users):
+        raise click.UsageError("give the keys to ban, or --list")
+    if listing:
+        _list_bans(relay, key_file, as_json=as_json)
+        return
     _for_each("banpubkey", users, reason, relay, key_file, done="banned", as_json=as_json)
+
+
+def _list_bans(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+    async def work(client: Client, settings: ClientSettings) -> tuple[Any, Names]:
+        found: Any = await client.call("listbannedpubkeys")
+        return found, await read_names(client, settings, [each["pubkey"] for each in found])
+
+    found, names = with_settings(Actor.OWNER, relay, key_file, work)
+    if as_json:
+        print_json(found)
+        return
+    if not found:
+        print_nothing_found()
+        return
+    print_table(
+        (Column("Key", Holds.KEY), Column("Name"), Column("Reason")),
+        [
+            (
+                npub(each["pubkey"]),
+                names.of(each["pubkey"]) or "",
+                printable(each.get("reason", "")),
+            )
+            for each in found
+        ],
+    )
 
 
 @click.command("unban", epilog="Example: rookery unban npub1…")
@@ -224,18 +266,20 @@ def _for_each(
     done: str,
     as_json: bool,
 ) -> None:
-    async def work(client: Client) -> None:
-        for user in users:
-            await client.call(method, user, *([reason] if reason else []))
+    async def work(client: Client, settings: ClientSettings) -> tuple[str, ...]:
+        keys = await keys_of(client, settings, users)
+        for key in keys:
+            await client.call(method, key, *([reason] if reason else []))
+        return keys
 
-    with_client(Actor.OWNER, relay, key_file, work)
+    keys = with_settings(Actor.OWNER, relay, key_file, work)
     if as_json:
-        print_json([{"pubkey": user} for user in users])
+        print_json([{"pubkey": key} for key in keys])
     else:
-        click.echo(f"{done}: {', '.join(npub(user) for user in users)}")
+        click.echo(f"{done}: {', '.join(map(npub, keys))}")
 
 
-async def _members(client: Client) -> list[dict[str, Any]]:
+async def _members(client: Client, settings: ClientSettings) -> tuple[list[dict[str, Any]], Names]:
     """Of each: pubkey, name, roles, reason (None: an owner or agent). Sorted by name and key."""
     register = await client.call("listallowedpubkeys")
     if not isinstance(register, list):
@@ -250,15 +294,16 @@ async def _members(client: Client) -> list[dict[str, Any]]:
         if len(tag) > 1 and tag[0] == "member" and is_hex64(tag[1])
     }
     pubkeys = list(dict.fromkeys([*reasons, *roles]))
-    names = await profile_names(client.query, pubkeys[:_MAX_NAMES])
+    names = await read_names(client, settings, pubkeys)
     members = [
         {
             "pubkey": pubkey,
             "npub": npub(pubkey),
-            "name": names.get(pubkey),
+            "name": names.of(pubkey),
             "roles": roles.get(pubkey, []),
             "reason": reasons.get(pubkey),
         }
         for pubkey in pubkeys
     ]
-    return sorted(members, key=lambda each: (each["name"] is None, each["name"], each["pubkey"]))
+    members.sort(key=lambda each: (each["name"] is None, each["name"], each["pubkey"]))
+    return members, names

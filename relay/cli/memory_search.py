@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
-from relay.cli.connect import profile_names, with_settings
+from relay.cli.connect import with_settings
 from relay.cli.memory_text import iso
+from relay.cli.names import profile_names
 from relay.cli.options import (
     Words,
     client_options,

@@ -88,7 +88,7 @@ class Words(KeyType):
 
 
 class PublicKey(KeyType):
-    """An npub or 64 hex, converted to 64 hex."""
+    """An npub, 64 hex, or a name of `[names]` in client.toml, converted to 64 hex."""
 
     name = "key"
 
@@ -99,7 +99,15 @@ class PublicKey(KeyType):
         try:
             return public_key(value)
         except Invalid as invalid:
-            self.fail(invalid.text, param, ctx)
+            from relay.cli.names import own_key
+
+            return own_key(value) or self.unknown(value, invalid, param, ctx)
+
+    def unknown(
+        self, value: str, invalid: Invalid, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """For what is neither a key nor a name of `[names]`."""
+        self.fail(invalid.text, param, ctx)
 
 
 _CONTROL: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import ConfigFaults, Fault, Invalid, UserError
+from relay.memory.fence import name_in
 from relay.memory.snowclaw.config import GroupConfig, config_of
 from relay.memory.snowclaw.context import HistoryStyle, TrimOrder
 from relay.memory.snowclaw.keys import KeyStyle
-from relay.nostr.keys import SecretKey, read_key_file
+from relay.nostr.event import is_hex64
+from relay.nostr.keys import SecretKey, public_key, read_key_file
 from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ DEFAULT_RELAY: Final = "ws://127.0.0.1:7777"
 FILE: Final = Path(".config/rookery/client.toml")
 """Relative to the home folder."""
 KEYS: Final = ("relay", "key_file", "agent_key_file", "data")
-_TABLES: Final = ("snowclaw", "nmem", "anamnesis")
+_TABLES: Final = ("names", "snowclaw", "nmem", "anamnesis")
 """Known tables; tables not checked here are checked by their readers."""
 SNOWCLAW_KEYS: Final = (
     "respond_mode",
@@ -73,6 +75,8 @@ class ClientFile:
     key_file: Path | None = None
     agent_key_file: Path | None = None
     data: Path | None = None
+    names: Mapping[str, str] = field(default_factory=dict)
+    """[names]: name → public key, 64 hex."""
     snowclaw: SnowclawSettings = field(default_factory=SnowclawSettings)
     tables: tuple[tuple[str, Mapping[str, object]], ...] = ()
     """(name, content) of the tables present, unchecked."""
@@ -147,6 +151,10 @@ def read_client_file(home: Path) -> ClientFile:
         Fault(str(path), _line_of(key, text) or _line_of("snowclaw", text), fault)
         for key, fault in _snowclaw_faults(content.get("snowclaw"))
     )
+    faults += (
+        Fault(str(path), _line_of(name, text) or _line_of("names", text), fault)
+        for name, fault in _name_faults(content.get("names"))
+    )
     if faults:
         raise ConfigFaults(faults)
     return ClientFile(
@@ -154,6 +162,7 @@ def read_client_file(home: Path) -> ClientFile:
         key_file=path_in(content, "key_file", home),
         agent_key_file=path_in(content, "agent_key_file", home),
         data=path_in(content, "data", home),
+        names={name: public_key(key) for name, key in content.get("names", {}).items()},
         snowclaw=_snowclaw_in(content.get("snowclaw", {})),
         tables=tuple((name, content[name]) for name in _TABLES if name in content),
     )
@@ -250,6 +259,18 @@ def suggestion(key: str, known: Sequence[str]) -> str:
     """`did you mean …?`, or the known keys, for an unknown key."""
     near = get_close_matches(key, known, n=1, cutoff=0.5)
     return f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
+
+
+def _name_faults(table: object) -> Iterator[tuple[str, str]]:
+    """(name, fault) for each invalid entry of [names]. Keys are not quoted: one may be secret."""
+    for name, key in table.items() if isinstance(table, dict) else ():
+        if not name or name_in(name) != name or is_hex64(name):
+            yield name, "[names]: a name has 1 to 40 letters, digits, spaces or .,_-'&+@!?/"
+            continue
+        try:
+            public_key(key if isinstance(key, str) else "")
+        except Invalid:
+            yield name, f"[names] {name}: must be a public key, npub or 64 hex"
 
 
 def _snowclaw_faults(table: object) -> Iterator[tuple[str, str]]:

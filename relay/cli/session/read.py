@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from relay.cli.connect import profile_names
+from relay.cli.names import profile_names
 from relay.cli.options import (
     Words,
     client_options,

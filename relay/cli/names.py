@@ -1,0 +1,182 @@
+"""Names of people: `[names]` of client.toml, and profiles (kind 0) at the relay.
+
+Invariants: a name of `[names]` wins over profiles, which their authors write; a name that several
+keys have is refused; the key that a name stands for is printed in full, on stderr, before the
+command acts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from relay.cli.options import PublicKey, printable
+from relay.client.settings import read_client_file
+from relay.errors import Invalid, UserError
+from relay.memory.fence import name_in, named
+from relay.memory.fields import object_in, repaired
+from relay.nostr import kinds
+from relay.nostr.event import is_hex64
+from relay.nostr.keys import npub
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+
+    from relay.client import Client
+    from relay.client.settings import ClientSettings
+    from relay.nostr.event import Event
+
+MAX_PROFILES: Final = 500
+"""Profiles that a command asks for."""
+_MAX_LISTS: Final = 100
+"""Lists of members that are read to find a name."""
+_MAX_CANDIDATES: Final = 10
+_MEMBER_LISTS: Final = (kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS, kinds.RELAY_MEMBERS)
+_FIELDS: Final = ("name", "display_name")
+
+
+class Person(PublicKey):
+    """A key or a name of `[names]`, converted to 64 hex. Another name stays as it is, for
+    `keys_of`."""
+
+    name = "person"
+
+    def unknown(
+        self, value: str, invalid: Invalid, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        if not _folded(value) or value.strip().lower().startswith(("npub1", "nprofile1")):
+            return super().unknown(value, invalid, param, ctx)
+        return value.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names that keys are shown with."""
+
+    own: Mapping[str, str] = field(default_factory=dict)
+    """Of `[names]`: name → public key."""
+    profiles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Public key → what its profile calls it, fit for one line."""
+
+    def of(self, pubkey: str) -> str | None:
+        """The name to show; None: no name is known."""
+        for name, key in self.own.items():
+            if key == pubkey:
+                return name
+        return next(iter(self.profiles.get(pubkey, ())), None)
+
+    def shown(self, pubkey: str) -> str:
+        """`name (npub1abc…)`; the whole npub of a key without a name."""
+        name = self.of(pubkey)
+        return npub(pubkey) if name is None else named(npub(pubkey), name)
+
+    def listed(self, pubkeys: Iterable[str]) -> str:
+        return ", ".join(map(self.shown, pubkeys))
+
+    def keys_of(self, text: str) -> list[str]:
+        """The keys that a name may mean."""
+        wanted = _folded(text)
+        own = [key for name, key in self.own.items() if _folded(name) == wanted]
+        return own or [
+            pubkey
+            for pubkey, names in self.profiles.items()
+            if any(_folded(name) == wanted for name in names)
+        ]
+
+
+async def read_names(client: Client, settings: ClientSettings, pubkeys: Iterable[str]) -> Names:
+    """The names of these keys; of at most `MAX_PROFILES`."""
+    wanted = [key for key in dict.fromkeys(pubkeys) if key not in settings.file.names.values()]
+    return Names(settings.file.names, await _profiles(client.query, wanted[:MAX_PROFILES]))
+
+
+async def keys_of(
+    client: Client, settings: ClientSettings, people: Sequence[str], group: str | None = None
+) -> tuple[str, ...]:
+    """The keys of what `Person` let through, each once.
+
+    Names are looked up among members of `group`, of the relay's groups that this key may read and
+    of the relay, and in the newest profiles. Raises UserError naming the candidates.
+    """
+    if all(map(is_hex64, people)):
+        return tuple(dict.fromkeys(people))
+    known = await _members(client, group)
+    near = await _profiles(client.query, known[:MAX_PROFILES])
+    newest = _names_in(await client.query({"kinds": [kinds.PROFILE], "limit": MAX_PROFILES}))
+    names = Names(settings.file.names, newest | near)
+    return tuple(dict.fromkeys(key if is_hex64(key) else _key_of(key, names) for key in people))
+
+
+def _key_of(text: str, names: Names) -> str:
+    """Raises UserError."""
+    keys = names.keys_of(text)
+    if len(keys) == 1:
+        say_whose(text, keys[0])
+        return keys[0]
+    quoted = repr(printable(text))
+    if not keys:
+        raise UserError(
+            f"nobody is named {quoted} here: give an npub or 64 hex, or put the name under [names]"
+            " into ~/.config/rookery/client.toml"
+        )
+    shown = "\n".join(f"  {npub(key)}  {names.of(key)}" for key in sorted(keys)[:_MAX_CANDIDATES])
+    more = f"\n  and {len(keys) - _MAX_CANDIDATES} more" if len(keys) > _MAX_CANDIDATES else ""
+    raise UserError(f"{len(keys)} keys are named {quoted}; give the npub of one:\n{shown}{more}")
+
+
+def own_key(text: str) -> str | None:
+    """The key that `[names]` of client.toml has for a name; said on stderr. Raises UserError."""
+    names = Names(read_client_file(Path.home()).names)
+    return _key_of(text, names) if names.keys_of(text) else None
+
+
+def say_whose(text: str, pubkey: str) -> None:
+    """Print the key that a name stands for."""
+    click.echo(f"{printable(text)} is {npub(pubkey)}", err=True)
+
+
+async def _members(client: Client, group: str | None) -> list[str]:
+    """Keys in the lists of members that may be read, those of `group` first."""
+    filters: list[dict[str, object]] = [{"kinds": list(_MEMBER_LISTS), "limit": _MAX_LISTS}]
+    if group is not None:
+        filters.insert(0, {"kinds": list(_MEMBER_LISTS), "#d": [group], "limit": 4})
+    found: dict[str, None] = {}
+    for filter_ in filters:
+        for event in await client.query(filter_):
+            for tag in event.tags:
+                if len(tag) > 1 and tag[0] in ("p", "member") and is_hex64(tag[1]):
+                    found[tag[1]] = None
+    return list(found)
+
+
+async def profile_names(
+    query: Callable[[Mapping[str, object]], Awaitable[list[Event]]], authors: Collection[str]
+) -> dict[str, str]:
+    """Names from the authors' profiles. `query`: of a client."""
+    return {pubkey: names[0] for pubkey, names in (await _profiles(query, authors)).items()}
+
+
+async def _profiles(
+    query: Callable[[Mapping[str, object]], Awaitable[list[Event]]], authors: Collection[str]
+) -> dict[str, tuple[str, ...]]:
+    if not authors:
+        return {}
+    return _names_in(await query({"kinds": [kinds.PROFILE], "authors": sorted(authors)}))
+
+
+def _names_in(profiles: Iterable[Event]) -> dict[str, tuple[str, ...]]:
+    """By author; of several versions the newest counts."""
+    found: dict[str, tuple[str, ...]] = {}
+    for event in sorted(profiles, key=lambda event: event.created_at):
+        fields = object_in(event.content) or {}
+        texts = [fields.get(each) for each in _FIELDS]
+        names = [name_in(repaired(text)) for text in texts if isinstance(text, str)]
+        found[event.pubkey] = tuple(dict.fromkeys(filter(None, names)))
+    return {pubkey: names for pubkey, names in found.items() if names}
+
+
+def _folded(text: str) -> str:
+    return name_in(text).casefold()
