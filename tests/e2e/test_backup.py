@@ -40,7 +40,7 @@ def messages(first: int, number: int, now: int) -> list[Event]:
     return [
         robot.sign(9, [GROUP], f"message {each}", now)
         if each % 2
-        else robot.sign(30078, [["d", f"record:{each % 100}"]], f"{each}", now - 9000 + each)
+        else robot.sign(30078, [["d", f"record:{each % 100}"]], f"{each}", now - 90_000 + each)
         for each in range(first, first + number)
     ]
 

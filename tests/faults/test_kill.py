@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import signal
 import sqlite3
@@ -196,8 +197,10 @@ async def killed_again_and_again(rookery: Rookery, load: Load, rounds: int) -> l
     for round_ in range(rounds):
         await rookery.start()
         await _busy(rookery, load, round_)
+        _, verified, _ = await outputs("verify", "--data", str(rookery.folder), "--json")
         log = await log_of(rookery)
         found = load.losses(log) + contradictions(rookery.folder / "rookery.db")
+        found += [f"{each['check']}: {each['text']}" for each in json.loads(verified)["findings"]]
         try:
             is_told_by(log, rookery)
         except AssertionError as differs:

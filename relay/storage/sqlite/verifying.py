@@ -35,6 +35,7 @@ from relay.lifecycle.rows import (
     Tombstone,
     expiry_of,
     keep_by_kind,
+    references_of,
     slot_of,
     version_of,
 )
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from relay.lifecycle.rows import Slot
+    from relay.lifecycle.rows import Reference, Slot
     from relay.lifecycle.versions import KeepRules
     from relay.nostr.event import Event
 
@@ -278,6 +279,11 @@ class _Verification:
         """seq → hashes of its expected and its stored tags, which cancel each other out."""
         self._late_tags: dict[int, set[TagRow]] = {}
         """Of rows whose tags may be in the writer's memory only: some of these are stored."""
+        self._suspects: list[tuple[Row, list[Reference]]] = []
+        """Rows that a tombstone refuses, and by which names."""
+        self._deleting_in: dict[tuple[str, str, str], set[str]] = {}
+        """(author, name) → the `h` of kind 5s that have one. From the rows: the index of tags may
+        be at fault, and a repair deletes what remains suspect."""
         self._received: dict[str, list[int]] = {}
         self._groups = Groups()
         self._search = None if search is None else _Search(search, self._hashes, rules, now)
@@ -288,6 +294,7 @@ class _Verification:
     def run(self, note: Callable[[int, int], None]) -> Report:
         self._check_file()
         self._check_rows(note)
+        self._check_suspects()
         for (slot,) in self._db.execute(VERIFY["shared_slots"]):
             self.report.shared_slots.append(slot)
             seqs = [str(row[0]) for row in self._db.execute(VERIFY["rows_of_slot"], (slot,))]
@@ -351,6 +358,9 @@ class _Verification:
                     self._tags[row.seq] ^= hash(tag)
                 else:
                     self._late_tags.setdefault(row.seq, set()).add(tag)
+            if event.kind == kinds.DELETION and (h := event.tag("h")) is not None:
+                for name in references_of(event):
+                    self._deleting_in.setdefault((event.pubkey, *name), set()).add(h)
             for recipient in recipients_of(event):
                 grown = self._received.setdefault(recipient, [0, 0])
                 grown[0] += 1
@@ -398,25 +408,31 @@ class _Verification:
         if not found.tombstones:
             return
         for (row, event), slot in zip(known, slots, strict=True):
-            if is_deleted(event, slot, found) and not self._is_of_another_group(row, event, slot):
+            if is_deleted(event, slot, found):
+                names = [("e", event.id)]
+                if slot is not None:
+                    names.append(("a", address_target(slot)[2:]))
+                self._suspects.append((row._replace(raw=b""), names))
+
+    def _check_suspects(self) -> None:
+        """A kind 5 with the `h` of another group leaves the row, and a tombstone (N09-14)."""
+        for row, names in self._suspects:
+            author = row.pubkey.hex()
+            groups = {h for name in names for h in self._deleting_in.get((author, *name), ())}
+            if row.grp is None or not groups or row.grp in groups or self._is_named(row, names):
                 self.report.tombstoned.append(row.seq)
                 self.report.add(Check.TOMBSTONE, f"{_name_of(row)}: was deleted, and is stored")
 
-    def _is_of_another_group(self, row: Row, event: Event, slot: Slot | None) -> bool:
-        """Whether the kind 5s that name it have the `h` of other groups: these left it (N09-14)."""
-        if row.grp is None:
-            return False
-        names = [("e", event.id)]
-        if slot is not None:
-            names.append(("a", address_target(slot)[2:]))
-        deletions = [
-            event_from_raw(raw)
+    def _is_named(self, row: Row, names: Sequence[Reference]) -> bool:
+        """Whether a kind 5 of its author without `h` names it; of the newest, the index may not
+        tell."""
+        return any(
+            not event_from_raw(raw).has_tag("h")
             for name in names
             for (raw,) in self._db.execute(
                 VERIFY["deletions_naming"], (self._hashes.tag(*name), row.pubkey)
             )
-        ]
-        return bool(deletions) and all(each.tag("h") not in (None, row.grp) for each in deletions)
+        )
 
     # -- tables ---------------------------------------------------------------------------------
 
@@ -533,10 +549,8 @@ class _Search:
         self.is_current = found[0] == (hashes.fingerprint(),) and found[2] == (rules.search_rules,)
         """The next start goes on with it."""
         self._upto: int = found[1][0] if self.is_current else 0
-        self._words = array("q", bytes(8 * (self._upto + 1)))
-        """seq → hashes of expected and of stored words, which cancel each other out."""
-        self._expected: dict[int, bytes] = {}
-        """seq → id."""
+        self._expected: dict[int, tuple[bytes, int]] = {}
+        """seq → id, and the number of `occurrences`."""
         self._fresh = sqlite3.connect(":memory:", isolation_level=None)
         self._fresh.execute(SEARCH_QUERIES["make_words"])
         for each in (db, self._fresh):
@@ -555,30 +569,28 @@ class _Search:
         there = {
             seq: tuple(rest) for seq, *rest in self._db.execute(VERIFY["indexed_texts"], asked)
         }
-        self._fresh.execute(SEARCH_QUERIES["empty_words"])
+        wrong = set()
+        self._fresh.execute("BEGIN")
         for seq, (row, found) in texts.items():
             self._fresh.execute(
                 SEARCH_QUERIES["add_words"], (seq, found.text, found.repeated, found.frequent)
             )
             if there.get(seq) != (found.text, seq, row.created_at, row.id_key, *found.scores):
+                wrong.add(seq)
                 report.add(Check.SEARCH, f"{_name_of(row)}: its text is missing or another one")
-            else:
-                self._expected[seq] = row.id
-        self._add(self._fresh)
+        for seq, words in self._fresh.execute(VERIFY["occurrences"]):
+            if seq not in wrong:
+                self._expected[seq] = texts[seq][0].id, words
+        self._fresh.execute("ROLLBACK")
 
     def finish(self, report: Report) -> None:
         if self.is_current:
-            self._add(self._db)
-            for seq, id_ in self._expected.items():
-                if self._words[seq]:
-                    report.add(Check.SEARCH, f"event {id_.hex()}: its words are not found by them")
+            for seq, words in self._db.execute(VERIFY["occurrences"]):
+                if seq in self._expected and self._expected[seq][1] == words:
+                    del self._expected[seq]
+            for id_, _ in self._expected.values():
+                report.add(Check.SEARCH, f"event {id_.hex()}: its words are not those of its text")
         self._fresh.close()
-
-    def _add(self, db: sqlite3.Connection) -> None:
-        words, upto = self._words, self._upto
-        for term, seq, column, offset in db.execute(VERIFY["occurrences"]):
-            if 0 < seq <= upto:
-                words[seq] ^= hash((term, column, offset))
 
 
 def hashes_of(db: sqlite3.Connection) -> Hashes:

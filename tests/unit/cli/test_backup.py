@@ -118,6 +118,7 @@ def test_a_folder_gets_files_by_date_and_keeps_so_many(
         at = 1_750_000_000 + number
         printed, code = rookery("backup", backups, "--data", home / "data", "--keep", 2)
         assert code == 0, printed
+        assert printed.count("removed ") == (number > 2)
     assert names(backups) - kept == {
         "rookery-20250615-150643.tar.gz",
         "rookery-20250615-150644.tar.gz",

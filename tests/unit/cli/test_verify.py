@@ -144,7 +144,7 @@ MORE = {
         " SELECT 'delete', seq, text, '', '' FROM search.texts"
         " WHERE seq = (SELECT seq FROM events WHERE kind = 30023)",
         "search",
-        "its words are not found",
+        "its words are not those",
     ),
 }
 FAULTS = TEN | MORE
@@ -239,6 +239,8 @@ def test_a_deletion_within_another_group_deletes_nothing_here(folder: Path) -> N
     assert code == 0, printed
     assert "the secret kettle" in exported(folder)
     assert findings(folder) == []
+    plant(folder, "DELETE FROM tags")  # of the deletion too
+    assert {each["check"] for each in findings(folder)} == {"tags"}
 
 
 def test_a_tag_that_only_the_writer_knows_is_no_fault(folder: Path) -> None:

@@ -72,5 +72,7 @@ FROM texts AS t LEFT JOIN ranks AS r ON r.seq = t.seq WHERE t.seq BETWEEN ? AND 
 -- :make_index_words  every occurrence of a word in the index of texts
 CREATE VIRTUAL TABLE temp.occurrences USING fts5vocab(main, words, instance);
 
--- :occurrences  -> term, seq, column, offset
-SELECT term, doc, col, offset FROM temp.occurrences;
+-- :occurrences  -> seq, a number that depends on the words of its text and their places
+SELECT doc, sum(
+    (unicode(term) * 131 + unicode(substr(term, -1)) * 31 + length(term) + unicode(col)) * (offset + 1)
+) FROM temp.occurrences GROUP BY doc;
