@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Final, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-_SMALL: Final = [bytes((0x81, n)) for n in range(126)]
-_MEDIUM: Final = [b"\x81\x7e" + struct.pack("!H", n) for n in range(8192)]
+_HEADS: Final = [
+    bytes((0x81, n)) if n < 126 else b"\x81\x7e" + struct.pack("!H", n) for n in range(8192)
+]
 
 
 def frame_head(size: int) -> bytes:
     """Header of an unmasked, whole text frame of `size` bytes. RFC 6455 §5.2."""
-    if size < 126:
-        return _SMALL[size]
-    if size < 8192:
-        return _MEDIUM[size]
+    if size < len(_HEADS):
+        return _HEADS[size]
     if size < 65536:
         return b"\x81\x7e" + struct.pack("!H", size)
     return b"\x81\x7f" + struct.pack("!Q", size)
@@ -121,14 +120,14 @@ class Outbox:
         if not self._pieces:
             self._flush_queue.add(self)
         around = len(head) + len(tail)
-        sizes = [len(body) + around for body in bodies]
-        if min(sizes) >= 126 and max(sizes) < 8192:
-            heads = [_MEDIUM[size] for size in sizes]  # a call takes three times as long
+        sizes = list(map(len, bodies))
+        if max(sizes) + around < len(_HEADS):  # a call takes three times as long
+            heads = [_HEADS[size + around] for size in sizes]
         else:
-            heads = [frame_head(size) for size in sizes]
+            heads = [frame_head(size + around) for size in sizes]
         self._pieces.extend(chain.from_iterable(zip(heads, repeat(head), bodies, repeat(tail))))
         self._frames += len(bodies)
-        self._bytes += sum(sizes) + 4 * len(bodies)
+        self._bytes += sum(sizes) + (around + 4) * len(bodies)
 
     def flush(self) -> int:
         """Write what is queued; returns the number of frames."""

@@ -41,7 +41,7 @@ class RowCache:
         old = self._old  # first: what leaves the young one is in it
         young = self._young
         raws = list(map(young.get, seqs))
-        if None in raws and old:
+        if old and not all(raws):
             again = []
             for at, raw in enumerate(raws):
                 if raw is None and (found := old.get(seqs[at])) is not None:

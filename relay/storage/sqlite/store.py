@@ -322,7 +322,7 @@ class SqliteStore:
         """Of rows that were found just now; None: fetching them exceeded the budget."""
         kept = self._row_cache.raws(seqs)
         end = len(seqs)
-        if None in kept:
+        if not all(kept):
             missing = [seq for seq, raw in zip(seqs, kept, strict=True) if raw is None]
             rows = self._read_now(Query(QUERIES["raw_by_seq"], (listed(missing),)), _page_of)
             if rows is None:
@@ -336,7 +336,8 @@ class SqliteStore:
                 fetched.get(seq) if raw is None else raw
                 for seq, raw in zip(seqs, kept, strict=True)
             ]
-        raws = [raw for raw in kept[:end] if raw is not None]
+            kept = kept[:end]
+        raws = [raw for raw in kept if raw is not None]
         if _is_full(raws):
             weights = accumulate([0 if raw is None else len(raw) for raw in kept])
             end = next(at for at, weight in enumerate(weights, 1) if weight >= PAGE_BYTES)
