@@ -13,11 +13,12 @@ import sys
 import traceback
 from bisect import bisect_left
 from collections import deque
+from collections.abc import Mapping, Sequence  # noqa: TC003 — msgspec reads the annotations
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import accumulate
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 import orjson
@@ -39,12 +40,13 @@ from relay import __version__
 from relay.verdict import Reject, WriteOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator
     from ipaddress import IPv4Address, IPv6Address
 
     from prometheus_client.core import Metric
 
     from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
 
 # -- log lines ------------------------------------------------------------------------------------
 
@@ -182,7 +184,6 @@ _COUNTERS: Final[Mapping[str, str]] = {
 }
 _GAUGES: Final[Mapping[str, str]] = {
     "connections": "Open connections.",
-    "subscriptions": "Open subscriptions.",
     "policies_current": "1: the policy files are in force; 0: the last reload failed.",
 }
 
@@ -202,6 +203,8 @@ class Metrics(Collector):
         self._swept: dict[str, int] = {}
         self._reloads = {"ok": 0, "failed": 0}
         self.refusals = Refusals()
+        self.costly_reads = CostlyReads()
+        self._began = monotonic()
         self._watched: dict[str, tuple[str, Callable[[], float]]] = {}
         self._registry = CollectorRegistry()
         self._batch = self._histogram("commit_batch_events", "Events per commit.", _SIZES)
@@ -247,10 +250,6 @@ class Metrics(Collector):
     def connection_refused(self) -> None:
         self._numbers["connections_refused"] += 1
 
-    def subscriptions(self, number: int) -> None:
-        """Open now."""
-        self._numbers["subscriptions"] = number
-
     def frames_in(self, number: int) -> None:
         self._numbers["frames_in"] += number
 
@@ -261,11 +260,14 @@ class Metrics(Collector):
         """Live events put into outboxes."""
         self._numbers["live_deliveries"] += number
 
-    def scanned(self, rows: int, seconds: float) -> None:
-        """One query sent its last stored event."""
+    def scanned(
+        self, filters: Sequence[Filter], rows: int, seconds: float, waited: float = 0.0
+    ) -> None:
+        """One query sent its last stored event; so long of it, it `waited` for its client."""
         self._numbers["rows_sent"] += rows
         self._scans[bisect_left(_SECONDS, seconds)] += 1
         self._scan_seconds += seconds
+        self.costly_reads.took("REQ", filters, rows, seconds - waited)
 
     def too_slow(self) -> None:
         """A connection is closed because its outbox is full."""
@@ -279,6 +281,20 @@ class Metrics(Collector):
     def watch(self, name: str, text: str, read: Callable[[], float]) -> None:
         """Register the gauge `rookery_<name>`, read on every scrape."""
         self._watched[name] = (text, read)
+
+    def status(self) -> Status:
+        """The same numbers, for `rookery status`."""
+        events = {" ".join(filter(None, labels)): number for labels, number in self._events.items()}
+        refusals = sorted(self._refusals.items(), key=lambda each: -each[1])
+        return Status(
+            version=__version__,
+            at=monotonic(),
+            up_s=monotonic() - self._began,
+            numbers=self._numbers | {name: read() for name, (_, read) in self._watched.items()},
+            events=events,
+            refusals=dict(refusals[:_SHOWN_RULES]),
+            reads=self.costly_reads.most(_SHOWN_READS),
+        )
 
     def page(self) -> bytes:
         """Prometheus text format 0.0.4."""
@@ -330,6 +346,117 @@ def _gauge(
     family = GaugeMetricFamily(f"rookery_{name}", text, labels=tuple(labels))
     family.add_metric(tuple(labels.values()), value)
     return family
+
+
+# -- costly reads ---------------------------------------------------------------------------------
+
+_NOTE_S: Final = 0.001
+_MAX_SHAPES: Final = 64
+_MAX_LISTED: Final = 4
+"""Kinds and filters that a shape names one by one."""
+_SHOWN_RULES: Final = 50
+_SHOWN_READS: Final = 20
+
+
+@dataclass(slots=True)
+class CostlyRead:
+    """The cost of REQs or COUNTs of one shape since start."""
+
+    shape: str
+    """Kinds, names of tags and numbers of values; never a value."""
+    seconds: float
+    """All together, estimated: see `CostlyReads`."""
+    longest_s: float
+    rows: int
+    """Sent by the longest."""
+
+
+class CostlyReads:
+    """The shapes of filters that take most of the time.
+
+    A shape is worked out once per millisecond of reading, not for each query: the query that
+    completes a millisecond is noted with all the time since the one before it. Shapes get their
+    share that way, and those that take long are always noted.
+    """
+
+    def __init__(self) -> None:
+        self._reads: dict[str, CostlyRead] = {}
+        self._unnoted_s = 0.0
+
+    def took(self, verb: str, filters: Sequence[Filter], rows: int, seconds: float) -> None:
+        self._unnoted_s += seconds
+        if self._unnoted_s < _NOTE_S:
+            return
+        shape = f"{verb} {shape_of(filters)}"
+        read = self._reads.get(shape)
+        if read is None:
+            if len(self._reads) >= _MAX_SHAPES:
+                del self._reads[min(self._reads.values(), key=lambda each: each.seconds).shape]
+            read = self._reads[shape] = CostlyRead(shape, 0.0, 0.0, 0)
+        read.seconds += self._unnoted_s
+        self._unnoted_s = 0.0
+        if seconds > read.longest_s:
+            read.longest_s, read.rows = seconds, rows
+
+    def most(self, number: int) -> Sequence[CostlyRead]:
+        """Most seconds first."""
+        return sorted(self._reads.values(), key=lambda each: -each.seconds)[:number]
+
+
+def shape_of(filters: Sequence[Filter]) -> str:
+    """`kinds 9,11 #h 1 since limit 100`: filters without their values, which are counted."""
+    shapes = [_shape(filter_) for filter_ in filters[:_MAX_LISTED]]
+    if len(filters) > _MAX_LISTED:
+        shapes.append(f"{len(filters) - _MAX_LISTED} more")
+    return " | ".join(shapes)
+
+
+def _shape(filter_: Filter) -> str:
+    words = []
+    if filter_.kinds is not None:
+        listed = sorted(filter_.kinds)[:_MAX_LISTED]
+        more = [f"{_about(len(filter_.kinds) - _MAX_LISTED)} more"]
+        named = [*map(str, listed), *(more if len(filter_.kinds) > _MAX_LISTED else ())]
+        words.append(f"kinds {','.join(named)}")
+    for name, values in (("ids", filter_.ids), ("authors", filter_.authors)):
+        if values is not None:
+            words.append(f"{name} {_about(len(values))}")
+    words += [f"#{name} {_about(len(values))}" for name, values in filter_.tags]
+    given = {"search": filter_.search, "since": filter_.since, "until": filter_.until}
+    words += [name for name, value in given.items() if value is not None]
+    if filter_.limit is not None:
+        words.append(f"limit {_about(filter_.limit)}")
+    return " ".join(words) or "everything"
+
+
+def _about(number: int) -> str:
+    """Up to the next power of ten, so that there are few shapes."""
+    if number <= 1:
+        return str(number)
+    return f"<={10 ** len(str(number - 1))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a running relay does. `numbers` are metrics without `rookery_` and `_total`."""
+
+    version: str
+    at: float
+    """Monotonic seconds; the difference of two is the time between them."""
+    up_s: float
+    numbers: Mapping[str, float]
+    events: Mapping[str, int]
+    """By outcome and, of refusals, prefix."""
+    refusals: Mapping[str, int]
+    """By rule, most first."""
+    reads: Sequence[CostlyRead]
+    """Most seconds first."""
+    plugins: Mapping[str, str] = field(default_factory=dict)
+    """Name → its problem; empty when it answers."""
+    problems: Mapping[str, str] = field(default_factory=dict)
+    """As in /readyz."""
+    url: str = ""
+    """Where it listens."""
 
 
 # -- the last refusals ----------------------------------------------------------------------------

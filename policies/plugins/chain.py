@@ -12,7 +12,7 @@ from policies.plugins.process import ProcessPlugin
 from policies.plugins.protocol import Question, asks_plugins, log_plugin, no_answer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from policies.plugins.definition import Plugin
     from policies.plugins.protocol import RunningPlugin
@@ -57,6 +57,11 @@ class Chain:
     def problems(self) -> Sequence[str]:
         """Current problems, a line per failing plug-in."""
         return [f"{name}: {why}" for name, why in self._failing.items()]
+
+    @property
+    def states(self) -> Mapping[str, str]:
+        """Name → its current problem, empty when it answers."""
+        return {plugin.name: self._failing.get(plugin.name, "") for plugin in self._wanted}
 
     def start(self) -> None:
         """Start all of them; a process needs a moment."""

@@ -55,6 +55,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "hook": ("hook", "record what a coding agent does; called by its hooks"),
     },
     "Operation": {
+        "status": ("status", "show what the relay does: rates, refusals, queries, disk"),
+        "top": ("status", "the same, again every second"),
         "stats": ("stats", "show storage use by kind, author and group"),
         "backup": ("backup", "copy a relay into one file, while it runs or not"),
         "restore": ("restore", "make a data folder from a backup, or only try it"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.access.management import ListName
@@ -21,7 +21,7 @@ from relay.server.control import ALLOWED, BANNED, DryRunReply, RemoteFolder, Row
 from relay.verdict import Reject, WriteOutcome, ok_reply
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from relay.access.quotas import Sized, SizedBy
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.observe import Refusal
+    from relay.observe import Refusal, Status
     from relay.server.control import DataFolder
     from relay.verdict import Origin, Result
     from relay.write.commands import Purpose
@@ -64,8 +64,10 @@ async def open_folder(folder: Path) -> AsyncIterator[DataFolder]:
 class LocalFolder:
     """`DataFolder` on the services of this process."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, url: Callable[[], str] = str) -> None:
+        """`url`: where the relay listens; empty: it does not."""
         self._services = services
+        self._url = url
 
     async def submit(self, events: Sequence[Event], origin: Origin) -> Sequence[tuple[bool, str]]:
         batch = _Batch(len(events))
@@ -139,6 +141,15 @@ class LocalFolder:
 
     async def refusals(self, after: int) -> Sequence[Refusal]:
         return self._services.metrics.refusals.after(after)
+
+    async def status(self) -> Status:
+        services = self._services
+        return replace(
+            services.metrics.status(),
+            plugins=services.plugins.states,
+            problems=services.readiness.problems,
+            url=self._url(),
+        )
 
 
 class _Batch:

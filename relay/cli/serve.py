@@ -106,7 +106,7 @@ async def _serve(folder: Path, config: Config) -> None:
     async with run_services(folder, config) as services:
         server = Server(services, config.server.host, config.server.port)
         async with (
-            ControlServer(folder / "control.sock", LocalFolder(services)),
+            ControlServer(folder / "control.sock", LocalFolder(services, lambda: server.url)),
             server,
             services.indexer,
             services.sweeper(),

@@ -162,6 +162,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             invites=invitations,
         )
         negentropy = Negentropy(store, state, config.limits, clock=unix_now, workers=comparers)
+        metrics.watch("events_waiting", "Events not yet committed.", lambda: ingest.waiting)
         metrics.watch(
             "negentropy_records", "Records in open negentropy snapshots.", lambda: negentropy.held
         )

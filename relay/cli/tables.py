@@ -12,6 +12,8 @@ from relay.cli.options import console
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.table import Table
+
 _MIN_TEXT: Final = 16
 """Minimum width of a readable text column."""
 _PADDING: Final = 3
@@ -39,9 +41,7 @@ def print_table(
 ) -> None:
     """If the table is too wide, each row is printed as a paragraph: the first KEY column, then the
     other columns on the next line."""
-    from rich.box import HEAVY_HEAD
     from rich.cells import cell_len
-    from rich.table import Table
 
     out = console()
     names = [column.name for column in columns]
@@ -53,6 +53,16 @@ def print_table(
     if needed + 1 > out.width:
         _print_paragraphs(columns, rows)
         return
+    out.print(as_table(columns, rows, is_framed=is_framed))
+
+
+def as_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], *, is_framed: bool = False
+) -> Table:
+    """However wide."""
+    from rich.box import HEAVY_HEAD
+    from rich.table import Table
+
     table = Table(box=HEAVY_HEAD if is_framed else None)
     for column in columns:
         table.add_column(
@@ -63,7 +73,7 @@ def print_table(
         )
     for row in rows:
         table.add_row(*row)
-    out.print(table)
+    return table
 
 
 def _print_paragraphs(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:

@@ -240,7 +240,7 @@ class QueryRunner:
                 return None
             if page is not None and page.next is None:
                 peer.outbox.put_each(subscription.head, page.raws, messages.EVENT_END)
-                self._metrics.scanned(len(page.raws), perf_counter() - began)
+                self._metrics.scanned(filters, len(page.raws), perf_counter() - began)
                 if not self._finish(peer, subscription):
                     self._fanout.close(subscription)
                     return None
@@ -256,7 +256,7 @@ class QueryRunner:
         is_open: Callable[[Subscription], bool],
     ) -> bool:
         """Send the stored rows, EOSE, then the backlog. False: CLOSED was sent instead."""
-        began, rows = perf_counter(), 0
+        began, rows, waited = perf_counter(), 0, 0.0
         await self._state.settled(subscription.cursor)
         try:
             if self._wants_invite(peer, subscription.filters):
@@ -266,15 +266,19 @@ class QueryRunner:
                     return True
                 rows += len(raws)
                 peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
+                sent = perf_counter()
                 await peer.drained()
+                waited += perf_counter() - sent
             await self._fanout.refresh_links(subscription)
         except StoreFault as fault:
             self._fail(peer, subscription, fault)
             return False
         except Refused as refused:
+            reads = self._metrics.costly_reads
+            reads.took("REQ", subscription.filters, rows, perf_counter() - began - waited)
             peer.outbox.put(messages.closed(subscription.sub, refused))
             return False
-        self._metrics.scanned(rows, perf_counter() - began)
+        self._metrics.scanned(subscription.filters, rows, perf_counter() - began, waited)
         if not is_open(subscription):
             return True
         return self._finish(peer, subscription)
@@ -447,6 +451,7 @@ class QueryRunner:
             if refusal is not None:
                 peer.outbox.put(messages.closed(sub, refusal.refused()))
                 return
+            began = perf_counter()
             try:
                 if any(filter_.search is not None for filter_ in filters):
                     await self._wait_for_index(self._store.committed())
@@ -460,6 +465,8 @@ class QueryRunner:
             except Refused as refused:
                 peer.outbox.put(messages.closed(sub, refused))
                 return
+            finally:
+                self._metrics.costly_reads.took("COUNT", filters, 0, perf_counter() - began)
             await self._state.settled(self._store.committed())
             if self._state.visibility(peer.reader.viewer).covers(visibility):
                 peer.outbox.put(messages.count(sub, number, registers))

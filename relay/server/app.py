@@ -66,6 +66,14 @@ class Server:
             limits.max_connections, limits.connections_per_address
         )
         self._turns = Turns()
+        services.metrics.watch(
+            "connections_logged_in",
+            "Open connections with a login.",
+            lambda: sum(1 for each in self._connections if each.authenticated),
+        )
+        services.metrics.watch(
+            "subscriptions", "Open subscriptions.", lambda: services.queries.open_subscriptions
+        )
         self._calls = Calls(
             services.state,
             services.store,
@@ -368,7 +376,6 @@ class Server:
         if not self._may_see_metrics(request):
             return web.Response(status=403, text="not allowed by [server] metrics_from\n")
         metrics = self._services.metrics
-        metrics.subscriptions(self._services.queries.open_subscriptions)
         return web.Response(body=metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

@@ -168,6 +168,11 @@ class Ingest:
             self._record_refusal(refusal, event, author)
             author.answered(event, refusal)
 
+    @property
+    def waiting(self) -> int:
+        """Events and changes that wait for a signature check, a plug-in or a commit."""
+        return len(self._verifying) + len(self._asking) + len(self._lane)
+
     def _screened(self, event: Event, origin: Origin) -> Reject | None:
         state = self._state
         relay = self._relay_key.pubkey

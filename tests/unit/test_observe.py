@@ -13,7 +13,16 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from relay.config import LogConfig, LogFormat, LogLevel
 from relay.errors import Prefix
-from relay.observe import JsonLines, Metrics, Readiness, Refusals, set_up_logging
+from relay.nostr.filters import Filter
+from relay.observe import (
+    CostlyReads,
+    JsonLines,
+    Metrics,
+    Readiness,
+    Refusals,
+    set_up_logging,
+    shape_of,
+)
 from relay.verdict import Reject, WriteOutcome
 from tests.cast import alice
 
@@ -180,10 +189,10 @@ def test_traffic_is_counted_in_batches() -> None:
     metrics.frames_in(2)
     metrics.frames_out(7)
     metrics.delivered(5)
-    metrics.scanned(500, 0.002)
+    metrics.scanned((), 500, 0.002)
     metrics.too_slow()
     metrics.connection_refused()
-    metrics.subscriptions(9)
+    metrics.watch("subscriptions", "Open subscriptions.", lambda: 9)
     page = samples(metrics)
     assert page["rookery_frames_in_total",] == 42
     assert page["rookery_frames_out_total",] == 7
@@ -272,3 +281,36 @@ def test_a_refused_import_has_no_connection() -> None:
     refusals.note(Reject(Prefix.BLOCKED, "no", "x"), event, 1, None, None)
     [refusal] = refusals.after(0)
     assert (refusal.connection, refusal.address) == (None, None)
+
+
+def test_the_costliest_shapes_of_filters_are_kept_without_their_values() -> None:
+    reads = CostlyReads()
+    wanted = Filter(kinds=frozenset({1}), tags=(("t", frozenset({"secret", "word"})),), limit=500)
+    reads.took("REQ", [wanted], 7, 0.4)
+    reads.took("REQ", [wanted, Filter()], 0, 0.1)
+    reads.took("COUNT", [Filter(authors=frozenset(map(str, range(30))), since=5)], 0, 0.2)
+    assert [(read.shape, round(read.seconds, 6)) for read in reads.most(9)] == [
+        ("REQ kinds 1 #t <=10 limit <=1000", 0.4),
+        ("COUNT authors <=100 since", 0.2),
+        ("REQ kinds 1 #t <=10 limit <=1000 | everything", 0.1),
+    ]
+    assert (reads.most(1)[0].longest_s, reads.most(1)[0].rows) == (0.4, 7)
+
+
+def test_short_queries_are_noted_once_in_a_millisecond_with_all_of_it() -> None:
+    reads = CostlyReads()
+    for _ in range(10_000):
+        reads.took("REQ", [Filter(limit=1)], 1, 0.0002)
+    (read,) = reads.most(9)
+    assert read.seconds == pytest.approx(2.0, rel=0.01)
+    assert read.longest_s == 0.0002
+
+
+def test_the_list_of_shapes_is_bounded_and_keeps_the_costly_ones() -> None:
+    reads = CostlyReads()
+    reads.took("REQ", [Filter(limit=1)], 1, 60.0)
+    for kind in range(5000):
+        reads.took("REQ", [Filter(kinds=frozenset({kind}))], 1, 0.002)
+    assert len(reads.most(5000)) == 64
+    assert reads.most(1)[0].shape == "REQ limit 1"
+    assert len(shape_of([Filter(kinds=frozenset(range(5000)))] * 5000)) < 300

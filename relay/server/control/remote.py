@@ -26,12 +26,14 @@ from relay.server.control.protocol import (
     Refusals,
     Results,
     Sizes,
+    StatusRequest,
     Submit,
     Sweep,
     close,
     decode_managed_key,
     decode_refusal,
     decode_sized,
+    decode_status,
     decode_sweep_line,
     encode,
     in_parts,
@@ -50,7 +52,8 @@ if TYPE_CHECKING:
     from relay.access.quotas import Sized, SizedBy
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.observe import Refusal
+    from relay.observe import Refusal, Status
+    from relay.server.control.protocol import Paged
     from relay.verdict import Origin
     from relay.write.commands import Purpose
     from relay.write.sweeper import SweepLine
@@ -97,9 +100,7 @@ class RemoteFolder:
         async for raws in self._pages(request):
             yield raws
 
-    async def _pages(
-        self, request: Events | PublicEvents | ManagedKeys | Refusals | Sizes | Sweep
-    ) -> AsyncIterator[Sequence[bytes]]:
+    async def _pages(self, request: Paged) -> AsyncIterator[Sequence[bytes]]:
         async with self._connection() as (reader, writer):
             await send(writer, encode(request) + b"\n")
             while True:
@@ -130,6 +131,10 @@ class RemoteFolder:
 
     async def refusals(self, after: int) -> Sequence[Refusal]:
         return [decode_refusal(row) async for rows in self._pages(Refusals(after)) for row in rows]
+
+    async def status(self) -> Status:
+        rows = [row async for rows in self._pages(StatusRequest()) for row in rows]
+        return decode_status(rows[0])
 
     async def head(self) -> int:
         async with self._connection() as (reader, writer):

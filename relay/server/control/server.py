@@ -31,6 +31,7 @@ from relay.server.control.protocol import (
     Refusals,
     Results,
     Sizes,
+    StatusRequest,
     Submit,
     Sweep,
     close,
@@ -180,6 +181,8 @@ class ControlServer:
                 await self._send(writer, _encoded(self._folder.sweep(_purpose(purpose))))
             case Refusals(after):
                 await self._send(writer, _one_page(await self._folder.refusals(after)))
+            case StatusRequest():
+                await self._send(writer, _one_page([await self._folder.status()]))
             case Head():
                 await send(writer, encode(HeadReply(await self._folder.head())) + b"\n")
         return True

@@ -242,3 +242,11 @@ WHERE EXISTS (SELECT 1 FROM events WHERE seq = t.value ->> 3)
 
 -- :number_of_rows  -> number of rows in the table itself, and as the totals have it
 SELECT (SELECT count(*) FROM events NOT INDEXED), (SELECT ifnull(sum(events), 0) FROM sizes);
+
+-- :stored_bytes  -> bytes of all events
+SELECT ifnull(sum(bytes), 0) FROM sizes;
+
+-- :newest_size  since, limit -> number, bytes and oldest of the newest events
+SELECT count(*), sum(size), min(created_at) FROM (
+    SELECT length(raw) AS size, created_at FROM events
+    WHERE created_at >= ? ORDER BY created_at DESC LIMIT ?);

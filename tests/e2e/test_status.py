@@ -1,0 +1,86 @@
+"""`rookery status`, `top` and `log`: what a relay does, while it runs and when it is stopped."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.cast import alice, owner, robot, stranger
+from tests.harness.relay_program import Rookery, command, connected, outputs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
+    async with Rookery(tmp_path / "data") as relay:
+        await relay.init("--owner", owner.pubkey, "--agent", robot.pubkey)
+        await relay.start()
+        yield relay
+
+
+async def status(rookery: Rookery) -> dict[str, Any]:
+    code, out, err = await outputs("status", "--data", str(rookery.folder), "--json")
+    assert (code, err) == (0, "")
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+async def test_the_status_of_a_relay_that_runs(rookery: Rookery) -> None:
+    now = int(time.time())
+    async with connected(rookery.url) as one, connected(rookery.url) as other:
+        await other.log_in(alice, rookery.url, now)
+        for number in range(300):
+            assert (await one.publish(owner.sign(1, [], f"note {number}", now)))[0] is True
+        assert (await one.publish(stranger.sign(1, [], "hidden words", now)))[0] is False
+        for _ in range(20):
+            await one.query({"kinds": [1, 7], "#t": ["hidden", "tag"], "limit": 500})
+            await one.query({"kinds": [1], "limit": 500})
+        found = await status(rookery)
+        code, out, _ = await outputs("status", "--data", str(rookery.folder))
+    assert found["running"] is True
+    assert found["url"] == rookery.url
+    assert found["numbers"]["connections"] == 2
+    assert found["numbers"]["connections_logged_in"] == 1
+    assert found["refusals"] == {"known people write": 1}
+    assert found["rates"]["events"] == 0
+    assert found["disk"]["free_bytes"] > 0
+    assert found["disk"]["bytes_per_day"] > 0
+    shapes = [read["shape"] for read in found["reads"]]
+    assert "REQ kinds 1 limit <=1000" in shapes
+    page = out.decode()
+    assert code == 0
+    assert "connections 2 (1 logged in)" in page
+    assert "known people write" in page
+    assert "kinds 1 limit <=1000" in page
+    assert "hidden" not in page + json.dumps(found)
+
+
+async def test_the_status_of_a_stopped_relay_is_read_from_its_files(rookery: Rookery) -> None:
+    assert await rookery.stop() == 0
+    found = await status(rookery)
+    assert found["running"] is False
+    assert found["disk"]["store_bytes"] > 0
+    assert found["disk"]["backup_at"] is None
+    code, text = await command(
+        "backup", str(rookery.folder.parent / "b.tar.gz"), "--data", str(rookery.folder)
+    )
+    assert code == 0, text
+    assert abs((await status(rookery))["disk"]["backup_at"] - time.time()) < 60
+    code, text = await command("top", "--data", str(rookery.folder))
+    assert code == 0
+    assert f"no relay runs on {rookery.folder}" in text
+    assert "last backup: just now" in text
+
+
+async def test_what_is_no_data_folder_has_no_status(tmp_path: Path) -> None:
+    code, text = await command("status", "--data", str(tmp_path))
+    assert code == 1
+    assert "is no data folder: `rookery init" in text
