@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Final
 from policies.changes import rule_changes
 from policies.reload import fingerprint, reloaded
 from relay.access.management import BannedAuthorRows
-from relay.cli.policy.access_changes import access_changes
 from relay.errors import ConfigFaults
 from relay.write.commands import ManagementChange
 
@@ -79,7 +78,7 @@ class PolicyReload:
         self._files = files
         policy = await asyncio.to_thread(reloaded, self._policy, self._folder)
         if not isinstance(policy, ConfigFaults):
-            changes = await asyncio.to_thread(access_changes, self._policy, policy)
+            changes = await asyncio.to_thread(_changes_of, self._policy, policy)
             self._enforce(policy, changes)
         elif is_changed or str(policy) != self._faults:
             self._report(policy)
@@ -125,3 +124,10 @@ def _log_notes(notes: Iterable[Fault]) -> None:
     """Packaged rules that the files replace or disable: the admin should know."""
     for note in notes:
         _log.warning("policies: %s", note)
+
+
+def _changes_of(before: PolicySet, policy: PolicySet) -> Iterable[str]:
+    # Imported by the first reload: its commands take 0.1 s, and a start needs none of them.
+    from relay.cli.policy.access_changes import access_changes
+
+    return access_changes(before, policy)
