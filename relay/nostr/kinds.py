@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 PROFILE = 0
 NOTE = 1
@@ -130,6 +135,14 @@ class KindSet:
 
     def __contains__(self, kind: int) -> bool:
         return any(low <= kind <= high for low, high in self.ranges)
+
+    def has_one_of(self, ascending: Sequence[int]) -> bool:
+        """Whether one of these kinds, which are in order, is in the set."""
+        for low, high in self.ranges:
+            at = bisect_left(ascending, low)
+            if at < len(ascending) and ascending[at] <= high:
+                return True
+        return False
 
     def overlaps(self, other: KindSet) -> bool:
         return any(

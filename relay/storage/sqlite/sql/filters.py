@@ -44,13 +44,14 @@ from relay.storage.sqlite.sql.scans import (
     score,
     shape_of,
 )
-from relay.storage.sqlite.sql.visibility import ReadConditions
+from relay.storage.sqlite.sql.visibility import CACHED_KINDS, ReadConditions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
+    from relay.groups.group import Groups
     from relay.nostr.nip50 import Search
     from relay.storage import Place
     from relay.storage.sqlite.hashes import Hashes
@@ -60,8 +61,9 @@ _MAX_MERGED: Final = 16
 """Up to so many keys of a filter: one ordered scan each, merged; for more one scan and a sort."""
 _KIND_SCANS: Final = 8
 _CACHED_PLANS: Final = 1024
-_CACHED_KINDS: Final = 64
-"""A plan of more kinds is not kept."""
+_CACHED_PREFIXES: Final = 16
+_CACHED_PREFIX_CHARS: Final = 1024
+"""A plan with more of them is not kept: it holds them several times."""
 
 
 class Query(NamedTuple):
@@ -124,6 +126,13 @@ class Compiler:
         self._buffer = buffer
         self._reading = ReadConditions(hashes, index_tags)
         self._plans: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
+        self._groups: Groups | None = None
+        """Of the visibilities that the plans keep."""
+
+    @property
+    def kept(self) -> int:
+        """How many plans and conditions are kept."""
+        return len(self._plans) + len(self._reading)
 
     def page(
         self,
@@ -149,13 +158,20 @@ class Compiler:
                 self._page(shape, filter_, visibility, columns, scans_buffer=scans_buffer),
                 visibility,
             )
-            if filter_.kinds is None or len(filter_.kinds) <= _CACHED_KINDS:
-                self._plans[key] = plan
-                if len(self._plans) > _CACHED_PLANS:
-                    self._plans.popitem(last=False)
+            if _is_small(filter_):
+                self._keep(key, plan, visibility)
         else:
             self._plans.move_to_end(key)
         return plan.bound(arguments)
+
+    def _keep(self, key: tuple[object, ...], plan: Plan, visibility: Visibility) -> None:
+        if visibility.rules and visibility.groups is not self._groups:
+            # None of before is asked for again, and each would keep all groups of its time.
+            self._plans.clear()
+            self._groups = visibility.groups
+        self._plans[key] = plan
+        if len(self._plans) > _CACHED_PLANS:
+            self._plans.popitem(last=False)
 
     def _page(
         self,
@@ -444,6 +460,15 @@ class Compiler:
     def visible(self, visibility: Visibility, filter_: Filter) -> Condition:
         """`may_read(e, filter_)` as SQL."""
         return self._reading.readable(visibility, filter_).condition
+
+
+def _is_small(filter_: Filter) -> bool:
+    """Whether a plan may be kept that has these kinds and prefixes in it."""
+    prefixes = filter_.d_prefixes
+    return (filter_.kinds is None or len(filter_.kinds) <= CACHED_KINDS) and (
+        not prefixes
+        or (len(prefixes) <= _CACHED_PREFIXES and sum(map(len, prefixes)) <= _CACHED_PREFIX_CHARS)
+    )
 
 
 def _tag_holds(shape: Shape, tag: int) -> Condition:

@@ -28,9 +28,12 @@ if TYPE_CHECKING:
 
     from relay.access.read_rules import Match, ReadRule, Target
     from relay.access.visibility import Visibility
+    from relay.groups.group import Groups
     from relay.nostr.filters import Filter
 
 _CACHED_CONDITIONS: Final = 512
+CACHED_KINDS: Final = 64
+"""What is made for a filter of more kinds is not kept: a set of 65,536 takes 5 MB."""
 
 
 class Readable(NamedTuple):
@@ -59,6 +62,12 @@ class ReadConditions:
         self._conditions: OrderedDict[
             tuple[int, frozenset[int] | None, tuple[str, ...]], tuple[Visibility, Readable]
         ] = OrderedDict()
+        self._groups: Groups | None = None
+        """Of the kept visibilities."""
+
+    def __len__(self) -> int:
+        """How many conditions are kept."""
+        return len(self._conditions)
 
     def readable(self, visibility: Visibility, filter_: Filter) -> Readable:
         if not visibility.rules:
@@ -74,6 +83,12 @@ class ReadConditions:
             self._conditions.move_to_end(key)
             return kept[1]
         readable = self._readable(visibility, filter_.kinds, frozenset(names))
+        if filter_.kinds is not None and len(filter_.kinds) > CACHED_KINDS:
+            return readable
+        if visibility.groups is not self._groups:
+            # None of before is asked for again, and each would keep all groups of its time.
+            self._conditions.clear()
+            self._groups = visibility.groups
         self._conditions[key] = (visibility, readable)  # keeps it alive, so that its id is unique
         if len(self._conditions) > _CACHED_CONDITIONS:
             self._conditions.popitem(last=False)
@@ -84,13 +99,10 @@ class ReadConditions:
     ) -> Readable:
         of_kinds, of_groups, others = [], [], []
         guarded: list[KindSet] = []
+        asked = None if kinds is None else sorted(kinds)
         for rule in visibility.rules:
             match = rule.match
-            if (
-                kinds is not None
-                and match.kinds is not None
-                and not any(kind in match.kinds for kind in kinds)
-            ):
+            if asked is not None and match.kinds is not None and not match.kinds.has_one_of(asked):
                 continue
             condition = self._rule(rule, visibility, names)
             if match.kinds is not None:

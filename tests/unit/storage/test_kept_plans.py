@@ -1,0 +1,98 @@
+"""Plans and read conditions of queries are kept for the next query of their shape, within bounds:
+an unauthenticated client chooses the filters."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.access.actors import Actors
+from relay.access.read_rules import Match, ReadRule
+from relay.access.visibility import ANONYMOUS, visibility_for
+from relay.groups.group import Group, Groups
+from relay.nostr.filters import FilterTerms, filter_from
+from relay.nostr.kinds import KindSet
+from relay.storage.sqlite.hashes import Hashes
+from relay.storage.sqlite.sql.filters import Compiler
+from relay.storage.sqlite.tag_buffer import TagBuffer
+from relay.verdict import Who
+
+if TYPE_CHECKING:
+    from relay.access.visibility import Visibility
+
+RULES = (ReadRule("a rule", Match(KindSet.of(4, 1059)), frozenset({Who.AUTHOR})),)
+TERMS = FilterTerms()
+
+
+def seen_in(groups: Groups) -> Visibility:
+    return visibility_for(ANONYMOUS, RULES, Actors(), groups)
+
+
+class Kept:
+    """A compiler that is asked for pages and counts; how much it keeps."""
+
+    def __init__(self) -> None:
+        self._compiler = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10))
+        self._seen = seen_in(Groups())
+
+    def ask(self, asked: dict[str, Any], seen: Visibility | None = None) -> None:
+        seen = seen or self._seen
+        filter_ = filter_from(asked, TERMS)
+        moment: dict[str, Any] = {"upto": 9, "now": 1, "after": None, "size": 5}
+        self._compiler.page(filter_, seen, columns="e.raw", **moment)
+        self._compiler.count([filter_], seen, now=1)
+
+    def __len__(self) -> int:
+        return self._compiler.kept
+
+
+def test_an_ordinary_filter_is_kept_once() -> None:
+    kept = Kept()
+    kept.ask({"kinds": [1, 4]})
+    before = len(kept)
+    kept.ask({"kinds": [4, 1]})
+    assert len(kept) == before > 0
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"kinds": list(range(1000))},
+        {"kinds": [30078], "#d": ["x" * 5000 + ":"]},
+        {"kinds": [30078], "#d": [f"{number}:" for number in range(100)]},
+    ],
+    ids=["many kinds", "a long prefix", "many prefixes"],
+)
+def test_no_plan_holds_what_a_filter_lists_without_end(asked: dict[str, Any]) -> None:
+    kept = Kept()
+    kept.ask({"kinds": [30078], "#d": ["y"]})  # the condition of these kinds is kept
+    before = len(kept)
+    kept.ask(asked)
+    assert len(kept) == before
+
+
+def test_what_is_kept_holds_the_groups_of_one_moment_only() -> None:
+    """A change of a group makes all of them anew: each kept plan would hold them as they were."""
+    kept, groups, most = Kept(), Groups(), 0
+    for number in range(20):
+        groups = groups.with_group(Group(f"g{number}"))
+        kept.ask({"kinds": [1, 4]}, seen_in(groups))
+        most = max(most, len(kept))
+    assert len(kept) == most == 2
+
+
+def test_visibilities_without_rules_do_not_displace_others() -> None:
+    kept = Kept()
+    kept.ask({"kinds": [1, 4]})
+    before = len(kept)
+    kept.ask({"kinds": [1]}, replace(seen_in(Groups()), rules=()))
+    kept.ask({"kinds": [1, 4]})
+    assert len(kept) == before + 1
+
+
+@pytest.mark.parametrize("set_", [KindSet.of(4, (10, 20)), KindSet(())], ids=["some", "none"])
+@pytest.mark.parametrize("asked", [[], [3], [4], [5, 9], [5, 20], [21], [1, 2, 15, 90]])
+def test_a_set_has_one_of_some_kinds(set_: KindSet, asked: list[int]) -> None:
+    assert set_.has_one_of(asked) is any(kind in set_ for kind in asked)
