@@ -34,7 +34,10 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "People": {
         "keygen": ("init", "create a key pair"),
-        "group": ("group", "create and manage NIP-29 groups"),
+        "key": ("key", "show the public key of a key file"),
+        "profile": ("profile", "set the name that a key is shown with"),
+        "group": ("group", "create, join and manage NIP-29 groups"),
+        "chat": ("chat", "read and write messages of a group in the terminal"),
         "member": ("member", "members of the relay: list, add, remove, invite"),
         "ban": ("member", "ban keys from the relay"),
         "unban": ("member", "lift bans"),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.connect import with_settings
-from relay.cli.group import is_seen
+from relay.cli.group_view import is_seen
 from relay.cli.options import client_options, json_option, print_json, printable
 from relay.cli.owners import owner_option, owners_at
 from relay.cli.user_keys import user_in

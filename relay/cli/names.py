@@ -94,19 +94,24 @@ async def read_names(client: Client, settings: ClientSettings, pubkeys: Iterable
 
 
 async def keys_of(
-    client: Client, settings: ClientSettings, people: Sequence[str], group: str | None = None
+    client: Client,
+    settings: ClientSettings,
+    people: Sequence[str],
+    group: str | None = None,
+    near: Sequence[str] = (),
 ) -> tuple[str, ...]:
     """The keys of what `Person` let through, each once.
 
-    Names are looked up among members of `group`, of the relay's groups that this key may read and
-    of the relay, and in the newest profiles. Raises UserError naming the candidates.
+    Names are looked up among the keys `near`, members of `group`, of the relay's groups that this
+    key may read and of the relay, and in the newest profiles. Raises UserError naming the
+    candidates.
     """
     if all(map(is_hex64, people)):
         return tuple(dict.fromkeys(people))
-    known = await _members(client, group)
-    near = await _profiles(client.query, known[:MAX_PROFILES])
+    known = list(dict.fromkeys([*near, *await _members(client, group)]))
+    profiles = await _profiles(client.query, known[:MAX_PROFILES])
     newest = _names_in(await client.query({"kinds": [kinds.PROFILE], "limit": MAX_PROFILES}))
-    names = Names(settings.file.names, newest | near)
+    names = Names(settings.file.names, newest | profiles)
     return tuple(dict.fromkeys(key if is_hex64(key) else _key_of(key, names) for key in people))
 
 

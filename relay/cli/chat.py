@@ -1,0 +1,403 @@
+"""`rookery chat`, and `rookery group say`, `read`, `pin`: messages of a group, in the terminal.
+
+Signs as the owner. Invariants: what others wrote is printed without control characters, and no line
+of a message begins like the head of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from relay.cli.connect import with_client, with_settings
+from relay.cli.group_view import report
+from relay.cli.line_editor import LineEditor, raw_terminal
+from relay.cli.names import Names, read_names
+from relay.cli.options import client_options, json_option, limit_option, print_json, printable
+from relay.cli.tables import print_nothing_found
+from relay.client import PublishRefused
+from relay.client.settings import Actor
+from relay.errors import UserError
+from relay.memory.bounded import BoundedDict
+from relay.nostr import kinds
+from relay.nostr.event import is_hex64
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from relay.client import Client
+    from relay.client.settings import ClientSettings
+    from relay.nostr.event import Event
+
+KINDS: Final = (kinds.CHAT, kinds.THREAD, kinds.THREAD_REPLY, kinds.THREAD_COMMENT, kinds.COMMENT)
+"""Kinds that are read as messages; `say` writes CHAT."""
+_REPLIES: Final = ("q", "e")
+"""Tags that name the message replied to, the first one counts: NIP-C7, NIP-10."""
+_MAX_SHOWN: Final = 10_000
+"""Messages that a number stands for."""
+_INDENT: Final = "    "
+_HELP: Final = (
+    "/reply N TEXT answers message N · /quit ends · //text sends a text that begins with /"
+)
+
+
+@click.command("say", epilog="Example: rookery group say tea 'Who has the kettle?'")
+@click.argument("group_id", metavar="ID")
+@click.argument("text", metavar="TEXT")
+@click.option("--reply", "reply", metavar="EVENT", help="Id of the message to answer.")
+@client_options
+@json_option
+def say(
+    group_id: str,
+    text: str,
+    reply: str | None,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    as_json: bool,
+) -> None:
+    """Send a message (kind 9). TEXT `-` is read from stdin."""
+    if text == "-":
+        text = sys.stdin.read().rstrip("\n")
+    if not text.strip():
+        raise click.BadParameter("is empty", param_hint="TEXT")
+
+    async def work(client: Client) -> Event:
+        answered = None if reply is None else await _message(client, group_id, reply)
+        return await _sent(client, group_id, text, answered)
+
+    event = with_client(Actor.OWNER, relay, key_file, work)
+    report(event, event.id, as_json=as_json)
+
+
+@click.command("read", epilog="Example: rookery group read tea --limit 50")
+@click.argument("group_id", metavar="ID")
+@limit_option(20, 1_000)
+@client_options
+@json_option
+def read(
+    group_id: str, limit: int, relay: str | None, key_file: Path | None, *, as_json: bool
+) -> None:
+    """Print the newest messages, oldest first."""
+
+    async def work(client: Client, settings: ClientSettings) -> tuple[list[Event], Names]:
+        found = await _newest(client, group_id, limit)
+        return found, await read_names(client, settings, [event.pubkey for event in found])
+
+    found, names = with_settings(Actor.OWNER, relay, key_file, work)
+    if as_json:
+        print_json(
+            [
+                {
+                    "id": event.id,
+                    "kind": event.kind,
+                    "pubkey": event.pubkey,
+                    "name": names.of(event.pubkey),
+                    "created_at": event.created_at,
+                    "reply_to": _replied_to(event),
+                    "content": event.content,
+                }
+                for event in found
+            ]
+        )
+        return
+    if not found:
+        print_nothing_found(f"`rookery group say {printable(group_id)} TEXT` sends a message")
+    shown = _Numbers()
+    for event in found:
+        click.echo(shown.added(event, names))
+
+
+@click.command("pin", epilog="Example: rookery group pin tea 5f1c…")
+@click.argument("group_id", metavar="ID")
+@click.argument("events", metavar="[EVENT...]", nargs=-1)
+@click.option("--remove", is_flag=True, help="Remove these pins instead.")
+@client_options
+@json_option
+def pin(
+    group_id: str,
+    events: tuple[str, ...],
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    remove: bool,
+    as_json: bool,
+) -> None:
+    """Pin messages by id; without EVENT list what is pinned."""
+    if remove and not events:
+        raise click.UsageError("--remove: give the ids of the pins to remove")
+    if bad := [event for event in events if not is_hex64(event)]:
+        raise click.BadParameter(
+            f"{printable(bad[0])[:80]!r} is no event id (64 lowercase hex)", param_hint="EVENT"
+        )
+
+    async def work(client: Client) -> list[list[str]]:
+        pins = await _pins(client, group_id)
+        if not events:
+            return pins
+        named = dict.fromkeys(events)
+        kept = [tag for tag in pins if tag[1] not in named]
+        if remove and len(pins) - len(kept) < len(named):
+            raise UserError(f"not pinned in {group_id}: see `rookery group pin {group_id}`")
+        wanted = kept if remove else [*kept, *(["e", event] for event in named)]
+        await client.send(kinds.UPDATE_PINS, "", [["h", group_id], *wanted])
+        return wanted
+
+    pins = with_client(Actor.OWNER, relay, key_file, work)
+    if as_json:
+        print_json({"group": group_id, "pins": pins})
+    elif not pins:
+        print_nothing_found()
+    else:
+        click.echo("\n".join(printable(tag[1]) for tag in pins))
+
+
+@click.command("chat", epilog="Example: rookery chat tea")
+@click.argument("group_id", metavar="GROUP")
+@limit_option(20, 1_000)
+@client_options
+def chat(group_id: str, limit: int, relay: str | None, key_file: Path | None) -> int:
+    """Read and write messages of a group; `/reply N TEXT` answers message N, `/quit` ends.
+
+    Without a terminal: prints the newest messages, then sends each line of stdin.
+    """
+
+    async def work(client: Client, settings: ClientSettings) -> int:
+        return await _Conversation(client, settings, group_id).hold(limit)
+
+    return with_settings(Actor.OWNER, relay, key_file, work)
+
+
+class _Numbers:
+    """Messages shown so far, and the numbers that `/reply` takes."""
+
+    def __init__(self) -> None:
+        self._numbers: BoundedDict[str, int] = BoundedDict(_MAX_SHOWN)
+        self._events: BoundedDict[int, Event] = BoundedDict(_MAX_SHOWN)
+        self._last = 0
+
+    def __contains__(self, event: Event) -> bool:
+        return event.id in self._numbers
+
+    def __getitem__(self, number: int) -> Event:
+        """Raises KeyError."""
+        return self._events[number]
+
+    def added(self, event: Event, names: Names) -> str:
+        """The lines that show a message."""
+        self._last += 1
+        self._numbers[event.id] = self._last
+        self._events[self._last] = event
+        replied = _replied_to(event)
+        answer = ""
+        if replied is not None:
+            number = self._numbers.get(replied)
+            answer = " → an earlier message" if number is None else f" → [{number}]"
+        first, *rest = map(printable, event.content.rstrip().split("\n"))
+        head = f"[{self._last}] {_time(event.created_at)} {names.shown(event.pubkey)}{answer}"
+        return "\n".join([f"{head}: {first}", *(f"{_INDENT}{line}" for line in rest)])
+
+
+class _Conversation:
+    """One run of `rookery chat`."""
+
+    def __init__(self, client: Client, settings: ClientSettings, group_id: str) -> None:
+        self._client = client
+        self._settings = settings
+        self._group = group_id
+        self._shown = _Numbers()
+        self._names = Names(settings.file.names)
+        self._asked: BoundedDict[str, None] = BoundedDict(_MAX_SHOWN)
+        """Keys whose profile was looked up."""
+        self._editor: LineEditor | None = None
+        self._refused = 0
+
+    async def hold(self, limit: int) -> int:
+        """The exit code: 1 if a message was refused."""
+        wanted = {"kinds": list(KINDS), "#h": [self._group], "limit": limit}
+        async with self._client.subscribe(wanted) as events:
+            stored = [event async for event in events.stored()]
+            await self._learn(stored)
+            for event in in_order(stored):
+                self._show(event)
+            if sys.stdin.isatty() and sys.stdout.isatty():
+                with raw_terminal():
+                    self._editor = LineEditor()
+                    self._print(_HELP)
+                    await self._both(events, self._editor.lines())
+            else:
+                await self._both(events, _piped_lines())
+        return 1 if self._refused else 0
+
+    async def _both(self, events: AsyncIterator[Event], lines: AsyncIterator[str]) -> None:
+        """Shows what arrives and sends what is typed, until the end of input."""
+        showing = asyncio.create_task(self._show_live(events))
+        typing = asyncio.create_task(self._send_lines(lines))
+        try:
+            done, _ = await asyncio.wait([showing, typing], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in (showing, typing):
+                task.cancel()
+                with suppress(asyncio.CancelledError, Exception):
+                    await task
+
+    async def _show_live(self, events: AsyncIterator[Event]) -> None:
+        async for event in events:
+            if event not in self._shown:
+                await self._learn([event])
+                self._show(event)
+
+    async def _send_lines(self, lines: AsyncIterator[str]) -> None:
+        async for line in lines:
+            text, answered = line.strip(), None
+            if text in ("/quit", "/exit"):
+                return
+            if text == "/help":
+                self._print(_HELP)
+                continue
+            if text.startswith("//"):
+                text = text[1:]
+            elif text.startswith("/"):
+                try:
+                    text, answered = self._reply_in(text)
+                except UserError as error:
+                    self._complain(str(error))
+                    continue
+            if text:
+                await self._send(text, answered)
+
+    def _reply_in(self, command: str) -> tuple[str, Event]:
+        """Raises UserError."""
+        word, _, rest = command.partition(" ")
+        if word != "/reply":
+            raise UserError(f"unknown command {word[:40]}; {_HELP}")
+        number, _, text = rest.strip().partition(" ")
+        if not (number.isascii() and number.isdigit() and text.strip()):
+            raise UserError("/reply needs the number of a message and a text: /reply 3 thanks")
+        try:
+            return text.strip(), self._shown[int(number[:9])]
+        except KeyError:
+            raise UserError(f"there is no message [{number[:9]}]") from None
+
+    async def _send(self, text: str, answered: Event | None) -> None:
+        try:
+            event = await _sent(self._client, self._group, text, answered)
+        except PublishRefused as refused:
+            self._complain(f"not sent: {refused}")
+            return
+        if event not in self._shown:
+            await self._learn([event])
+            self._show(event)
+
+    async def _learn(self, events: Sequence[Event]) -> None:
+        """Look up the names of authors, each once."""
+        new = {event.pubkey for event in events} - set(self._asked)
+        if new:
+            self._asked.update(dict.fromkeys(new))
+            found = await read_names(self._client, self._settings, sorted(new))
+            self._names = Names(self._names.own, {**self._names.profiles, **found.profiles})
+
+    def _show(self, event: Event) -> None:
+        # Looking up a name may have taken so long that it was shown meanwhile.
+        if event not in self._shown:
+            self._print(self._shown.added(event, self._names))
+
+    def _complain(self, text: str) -> None:
+        self._refused += 1
+        if self._editor is None:
+            click.echo(printable(text), err=True)
+        else:
+            self._editor.print_above(printable(text))
+
+    def _print(self, text: str) -> None:
+        if self._editor is None:
+            click.echo(text)
+        else:
+            self._editor.print_above(text)
+
+
+async def _piped_lines() -> AsyncIterator[str]:
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        yield line
+
+
+async def _sent(client: Client, group_id: str, text: str, answered: Event | None) -> Event:
+    tags = [["h", group_id]]
+    if answered is not None:
+        tags += [["q", answered.id, client.url, answered.pubkey], ["p", answered.pubkey]]
+    return await client.send(kinds.CHAT, text, tags)
+
+
+async def _newest(client: Client, group_id: str, limit: int) -> list[Event]:
+    """Oldest first."""
+    wanted = {"kinds": list(KINDS), "#h": [group_id], "limit": limit}
+    found = await client.query(wanted)
+    return in_order(found)
+
+
+def in_order(newest_first: Sequence[Event]) -> list[Event]:
+    """Oldest first; in one second an answer after what it answers, else as they came."""
+    by_time = sorted(newest_first, key=lambda event: event.created_at)
+    at = {event.id: event.created_at for event in by_time}
+    done: dict[str, Event] = {}
+    waiting: dict[str, list[Event]] = {}
+
+    def place(event: Event) -> None:
+        placed = [event]
+        while placed:
+            each = placed.pop(0)
+            done[each.id] = each
+            placed += waiting.pop(each.id, ())
+
+    for event in by_time:
+        target = _replied_to(event)
+        is_early = target is not None and target not in done
+        if target is not None and is_early and at.get(target) == event.created_at:
+            waiting.setdefault(target, []).append(event)
+        else:
+            place(event)
+    return list(done.values())
+
+
+async def _message(client: Client, group_id: str, event_id: str) -> Event:
+    """Raises UserError."""
+    if not is_hex64(event_id):
+        raise click.BadParameter(
+            f"{printable(event_id)[:80]!r} is no event id (64 lowercase hex)", param_hint="--reply"
+        )
+    found = await client.query({"ids": [event_id], "#h": [group_id]})
+    if not found:
+        raise UserError(f"no message {event_id} in {group_id} is readable with this key")
+    return found[0]
+
+
+async def _pins(client: Client, group_id: str) -> list[list[str]]:
+    """The `e` and `a` tags of the newest 39005."""
+    found = await client.query({"kinds": [kinds.GROUP_PINS], "#d": [group_id], "limit": 1})
+    return [
+        list(tag) for event in found for tag in event.tags if len(tag) > 1 and tag[0] in ("e", "a")
+    ]
+
+
+def _replied_to(event: Event) -> str | None:
+    for name in _REPLIES:
+        for value in event.tag_values(name):
+            if is_hex64(value):
+                return value
+    return None
+
+
+def _time(at: int) -> str:
+    """Local date and time."""
+    try:
+        return datetime.fromtimestamp(at, UTC).astimezone().strftime("%Y-%m-%d %H:%M")
+    except (ValueError, OverflowError, OSError):
+        return str(at)
