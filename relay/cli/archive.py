@@ -179,7 +179,7 @@ def _manifest(path: Path, stream: gzip.GzipFile) -> Manifest:
                 f" {SCHEMA_VERSION}: restore it with that version or a newer one"
             )
         manifest = msgspec.json.decode(text, type=Manifest)
-    except msgspec.DecodeError as wrong:
+    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
         raise UserError(f"{path}: its manifest is damaged: {wrong}") from None
     for name, entry in manifest.files.items():
         if not _NAME.fullmatch(name) or entry.size < 0:

@@ -332,6 +332,13 @@ BAD_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
         lambda home: repacked(home, with_manifest(files=["rookery.db"])),
         "its manifest is damaged",
     ),
+    "a manifest that is no text": (
+        lambda home: rewritten(
+            home,
+            lambda b: gzip.compress(gzip.decompress(b).replace(b'"rookery"', b'"rooker\xa5"')),
+        ),
+        "its manifest is damaged",
+    ),
     "another key": (lambda home: repacked(home, changed_key), "relay.key was changed"),
     "a file that is missing": (lambda home: repacked(home, without_store), "rookery.db is missing"),
     "a file too many": (lambda home: repacked(home, added), "no file 'policies/99-added.toml'"),
