@@ -19,7 +19,7 @@ from relay.nostr.event import Event, is_hex64
 from relay.nostr.kinds import KindClass, class_of, is_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from relay.access.management import ListChange
     from relay.access.quotas import Account
@@ -160,6 +160,17 @@ def no_names(_: Event) -> frozenset[RecordName]:
     return frozenset()
 
 
+class PinnedRows(NamedTuple):
+    """What a group pins, and the 39005 that lists it."""
+
+    ids: frozenset[str] = frozenset()
+    slots: frozenset[Slot] = frozenset()
+
+
+def no_pins(_: str) -> PinnedRows:
+    return PinnedRows()
+
+
 class UpTo(Enum):
     """Which time of two rows `never_before` compares."""
 
@@ -239,27 +250,24 @@ class Lookups:
     """Whose referrers, rows of no group and of `referring_kinds`, go into `Found.referrers`; and
     the referrers of those, step by step."""
     referring_kinds: frozenset[int] = frozenset()
-    ids_if_vanishing: frozenset[str] = frozenset()
-    """As `ids`, if something is stored of one of the `vanishing_keys`."""
-    slots_if_vanishing: frozenset[Slot] = frozenset()
+    pinned_in: Callable[[str], PinnedRows] = no_pins
+    """What is looked up of a group in which one of the `vanishing_keys` has rows."""
     names_in: Callable[[Event], frozenset[RecordName]] = no_names
     """The names that a found record refers to: they are looked up too, step by step."""
 
 
-def narrowed(lookups: Lookups, stored_keys: frozenset[str]) -> Lookups:
-    """What is left to look up when of the `vanishing_keys` only of these something is stored."""
+def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str]) -> Lookups:
+    """What is to be looked up when of the `vanishing_keys` only of these something is stored, and
+    in these groups: rows by them, or gift wraps for them."""
     if not lookups.vanishing_keys:
         return lookups
-    more = lookups if stored_keys else _NOTHING
+    pinned = [lookups.pinned_in(group) for group in groups]
     return replace(
         lookups,
-        ids=lookups.ids | more.ids_if_vanishing,
-        slots=lookups.slots | more.slots_if_vanishing,
+        ids=lookups.ids.union(*(each.ids for each in pinned)),
+        slots=lookups.slots.union(*(each.slots for each in pinned)),
         vanishing_keys=stored_keys,
     )
-
-
-_NOTHING: Final = Lookups(frozenset(), frozenset(), frozenset())
 
 
 @dataclass(slots=True)

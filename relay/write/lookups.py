@@ -17,7 +17,15 @@ from relay.groups.group import pins_of
 from relay.groups.timeline import previous_to_find
 from relay.lifecycle.deletion import address_target, event_target, key_target
 from relay.lifecycle.retention import hold_lookups
-from relay.lifecycle.rows import Lookups, OwnRow, RetentionDependency, Slot, address_of
+from relay.lifecycle.rows import (
+    Lookups,
+    OwnRow,
+    PinnedRows,
+    RetentionDependency,
+    Slot,
+    address_of,
+    no_pins,
+)
 from relay.memory.registry import NO_REFERENCES
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
@@ -122,8 +130,6 @@ class _Builder:
         self._prefixes: set[tuple[str, str]] = set()
         self._used_groups: set[str] = set()
         self._vanishing: set[str] = set()
-        self._ids_if_vanishing: set[str] = set()
-        self._slots_if_vanishing: set[Slot] = set()
         self._recorded: set[str] = set()
         self._named: set[RecordName] = set()
         self._named_near: set[RecordName] = set()
@@ -144,8 +150,7 @@ class _Builder:
             own_rows=frozenset(self._own_rows),
             named=frozenset(self._named),
             named_near=frozenset(self._named_near),
-            ids_if_vanishing=frozenset(self._ids_if_vanishing),
-            slots_if_vanishing=frozenset(self._slots_if_vanishing),
+            pinned_in=self._pinned_in if self._vanishing else no_pins,
             names_in=self._systems.names_in,
             referrers=frozenset(self._referrers),
             referring_kinds=self._referring_kinds,
@@ -308,7 +313,13 @@ class _Builder:
             and candidate.event.kind in kinds.MODERATION
             and candidate.group is not None
         )
-        self._add_pins(all_pinning(groups), self._ids_if_vanishing, self._slots_if_vanishing)
+
+    def _pinned_in(self, group_id: str) -> PinnedRows:
+        group = self._groups.get(group_id)
+        ids, slots = set[str](), set[Slot]()
+        if group is not None and group.pins:
+            self._add_pins({group_id}, ids, slots)
+        return PinnedRows(frozenset(ids), frozenset(slots))
 
     # -- commands -----------------------------------------------------------------------------
 

@@ -76,7 +76,8 @@ class ReferenceStore:
     def _found(self, lookups: Lookups) -> Found:
         """The facts, in containers of their own: `decide` may change them and then fail."""
         stored_keys = frozenset([key for key in lookups.vanishing_keys if self._is_stored(key)])
-        lookups = narrowed(lookups, stored_keys)
+        groups = [row.group for row in self._rows.values() if _goes_with(stored_keys, row.event)]
+        lookups = narrowed(lookups, stored_keys, filter(None, groups))
         found = Found(self._head, stored_keys=stored_keys)
         for row in self._rows.values():
             if row.event.id in lookups.ids or any(own.is_it(row) for own in lookups.own_rows):
@@ -507,6 +508,12 @@ def _line_of(row: Stored, by: SizedBy) -> int | str | None:
             return _group_of(row)
         case _:
             assert_never(by)
+
+
+def _goes_with(pubkeys: Set[str], event: Event) -> bool:
+    """Whether the event is removed when one of these keys vanishes."""
+    is_wrap = event.kind == kinds.GIFT_WRAP
+    return event.pubkey in pubkeys or (is_wrap and not pubkeys.isdisjoint(event.tag_values("p")))
 
 
 def _puts_one_of(pubkeys: Set[str], event: Event) -> bool:

@@ -193,10 +193,10 @@ class Writer:
     def _change(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> _Change | None:
         """The work of the transaction; None: nothing changes."""
         stored_keys = frozenset([key for key in lookups.vanishing_keys if self._is_stored(key)])
-        lookups = narrowed(lookups, stored_keys)
         change = _Change(flushes_all=bool(stored_keys))
         if change.flushes_all:
             self._flush_tag_buffer()
+        lookups = narrowed(lookups, stored_keys, self._groups_with(stored_keys))
         found = self._found(lookups)
         found.stored_keys = stored_keys
         before = found.last_seq
@@ -238,6 +238,14 @@ class Writer:
         newest = orjson.dumps(self._tag_buffer.seqs_of([p])).decode()
         asked: dict[str, Value] = {**_key_of(pubkey), "p": p, "newest": newest}
         return self._db.execute(QUERIES["key_is_stored"], asked).fetchone() is not None
+
+    def _groups_with(self, pubkeys: frozenset[str]) -> set[str]:
+        """Groups with rows by one of these keys, or gift wraps for it. The tag buffer is flushed."""
+        found: set[str] = set()
+        for pubkey in pubkeys:
+            asked = {"key": _key_of(pubkey)["key"], "p": self._hashes.tag("p", pubkey)}
+            found.update(group for (group,) in self._db.execute(QUERIES["groups_with_key"], asked))
+        return found
 
     def _flush_tag_buffer(self) -> None:
         """Statements that read the tag table alone (end of a group, vanish) need all tags there."""

@@ -72,6 +72,12 @@ UNION ALL
 SELECT 1 FROM json_each(:newest)
 LIMIT 1;
 
+-- :groups_with_key  id_key, hash of p -> groups in which something would go with the key, at least
+SELECT grp FROM events INDEXED BY events_author WHERE author_key = :key AND grp IS NOT NULL
+UNION
+SELECT e.grp FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
+WHERE t.hash = :p AND t.kind = 1059 AND e.grp IS NOT NULL;
+
 -- :rows_to_ban  id_key and pubkey, seq -> seq, id of rows of a banned key up to seq (N86-11)
 SELECT seq, id FROM events INDEXED BY events_author
 WHERE author_key = :key AND pubkey = :pubkey AND seq <= :upto
