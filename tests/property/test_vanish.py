@@ -181,7 +181,9 @@ class Life:
             assert left.requests.keys() - again == group.requests.keys() - again
         old = [event for event in self.sent if self.gone[who.pubkey].covers(event)]
         answers = await self.home.take(*[event for event in old if event.kind in (1, 9, 1059)])
-        assert set(answers) <= {DELETED, (False, "restricted: not a member")}
+        # STORED is what who may not read the event is told, whatever became of it.
+        assert set(answers) <= {DELETED, STORED, (False, "restricted: not a member")}
+        assert {event.id for event in old}.isdisjoint([row.id for row in await self.home.log()])
 
 
 @pytest.mark.slow

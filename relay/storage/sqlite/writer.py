@@ -240,7 +240,7 @@ class Writer:
         return self._db.execute(QUERIES["key_is_stored"], asked).fetchone() is not None
 
     def _groups_with(self, pubkeys: frozenset[str]) -> set[str]:
-        """Groups with rows by one of these keys, or gift wraps for it. The tag buffer is flushed."""
+        """Groups with rows by one of these keys, or gift wraps for it. The tag buffer is empty."""
         found: set[str] = set()
         for pubkey in pubkeys:
             asked = {"key": _key_of(pubkey)["key"], "p": self._hashes.tag("p", pubkey)}
