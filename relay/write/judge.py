@@ -338,8 +338,9 @@ def _unstored(candidate: Candidate, world: World) -> WriteOutcome | None:
 def _may_be_told(outcome: WriteOutcome, candidate: Candidate, world: World) -> bool:
     """Whether the connection may learn that the event is stored, deleted or superseded (N01-96).
 
-    Anybody may send what others signed: so it is asked what the keys of the connection may read,
-    not what the author may. An importer may learn everything.
+    Anybody may send what others signed: so in a group it is asked what the keys of the connection
+    may read, not what the author may. Outside of groups everybody is told: who is answered OK true
+    takes the event for stored. An importer may learn everything.
     """
     sender, found = candidate.sender, world.found
     if sender.origin is not Origin.WIRE:
@@ -352,7 +353,9 @@ def _may_be_told(outcome: WriteOutcome, candidate: Candidate, world: World) -> b
             row = None if candidate.slot is None else found.slots.get(candidate.slot)
         case _:
             row = _row_if_stored(candidate, seen, world)
-    return row is not None and may_know_by_id(row, seen, world)
+    if row is None:
+        return False
+    return (row.group is None and candidate.group is None) or may_know_by_id(row, seen, world)
 
 
 def _row_if_stored(candidate: Candidate, seen: Visibility, world: World) -> Stored | None:

@@ -313,7 +313,6 @@ async def test_what_others_signed_is_answered_alike_whatever_became_of_it(
         places: dict[str, tuple[Tags, int, int]] = {
             group: ([["h", group]], 9, 30023) for group in GUARDED
         }
-        places["an agent's memory"] = ([], 4, 30078)
         for place, (tags, kind, record) in places.items():
             for sender, keys in SENDERS.items():
                 # Each sender has events of their own: one that was never seen is stored by it.

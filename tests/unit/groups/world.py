@@ -73,6 +73,9 @@ class _Policy:
     def refusal(self, _event: Event, _facts: Facts) -> None:
         return None
 
+    def wants_login(self, _event: Event) -> bool:
+        return False
+
     def usage_limits(self, _event: Event, _facts: Facts) -> Sequence[UsageLimit]:
         return ()
 
