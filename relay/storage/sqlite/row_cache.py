@@ -1,9 +1,9 @@
-"""The bytes of rows that were written or read lately, by seq.
+"""The bytes of rows that were read lately, by seq.
 
 SQL decides which rows are in an answer, this only saves fetching them: copying `raw` out of its
 page takes longer than finding its seq in a covering index. It is exact because a seq names one row
-for ever and `raw` never changes. Rows of the newest commits are still in the write-ahead log, where
-reading them takes longest.
+for ever and `raw` never changes. Rows do not come here when they are written: among the buffers of
+an ingest they keep a heap from shrinking that is five times their size.
 
 Invariants: at most `max_bytes`, with what the entries take. Deleted rows leave it with the commit.
 """

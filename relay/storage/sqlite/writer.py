@@ -90,8 +90,6 @@ class _Change:
     """Of the new rows."""
     flushed: int = 0
     """Length of the slice of the tag buffer."""
-    rows: list[tuple[int, bytes]] = field(default_factory=list)
-    """seq and `raw` of new rows."""
     deleted: set[int] = field(default_factory=set)
     """seq of deleted rows."""
     sizes: dict[_SizeKey, _Growth] = field(default_factory=dict)
@@ -221,7 +219,6 @@ class Writer:
     def _committed(self, change: _Change) -> None:
         """After the commit. `head` comes last: whoever reads up to it finds all tags."""
         self._tag_buffer.rows_deleted(change.deleted)
-        self._row_cache.add(change.rows)
         if change.deleted:
             self._row_cache.discard(change.deleted)
         self._forget(change.deleted)
@@ -529,7 +526,6 @@ class Writer:
                     event.raw,
                 )
             )
-            change.rows.append((seq, event.raw))
             for hash_, at, key, kind in hashed:
                 tags.append((hash_, at, key, seq, kind))
             change.grow((columns[2], columns[4], row.group or ""), 1, len(event.raw))
