@@ -58,6 +58,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "hook": ("hook", "record what a coding agent does; called by its hooks"),
     },
     "Operation": {
+        "doctor": ("doctor", "find what is wrong with a relay, and how to cure it"),
         "status": ("status", "show what the relay does: rates, refusals, queries, disk"),
         "top": ("status", "the same, again every second"),
         "stats": ("stats", "show storage use by kind, author and group"),

@@ -190,6 +190,40 @@ def _settings_in(path: Path, text: bytes | None) -> dict[str, Any]:
     return value
 
 
+def hook_faults(home: Path) -> list[str]:
+    """What is wrong with the hooks installed for this user; none installed: nothing."""
+    path = home / ".claude" / "settings.json"
+    text = _text_of(path)
+    if text is None or b"hook" not in text:
+        return []
+    try:
+        settings = _settings_in(path, text)
+    except UserError as wrong:
+        return [str(wrong)] if b"rookery" in text else []
+    ours = {
+        name: command["command"]
+        for name, entries in settings.get("hooks", {}).items()
+        for entry in entries
+        if isinstance(entry, dict) and isinstance(entry.get("hooks"), list)
+        for command in entry["hooks"]
+        if _is_ours(command)
+    }
+    if not ours:
+        return []
+    faults = [f"{path} has no hook for {name}" for name in HookEvent if name.value not in ours]
+    for program in {_program_in(command) for command in ours.values()}:
+        if program.startswith("/") and not os.access(program, os.X_OK):
+            faults.append(f"{path} calls {program}, which is not there")  # noqa: PERF401
+    return faults
+
+
+def _program_in(command: str) -> str:
+    try:
+        return shlex.split(command)[0]
+    except ValueError:
+        return ""
+
+
 def _installed(settings: dict[str, Any]) -> dict[str, Any]:
     after = _uninstalled(settings)
     hooks = dict(after.get("hooks", {}))

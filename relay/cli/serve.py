@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import resource
 import signal
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rookery")
 
+_MAX_FILES: Final = 1 << 20
 _SWITCH_INTERVAL_S: Final = 0.0005
 """With the default of 5 ms the writer's thread waits that long for the GIL per statement."""
 
@@ -68,8 +71,18 @@ def serve_command(
         _log.warning("rookery.toml: %s", text)
     if config.storage.synchronous is Synchronous.NORMAL:
         _log.warning("[storage] synchronous = NORMAL: a power loss may lose acknowledged events")
+    _raise_file_limit()
     with locked(folder):
         _run(_serve(folder, config))
+
+
+def _raise_file_limit() -> None:
+    """A shell often permits 1024 open files, fewer than `max_connections`."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, _MAX_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _create_if_fresh(folder: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests.cast import alice, owner, robot, stranger
-from tests.harness.relay_program import Rookery, command, connected, outputs
+from tests.harness.relay_program import Rookery, command, connected, outputs, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -84,3 +85,22 @@ async def test_what_is_no_data_folder_has_no_status(tmp_path: Path) -> None:
     code, text = await command("status", "--data", str(tmp_path))
     assert code == 1
     assert "is no data folder: `rookery init" in text
+
+
+async def test_the_doctor_says_nothing_of_a_relay_that_runs_and_what_it_reports(
+    rookery: Rookery,
+) -> None:
+    assert await command("doctor", "--data", str(rookery.folder)) == (
+        0,
+        f"ok: nothing wrong with {rookery.folder}\n",
+    )
+    (rookery.folder / "policies" / "20-own.toml").write_text("[nothing]\n")
+    rookery.send_signal(signal.SIGHUP)
+    async with until("the relay has tried to reload") as tries:
+        async for _ in tries:
+            if (await status(rookery))["problems"]:
+                break
+    code, out, _ = await outputs("doctor", "--data", str(rookery.folder), "--json")
+    texts = [each["text"] for each in json.loads(out)["findings"]]
+    assert code == 1
+    assert any("the running relay says: policies: " in text for text in texts)

@@ -1,0 +1,620 @@
+"""`rookery doctor`: what is wrong with a data folder and its machine, each with its cure.
+
+Invariant: nothing is changed, and nothing outside of this machine is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import re
+import resource
+import socket
+import sqlite3
+import stat
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import click
+
+import policies
+from relay.cli.folder_lock import locked
+from relay.cli.hook import hook_faults
+from relay.cli.humanize import counted, size_of
+from relay.cli.options import console, folder_option, json_option, print_json, printable
+from relay.cli.services import unix_now
+from relay.cli.status import disk_of, running_status
+from relay.config import LOOPBACK, Config, load_config
+from relay.errors import ConfigFaults, FolderBusy, RookeryError, StoreFault, UserError
+from relay.memory.systems import MEMORY_SYSTEMS
+from relay.nostr.keys import read_key_file
+from relay.nostr.nip42 import relay_address
+from relay.storage.sqlite.copying import schema_of
+from relay.storage.sqlite.opening import SCHEMA_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from cryptography.x509 import Certificate
+
+    from relay.cli.status import Disk
+    from relay.observe import Status
+
+_DAY_S: Final = 86_400
+_FUTURE_S: Final = 120
+_EXPIRES_DAYS: Final = 14
+_LITTLE_FREE: Final = 256 << 20
+_FULL_DAYS: Final = 14
+_BACKUP_DAYS: Final = 8
+_LARGE_WAL: Final = 256 << 20
+_PENDING_S: Final = 60
+_OTHER_FILES: Final = 128
+"""Descriptors of a relay beside its connections."""
+_OLDEST_SQLITE: Final = (3, 37, 0)
+_BUILT_AT: Final = 1_735_689_600
+"""2025-01-01: no clock shows an earlier time."""
+_REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"})
+"""File systems on which SQLite's WAL does not work."""
+
+
+class Severity(StrEnum):
+    ERROR = "error"
+    """Something does not work, or is readable by others."""
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    severity: Severity
+    text: str
+    """One sentence with file and value."""
+    cure: str
+    """A command or a setting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What the checks want to know of the machine."""
+
+    now: int
+    disk: Disk | None
+    """None: the store cannot be read."""
+    max_files: int
+    """RLIMIT_NOFILE, of the relay if it runs."""
+    sqlite_version: tuple[int, ...]
+    compile_options: frozenset[str]
+    keeps_secure_delete: bool
+    file_system: str
+    home: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """What the checks look at."""
+
+    folder: Path
+    config: Config
+    running: Status | None
+    machine: Machine
+
+
+def _error(text: str, cure: str) -> Finding:
+    return Finding(Severity.ERROR, text, cure)
+
+
+def _warning(text: str, cure: str) -> Finding:
+    return Finding(Severity.WARNING, text, cure)
+
+
+@click.command("doctor", epilog="Example: rookery doctor --data ./data")
+@folder_option
+@json_option
+def doctor_command(folder: Path, *, as_json: bool) -> int:
+    """Look for what is wrong: settings, URL, certificate, clock, disk, limits, modes, policies.
+
+    Each finding comes with its cure. Exit code 1 with findings, 0 without. The relay may run or
+    not; nothing is changed.
+    """
+    findings = asyncio.run(findings_of(folder))
+    if as_json:
+        print_json({"ok": not findings, "findings": [asdict(each) for each in findings]})
+    else:
+        _print(folder, findings)
+    return 1 if findings else 0
+
+
+def _print(folder: Path, findings: Sequence[Finding]) -> None:
+    if not findings:
+        click.echo(f"ok: nothing wrong with {printable(str(folder))}")
+        return
+    from rich.text import Text
+
+    for each in findings:
+        colour = "red" if each.severity is Severity.ERROR else "yellow"
+        line = Text.assemble((each.severity.value, colour), f": {printable(each.text)}")
+        console().print(line, soft_wrap=True)
+        console().print(f"  cure: {printable(each.cure)}", soft_wrap=True)
+    click.echo(counted(len(findings), "finding"))
+
+
+async def findings_of(folder: Path, machine: Machine | None = None) -> Sequence[Finding]:
+    """Errors first. Raises UserError for what is no data folder."""
+    running = await running_status(folder)
+    try:
+        config = load_config(folder / "rookery.toml")
+    except ConfigFaults as wrong:
+        found = [_error(str(fault), "correct this line") for fault in wrong.faults]
+        # The other checks would judge the defaults.
+        return [*found, *_policy_faults(folder), *_key_faults(folder)]
+    if machine is None:
+        machine = machine_of(folder)
+    examined = Examined(folder, config, running, machine)
+    findings = [each for check in CHECKS for each in check(examined)]
+    return sorted(findings, key=lambda each: each.severity is not Severity.ERROR)
+
+
+def machine_of(folder: Path) -> Machine:
+    now = unix_now()
+    disk = None
+    with suppress(StoreFault):
+        disk = disk_of(folder, now)
+    with closing(sqlite3.connect(":memory:")) as db:
+        options = frozenset(row[0] for row in db.execute("PRAGMA compile_options"))
+        db.execute("PRAGMA secure_delete = ON")
+        keeps = db.execute("PRAGMA secure_delete").fetchone() == (1,)
+    return Machine(
+        now=now,
+        disk=disk,
+        max_files=_max_files(folder),
+        sqlite_version=sqlite3.sqlite_version_info,
+        compile_options=options,
+        keeps_secure_delete=keeps,
+        file_system=_file_system(folder),
+        home=Path.home(),
+    )
+
+
+def _max_files(folder: Path) -> int:
+    """`serve` raises the soft limit to the hard one."""
+    with suppress(OSError, ValueError):
+        pid = int((folder / "rookery.lock").read_text())
+        limits = Path(f"/proc/{pid}/limits").read_text()
+        found = re.search(r"^Max open files +(\d+) +(\d+)", limits, re.MULTILINE)
+        if found:
+            return int(found[1])
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return 2**31 if hard == resource.RLIM_INFINITY else hard
+
+
+def _file_system(folder: Path) -> str:
+    """Of the longest mount point above the folder; empty when unknown."""
+    path, best, kind = str(folder.resolve()), "", ""
+    with suppress(OSError):
+        for line in Path("/proc/mounts").read_text().splitlines():
+            _, point, name, *_ = line.split()
+            inside = path == point or path.startswith(point.rstrip("/") + "/")
+            if inside and len(point) >= len(best):
+                best, kind = point, name
+    return kind
+
+
+# settings ----------------------------------------------------------------------------------------
+
+
+def _address(seen: Examined) -> Iterator[Finding]:
+    """The public URL, where the relay listens, and who is in between."""
+    relay, server, file = seen.config.relay, seen.config.server, seen.folder / "rookery.toml"
+    has_tls, is_local = server.tls_cert is not None, _is_loopback(server.host)
+    for name, networks, effect in (
+        ("trusted_proxies", server.trusted_proxies, "every client can claim another address"),
+        ("metrics_from", server.metrics_from, "everybody may read the metrics"),
+    ):
+        for network in networks:
+            if network.prefixlen == 0:
+                yield _error(
+                    f"{file}: [server] {name} has {network}: {effect}",
+                    f"name single addresses, like [server] {name} = ['127.0.0.1/32']",
+                )
+    if relay.url is None:
+        if not is_local:
+            yield _warning(
+                f"{file}: [server] host is {server.host} and [relay] url is missing: clients that"
+                " come by a host name cannot log in",
+                "set [relay] url to the URL that clients use, like 'wss://relay.example.org'",
+            )
+        return
+    url = relay_address(relay.url)
+    assert url is not None
+    is_wss = relay.url.lower().startswith("wss:")
+    if has_tls and not is_wss:
+        yield _error(
+            f"{file}: [relay] url is {relay.url}, but the relay speaks TLS (tls_cert)",
+            "begin [relay] url with wss://",
+        )
+    if is_wss and not has_tls and not server.trusted_proxies:
+        yield _warning(
+            f"{file}: [relay] url is {relay.url}, the relay has no tls_cert and trusts no proxy:"
+            " all clients seem to have the address of the proxy that speaks TLS",
+            "set [server] trusted_proxies to its address, like ['127.0.0.1/32'], and let it send"
+            " X-Forwarded-For",
+        )
+    direct = has_tls or not (is_wss or server.trusted_proxies)
+    if direct and is_local and not _is_loopback(_host_of(relay.url)):
+        yield _error(
+            f"{file}: [relay] url is {relay.url}, but [server] host {server.host} accepts this"
+            " machine only",
+            "set [server] host to '0.0.0.0' or '::', or put a proxy in front and name it in"
+            " [server] trusted_proxies",
+        )
+
+
+def _host_of(url: str) -> str:
+    from urllib.parse import urlsplit
+
+    return urlsplit(url).hostname or ""
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    with suppress(ValueError):
+        return any(ip_address(host) in network for network in LOOPBACK)
+    return False
+
+
+def _certificate(seen: Examined) -> Iterator[Finding]:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.x509 import load_pem_x509_certificates
+
+    cert, key = seen.config.server.tls_cert, seen.config.server.tls_key
+    if cert is None or key is None:
+        return
+    public = None
+    try:
+        found = load_pem_x509_certificates(cert.read_bytes())[0]
+    except (OSError, ValueError) as wrong:
+        yield _error(
+            f"{cert} cannot be read as a certificate: {_reason(wrong)}",
+            "set [server] tls_cert to a PEM file, its own certificate first",
+        )
+    else:
+        public = found.public_key()
+        yield from _validity(cert, found, seen)
+    try:
+        private = serialization.load_pem_private_key(key.read_bytes(), None)
+    except (OSError, ValueError, TypeError) as wrong:
+        yield _error(
+            f"{key} cannot be read as a private key: {_reason(wrong)}",
+            "set [server] tls_key to the PEM file without a passphrase that belongs to tls_cert",
+        )
+        return
+    if public is not None and private.public_key() != public:
+        yield _error(
+            f"{key} is not the key of {cert}",
+            "set [server] tls_key to the key with which the certificate was requested",
+        )
+    if _mode(key) & 0o007:
+        yield _error(f"{key} has mode {_mode(key):04o}: others may use it", f"chmod 600 {key}")
+
+
+def _reason(wrong: BaseException) -> str:
+    if isinstance(wrong, OSError):
+        return wrong.strerror or str(wrong)
+    return "not such a PEM file"
+
+
+def _validity(path: Path, found: Certificate, seen: Examined) -> Iterator[Finding]:
+    renew = "renew it, for example with `certbot renew`; then restart the relay"
+    now = datetime.fromtimestamp(seen.machine.now, UTC)
+    left = found.not_valid_after_utc - now
+    if left.total_seconds() < 0:
+        yield _error(f"{path} expired at {found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC", renew)
+    elif found.not_valid_before_utc > now:
+        yield _error(
+            f"{path} is not valid before {found.not_valid_before_utc:%Y-%m-%d %H:%M} UTC",
+            "set the clock of this machine",
+        )
+    elif left.days < _EXPIRES_DAYS:
+        yield _warning(f"{path} expires in {counted(left.days, 'day')}", renew)
+    host = _host_of(seen.config.relay.url or "")
+    names = _names_in(found)
+    if host and not any(_covers(name, host) for name in names):
+        yield _error(
+            f"{path} is for {', '.join(sorted(names)[:5]) or 'no host'}, not for {host} of [relay]"
+            " url",
+            f"get a certificate for {host}, or correct [relay] url",
+        )
+
+
+def _names_in(found: Certificate) -> set[str]:
+    from cryptography.x509 import DNSName, ExtensionNotFound, IPAddress, SubjectAlternativeName
+
+    try:
+        names = found.extensions.get_extension_for_class(SubjectAlternativeName).value
+    except (ExtensionNotFound, ValueError):
+        return set()
+    return {
+        *names.get_values_for_type(DNSName),
+        *map(str, names.get_values_for_type(IPAddress)),
+    }
+
+
+def _covers(name: str, host: str) -> bool:
+    """RFC 6125: `*.` stands for one label."""
+    name, host = name.lower(), host.lower()
+    if name.startswith("*."):
+        return "." in host and host.split(".", 1)[1] == name[2:]
+    return name == host
+
+
+def _port(seen: Examined) -> Iterator[Finding]:
+    """Whether a relay that is stopped could listen."""
+    server = seen.config.server
+    if seen.running is not None or server.port == 0 or _is_held(seen.folder):
+        return
+    try:
+        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+            server.host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(address)
+            tried.listen(1)
+    except OSError as wrong:
+        where = f"{seen.folder / 'rookery.toml'}: [server] host {server.host} port {server.port}"
+        match wrong.errno:
+            case errno.EADDRINUSE:
+                yield _error(
+                    f"{where} is in use by another program",
+                    "stop that program, set [server] port, or start with `rookery serve --port N`",
+                )
+            case errno.EACCES:
+                yield _error(
+                    f"{where} needs privileges below 1024",
+                    "set [server] port to 7777 behind a proxy, or give the service"
+                    " AmbientCapabilities=CAP_NET_BIND_SERVICE",
+                )
+            case _:
+                yield _error(
+                    f"{where} is no address of this machine: {wrong.strerror}",
+                    "set [server] host to '127.0.0.1', '0.0.0.0' or '::'",
+                )
+
+
+def _is_held(folder: Path) -> bool:
+    try:
+        with locked(folder):
+            return False
+    except FolderBusy:
+        return True
+    except UserError:
+        return False
+
+
+def _relay(seen: Examined) -> Iterator[Finding]:
+    """What the running relay says of itself."""
+    if seen.running is None:
+        if _is_held(seen.folder) and (seen.folder / "control.sock").exists():
+            yield _error(
+                f"a process holds {seen.folder / 'rookery.lock'}, but {seen.folder}/control.sock"
+                " does not answer",
+                "wait if it is starting; else restart the relay and read its log",
+            )
+        return
+    for name, text in seen.running.problems.items():
+        yield _error(f"the running relay says: {name}: {text}", "correct it, or read its log")
+    pending = seen.running.numbers.get("erasure_pending_seconds", 0)
+    if pending > _PENDING_S:
+        yield _warning(
+            f"deleted texts are still in {seen.folder}/rookery.db-wal, for {pending:.0f} s",
+            "end the program that keeps the store open for reading",
+        )
+
+
+# machine -----------------------------------------------------------------------------------------
+
+
+def _clock(seen: Examined) -> Iterator[Finding]:
+    now = seen.machine.now
+    cure = "set the clock: `timedatectl set-ntp true`"
+    if now < _BUILT_AT:
+        shown = datetime.fromtimestamp(now, UTC)
+        yield _error(f"the clock of this machine shows {shown:%Y-%m-%d}", cure)
+        return
+    for path in [seen.folder / "rookery.toml", *sorted(seen.folder.glob("rookery.db*"))]:
+        ahead = int(_changed_at(path)) - now
+        if ahead > _FUTURE_S:
+            yield _error(
+                f"{path} was changed {counted(ahead, 'second')} in the future: the clock of this"
+                " machine is behind",
+                cure,
+            )
+            return
+
+
+def _changed_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _disk(seen: Examined) -> Iterator[Finding]:
+    disk = seen.machine.disk
+    if seen.machine.file_system in _REMOTE:
+        yield _error(
+            f"{seen.folder} is on {seen.machine.file_system}: SQLite's write-ahead log needs a"
+            " local file system",
+            "move the folder to a local disk, and back up to the remote one",
+        )
+    if disk is None:
+        return
+    cure = (
+        "free space, or keep less: [[retention]] in a policy file, then `rookery policy sweep"
+        f" --data {seen.folder}`"
+    )
+    if disk.free_bytes < _LITTLE_FREE:
+        yield _error(f"{seen.folder}: only {size_of(disk.free_bytes)} are free", cure)
+    elif disk.bytes_per_day and disk.free_bytes // disk.bytes_per_day < _FULL_DAYS:
+        days = disk.free_bytes // disk.bytes_per_day
+        yield _warning(
+            f"{seen.folder}: {size_of(disk.free_bytes)} are free and {size_of(disk.bytes_per_day)}"
+            f" a day are added: full in {counted(days, 'day')}",
+            cure,
+        )
+    if disk.wal_bytes > _LARGE_WAL:
+        yield _warning(
+            f"{seen.folder}/rookery.db-wal has {size_of(disk.wal_bytes)}",
+            "end the program that keeps the store open for reading, or restart the relay",
+        )
+    elif disk.wal_bytes and seen.running is None and not _is_held(seen.folder):
+        yield _warning(
+            f"{seen.folder}/rookery.db-wal has {size_of(disk.wal_bytes)}: the relay was killed;"
+            " deleted texts may be in it",
+            f"start it once: `rookery serve --data {seen.folder}`",
+        )
+    if disk.backup_at is not None and seen.machine.now - disk.backup_at > _BACKUP_DAYS * _DAY_S:
+        days = (seen.machine.now - disk.backup_at) // _DAY_S
+        yield _warning(
+            f"the last backup of {seen.folder} is {counted(days, 'day')} old",
+            f"`rookery backup /path/of/backups --keep 7 --data {seen.folder}`, by a timer",
+        )
+
+
+def _limits(seen: Examined) -> Iterator[Finding]:
+    wanted = seen.config.limits.max_connections
+    if seen.machine.max_files < wanted + _OTHER_FILES:
+        yield _warning(
+            f"{seen.folder / 'rookery.toml'}: [limits] max_connections is {wanted}, but a process"
+            f" here may open {seen.machine.max_files} files",
+            f"LimitNOFILE={wanted + 1000} in the service (or `ulimit -n`), or a lower"
+            " max_connections",
+        )
+
+
+def _sqlite(seen: Examined) -> Iterator[Finding]:
+    machine = seen.machine
+    cure = "install a newer SQLite, or a Python that is built with one"
+    version = ".".join(map(str, machine.sqlite_version))
+    if machine.sqlite_version < _OLDEST_SQLITE:
+        yield _error(f"SQLite is {version}, 3.37 or newer is needed", cure)
+    if "ENABLE_FTS5" not in machine.compile_options:
+        yield _error(f"SQLite {version} is built without FTS5: nothing can be searched", cure)
+    if "THREADSAFE=0" in machine.compile_options:
+        yield _error(f"SQLite {version} is built without threads", cure)
+    if not machine.keeps_secure_delete:
+        yield _error(
+            f"SQLite {version} ignores PRAGMA secure_delete: deleted texts stay in the file", cure
+        )
+
+
+# files -------------------------------------------------------------------------------------------
+
+
+def _mode(path: Path) -> int:
+    try:
+        return stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        return 0
+
+
+def _modes(seen: Examined) -> Iterator[Finding]:
+    folder = seen.folder
+    if _mode(folder) & 0o022:
+        yield _error(
+            f"{folder} has mode {_mode(folder):04o}: others may replace its files",
+            f"chmod 700 {folder}",
+        )
+    secret = [folder / "relay.key", *sorted(folder.glob("keys/*.nsec"))]
+    for path in [*secret, *sorted(folder.glob("*.db*")), folder / "control.sock"]:
+        if _mode(path) & 0o077:
+            yield _error(
+                f"{path} has mode {_mode(path):04o}: other users may read it", f"chmod 600 {path}"
+            )
+    user = os.geteuid()
+    for path in (folder, *secret, folder / "rookery.db"):
+        with suppress(OSError):
+            if path.stat().st_uid != user and user != 0:
+                owner = path.stat().st_uid
+                yield _error(
+                    f"{path} belongs to user {owner}, this command runs as {user}",
+                    "run commands and relay as the same user, or chown the folder",
+                )
+                return
+
+
+def _key(seen: Examined) -> Iterator[Finding]:
+    yield from _key_faults(seen.folder)
+
+
+def _key_faults(folder: Path) -> Iterator[Finding]:
+    path = folder / "relay.key"
+    try:
+        read_key_file(path.read_text("ascii"), str(path))
+    except (OSError, UnicodeDecodeError, RookeryError) as wrong:
+        reason = wrong.strerror if isinstance(wrong, OSError) else str(wrong)
+        yield _error(
+            f"{path} cannot be used: {reason}",
+            "put it back from a backup; with another key the relay signs its groups again",
+        )
+
+
+def _store(seen: Examined) -> Iterator[Finding]:
+    path = seen.folder / "rookery.db"
+    try:
+        schema = schema_of(path)
+    except RookeryError as wrong:
+        cure = f"`rookery verify --data {seen.folder}`, or `rookery restore` a backup"
+        yield _error(str(wrong), cure)
+        return
+    if schema is not None and schema > SCHEMA_VERSION:
+        yield _error(
+            f"{path} has schema {schema}, this Rookery knows up to {SCHEMA_VERSION}",
+            "install the newer version that wrote it",
+        )
+
+
+def _policies(seen: Examined) -> Iterator[Finding]:
+    yield from _policy_faults(seen.folder)
+
+
+def _policy_faults(folder: Path) -> Iterator[Finding]:
+    try:
+        found = policies.load(folder / "policies", MEMORY_SYSTEMS)
+    except ConfigFaults as wrong:
+        for fault in wrong.faults:
+            yield _error(str(fault), "correct it; `rookery policy check` reads the files again")
+        return
+    if not (found.actors.owners or found.actors.households):
+        yield _warning(
+            f"{folder}/policies: [actors] owners is empty: nobody may govern the relay",
+            "name your public key in policies/00-actors.toml",
+        )
+
+
+def _hooks(seen: Examined) -> Iterator[Finding]:
+    for text in hook_faults(seen.machine.home):
+        yield _warning(text, "`rookery hook install` writes the entries again")
+
+
+CHECKS: Final[Sequence[Callable[[Examined], Iterator[Finding]]]] = (
+    _address,
+    _certificate,
+    _port,
+    _relay,
+    _clock,
+    _disk,
+    _limits,
+    _sqlite,
+    _modes,
+    _key,
+    _store,
+    _policies,
+    _hooks,
+)
