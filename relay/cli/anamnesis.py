@@ -163,17 +163,20 @@ def vouch(
     """Vouch for a memory, replacing this key's earlier vouch."""
     attested = Attestation(attestation or Attestation.CONFIRM)
 
-    async def work(memory: Anamnesis) -> tuple[str, str]:
+    async def work(memory: Anamnesis) -> tuple[str, str, bool]:
         full = await memory.full_hash(hashed)
-        return full, (await memory.vouch(full, confidence, attested, name)).event.id
+        event_id = (await memory.vouch(full, confidence, attested, name)).event.id
+        return full, event_id, await memory.is_own(full)
 
-    full, event_id = with_memory(Server(relay, key_file), work)
+    full, event_id, is_own = with_memory(Server(relay, key_file), work)
     if as_json:
         print_json(
             {"hash": full, "attestation": attested.value, "confidence": confidence, "id": event_id}
         )
     else:
         click.echo(f"{_DONE[attested]} {full[:SHORT]} {confidence:g}")
+    if is_own:
+        click.echo("this does not count: the memory is your own, or of your household", err=True)
 
 
 _DONE: Final = {

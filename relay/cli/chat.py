@@ -24,6 +24,7 @@ from relay.client import PublishRefused
 from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.memory.bounded import BoundedDict
+from relay.memory.snowclaw.history import oldest_first, replied_to
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 KINDS: Final = (kinds.CHAT, kinds.THREAD, kinds.THREAD_REPLY, kinds.THREAD_COMMENT, kinds.COMMENT)
 """Kinds that are read as messages; `say` writes CHAT."""
-_REPLIES: Final = ("q", "e")
-"""Tags that name the message replied to, the first one counts: NIP-C7, NIP-10."""
 _MAX_SHOWN: Final = 10_000
 """Messages that a number stands for."""
 _INDENT: Final = "    "
@@ -100,7 +99,7 @@ def read(
                     "pubkey": event.pubkey,
                     "name": names.of(event.pubkey),
                     "created_at": event.created_at,
-                    "reply_to": _replied_to(event),
+                    "reply_to": replied_to(event),
                     "content": event.content,
                 }
                 for event in found
@@ -194,7 +193,7 @@ class _Numbers:
         self._last += 1
         self._numbers[event.id] = self._last
         self._events[self._last] = event
-        replied = _replied_to(event)
+        replied = replied_to(event)
         answer = ""
         if replied is not None:
             number = self._numbers.get(replied)
@@ -224,7 +223,7 @@ class _Conversation:
         async with self._client.subscribe(wanted) as events:
             stored = [event async for event in events.stored()]
             await self._learn(stored)
-            for event in in_order(stored):
+            for event in oldest_first(stored):
                 self._show(event)
             if sys.stdin.isatty() and sys.stdout.isatty():
                 with raw_terminal():
@@ -340,31 +339,7 @@ async def _newest(client: Client, group_id: str, limit: int) -> list[Event]:
     """Oldest first."""
     wanted = {"kinds": list(KINDS), "#h": [group_id], "limit": limit}
     found = await client.query(wanted)
-    return in_order(found)
-
-
-def in_order(newest_first: Sequence[Event]) -> list[Event]:
-    """Oldest first; in one second an answer after what it answers, else as they came."""
-    by_time = sorted(newest_first, key=lambda event: event.created_at)
-    at = {event.id: event.created_at for event in by_time}
-    done: dict[str, Event] = {}
-    waiting: dict[str, list[Event]] = {}
-
-    def place(event: Event) -> None:
-        placed = [event]
-        while placed:
-            each = placed.pop(0)
-            done[each.id] = each
-            placed += waiting.pop(each.id, ())
-
-    for event in by_time:
-        target = _replied_to(event)
-        is_early = target is not None and target not in done
-        if target is not None and is_early and at.get(target) == event.created_at:
-            waiting.setdefault(target, []).append(event)
-        else:
-            place(event)
-    return list(done.values())
+    return oldest_first(found)
 
 
 async def _message(client: Client, group_id: str, event_id: str) -> Event:
@@ -385,14 +360,6 @@ async def _pins(client: Client, group_id: str) -> list[list[str]]:
     return [
         list(tag) for event in found for tag in event.tags if len(tag) > 1 and tag[0] in ("e", "a")
     ]
-
-
-def _replied_to(event: Event) -> str | None:
-    for name in _REPLIES:
-        for value in event.tag_values(name):
-            if is_hex64(value):
-                return value
-    return None
 
 
 def _time(at: int) -> str:

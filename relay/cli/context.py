@@ -20,10 +20,12 @@ from relay.client import Snowclaw
 from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.memory.snowclaw.chat import KINDS
+from relay.memory.snowclaw.history import oldest_first
 from relay.nostr import kinds
 from relay.nostr.event import signed
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from rich.tree import Tree
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _BUDGET: Final = 4_000
+_LOOKED_AT: Final = 100
 _BEGINNING: Final = 60
 """Characters shown of each piece."""
 
@@ -49,7 +52,9 @@ _BEGINNING: Final = 60
     help="Budget in tokens of four characters.",
 )
 @click.option(
-    "--message", metavar="TEXT", help="The message to answer; default: the newest in the group."
+    "--message",
+    metavar="TEXT",
+    help="The message to answer; default: the newest in the group that is not the agent's own.",
 )
 @click.option(
     "--sender", metavar="KEY", type=PublicKey(), help="Author of --message; default: an owner."
@@ -93,7 +98,11 @@ def context(
         ) as claw:
             await claw.load()
             await claw.backfill()
-            newest = await _newest(client, group) if message is None else None
+            newest = None
+            if message is None:
+                # A key that is no owner's is an agent's own.
+                own = agents or [key for key in (settings.key.pubkey,) if key not in known]
+                newest = await _newest(client, group, own)
             if newest is not None:
                 return claw.assemble(newest, system, budget)
             if message is None and claw.group(group) is None:
@@ -124,9 +133,11 @@ def context(
         )
 
 
-async def _newest(client: Client, group: str) -> Event | None:
-    wanted = {"kinds": list(KINDS), "#h": [group], "limit": 1}
-    return next(iter(await client.query(wanted)), None)
+async def _newest(client: Client, group: str, own: Collection[str]) -> Event | None:
+    """The newest message that is not by the agent itself, of the last `_LOOKED_AT`."""
+    wanted = {"kinds": list(KINDS), "#h": [group], "limit": _LOOKED_AT}
+    found = oldest_first(await client.query(wanted))
+    return next((event for event in reversed(found) if event.pubkey not in own), None)
 
 
 def _unsent(pubkey: str, text: str, group: str, at: int) -> Event:

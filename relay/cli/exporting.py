@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 import orjson
 
+from relay.cli.humanize import counted
 from relay.cli.options import folder_option, json_option, print_json, printable
 from relay.cli.progress import RATE, Amount, progress_bar
 from relay.config import load_config
@@ -74,7 +75,9 @@ def export_command(
         click.echo(orjson.dumps(done), err=True)
     elif target is not None or sys.stderr.isatty():
         place = "" if target is None else f" to {printable(str(target))}"
-        click.echo(f"{done.events} events, {done.bytes} bytes{place}", err=True)
+        click.echo(
+            f"{counted(done.events, 'event')}, {counted(done.bytes, 'byte')}{place}", err=True
+        )
     return 0
 
 

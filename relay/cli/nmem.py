@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import sys
 from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
+from relay.cli.humanize import age_of
 from relay.cli.nmem_cache import key_here, reading_here, warn
 from relay.cli.nmem_status import status
 from relay.cli.options import (
@@ -28,7 +30,7 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.progress import progress_bar
-from relay.cli.tables import print_nothing_found
+from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client.client import unix_now
 from relay.client.errors import ClientError
 from relay.client.nmem import queries
@@ -43,13 +45,16 @@ from relay.mcp.rows import hit
 from relay.memory.nmem.capture import project_at
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
     from relay.client.nmem.apply import Progress
+    from relay.client.nmem.queries import Found
     from relay.client.nmem.settings import NmemSettings
 
     Result = TypeVar("Result")
 
+_EXCERPT: Final = 120
+"""Characters of a text in a table."""
 _PATIENCE_S: Final = 3.0
 """How long a purge waits for the relay."""
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
@@ -96,7 +101,7 @@ def search(
     ids: bool,
     as_json: bool,
 ) -> None:
-    """Find observations by words. Prints JSON."""
+    """Find observations by words. Prints a table on a terminal, else JSON."""
     if full and ids:
         raise click.UsageError("--full and --ids exclude each other")
     scope = Scope(project, obs_type)
@@ -109,8 +114,44 @@ def search(
             print_nothing_found()
     elif ids:
         print_json([row.id for row in found])
+    elif not as_json and sys.stdout.isatty():
+        _print_found(found, is_full=full)
     else:
         print_json([asdict(row) if full else hit(row) for row in found])
+
+
+def _print_found(found: Sequence[Found], *, is_full: bool) -> None:
+    if not found:
+        print_nothing_found()
+    elif is_full:
+        for row in found:
+            click.echo(printable(f"{row.id}  {_when(row)}  {row.obs_type}  {row.project}"))
+            click.echo("\n".join(f"  {printable(line)}" for line in row.content.splitlines()))
+    else:
+        columns = (
+            Column("Id", Holds.NUMBER),
+            Column("When", Holds.KEY),
+            Column("Type", Holds.KEY),
+            Column("Project", Holds.KEY),
+            Column("Text"),
+        )
+        print_table(
+            columns,
+            [
+                (
+                    str(row.id),
+                    _when(row),
+                    printable(row.obs_type),
+                    printable(row.project),
+                    printable(" ".join(row.content[:_EXCERPT].split())),
+                )
+                for row in found
+            ],
+        )
+
+
+def _when(row: Found) -> str:
+    return age_of(row.timestamp, unix_now())
 
 
 nmem.add_command(status)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.access.quotas import Size, SizedBy
+from relay.cli.humanize import counted
 from relay.cli.options import folder_option, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_table
 from relay.nostr.keys import npub
@@ -66,7 +67,7 @@ def stats(folder: Path, number: int, *, as_json: bool) -> None:
             }
         )
         return
-    click.echo(f"{total.events:,} events, {total.bytes:,} bytes")
+    click.echo(f"{counted(total.events, 'event')}, {counted(total.bytes, 'byte')}")
     for by, lines in sizes.items():
         _print(by, lines, number, total)
     _print_files(files)

@@ -48,15 +48,17 @@ if TYPE_CHECKING:
 @click.command("show", epilog="Example: rookery policy show --data ./data")
 @click.argument("folder", type=click.Path(path_type=Path), required=False, metavar="[DIR]")
 @data_option
+@click.option("--mine", is_flag=True, help="Only the rules of this folder's own files.")
 @json_option
-def show_command(folder: Path | None, data: Path | None, *, as_json: bool) -> None:
+def show_command(folder: Path | None, data: Path | None, *, mine: bool, as_json: bool) -> None:
     """Print the policies in force, packaged ones included, in the order in which they apply."""
     home = policy_folder(folder or data)
     found = load(home, MEMORY_SYSTEMS)
     if as_json:
-        print_json(_as_json(found))
+        shown = _as_json(found)
+        print_json(_own_in(shown) if mine else shown)
         return
-    for line in _page(found, home):
+    for line in _own_page(found, home) if mine else _page(found, home):
         click.echo(printable(line))
 
 
@@ -91,6 +93,36 @@ def _page(found: PolicySet, home: Path) -> Iterator[str]:
     yield from _section("Limits and settings", _settings(found))
     notes = [str(warning) for warning in warnings_of(found)] + left_open(found)
     yield from _section("Notes", notes)
+
+
+def _own_page(found: PolicySet, home: Path) -> Iterator[str]:
+    sections = {
+        "Who may write": _writers(found),
+        "Required form of events": _forms(found),
+        "Rates and quotas": _amounts(found),
+        "Plug-ins": _plugins(found),
+        "Who may read": _readers(found),
+        "Which version is kept": _kept(found),
+        "What is removed over time": _swept(found),
+        "What is kept all the same": _held(found),
+    }
+    yield f"{home}: rules of its own files; those of packaged files apply beside them"
+    for title, lines in sections.items():
+        yield from _section(title, _rules(line for line in lines if not _is_packaged(line[2])))
+
+
+def _is_packaged(where: str) -> bool:
+    """`where`: file and line; empty or a `[setting]` for a rule that is in no file."""
+    return not where or where.startswith(("packaged/", "["))
+
+
+def _own_in(shown: dict[str, object]) -> dict[str, object]:
+    """The lists of rules in the JSON form, without those of packaged files."""
+    return {
+        name: [rule for rule in rules if not _is_packaged(str(rule.get("file", rule.get("place"))))]
+        for name in ("write_rules", "read_rules", "retention", "sweeps", "held", "plugins")
+        if isinstance(rules := shown[name], list)
+    }
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:

@@ -149,6 +149,12 @@ class AnamnesisReader(MemoryClient):
         """None: unknown memory."""
         return trust_in(hashed, await self._archive_about(hashed), self._reputations)
 
+    async def is_own(self, hashed: str) -> bool:
+        """Whether this key or another of its household wrote a memory; its vouches do not count."""
+        memory = (await self._archive_about(hashed)).original(hashed)
+        owner_of = self._reputations.owner_of
+        return memory is not None and owner_of(memory.author) == owner_of(self.pubkey)
+
     async def resolve(self, hashed: str) -> Resolution:
         """The chain of successors up to the current memory."""
 

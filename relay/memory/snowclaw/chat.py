@@ -14,7 +14,7 @@ from relay.memory.bounded import BoundedDict
 from relay.memory.fence import attribution
 from relay.memory.fields import object_in, repaired
 from relay.memory.snowclaw.context import ContextAssembler, HistoryStyle, Sender, TrimOrder
-from relay.memory.snowclaw.history import HistoryMessage, RingBuffer, missing_from
+from relay.memory.snowclaw.history import HistoryMessage, RingBuffer, missing_from, oldest_first
 from relay.memory.snowclaw.key_filter import KeyFilter
 from relay.memory.snowclaw.keys import OfGroup
 from relay.memory.snowclaw.respond import should_respond
@@ -85,7 +85,7 @@ class Chat:
     def fill(self, group: str, events: Iterable[Event]) -> None:
         """Add earlier messages, in any order."""
         ring = self._ring(group)
-        found = list(events)
+        found = oldest_first(events)
         for event in found:
             self._remember(event)
         ring.fill(missing_from(ring, map(self._message, found)))

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from relay.nostr import kinds
+from relay.nostr.event import is_hex64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from relay.nostr.event import Event
 
 _T = TypeVar("_T")
 
@@ -76,7 +79,37 @@ class RingBuffer(Generic[_T]):
 def missing_from(
     ring: RingBuffer[HistoryMessage], found: Iterable[HistoryMessage]
 ) -> list[HistoryMessage]:
-    """The found messages that the ring lacks, oldest first (S-34)."""
+    """The found messages that the ring lacks, oldest first; of one second as they come (S-34)."""
     there = {message.event_id for message in ring}
     missing = {m.event_id: m for m in found if m.event_id not in there}
-    return sorted(missing.values(), key=lambda message: (message.timestamp, message.event_id))
+    return sorted(missing.values(), key=lambda message: message.timestamp)
+
+
+def oldest_first(events: Iterable[Event]) -> list[Event]:
+    """By time; of one second by id, but no answer before what it answers.
+
+    What a relay sends does not tell in which order events of one second arrived.
+    """
+    in_time = sorted(events, key=lambda event: (event.created_at, event.id))
+    at = {event.id: event.created_at for event in in_time}
+    placed: dict[str, Event] = {}
+    waiting: dict[str, list[Event]] = {}
+    for event in in_time:
+        target = replied_to(event)
+        if target is not None and target not in placed and at.get(target) == event.created_at:
+            waiting.setdefault(target, []).append(event)
+            continue
+        following = [event]
+        for each in following:
+            placed[each.id] = each
+            following += waiting.pop(each.id, ())
+    return list(placed.values())
+
+
+def replied_to(event: Event) -> str | None:
+    """The id of the message that one answers: NIP-C7 (`q`), NIP-10 (`e`)."""
+    for name in ("q", "e"):
+        for value in event.tag_values(name):
+            if is_hex64(value):
+                return value
+    return None

@@ -157,6 +157,22 @@ async def test_a_vouch_prints_its_attestation(
     assert json.loads(capsys.readouterr().out)["attestation"] == (attestation or "confirm")
 
 
+async def test_a_vouch_for_ones_own_memory_says_that_it_does_not_count(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture, tmp_path: Path
+) -> None:
+    await rookery("remember", "a")
+    await relay.publish(told(rover, "b"))
+    capsys.readouterr()
+    assert await rookery("vouch", A) == 0
+    said = "this does not count: the memory is your own, or of your household\n"
+    assert capsys.readouterr() == (f"vouched {A[:12]} 1\n", said)
+    assert await rookery("vouch", B) == 0
+    assert capsys.readouterr().err == ""
+    write_settings(tmp_path, f'households = [["{robot.npub}", "{rover.npub}"]]')
+    assert await rookery("vouch", B) == 0
+    assert capsys.readouterr().err == said
+
+
 async def test_a_vouch_is_withdrawn_if_there_is_one(
     rookery: Rookery, relay: FakeRelay, capsys: Capture
 ) -> None:

@@ -208,7 +208,7 @@ def test_the_summary_of_an_export_to_a_file_is_on_stderr_or_as_json(
     target = tmp_path / "out"
     size = len(lines_of(*NOTES))
     exported(data, "-o", str(target))
-    assert capsys.readouterr() == ("", f"8 events, {size} bytes to {target}\n")
+    assert capsys.readouterr() == ("", f"8 events, {size:,} bytes to {target}\n")
     exported(data, "-o", str(target), "--json")
     out, err = capsys.readouterr()
     assert orjson.loads(out) == {"events": 8, "bytes": size, "file": str(target)}

@@ -844,6 +844,17 @@ async def test_the_context_is_printed_before_its_explanation(
     assert sum(row.startswith("trimmed") for row in rows) == 3
 
 
+async def test_the_agents_own_message_is_not_the_one_to_answer(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.events = [*of_tea(), robot.sign(9, [["h", "tea"]], "I answered", AT + 10)]
+    assert await rookery("context", "tea", "--json") == 0
+    made = json.loads(capsys.readouterr().out)
+    current = made["text"].partition("# CURRENT MESSAGE")[2]
+    assert "and now?" in current
+    assert "I answered" not in current
+
+
 async def test_a_context_as_json_has_every_piece(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:

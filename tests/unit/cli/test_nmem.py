@@ -106,6 +106,20 @@ def test_a_search_prints_an_array_or_ids(here: Database, nmem: Nmem) -> None:
     assert as_json(nmem("search", " ")) == []
 
 
+def test_a_search_on_a_terminal_is_a_table(
+    here: Database, nmem: Nmem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    code, out, _ = nmem("search", "heron")
+    assert code == 0
+    assert "rook" in out
+    assert "heron" in out
+    assert "{" not in out
+    assert "  heron\n" in nmem("search", "heron", "--full")[1]
+    assert nmem("search", "unicorn") == (0, "", "nothing found\n")
+    assert as_json(nmem("search", "heron", "--json"))
+
+
 @pytest.mark.parametrize(
     "args", [("x", "--full", "--ids"), ("x", "--limit", "0"), ("x", "--order-by", "age"), ()]
 )

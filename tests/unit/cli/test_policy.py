@@ -185,6 +185,25 @@ def test_show_is_a_page_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[s
         assert f"{line}\n" in page
 
 
+def test_show_of_ones_own_rules_names_no_packaged_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(
+        tmp_path,
+        a='[[rule]]\nname = "slowly"\nmatch = { kinds = [9] }\n'
+        'rate = { per = "author", burst = 5, per_minute = 30 }\n'
+        '[[retention]]\nname = "dear"\nmatch = { kinds = [20] }\nnever = true\n',
+    )
+    assert run(["policy", "show", str(tmp_path), "--mine"]) == 0
+    page = capsys.readouterr().out
+    assert page.count(f" · {tmp_path}/a.toml:") == 2
+    assert page.count(" · ") == 2
+    assert "Groups" not in page
+    assert run(["policy", "show", str(tmp_path), "--mine", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert [rule["name"] for rules in shown.values() for rule in rules] == ["slowly", "dear"]
+
+
 # -- explain --------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.memory.snowclaw.history import HistoryMessage, RingBuffer, missing_from
+from relay.memory.snowclaw.history import HistoryMessage, RingBuffer, missing_from, oldest_first
+from tests.cast import alice, bob
 
 
 def ring_of(capacity: int, *items: int) -> RingBuffer[int]:
@@ -78,3 +79,18 @@ def test_only_messages_that_are_not_there_are_missing_oldest_first() -> None:
     ring.push(message(7))
     found = [message(9), message(7), message(3), message(9), message(5)]
     assert [m.timestamp for m in missing_from(ring, found)] == [3, 5, 9]
+
+
+def test_of_one_second_an_answer_comes_after_what_it_answers() -> None:
+    first = alice.sign(9, [["h", "tea"]], "first", 5)
+    chain, before = [first], first
+    for number in range(6):
+        before = bob.sign(9, [["h", "tea"], ["q", before.id]], f"answer {number}", 5)
+        chain.append(before)
+    late = alice.sign(9, [["h", "tea"], ["q", "0" * 64]], "to what is not here", 5)
+    older = alice.sign(9, [["h", "tea"], ["e", chain[-1].id]], "an answer dated before", 4)
+    for events in ([*chain, late, older], [late, older, *reversed(chain)]):
+        ordered = oldest_first(events)
+        assert sorted(ordered, key=id) == sorted(events, key=id)
+        assert ordered[0] == older
+        assert [event for event in ordered if event in chain] == chain
