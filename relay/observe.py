@@ -67,11 +67,51 @@ class LogSettings(Protocol):
         """ "text", "json", or "auto": text on a terminal, else json."""
 
 
-def set_up_logging(log: LogSettings, stream: TextIO | None = None) -> None:
+_MAX_LINES: Final = 1000
+_MAX_LINE_CHARS: Final = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One line of the log."""
+
+    number: int
+    """Counted since start, from 1."""
+    at: int
+    """Unix seconds."""
+    level: str
+    logger: str
+    text: str
+
+
+class LogLines(logging.Handler):
+    """The last lines of the log, for `rookery log`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.name = _OURS
+        self._last: deque[LogLine] = deque(maxlen=_MAX_LINES)
+        self._number = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        extra = "".join(f"  {name}={value}" for name, value in _extra(record).items())
+        text = _masked(_one_line(f"{record.getMessage()}{extra}"))[:_MAX_LINE_CHARS]
+        self._number += 1
+        level = record.levelname.lower()
+        line = LogLine(self._number, int(record.created), level, record.name, text)
+        self._last.append(line)
+
+    def after(self, number: int) -> Sequence[LogLine]:
+        """Kept lines with a higher number, oldest first."""
+        return [line for line in tuple(self._last) if line.number > number]
+
+
+def set_up_logging(log: LogSettings, stream: TextIO | None = None) -> LogLines:
     """Log to `stream`, by default stderr; structured fields come from `extra={"peer": …}`.
 
-    A second call replaces the handler of the first; other handlers stay.
+    A second call replaces the handlers of the first; others stay. Gives the last lines.
     """
+    lines = LogLines()
     stream = sys.stderr if stream is None else stream
     handler = logging.StreamHandler(stream)
     handler.name = _OURS
@@ -81,11 +121,13 @@ def set_up_logging(log: LogSettings, stream: TextIO | None = None) -> None:
     for old in [old for old in root.handlers if old.name == _OURS]:
         root.removeHandler(old)
     root.addHandler(handler)
+    root.addHandler(lines)
     root.setLevel(log.level.upper())
     # The access log has one line per request; metrics count them instead.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
     # Its debug lines hold statements with their values.
     logging.getLogger("aiosqlite").setLevel(logging.INFO)
+    return lines
 
 
 class TextLines(logging.Formatter):
@@ -462,6 +504,8 @@ class Status:
 # -- the last refusals ----------------------------------------------------------------------------
 
 _REFUSALS: Final = 1000
+_MAX_GROUP: Final = 64
+_MAX_TEXT: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -481,6 +525,10 @@ class Refusal:
     connection: int | None
     """None: an import."""
     address: str | None
+    group: str | None = None
+    """Its tag `h`."""
+    text: str = ""
+    """What its author was told."""
 
 
 class Refusals:
@@ -510,6 +558,8 @@ class Refusals:
                 event.id,
                 connection,
                 None if address is None else str(address),
+                next((value[:_MAX_GROUP] for value in event.tag_values("h")), None),
+                reject.text[:_MAX_TEXT],
             )
         )
 

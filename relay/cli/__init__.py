@@ -61,6 +61,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "doctor": ("doctor", "find what is wrong with a relay, and how to cure it"),
         "status": ("status", "show what the relay does: rates, refusals, queries, disk"),
         "top": ("status", "the same, again every second"),
+        "log": ("log", "print or follow log lines and refusals of a running relay"),
         "stats": ("stats", "show storage use by kind, author and group"),
         "backup": ("backup", "copy a relay into one file, while it runs or not"),
         "restore": ("restore", "make a data folder from a backup, or only try it"),

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.observe import Refusal, Status
+    from relay.observe import LogLine, LogLines, Refusal, Status
     from relay.server.control import DataFolder
     from relay.verdict import Origin, Result
     from relay.write.commands import Purpose
@@ -64,9 +64,15 @@ async def open_folder(folder: Path) -> AsyncIterator[DataFolder]:
 class LocalFolder:
     """`DataFolder` on the services of this process."""
 
-    def __init__(self, services: Services, url: Callable[[], str] = str) -> None:
+    def __init__(
+        self,
+        services: Services,
+        url: Callable[[], str] = str,
+        log_lines: LogLines | None = None,
+    ) -> None:
         """`url`: where the relay listens; empty: it does not."""
         self._services = services
+        self._log_lines = log_lines
         self._url = url
 
     async def submit(self, events: Sequence[Event], origin: Origin) -> Sequence[tuple[bool, str]]:
@@ -141,6 +147,9 @@ class LocalFolder:
 
     async def refusals(self, after: int) -> Sequence[Refusal]:
         return self._services.metrics.refusals.after(after)
+
+    async def log_lines(self, after: int) -> Sequence[LogLine]:
+        return () if self._log_lines is None else self._log_lines.after(after)
 
     async def status(self) -> Status:
         services = self._services

@@ -31,6 +31,8 @@ from relay.server.control import ControlServer
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
+    from relay.observe import LogLines
+
 _log = logging.getLogger("rookery")
 
 _MAX_FILES: Final = 1 << 20
@@ -66,14 +68,14 @@ def serve_command(
             port=server.port if port is None else port,
         ),
     )
-    set_up_logging(config.log)
+    log_lines = set_up_logging(config.log)
     for text in config.ignored:
         _log.warning("rookery.toml: %s", text)
     if config.storage.synchronous is Synchronous.NORMAL:
         _log.warning("[storage] synchronous = NORMAL: a power loss may lose acknowledged events")
     _raise_file_limit()
     with locked(folder):
-        _run(_serve(folder, config))
+        _run(_serve(folder, config, log_lines))
 
 
 def _raise_file_limit() -> None:
@@ -110,7 +112,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-async def _serve(folder: Path, config: Config) -> None:
+async def _serve(folder: Path, config: Config, log_lines: LogLines) -> None:
     stop, reload = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -119,7 +121,9 @@ async def _serve(folder: Path, config: Config) -> None:
     async with run_services(folder, config) as services:
         server = Server(services, config.server.host, config.server.port)
         async with (
-            ControlServer(folder / "control.sock", LocalFolder(services, lambda: server.url)),
+            ControlServer(
+                folder / "control.sock", LocalFolder(services, lambda: server.url, log_lines)
+            ),
             server,
             services.indexer,
             services.sweeper(),

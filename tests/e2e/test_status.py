@@ -104,3 +104,40 @@ async def test_the_doctor_says_nothing_of_a_relay_that_runs_and_what_it_reports(
     texts = [each["text"] for each in json.loads(out)["findings"]]
     assert code == 1
     assert any("the running relay says: policies: " in text for text in texts)
+
+
+async def test_the_log_has_lines_and_refusals_by_level_author_and_group(rookery: Rookery) -> None:
+    now = int(time.time())
+    async with connected(rookery.url) as wire:
+        refused = stranger.sign(1, [["h", "tea"]], "hidden words", now)
+        assert (await wire.publish(refused))[0] is False
+        assert (await wire.publish(alice.sign(1, [], "hidden words", now)))[0] is False
+    (rookery.folder / "policies" / "20-own.toml").write_text("[nothing]\n")
+    rookery.send_signal(signal.SIGHUP)
+    async with until("the relay has tried to reload") as tries:
+        async for _ in tries:
+            if (await status(rookery))["problems"]:
+                break
+
+    async def told(*args: str) -> list[dict[str, Any]]:
+        code, out, err = await outputs("log", "--data", str(rookery.folder), "--json", *args)
+        assert (code, err) == (0, "")
+        return [json.loads(line) for line in out.splitlines()]
+
+    assert [each["is"] for each in await told()].count("refusal") == 2
+    errors = await told("--level", "error")
+    assert [each["level"] for each in errors] == ["error"]
+    assert "policies not reloaded" in errors[0]["text"]
+    (of_author,) = await told("--author", stranger.npub)
+    assert (of_author["event_id"], of_author["group"]) == (refused.id, "tea")
+    assert of_author["text"]
+    assert await told("--group", "tea") == [of_author]
+    assert await told("--group", "coffee") == []
+    code, text = await command("log", "--data", str(rookery.folder))
+    assert code == 0
+    assert f"by {stranger.npub}  group tea" in text
+    assert "hidden" not in text
+    assert await rookery.stop() == 0
+    code, text = await command("log", "--data", str(rookery.folder))
+    assert code == 1
+    assert "only a running relay remembers its log" in text

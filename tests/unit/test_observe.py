@@ -314,3 +314,18 @@ def test_the_list_of_shapes_is_bounded_and_keeps_the_costly_ones() -> None:
     assert len(reads.most(5000)) == 64
     assert reads.most(1)[0].shape == "REQ limit 1"
     assert len(shape_of([Filter(kinds=frozenset(range(5000)))] * 5000)) < 300
+
+
+def test_the_last_lines_of_the_log_are_kept_without_control_characters_and_secrets() -> None:
+    lines = set_up_logging(LogConfig(LogLevel.INFO, LogFormat.TEXT), io.StringIO())
+    log = logging.getLogger("rookery")
+    for number in range(1500):
+        log.info("line %d", number)
+    log.debug("not logged")
+    log.warning("nsec1%s \x1b[2J", "q" * 58, extra={"peer": "x" * 9000})
+    kept = lines.after(0)
+    assert (len(kept), kept[0].text) == (1000, "line 501")
+    assert kept[-1].level == "warning"
+    assert kept[-1].text.startswith("nsec1… \\x1b[2J  peer=x")
+    assert len(kept[-1].text) == 2000
+    assert [line.number for line in lines.after(kept[-2].number)] == [kept[-1].number]

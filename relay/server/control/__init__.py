@@ -18,6 +18,8 @@ Protocol: lines of JSON; a connection may send any number of requests, one after
     ← {"is":"page","sizes":[310]}                           rows of JSON, while it runs
     → {"do":"refusals","after":17}                          the last refused events
     ← {"is":"page","sizes":[310]}                           rows of JSON, as above
+    → {"do":"log","after":17}                               the last lines of the log
+    ← {"is":"page","sizes":[120]}                           rows of JSON, as above
     → {"do":"status"}                                       numbers since start
     ← {"is":"page","sizes":[2400]}                          one row of JSON, as above
     → {"do":"head"}

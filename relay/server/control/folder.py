@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from relay.access.quotas import Sized, SizedBy
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.observe import Refusal, Status
+    from relay.observe import LogLine, Refusal, Status
     from relay.verdict import Origin
     from relay.write.commands import Purpose
     from relay.write.sweeper import SweepLine
@@ -51,6 +51,9 @@ class Judgements(Protocol):
 
     async def refusals(self, after: int) -> Sequence[Refusal]:
         """The last refusals with a higher number, oldest first."""
+
+    async def log_lines(self, after: int) -> Sequence[LogLine]:
+        """The last lines of the log with a higher number, oldest first."""
 
     async def status(self) -> Status:
         """Numbers since the relay started."""

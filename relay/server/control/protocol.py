@@ -10,7 +10,7 @@ import msgspec
 from relay.access.quotas import Sized, SizedBy
 from relay.errors import Prefix
 from relay.nostr.filters import Filter
-from relay.observe import Refusal, Status
+from relay.observe import LogLine, Refusal, Status
 from relay.server.control.folder import DryRunReply
 from relay.write.sweeper import SweepLine
 
@@ -59,6 +59,10 @@ class Refusals(msgspec.Struct, frozen=True, tag_field="do", tag="refusals"):
     after: int
 
 
+class Log(msgspec.Struct, frozen=True, tag_field="do", tag="log"):
+    after: int
+
+
 class StatusRequest(msgspec.Struct, frozen=True, tag_field="do", tag="status"):
     pass
 
@@ -93,7 +97,7 @@ class Sweep(msgspec.Struct, frozen=True, tag_field="do", tag="sweep"):
     purpose: str
 
 
-Paged = Events | PublicEvents | ManagedKeys | Refusals | StatusRequest | Sizes | Sweep
+Paged = Events | PublicEvents | ManagedKeys | Refusals | Log | StatusRequest | Sizes | Sweep
 Request = Submit | DryRun | Head | Paged
 Reply = Results | Page | DryRunReply | HeadReply | Failed
 
@@ -102,6 +106,7 @@ replies: Final = msgspec.json.Decoder(Reply)
 encode: Final = msgspec.json.Encoder().encode
 decode_managed_key: Final = msgspec.json.Decoder(tuple[str, str]).decode
 decode_refusal: Final = msgspec.json.Decoder(Refusal).decode
+decode_log_line: Final = msgspec.json.Decoder(LogLine).decode
 decode_status: Final = msgspec.json.Decoder(Status).decode
 decode_sized: Final = msgspec.json.Decoder(Sized).decode
 decode_sweep_line: Final = msgspec.json.Decoder(SweepLine).decode

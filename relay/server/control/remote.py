@@ -20,6 +20,7 @@ from relay.server.control.protocol import (
     Failed,
     Head,
     HeadReply,
+    Log,
     ManagedKeys,
     Page,
     PublicEvents,
@@ -30,6 +31,7 @@ from relay.server.control.protocol import (
     Submit,
     Sweep,
     close,
+    decode_log_line,
     decode_managed_key,
     decode_refusal,
     decode_sized,
@@ -52,7 +54,7 @@ if TYPE_CHECKING:
     from relay.access.quotas import Sized, SizedBy
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.observe import Refusal, Status
+    from relay.observe import LogLine, Refusal, Status
     from relay.server.control.protocol import Paged
     from relay.verdict import Origin
     from relay.write.commands import Purpose
@@ -131,6 +133,9 @@ class RemoteFolder:
 
     async def refusals(self, after: int) -> Sequence[Refusal]:
         return [decode_refusal(row) async for rows in self._pages(Refusals(after)) for row in rows]
+
+    async def log_lines(self, after: int) -> Sequence[LogLine]:
+        return [decode_log_line(row) async for rows in self._pages(Log(after)) for row in rows]
 
     async def status(self) -> Status:
         rows = [row async for rows in self._pages(StatusRequest()) for row in rows]

@@ -25,6 +25,7 @@ from relay.server.control.protocol import (
     Failed,
     Head,
     HeadReply,
+    Log,
     ManagedKeys,
     Page,
     PublicEvents,
@@ -181,6 +182,8 @@ class ControlServer:
                 await self._send(writer, _encoded(self._folder.sweep(_purpose(purpose))))
             case Refusals(after):
                 await self._send(writer, _one_page(await self._folder.refusals(after)))
+            case Log(after):
+                await self._send(writer, _one_page(await self._folder.log_lines(after)))
             case StatusRequest():
                 await self._send(writer, _one_page([await self._folder.status()]))
             case Head():

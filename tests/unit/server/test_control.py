@@ -14,7 +14,7 @@ import pytest
 
 from relay.errors import FolderBusy, Invalid, Prefix, Refused, StoreFault, UserError
 from relay.nostr.filters import Filter, FilterTerms, filter_from
-from relay.observe import Metrics, Refusal, Status
+from relay.observe import LogLine, LogLines, Metrics, Refusal, Status
 from relay.server.control import (
     ALLOWED,
     BANNED,
@@ -120,6 +120,9 @@ class FakeFolder:
 
     async def refusals(self, after: int) -> Sequence[Refusal]:
         return [refusal for refusal in REFUSED if refusal.number > after]
+
+    async def log_lines(self, after: int) -> Sequence[LogLine]:
+        return LogLines().after(after)
 
     async def status(self) -> Status:
         return Metrics().status()
