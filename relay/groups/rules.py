@@ -340,13 +340,19 @@ def _check_rank(
             assert_never(action)
 
 
+def _is_code_taken(action: CreateInvites, group: Group) -> bool:
+    """By another 9009: who sends this one again must not hear that it is stored (N01-96)."""
+    taken = group.invites.keys() & action.codes
+    return any(group.invites[code].event_id != action.id for code in taken)
+
+
 def check_has_effect(action: Moderation, group: Group, context: GroupContext) -> Reject | None:
     """Why the action would have no effect, or not the one that it names.
 
     An import is not checked for most of this: a user may have been removed here by another record,
     and what was deleted or pinned is often gone by now.
     """
-    if isinstance(action, CreateInvites) and not group.invites.keys().isdisjoint(action.codes):
+    if isinstance(action, CreateInvites) and _is_code_taken(action, group):
         return rejected(Prefix.DUPLICATE, "code: already in use in this group")
     if context.origin is not Origin.WIRE:
         return None
