@@ -30,8 +30,8 @@ WORKERS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-run: $(VENV)/.with-run  ## start a relay on ws://127.0.0.1:7777, its data in ./data
-	@exec $(BIN)/rookery serve --data ./data $(ARGS)
+run: $(VENV)/.with-run  ## start a relay on ws://127.0.0.1:7777 (PORT=7000: another port), its data in ./data
+	@exec $(BIN)/rookery serve --data ./data $(if $(PORT),--port $(PORT)) $(ARGS)
 
 test: $(VENV)/.with-test  ## the whole test suite, on all cores
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)

@@ -12,7 +12,7 @@ from relay.cli.humanize import counted
 from relay.cli.options import folder_option, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_table
 from relay.nostr.keys import npub
-from relay.nostr.kinds import MAX_KIND
+from relay.nostr.kinds import MAX_KIND, kind_names
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -108,7 +108,10 @@ def _print(by: SizedBy, lines: Sequence[Sized], number: int, total: Size) -> Non
 def _named(by: SizedBy, of: int | str | None) -> str:
     if by is SizedBy.GROUP:
         return "(no group)" if of is None else printable(str(of))
-    return npub(str(of)) if by is SizedBy.AUTHOR else str(of)
+    if by is SizedBy.AUTHOR:
+        return npub(str(of))
+    name = kind_names().get(int(of)) if of is not None else None
+    return str(of) if name is None else f"{of} ({name})"
 
 
 def _print_files(files: Mapping[str, int]) -> None:

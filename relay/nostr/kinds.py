@@ -5,10 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 PROFILE = 0
 NOTE = 1
@@ -159,3 +160,13 @@ class KindSet:
             else:
                 merged.append((low, high))
         return cls(tuple(merged))
+
+
+@cache
+def kind_names() -> Mapping[int, str]:
+    """kind → the name that it has in this module: `group metadata`."""
+    return {
+        value: name.lower().replace("_", " ")
+        for name, value in globals().items()
+        if name.isupper() and type(value) is int and name != "MAX_KIND"
+    }

@@ -94,6 +94,7 @@ async def test_a_running_relay_sweeps_when_it_is_asked_and_by_itself(tmp_path: P
             code, text = await command("stats", *data)
             assert code == 0
             assert npub(cast.robot.pubkey) in text
+            assert "1 (note)" in text
         await rookery.stop()
         await rookery.start()
         async with connected(rookery.url) as wire, until("the relay swept") as tries:

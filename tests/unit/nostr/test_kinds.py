@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from relay.nostr import kinds
 from relay.nostr.kinds import KindClass, class_of, is_ephemeral
 
 CLASSES = {
@@ -22,3 +23,10 @@ def test_every_kind_has_its_class(kind: int, its_class: KindClass) -> None:
     """N01-40, N01-41, N01-42, N01-43, N01-44."""
     assert class_of(kind) is its_class
     assert is_ephemeral(kind) is (its_class is KindClass.EPHEMERAL)
+
+
+def test_kinds_have_names() -> None:
+    names = kinds.kind_names()
+    assert (names[0], names[9], names[39000]) == ("profile", "chat", "group metadata")
+    assert kinds.MAX_KIND not in names
+    assert not any(isinstance(kind, bool) for kind in names)
