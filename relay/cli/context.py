@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.connect import with_settings
+from relay.cli.names import Person, keys_of
 from relay.cli.options import (
-    PublicKey,
     client_options,
     console,
     json_option,
@@ -57,7 +57,7 @@ _BEGINNING: Final = 60
     help="The message to answer; default: the newest in the group that is not the agent's own.",
 )
 @click.option(
-    "--sender", metavar="KEY", type=PublicKey(), help="Author of --message; default: an owner."
+    "--sender", metavar="KEY", type=Person(), help="Author of --message; default: an owner."
 )
 @click.option("--system", "system", metavar="TEXT", default="", help="The system prompt.")
 @owner_option
@@ -110,7 +110,9 @@ def context(
                     f"no message in {group!r} is readable with this key; give the message to"
                     " answer with --message TEXT"
                 )
-            by = sender or min(known, default=settings.key.pubkey)
+            by = min(known, default=settings.key.pubkey)
+            if sender is not None:
+                (by,) = await keys_of(client, settings, [sender], group)
             await claw.learn_name(by)
             unsent = _unsent(by, message or "", group, client.now())
             return claw.assemble(unsent, system, budget)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from relay.cli.connect import with_client, with_settings
+from relay.cli.connect import with_settings
 from relay.cli.memory_search import search
 from relay.cli.memory_text import Shown, iso, lines_of, readers_of, shown_in
+from relay.cli.names import Names, read_names
 from relay.cli.options import client_options, console, json_option, print_json, printable
 from relay.cli.owners import owner_option, owners_at
 from relay.cli.tables import print_nothing_found
@@ -370,7 +371,7 @@ def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
     Authors' npubs are shortened; --json prints them in full.
     """
 
-    async def work(client: Client) -> list[Event]:
+    async def work(client: Client, settings: ClientSettings) -> tuple[list[Event], Names]:
         wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "#d": [AGENT, COLLECTIVE]}
         if not reads_prefixes(await client.information_or_empty(), kinds.APP_DATA):
             click.echo(
@@ -378,13 +379,14 @@ def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
                 err=True,
             )
             wanted = {"kinds": [kinds.APP_DATA], "authors": [client.pubkey]}
-        return [event async for event in client.query_all(wanted)]
+        found = [
+            event
+            async for event in client.query_all(wanted)
+            if event.d.startswith((AGENT, COLLECTIVE)) and not event.d.startswith(CONFIG)
+        ]
+        return found, await read_names(client, settings, [event.pubkey for event in found])
 
-    found = [
-        event
-        for event in with_client(Actor.USER, relay, key_file, work)
-        if event.d.startswith((AGENT, COLLECTIVE)) and not event.d.startswith(CONFIG)
-    ]
+    found, names = with_settings(Actor.USER, relay, key_file, work)
     found.sort(key=lambda event: (event.d, -event.created_at, event.id))
     if as_json:
         print_json(
@@ -392,7 +394,9 @@ def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
         )
         return
     for event in found:
-        click.echo(f"{printable(event.d)}  {iso(event.created_at)}  {npub(event.pubkey)[:12]}")
+        is_named = names.of(event.pubkey) is not None
+        author = names.shown(event.pubkey) if is_named else npub(event.pubkey)[:12]
+        click.echo(f"{printable(event.d)}  {iso(event.created_at)}  {author}")
     if not found:
         print_nothing_found("`rookery memory set KEY TEXT` adds a record")
 

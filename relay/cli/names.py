@@ -15,7 +15,7 @@ import click
 
 from relay.cli.options import PublicKey, printable
 from relay.client.settings import read_client_file
-from relay.errors import Invalid, UserError
+from relay.errors import ConfigFaults, Invalid, UserError
 from relay.memory.fence import name_in, named
 from relay.memory.fields import object_in, repaired
 from relay.nostr import kinds
@@ -136,6 +136,14 @@ def own_key(text: str) -> str | None:
     """The key that `[names]` of client.toml has for a name; said on stderr. Raises UserError."""
     names = Names(read_client_file(Path.home()).names)
     return _key_of(text, names) if names.keys_of(text) else None
+
+
+def own_names() -> Names:
+    """Those of `[names]`, for commands without a relay; none if client.toml has faults."""
+    try:
+        return Names(read_client_file(Path.home()).names)
+    except ConfigFaults:
+        return Names()
 
 
 def say_whose(text: str, pubkey: str) -> None:

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from relay.cli.names import Names, own_names
 from relay.cli.options import folder_option, json_option, print_json, printable
 from relay.cli.tables import print_nothing_found
 from relay.errors import UserError
-from relay.nostr.keys import npub
 from relay.server.control import RemoteFolder
 
 if TYPE_CHECKING:
@@ -56,12 +56,13 @@ def log_command(
 async def _log(
     socket: Path, number: int, connection: int | None, *, follow: bool, as_json: bool
 ) -> None:
+    names = own_names()
     async with RemoteFolder(socket) as relay:
         remembered = await relay.refusals(0)
         last = remembered[-1].number if remembered else 0
         wanted = [each for each in remembered if connection in (None, each.connection)]
         for refusal in wanted[-number:] if number else []:
-            _print(refusal, as_json=as_json)
+            _print(refusal, names, as_json=as_json)
         if not (wanted or follow or as_json):
             print_nothing_found()
         while follow:
@@ -69,23 +70,24 @@ async def _log(
             await asyncio.sleep(_EVERY_S)
             for refusal in await relay.refusals(last):
                 if connection in (None, refusal.connection):
-                    _print(refusal, as_json=as_json)
+                    _print(refusal, names, as_json=as_json)
                 last = refusal.number
 
 
-def _print(refusal: Refusal, *, as_json: bool) -> None:
+def _print(refusal: Refusal, names: Names, *, as_json: bool) -> None:
     if as_json:
         print_json(asdict(refusal))
     else:
-        click.echo(printable(refusal_text(refusal)))
+        click.echo(printable(refusal_text(refusal, names)))
 
 
-def refusal_text(refusal: Refusal) -> str:
+def refusal_text(refusal: Refusal, names: Names) -> str:
     """One refusal as a line of text."""
     clock = datetime.fromtimestamp(refusal.at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     source = "an import" if refusal.connection is None else f"connection {refusal.connection}"
     address = f" from {refusal.address}" if refusal.address else ""
+    who = names.shown(refusal.author)
     return (
-        f"{clock} {refusal.prefix}: {refusal.rule}  kind {refusal.kind} by {npub(refusal.author)}  "
+        f"{clock} {refusal.prefix}: {refusal.rule}  kind {refusal.kind} by {who}  "
         f"{source}{address}  id {refusal.event_id}"
     )

@@ -8,6 +8,8 @@ import pytest
 
 from relay.cli import run
 from relay.cli.names import Names
+from relay.cli.policy.log import refusal_text
+from relay.observe import Refusal
 from tests.cast import alice, bob, carol, owner
 from tests.unit.cli.test_member import Admin, admin
 from tests.unit.server import test_app
@@ -134,3 +136,9 @@ def test_a_bad_entry_of_names_is_told_with_its_line(
 def test_two_entries_that_differ_in_case_are_ambiguous() -> None:
     names = Names({"Bob": bob.pubkey, "bob": carol.pubkey})
     assert sorted(names.keys_of("BOB")) == sorted([bob.pubkey, carol.pubkey])
+
+
+def test_a_refusal_is_logged_with_the_name_of_its_author() -> None:
+    refusal = Refusal(1, 0, "articles", "restricted", 30023, bob.pubkey, "0" * 64, 7, "10.1.2.3")
+    assert f" by Bob ({bob.npub[:12]}…) " in refusal_text(refusal, Names({"Bob": bob.pubkey}))
+    assert f" by {bob.npub} " in refusal_text(refusal, Names())

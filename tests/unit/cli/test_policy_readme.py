@@ -13,6 +13,7 @@ import pytest
 
 from relay.cli import run
 from relay.cli.data_folder import open_folder
+from relay.cli.names import Names
 from relay.cli.policy.log import refusal_text
 from relay.observe import Refusal
 from relay.verdict import Origin
@@ -128,7 +129,7 @@ def test_a_tool_prints_what_stands_on_the_page(
 def test_the_log_prints_what_stands_on_the_page() -> None:
     [(_, output)] = [each for each in EXAMPLES if " log" in each[0]]
     refusal = Refusal(1, 0, "articles", "restricted", 30023, bob.pubkey, "0" * 64, 7, "10.1.2.3")
-    line = "2026-05-04 12:34:56" + refusal_text(refusal)[19:] + "\n"
+    line = "2026-05-04 12:34:56" + refusal_text(refusal, Names())[19:] + "\n"
     assert re.fullmatch(pattern(output), line)
 
 
