@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from relay.cli.names import own_key
 from relay.errors import Invalid
 from relay.memory.snowclaw.keys import hex_of
 from relay.nostr.keys import public_key
@@ -12,7 +13,7 @@ NOT_PUBLIC: Final = "that is a secret key; give the public one (npub or 64 hex)"
 
 
 def user_in(text: str) -> str:
-    """The hex characters of an npub, or of 64, 32 or 16 hex.
+    """The hex characters of an npub, or of 64, 32 or 16 hex; the key of a name of `[names]`.
 
     Raises Invalid with a text about the key, not about `d` tags. A secret key is not quoted.
     """
@@ -24,6 +25,8 @@ def user_in(text: str) -> str:
     try:
         return hex_of(lowered)
     except Invalid:
+        if (key := own_key(text)) is not None:
+            return key
         raise Invalid(
             f"not a user's key: {text[:80]!r} (an npub, or 64, 32 or 16 hex characters)"
         ) from None

@@ -9,6 +9,8 @@ import pytest
 from relay.cli import run
 from relay.cli.names import Names
 from relay.cli.policy.log import refusal_text
+from relay.cli.user_keys import user_in
+from relay.errors import Invalid
 from relay.observe import Refusal
 from tests.cast import alice, bob, carol, owner
 from tests.unit.cli.test_member import Admin, admin
@@ -142,3 +144,13 @@ def test_a_refusal_is_logged_with_the_name_of_its_author() -> None:
     refusal = Refusal(1, 0, "articles", "restricted", 30023, bob.pubkey, "0" * 64, 7, "10.1.2.3")
     assert f" by Bob ({bob.npub[:12]}…) " in refusal_text(refusal, Names({"Bob": bob.pubkey}))
     assert f" by {bob.npub} " in refusal_text(refusal, Names())
+
+
+def test_a_name_is_a_user_of_memory_and_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    name_them(tmp_path, f'Bob = "{bob.npub}"')
+    assert user_in("bob") == bob.pubkey
+    with pytest.raises(Invalid, match="not a user's key: 'mallory'"):
+        user_in("mallory")
