@@ -7,6 +7,7 @@ import gc
 import logging
 import resource
 import signal
+import socket
 import sys
 from contextlib import suppress
 from dataclasses import replace
@@ -21,7 +22,7 @@ from relay.cli.init import fresh_folder, is_fresh
 from relay.cli.options import folder_option
 from relay.cli.policy_reload import PolicyReload
 from relay.cli.services import run_services
-from relay.config import Config, Synchronous, load_config
+from relay.config import Config, ServerConfig, Synchronous, load_config
 from relay.errors import UserError
 from relay.nostr.keys import npub
 from relay.observe import set_up_logging
@@ -55,7 +56,10 @@ def serve_command(
     folder: Path, config_file: Path | None, host: str | None, port: int | None
 ) -> None:
     """Run the relay. A missing or empty folder is created first."""
-    _create_if_fresh(folder)
+    if is_fresh(folder):
+        # Nothing is left behind when the relay cannot listen.
+        _refuse_taken_port(host, port)
+        _create(folder)
     config = load_config(config_file or folder / "rookery.toml")
     if config_file is not None and not config_file.is_file():
         raise UserError(f"{config_file} does not exist", code=2)
@@ -87,9 +91,24 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _create_if_fresh(folder: Path) -> None:
-    if not is_fresh(folder):
-        return
+def _refuse_taken_port(host: str | None, port: int | None) -> None:
+    host = ServerConfig().host if host is None else host
+    port = ServerConfig().port if port is None else port
+    try:
+        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        with socket.socket(family, kind, protocol) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(address)
+    except OSError as error:
+        raise UserError(
+            f"cannot listen on {host} port {port}: {error.strerror or error};"
+            " choose another with --host or --port"
+        ) from error
+
+
+def _create(folder: Path) -> None:
     made = fresh_folder(folder)
     print(f"made {made.folder}: a relay with a new owner and one agent", flush=True)
     print(f"  owner {npub(made.owner)}  secret key in {made.owner_key_file}", flush=True)

@@ -309,3 +309,14 @@ def test_a_text_of_others_is_printed_without_control_characters(
     (folder / "policies" / "20-own.toml").write_text('[limits]\n"\\u001b[2Jx" = 5\n')
     assert run(["doctor", "--data", str(folder)]) == 1
     assert "\x1b" not in capsys.readouterr().out
+
+
+def test_serve_on_a_taken_port_leaves_nothing_behind(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with listening() as port:
+        assert run(["serve", "--data", str(tmp_path / "data"), "--port", str(port)]) == 1
+    assert f"cannot listen on 127.0.0.1 port {port}: Address already in use" in (
+        capsys.readouterr().err
+    )
+    assert list(tmp_path.iterdir()) == []
