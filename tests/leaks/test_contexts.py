@@ -70,6 +70,7 @@ METHODS = {
     "Snowclaw.assemble": SNOWCLAW,
     "Snowclaw.recall": SNOWCLAW,
 }
+PEOPLE = "../unit/cli/test_names.py"
 MODULES = {
     "relay/cli/anamnesis.py": RECORDS,
     "relay/cli/memory_search.py": RECORDS,
@@ -80,6 +81,8 @@ MODULES = {
     "relay/client/nmem/sync.py": NMEM,
     "relay/client/snowclaw.py": SNOWCLAW,
     "relay/mcp/server.py": "test_contexts.py",
+    "relay/cli/names.py": PEOPLE,
+    "relay/client/settings.py": PEOPLE,
     "relay/memory/aman/prompt.py": RECORDS,
     "relay/memory/nmem/context.py": NMEM,
     "relay/memory/snowclaw/chat.py": SNOWCLAW,
@@ -91,15 +94,19 @@ aman: add-tool clear import-sqlite set-preference set-summary show subscribe
 anamnesis: amend bench children credit export get import remember resolve supersede trace trust
  validate vouch withdraw
 config: get set
-group: add create invite list remove show
+group: accept add create delete edit invite invites join leave list pin read remove requests
+ revoke say show
 hook: install keep uninstall
+key: show
 member: add invite list remove
 memory: forget get list set
 nmem: import maintain mark pin purge rebuild search status sync unpin
 policy: check diff explain log show sweep test
+profile: set
 session: export follow import list resume show verify
 session pns: derive unwrap wrap
-: allow ban compact export forget hook import init keygen mcp serve stats sync unban
+: allow backup ban chat compact completion doctor export forget hook import init keygen log mcp
+ restore serve stats status sync top unban verify
 """
 """Commands for a terminal, and of programs; `mcp` and `hook` are told apart above."""
 
