@@ -106,7 +106,8 @@ async def test_a_memory_is_vouched_for_disputed_and_the_word_taken_back(desk: De
     )
     # A word of one's own household is stored and does not count.
     said = await desk.run(cast.rover, "vouch", HASH, "--name", "Rover")
-    assert said == (0, f"vouched {HASH[:12]} 1\n", "")
+    own = "this does not count: the memory is your own, or of your household\n"
+    assert said == (0, f"vouched {HASH[:12]} 1\n", own)
     said = await desk.run(other_agent, "vouch", HASH[:10], "--confidence", "0.9")
     assert said == (0, f"vouched {HASH[:12]} 0.9\n", "")
     vouchers = (await desk.document(cast.robot, HASH))["vouchers"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-ROW_CACHE_BYTES: Final = 32 << 20
+ROW_CACHE_BYTES: Final = 16 << 20
 _ENTRY_BYTES: Final = 150
 """What an entry takes besides the bytes of the row."""
 _LARGE: Final = 64 << 10
