@@ -7,23 +7,23 @@ the indexed condition is the whole filter.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from relay.nostr.filters import BROAD_TAGS
-from relay.nostr.nip50 import search_from
+import msgspec
+
+from relay.nostr.filters import BROAD_TAGS, Filter
+from relay.nostr.nip50 import Search, search_from
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     from relay.nostr.event import Event
-    from relay.nostr.filters import Filter
-    from relay.nostr.nip50 import Search
 
 S = TypeVar("S")
 _ANY_EVENT: Final = ("*", "")
 
 
-class Entry(NamedTuple, Generic[S]):
+class Entry(msgspec.Struct, Generic[S], frozen=True):
     """One filter of one subscription."""
 
     subscription: S
