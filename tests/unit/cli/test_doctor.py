@@ -183,7 +183,7 @@ def setting_fault(folder: Path) -> None:
 
 
 def from_the_future(folder: Path) -> None:
-    os.utime(folder / "rookery.toml", (time.time() + 7200, time.time() + 7200))
+    os.utime(folder / "rookery.toml", (time.time() + 7230, time.time() + 7230))
 
 
 def left_by_a_killed_relay(folder: Path) -> None:
