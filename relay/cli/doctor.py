@@ -431,8 +431,8 @@ def _clock(seen: Examined) -> Iterator[Finding]:
         ahead = int(_changed_at(path)) - now
         if ahead > _FUTURE_S:
             yield _error(
-                f"{path} was changed {counted(ahead // 60, 'minute')} in the future: the clock of this"
-                " machine is behind",
+                f"{path} was changed {counted(ahead // 60, 'minute')} in the future: the clock of"
+                " this machine is behind",
                 cure,
             )
             return
