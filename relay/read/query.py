@@ -453,9 +453,9 @@ class QueryRunner:
                 return
             began = perf_counter()
             try:
-                if any(filter_.search is not None for filter_ in filters):
-                    await self._wait_for_index(self._store.committed())
                 is_search = any(filter_.search is not None for filter_ in filters)
+                if is_search:
+                    await self._wait_for_index(self._store.committed())
                 async with self._turn(visibility) if is_search else nullcontext():
                     number = await self._store.count(filters, visibility, now=self._clock())
                 registers = await self._registers(filters, visibility)

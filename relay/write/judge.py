@@ -345,30 +345,40 @@ def _may_be_told(outcome: WriteOutcome, candidate: Candidate, world: World) -> b
     sender, found = candidate.sender, world.found
     if sender.origin is not Origin.WIRE:
         return True
-    seen = world.seen_by(Viewer(sender.authenticated, attested=sender.attested))
+    row: Stored | None
     match outcome:
         case WriteOutcome.DUPLICATE:
             row = found.rows.get(candidate.event.id)
         case WriteOutcome.SUPERSEDED | WriteOutcome.TAKEN:
             row = None if candidate.slot is None else found.slots.get(candidate.slot)
         case _:
-            row = _row_if_stored(candidate, seen, world)
+            row = _row_if_stored(candidate, world)
     if row is None:
         return False
-    return (row.group is None and candidate.group is None) or may_know_by_id(row, seen, world)
+    if row.group is None and candidate.group is None:
+        return True
+    return may_know_by_id(row, _seen(candidate, world), world)
 
 
-def _row_if_stored(candidate: Candidate, seen: Visibility, world: World) -> Stored | None:
+def _seen(candidate: Candidate, world: World) -> Visibility:
+    """What the keys of the connection may read."""
+    sender = candidate.sender
+    return world.seen_by(Viewer(sender.authenticated, attested=sender.attested))
+
+
+def _row_if_stored(candidate: Candidate, world: World) -> Stored | None:
     """The row that a deleted event had; None if that cannot be told from what is stored now."""
     event, named, found = candidate.event, candidate.named, world.found
     group = candidate.group
-    is_own_request = event.kind == kinds.DELETION and event.pubkey in seen.viewer.keys
+    is_request = event.kind == kinds.DELETION
+    is_own_request = is_request and event.pubkey in candidate.sender.authenticated
     if named is not None and not is_own_request:
+        seen = _seen(candidate, world)
         rows = [*map(found.rows.get, named.ids), *map(found.slots.get, named.slots)]
         if not all(row is not None and may_know_by_id(row, seen, world) for row in rows):
             return None
         group = derived_group(candidate, world)
-    return Stored(0, event, group, event.kind == kinds.DELETION)
+    return Stored(0, event, group, is_request)
 
 
 def _author_is_unknown(facts: Facts, policy: Policy) -> bool:
