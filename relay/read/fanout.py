@@ -13,7 +13,7 @@ from relay.read.outbox import framed
 from relay.read.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Hashable, Sequence
 
     from relay.access.visibility import Viewer
     from relay.lifecycle.rows import Stored
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from relay.read.linked_rows import LinkedRows, Links
     from relay.read.outbox import Outbox
     from relay.read.peer import Reader
+    from relay.read.subscriptions import Entry
     from relay.state import RelayState
 
 
@@ -233,7 +234,7 @@ class Fanout:
         targets = frozenset([target for target, _ in state.targets_of(row)])
         found = set()
         seen: dict[Viewer, bool] = {}
-        for entries in self._live.candidates(row.event):
+        for entries in self._live.candidates(self._live.keys_of(row.event)):
             viewer = entries[0].subscription.reader.viewer
             if viewer in found:
                 continue
@@ -257,54 +258,115 @@ class Fanout:
         into outboxes."""
         if not len(self._live):
             return 0
-        state = self._state
-        candidates = self._live.candidates
-        # An attribute of an Enum class costs as much as half a delivery.
-        never, by_filter = Reading.NEVER, Reading.BY_FILTER
+        live, is_public = self._live, self._state.is_public
+        delivered = 0
+        together: list[Stored] = []
+        shared: Hashable = None
+        for row in rows:
+            keys = live.keys_of(row.event)
+            if not keys:
+                continue
+            public = is_public(row)
+            key = keys[0] if public and len(keys) == 1 and live.are_sure(keys[0]) else None
+            if together and key != shared:
+                delivered += self._deliver_together(live.under(shared), together, links)
+                together = []
+            if key is None:
+                delivered += self._deliver_row(row, keys, links, public=public)
+            else:
+                together.append(row)
+            shared = key
+        if together:
+            delivered += self._deliver_together(live.under(shared), together, links)
+        return delivered
+
+    def _deliver_together(
+        self, entries: Sequence[Entry[Subscription]], rows: Sequence[Stored], links: Links
+    ) -> int:
+        """Public rows that match all of these: one write to each outbox."""
+        first_seq = next((row.seq for row in rows if row.seq), 0)
+        newest, number = rows[-1], len(rows)
+        joined: dict[bytes, bytes] = {}
+        delivered = 0
+        for entry in entries:
+            subscription = entry.subscription
+            if subscription.backlog is not None or 0 < first_seq <= subscription.cursor:
+                delivered += self._deliver_late(subscription, entry.filter, rows, links)
+                continue
+            head = subscription.head
+            frames = joined.get(head)
+            if frames is None:
+                frames = joined[head] = b"".join(
+                    [framed(messages.event_frame(head, row.event.raw)) for row in rows]
+                )
+            subscription.last_row = newest
+            subscription.outbox.put_framed(frames, number)
+            delivered += number
+        return delivered
+
+    def _deliver_late(
+        self, subscription: Subscription, filter_: Filter, rows: Sequence[Stored], links: Links
+    ) -> int:
+        """The same to one whose stored rows are being read, or were read up to some of these."""
         delivered = 0
         for row in rows:
-            event, seq, raw = row.event, row.seq, row.event.raw
-            public = state.is_public(row)
-            frames: dict[bytes, bytes] = {}
-            text: Searchable | None = None
-            is_text_built = False
-            readings: dict[Viewer, Reading] = {}
-            for entries in candidates(event):
-                subscription = entries[0].subscription
-                if subscription.last_row is row or 0 < seq <= subscription.cursor:
+            if 0 < row.seq <= subscription.cursor:
+                continue
+            if subscription.backlog is not None:
+                subscription.add_to_backlog(row, filter_, links)
+                continue
+            self._send(subscription, row)
+            delivered += 1
+        return delivered
+
+    def _deliver_row(
+        self, row: Stored, keys: Sequence[Hashable], links: Links, *, public: bool
+    ) -> int:
+        """One row, to those of its candidates whose filters match and who may read it."""
+        # An attribute of an Enum class costs as much as half a delivery.
+        never, by_filter = Reading.NEVER, Reading.BY_FILTER
+        event, seq, raw = row.event, row.seq, row.event.raw
+        delivered = 0
+        frames: dict[bytes, bytes] = {}
+        text: Searchable | None = None
+        is_text_built = False
+        readings: dict[Viewer, Reading] = {}
+        for entries in self._live.candidates(keys):
+            subscription = entries[0].subscription
+            if subscription.last_row is row or 0 < seq <= subscription.cursor:
+                continue
+            reading = None
+            if not public:
+                # Before the filters: somebody may have thousands, and not one that counts.
+                viewer = subscription.reader.viewer
+                reading = readings.get(viewer)
+                if reading is None:
+                    reading = readings[viewer] = self._reading(viewer, row, links)
+                if reading is never:
                     continue
-                reading = None
-                if not public:
-                    # Before the filters: somebody may have thousands, and not one that counts.
-                    viewer = subscription.reader.viewer
-                    reading = readings.get(viewer)
-                    if reading is None:
-                        reading = readings[viewer] = self._reading(viewer, row, links)
-                    if reading is never:
+            for entry in entries:
+                if not entry.is_exact and not entry.filter.matches(event):
+                    continue
+                if reading is by_filter and not self._may_read(
+                    subscription, row, entry.filter, links
+                ):
+                    continue
+                if entry.search is not None:
+                    if not is_text_built:
+                        text, is_text_built = self._text_of(event), True
+                    if not self._contains(text, entry.search):
                         continue
-                for entry in entries:
-                    if not entry.is_exact and not entry.filter.matches(event):
-                        continue
-                    if reading is by_filter and not self._may_read(
-                        subscription, row, entry.filter, links
-                    ):
-                        continue
-                    if entry.search is not None:
-                        if not is_text_built:
-                            text, is_text_built = self._text_of(event), True
-                        if not self._contains(text, entry.search):
-                            continue
-                    subscription.last_row = row
-                    if subscription.backlog is not None:
-                        subscription.add_to_backlog(row, entry.filter, links)
-                        break
-                    head = subscription.head
-                    frame = frames.get(head)
-                    if frame is None:
-                        frame = frames[head] = framed(messages.event_frame(head, raw))
-                    subscription.outbox.put_frame(frame)
-                    delivered += 1
+                subscription.last_row = row
+                if subscription.backlog is not None:
+                    subscription.add_to_backlog(row, entry.filter, links)
                     break
+                head = subscription.head
+                frame = frames.get(head)
+                if frame is None:
+                    frame = frames[head] = framed(messages.event_frame(head, raw))
+                subscription.outbox.put_framed(frame)
+                delivered += 1
+                break
         return delivered
 
     def _reading(self, viewer: Viewer, row: Stored, links: Links) -> Reading:

@@ -99,17 +99,17 @@ class Outbox:
 
     def put(self, payload: bytes) -> None:
         """Queue one message."""
-        self.put_frame(frame_head(len(payload)) + payload)
+        self.put_framed(frame_head(len(payload)) + payload)
 
-    def put_frame(self, frame: bytes) -> None:
-        """Queue one message that is already `framed`."""
+    def put_framed(self, frames: bytes, number: int = 1) -> None:
+        """Queue messages that are already `framed`: `number` of them, joined."""
         if self.closed or self._full:
             return
         if not self._pieces:
             self._flush_queue.add(self)
-        self._pieces.append(frame)
-        self._frames += 1
-        self._bytes += len(frame)
+        self._pieces.append(frames)
+        self._frames += number
+        self._bytes += len(frames)
         if self._bytes > self._max_bytes:
             self._check()
 

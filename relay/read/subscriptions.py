@@ -7,6 +7,7 @@ the indexed condition is the whole filter.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 import msgspec
@@ -15,7 +16,7 @@ from relay.nostr.filters import BROAD_TAGS, Filter
 from relay.nostr.nip50 import Search, search_from
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Iterator, Sequence
 
     from relay.nostr.event import Event
 
@@ -33,6 +34,11 @@ class Entry(msgspec.Struct, Generic[S], frozen=True):
     search: Search | None = None
     """The event's text must contain it too (N50-08)."""
 
+    @property
+    def is_sure(self) -> bool:
+        """It matches each event that is looked up by its key."""
+        return self.is_exact and self.search is None
+
 
 class Subscriptions(Generic[S]):
     """The live filters of all connections. `S` is compared by identity."""
@@ -41,6 +47,8 @@ class Subscriptions(Generic[S]):
         self._by_key: dict[Hashable, tuple[Entry[S]] | dict[int, list[Entry[S]]]] = {}
         """A tuple while a key has one filter: most of many values have no more."""
         self._keys: dict[int, set[Hashable]] = {}
+        self._unsure: Counter[Hashable] = Counter()
+        """Entries under a key that an event with the key need not match."""
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -57,6 +65,8 @@ class Subscriptions(Generic[S]):
             for key in filter_keys:
                 self._put(key, owner, entry)
                 keys.add(key)
+                if not entry.is_sure:
+                    self._unsure[key] += 1
 
     def _put(self, key: Hashable, owner: int, entry: Entry[S]) -> None:
         entries = self._by_key.get(key)
@@ -71,18 +81,34 @@ class Subscriptions(Generic[S]):
         owner = id(subscription)
         for key in self._keys.pop(owner, ()):
             entries = self._by_key[key]
-            if isinstance(entries, dict):
-                del entries[owner]
+            removed = entries.pop(owner) if isinstance(entries, dict) else entries
             if not entries or isinstance(entries, tuple):
                 del self._by_key[key]
+            if key in self._unsure:
+                self._unsure[key] -= sum(not each.is_sure for each in removed)
+                if not self._unsure[key]:
+                    del self._unsure[key]
 
-    def candidates(self, event: Event) -> Iterator[Sequence[Entry[S]]]:
-        """Entries that may match, each time of one subscription; it may come several times."""
+    def keys_of(self, event: Event) -> list[Hashable]:
+        """The keys that the event is found by and that have entries."""
         by_key = self._by_key
-        if not by_key:
-            return
-        for key in _keys_of_event(event):
-            entries = by_key.get(key)
+        return [key for key in _keys_of_event(event) if key in by_key] if by_key else []
+
+    def are_sure(self, key: Hashable) -> bool:
+        """Whether all entries under the key match each event that has the key."""
+        return key not in self._unsure
+
+    def under(self, key: Hashable) -> list[Entry[S]]:
+        """One entry under the key of each subscription that has some."""
+        entries = self._by_key.get(key, ())
+        return (
+            list(entries) if isinstance(entries, tuple) else [each[0] for each in entries.values()]
+        )
+
+    def candidates(self, keys: Iterable[Hashable]) -> Iterator[Sequence[Entry[S]]]:
+        """Entries that may match, each time of one subscription; it may come several times."""
+        for key in keys:
+            entries = self._by_key.get(key)
             if isinstance(entries, tuple):
                 yield entries
             elif entries:

@@ -172,7 +172,7 @@ def _reads_what_comes_live_too() -> Sequence[Patch]:
         opened = {
             id(entry.subscription): entry.subscription
             for row in rows
-            for entries in self._live.candidates(row.event)
+            for entries in self._live.candidates(self._live.keys_of(row.event))
             for entry in entries
         }
         for subscription in opened.values():

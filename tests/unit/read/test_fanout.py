@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import orjson
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 
 from relay.access.visibility import Viewer, Visibility
@@ -337,6 +340,72 @@ def test_a_subscription_that_has_a_row_is_not_asked_again(
     relay.follows(Client(stranger), *(asked(since=n) for n in range(10)))
     assert relay.commits(note("tea?")) == 1
     assert len(asked_filters) == 1
+
+
+FILTERS = [
+    asked(kinds=[1]),
+    asked(kinds=[1, 7]),
+    asked(kinds=[1], since=1),
+    asked(authors=[alice.pubkey]),
+    asked(tag_h=["den"]),
+    asked(),
+]
+ROWS = st.lists(
+    st.tuples(st.sampled_from([1, 7, 20001]), st.sampled_from([alice, bob]), st.booleans()),
+    max_size=8,
+)
+READERS = st.lists(
+    st.tuples(
+        st.sampled_from([alice, stranger]),
+        st.lists(st.sampled_from(FILTERS), min_size=1, max_size=2),
+        st.sampled_from(["s", "another"]),
+        st.integers(0, 4),
+        st.booleans(),
+    ),
+    max_size=5,
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(ROWS, READERS)
+def test_a_subscriber_gets_the_rows_of_a_commit_in_order_each_once(
+    policy: PolicySet, written: list[Any], readers: list[Any]
+) -> None:
+    """What a plain walk over rows and filters finds, however rows are put together."""
+    relay = Subscribed(policy)
+    opened = []
+    for who, filters, sub, cursor, is_released in readers:
+        client = Client(who)
+        subscription = relay.opens(client, *filters, sub=sub, cursor=cursor)
+        if is_released:
+            relay.fanout.release_backlog(subscription)
+        opened.append((client, subscription))
+    events = [
+        unsigned(who, kind, [IN_DEN] if in_den else [], f"tea {number}")
+        for number, (kind, who, in_den) in enumerate(written)
+    ]
+    sent = relay.commits(*events)
+    for (who, filters, sub, cursor, is_released), (client, subscription) in zip(
+        readers, opened, strict=True
+    ):
+        seqs = accumulate(0 if kinds.is_ephemeral(event.kind) else 1 for event in events)
+        expected = [
+            [sub, event.content]
+            for seq, event, (_, _, in_den) in zip(seqs, events, written, strict=True)
+            if (kinds.is_ephemeral(event.kind) or seq > cursor)
+            and any(filter_.matches(event) for filter_ in filters)
+            and (who is alice or not in_den)
+        ]
+        received = [[frame[1], frame[2]["content"]] for frame in client.frames()]
+        if not is_released:
+            assert not received
+            relay.fanout.release_backlog(subscription)
+            received = [[frame[1], frame[2]["content"]] for frame in client.frames()]
+        else:
+            sent -= len(received)
+        assert received == expected
+    assert sent == 0
 
 
 @pytest.mark.parametrize(

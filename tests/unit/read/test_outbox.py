@@ -125,7 +125,7 @@ def test_put_put_frame_and_put_each_send_the_same_frames(sizes: list[int]) -> No
     payloads = [b"<" + body + b">" for body in bodies]
     for payload in payloads:
         outbox.put(payload)
-        outbox.put_frame(framed(payload))
+        outbox.put_framed(framed(payload))
     outbox.put_each(b"<", bodies, b">")
     assert outbox.buffered_bytes >= 3 * sum(sizes)
     loop.turns()
@@ -141,7 +141,7 @@ def test_frames_of_one_iteration_are_written_together_and_in_order(sink: Sink, l
     outbox.put(b"one")
     outbox.put_each(b"<", [b"two", b"three"], b">")
     outbox.put_each(b"<", [], b">")
-    outbox.put_frame(framed(b"four"))
+    outbox.put_framed(framed(b"four"))
     assert sink.writes == []
     loop.turns()
     assert len(sink.writes) == 1
@@ -257,7 +257,7 @@ def test_close_writes_what_is_queued_and_ignores_the_rest(sink: Sink, loop: Loop
     assert sink.payloads == [b"goodbye"]
     outbox.put(b"too late")
     outbox.put_each(b"too ", [b"late"], b"")
-    outbox.put_frame(framed(b"too late"))
+    outbox.put_framed(framed(b"too late"))
     outbox.flush()
     outbox.close()
     loop.turns()

@@ -50,7 +50,7 @@ def reader_of(index: Subscriptions[Reader], *filters: Filter) -> Reader:
 
 
 def each(index: Subscriptions[Reader], event: Event) -> Iterator[Entry[Reader]]:
-    return chain.from_iterable(index.candidates(event))
+    return chain.from_iterable(index.candidates(index.keys_of(event)))
 
 
 def found(index: Subscriptions[Reader], event: Event) -> set[int]:
@@ -123,6 +123,9 @@ def test_the_index_finds_exactly_the_matching_subscriptions(
             assert entry.filter in entry.subscription.filters
             if entry.is_exact:
                 assert entry.filter.matches(event)
+        for key in index.keys_of(event):
+            if index.are_sure(key):
+                assert all(entry.filter.matches(event) for entry in index.under(key))
 
 
 @pytest.mark.slow
