@@ -6,8 +6,6 @@ of the same name takes the earlier one's place, tables are merged key by key, li
 
 from __future__ import annotations
 
-import re
-import tomllib
 from dataclasses import dataclass, field, replace
 from functools import partial
 from os.path import isfile
@@ -42,6 +40,7 @@ from relay.errors import ConfigFaults, Fault
 from relay.lifecycle.versions import KeepRules
 from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of
+from relay.toml.parsing import values_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,9 +80,6 @@ class _File:
         return by_kind[kind]
 
 
-_AT_LINE: Final = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)")
-
-
 def values_of(path: Path, name: str, faults: list[Fault]) -> tuple[str, dict[str, Any]] | None:
     """Text and values of a TOML file; None after what is wrong with it was noted."""
     try:
@@ -93,17 +89,11 @@ def values_of(path: Path, name: str, faults: list[Fault]) -> tuple[str, dict[str
         return None
     try:
         text = raw.decode("utf-8-sig")
-        return text, tomllib.loads(text)
+        return text, values_in(text, name)
     except UnicodeDecodeError as wrong:
         faults.append(Fault(name, raw[: wrong.start].count(b"\n") + 1, "is not UTF-8 text"))
-    except tomllib.TOMLDecodeError as wrong:
-        found = _AT_LINE.search(str(wrong))
-        line = int(found[1]) if found and found[1] else text.count("\n") + 1
-        faults.append(Fault(name, line, f"is not TOML: {_AT_LINE.sub('', str(wrong))}"))
-    except RecursionError:
-        faults.append(Fault(name, 0, "is not TOML: nested too deep"))
-    except ValueError:  # what tomllib lets int() say of thousands of digits
-        faults.append(Fault(name, 0, "is not TOML: a number has too many digits"))
+    except ConfigFaults as wrong:
+        faults += wrong.faults
     return None
 
 

@@ -8,7 +8,6 @@ value, or None when the key is missing or wrong (then it recorded a fault).
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network, ip_network
@@ -20,6 +19,7 @@ from relay.nostr.filters import FilterTerms
 from relay.nostr.nip42 import relay_address
 from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of
+from relay.toml.parsing import values_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -158,15 +158,7 @@ def load_config(path: Path) -> Config:
 
 def config_from(text: str, path: Path) -> Config:
     """`path`: the file of this text, for faults and relative paths. Raises ConfigFaults."""
-    try:
-        values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as wrong:
-        raise ConfigFaults([_syntax_fault(wrong, text, path)]) from None
-    except RecursionError:
-        raise ConfigFaults([Fault(str(path), 0, "not valid TOML: nested too deep")]) from None
-    except ValueError:  # int() in tomllib refuses thousands of digits
-        fault = Fault(str(path), 0, "not valid TOML: a number has too many digits")
-        raise ConfigFaults([fault]) from None
+    values = values_in(text, str(path))
     source = Source(str(path), lines_of(text), [])
     top = Table(source, (), values)
     ignored = _take_former_settings(top, values)
@@ -482,14 +474,3 @@ def _unknown_key(section: str, key: str) -> str:
 
 def _tables_with(key: str) -> Sequence[str]:
     return [f"[{name}]" for name, readers in SETTINGS.items() if key in readers]
-
-
-_PLACE: Final = re.compile(r" \(at (?:line (\d+), column \d+|end of document)\)$")
-
-
-def _syntax_fault(wrong: tomllib.TOMLDecodeError, text: str, path: Path) -> Fault:
-    message = str(wrong)
-    place = _PLACE.search(message)
-    last = text.count("\n") + (not text.endswith("\n"))
-    line = int(place[1]) if place and place[1] else last if place else 0
-    return Fault(str(path), line, f"not valid TOML: {_PLACE.sub('', message)}")

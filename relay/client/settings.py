@@ -1,13 +1,13 @@
 """Relay URL and key of a command, and the file `~/.config/rookery/client.toml`.
 
-Precedence: command-line options, environment, file, then the key files that `rookery serve` creates
-in `./data`. Error texts name where a key was read from, never the key.
+Precedence: command-line options, environment, file, then the relay that runs on `./data` and the
+key files that `rookery serve` creates there. Error texts name where a key was read from, never the
+key.
 """
 
 from __future__ import annotations
 
 import re
-import tomllib
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import Enum
@@ -22,9 +22,10 @@ from relay.memory.snowclaw.keys import KeyStyle
 from relay.nostr.event import is_hex64
 from relay.nostr.keys import SecretKey, public_key, read_key_file
 from relay.nostr.nip42 import relay_address
+from relay.toml.parsing import values_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 DEFAULT_RELAY: Final = "ws://127.0.0.1:7777"
 FILE: Final = Path(".config/rookery/client.toml")
@@ -106,9 +107,11 @@ def find_settings(
     environ: Mapping[str, str],
     home: Path,
     here: Path | None,
+    default_relay: Callable[[], str] = lambda: DEFAULT_RELAY,
 ) -> ClientSettings:
     """`relay`, `key_file`: options of the command. `here`: the current folder; None if the user did
     not choose it, as for hooks started by a coding agent: keys are not read from project folders.
+    `default_relay`: called when nothing else names a relay.
 
     Raises UserError with the next step to take, ConfigFaults for an invalid client.toml.
     """
@@ -118,7 +121,7 @@ def find_settings(
     elif environ.get("ROOKERY_RELAY"):
         url = relay_url(environ["ROOKERY_RELAY"], "ROOKERY_RELAY")
     else:
-        url = file.relay or DEFAULT_RELAY
+        url = file.relay or default_relay()
     return ClientSettings(
         relay=url,
         key=_key(actor, key_file, file, environ, here),
@@ -137,11 +140,7 @@ def read_client_file(home: Path) -> ClientFile:
         return ClientFile()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigFaults([Fault(str(path), 0, f"cannot be read: {error}")]) from error
-    try:
-        content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        at = re.search(r"line (\d+)", str(error))
-        raise ConfigFaults([Fault(str(path), int(at[1]) if at else 0, str(error))]) from error
+    content = values_in(text, str(path))
     faults = [
         Fault(str(path), _line_of(key, text), fault)
         for key, value in content.items()

@@ -327,9 +327,14 @@ BAD = [
     ('[log]\nlevel = "warn"', "2: level cannot be 'warn'; did you mean \"warning\"?"),
     ('[log]\nformat = "xml"', "2: format cannot be 'xml'; known: auto, json, text"),
     # what is no TOML
-    ("[relay]\nname = \n", "2: not valid TOML: Invalid value"),
-    ("[relay]\n[relay]\n", "2: not valid TOML: Cannot declare ('relay',) twice"),
-    ("\n\n[relay", "3: not valid TOML: Expected ']' at the end of a table declaration"),
+    ("[relay]\nname = \n", '2: not valid TOML: the value is missing, or a text without "quotes"'),
+    ("[relay]\n[relay]\n", "2: not valid TOML: this table is written twice; put its keys together"),
+    ("\n\n[relay", '3: not valid TOML: the name of a table in "[" needs "]" after it'),
+    (
+        "[relay]\nname",
+        '2: not valid TOML: a line needs the form: key = value, or [table]; a "#" begins a comment',
+    ),
+    ('[relay]\nname = "a\n', "2: not valid TOML: a text in quotes does not end on its line"),
 ]
 
 
