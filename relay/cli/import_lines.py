@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 from dataclasses import dataclass, field
 from enum import Enum, auto
@@ -23,10 +24,19 @@ if TYPE_CHECKING:
 
 MAX_LINE: Final = 4 * 2**20
 """Bytes of one line of an import."""
+_MAX_REASONS: Final = 50
+_WHICH: Final = re.compile(r" \((?:id [0-9a-f]{64}|column \d+)\)$")
+"""What is different for each line of the same reason."""
 _BATCH_EVENTS: Final = 512
 _BATCH_BYTES: Final = 8 * 2**20
 _BATCH_LINES: Final = 4096
 """Bounds batches of refused or blank lines."""
+
+
+@dataclass(slots=True)
+class Reason:
+    count: int
+    first_line: int
 
 
 @dataclass(slots=True)
@@ -39,6 +49,8 @@ class Tally:
     duplicates: int = 0
     superseded: int = 0
     refused: int = 0
+    reasons: dict[str, Reason] = field(default_factory=dict)
+    """Refusals by what was said; at most `_MAX_REASONS`, others together."""
 
     def __str__(self) -> str:
         parts = [f"{self.read} read", f"{self.stored} stored"]
@@ -49,6 +61,14 @@ class Tally:
             parts.append(f"{self.superseded} superseded")
         parts.append(f"{self.refused} refused")
         return ", ".join(parts)
+
+    def refuse(self, said: str, line: int) -> None:
+        self.add(Outcome.REFUSED)
+        text = _WHICH.sub("", said)
+        if text not in self.reasons and len(self.reasons) >= _MAX_REASONS:
+            text = "other reasons"
+        reason = self.reasons.setdefault(text, Reason(0, line))
+        reason.count += 1
 
     def add(self, outcome: Outcome) -> None:
         self.read += 1

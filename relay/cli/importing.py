@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -53,12 +54,29 @@ _TEMPORARY: Final = ("error:", "rate-limited:")
     is_flag=True,
     help="Only count lines and group records (kinds 9000 to 9022) and say what these would change.",
 )
+@click.option("-v", "verbose", is_flag=True, help="List each refused line on stderr.")
+@click.option(
+    "--refused",
+    "refusals",
+    metavar="F",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Append each refused line with its reason to this file.",
+)
 @json_option
-def import_command(file: Path, folder: Path, *, trust: bool, dry_run: bool, as_json: bool) -> int:
+def import_command(
+    file: Path,
+    folder: Path,
+    refusals: Path | None,
+    *,
+    trust: bool,
+    dry_run: bool,
+    verbose: bool,
+    as_json: bool,
+) -> int:
     """Store events from JSON lines in FILE ("-": stdin).
 
-    Every event is verified. Refused lines are listed on stderr, and the exit code is 1. After an
-    interruption the same command continues where it stopped.
+    Every event is verified. Refusals are counted by reason on stderr, and the exit code is 1;
+    -v lists the lines. After an interruption the same command continues where it stopped.
 
     Group records are counted on stderr before anything is stored (of stdin: batch by batch).
     Without --trust those are refused that are older than the group that is here, and 9008 for a
@@ -67,11 +85,29 @@ def import_command(file: Path, folder: Path, *, trust: bool, dry_run: bool, as_j
     if dry_run:
         return _dry_run(file, as_json=as_json)
     origin = Origin.TRUSTED_IMPORT if trust else Origin.IMPORT
-    if file == Path("-"):
-        tally = asyncio.run(_import(folder, sys.stdin.buffer, None, origin))
-    else:
-        with file.open("rb") as source:
-            tally = asyncio.run(_import(folder, source, file, origin))
+    if not folder.is_dir():
+        raise UserError(
+            f"{folder} is not there: `rookery restore FILE {folder}` brings a backup back, with the"
+            f" relay's key; `rookery init {folder} --owner KEY` makes a new relay"
+        )
+    with ExitStack() as opened:
+        listed: list[Report] = []
+        if verbose:
+            listed.append(lambda text: click.echo(printable(text), err=True))
+        if refusals is not None:
+            out = opened.enter_context(refusals.open("a", encoding="utf-8"))
+            listed.append(lambda text: print(printable(text), file=out))
+        is_stdin = file == Path("-")
+        source = sys.stdin.buffer if is_stdin else opened.enter_context(file.open("rb"))
+        path = None if is_stdin else file
+        tally = asyncio.run(_import(folder, source, path, origin, listed))
+    for text, reason in sorted(tally.reasons.items(), key=lambda each: -each[1].count):
+        where = (
+            f"line {reason.first_line}" if reason.count == 1 else f"first line {reason.first_line}"
+        )
+        click.echo(f"refused {reason.count:,} × {printable(text)} ({where})", err=True)
+    if tally.refused and not listed:
+        click.echo("-v lists the refused lines, --refused F writes them to a file", err=True)
     if as_json:
         print_json({"file": str(file), **asdict(tally)})
     else:
@@ -97,7 +133,9 @@ def _announcement(file: Path | None, records: GroupRecords) -> str:
     return f"{name} has group records: {records}"
 
 
-async def _import(folder: Path, source: BinaryIO, path: Path | None, origin: Origin) -> Tally:
+async def _import(
+    folder: Path, source: BinaryIO, path: Path | None, origin: Origin, listed: Sequence[Report]
+) -> Tally:
     """`path`: the file opened as `source`; None is stdin."""
     from relay.cli.data_folder import open_folder
 
@@ -131,6 +169,10 @@ async def _import(folder: Path, source: BinaryIO, path: Path | None, origin: Ori
                 rate = (place.tally.read - before) / max(perf_counter() - began, 1e-3)
                 progress.update(task, completed=place.offset, rate=f"{rate:,.0f} events/s")
 
+            def report_line(text: str) -> None:
+                for each in listed:
+                    each(text)
+
             def announce(events: Iterable[Event]) -> None:
                 records = GroupRecords()
                 for event in events:
@@ -140,7 +182,14 @@ async def _import(folder: Path, source: BinaryIO, path: Path | None, origin: Ori
 
             try:
                 await import_events(
-                    opened, source, name, origin, place, announce, report=report, note=note
+                    opened,
+                    source,
+                    name,
+                    origin,
+                    place,
+                    announce,
+                    report=report_line,
+                    note=note,
                 )
             except StoreFault as fault:
                 raise UserError(f"{fault}; {_stopped(name, place)}") from fault
@@ -182,13 +231,13 @@ async def import_events(
         tally = place.tally
         for (line, event), answer in zip(batch.events, answers, strict=True):
             outcome = outcome_of(event, answer)
-            tally.add(outcome)
             if outcome is Outcome.REFUSED:
                 refused[line] = f"{answer[1]} (id {event.id})"
+            else:
+                tally.add(outcome)
         for line in sorted(refused):
+            tally.refuse(refused[line], line)
             report(f"{name}:{line}: {refused[line]}")
-        for _ in batch.refused:
-            tally.add(Outcome.REFUSED)
         place.offset, place.line = batch.offset, batch.line
         note(place)
 

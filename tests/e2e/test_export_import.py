@@ -77,12 +77,15 @@ async def export(rookery: Rookery, *args: str) -> bytes:
 
 
 async def import_(rookery: Rookery, path: Path, *args: str) -> tuple[int, dict[str, Any], str]:
-    """Exit code, the tally, what stderr says."""
+    """Exit code, the tally without reasons, what stderr says without their counts."""
     code, out, err = await outputs(
-        "import", str(path), "--data", str(rookery.folder), "--json", *args
+        "import", str(path), "--data", str(rookery.folder), "--json", "-v", *args
     )
     assert "Traceback" not in err
-    return code, json.loads(out), err
+    tally = json.loads(out)
+    assert sum(reason["count"] for reason in tally.pop("reasons").values()) == tally["refused"]
+    lines = err.splitlines(keepends=True)
+    return code, tally, "".join(line for line in lines if not line.startswith("refused "))
 
 
 # -- the golden file -------------------------------------------------------------------------------

@@ -350,10 +350,10 @@ def test_refused_lines_are_reported_with_reason_and_id(
         b"x" * (MAX_LINE + 1),
         NOTES[4],
     )
-    assert imported(data, file) == 1
+    assert imported(data, file, "-v") == 1
     out, err = capsys.readouterr()
     assert out == "9 read, 2 stored, 0 duplicates, 7 refused\n"
-    assert err.splitlines() == [
+    assert err.splitlines()[:7] == [
         f"{file}:3: invalid: not JSON (column 2)",
         f"{file}:4: invalid: id: is not the hash of this event (id {NOTES[1].id})",
         f"{file}:5: restricted: only people known here may write (id {STRANGE.id})",
@@ -362,6 +362,35 @@ def test_refused_lines_are_reported_with_reason_and_id(
         f"{file}:8: invalid: event: must be a JSON object",
         f"{file}:9: invalid: line is over {MAX_LINE} bytes",
     ]
+    assert "refused 1 × invalid: pubkey: missing (line 6)" in err.splitlines()[7:]
+
+
+def test_refusals_are_counted_by_reason_and_listed_in_a_file(
+    folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    strange = [stranger.sign(1, [], f"strange {number}", NOW) for number in range(3)]
+    write(file, NOTES[0], *strange, b"{bad")
+    listed = file.with_name("refused.txt")
+    assert imported(data, file, "--refused", str(listed)) == 1
+    reason = "restricted: only people known here may write"
+    assert capsys.readouterr() == (
+        "5 read, 1 stored, 0 duplicates, 4 refused\n",
+        f"refused 3 × {reason} (first line 2)\nrefused 1 × invalid: not JSON (line 5)\n",
+    )
+    assert listed.read_text().splitlines() == [
+        *(f"{file}:{line}: {reason} (id {event.id})" for line, event in enumerate(strange, 2)),
+        f"{file}:5: invalid: not JSON (column 2)",
+    ]
+
+
+def test_an_import_into_a_missing_folder_names_restore(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(file, NOTES[0])
+    assert imported(tmp_path / "missing", file) == 1
+    said = capsys.readouterr().err
+    assert f"`rookery restore FILE {tmp_path / 'missing'}` brings a backup back" in said
+    assert not (tmp_path / "missing").exists()
 
 
 def test_duplicates_and_superseded_versions_are_no_refusals(
@@ -395,8 +424,9 @@ def test_the_summary_of_an_import_can_be_json(
         "duplicates": 0,
         "superseded": 0,
         "refused": 1,
+        "reasons": {"restricted: only people known here may write": {"count": 1, "first_line": 9}},
     }
-    assert err.startswith(f"{file}:9: restricted:")
+    assert err.startswith("refused 1 × restricted:")
 
 
 def test_crlf_bom_and_a_missing_last_newline_are_accepted(
@@ -414,7 +444,7 @@ def test_a_line_of_maximum_length_is_accepted(
     write(file, fits, fits + b" ", NOTES[1])
     assert imported(data, file) == 1
     assert list(folder.rows) == [NOTES[0].id, NOTES[1].id]
-    assert f"{file}:2: invalid: line is over" in capsys.readouterr().err
+    assert f"invalid: line is over {MAX_LINE} bytes (line 2)" in capsys.readouterr().err
 
 
 def test_stdin_can_be_imported(
@@ -428,7 +458,7 @@ def test_stdin_can_be_imported(
     assert imported(data, "-") == 1
     out, err = capsys.readouterr()
     assert out.startswith("9 read, 8 stored")
-    assert err.startswith("stdin:9: invalid: not JSON")
+    assert err.startswith("refused 1 × invalid: not JSON (line 9)")
     assert notes_in(data) == []
 
 
@@ -482,7 +512,6 @@ def test_an_import_continues_after_the_last_acknowledged_batch(
     out, err = capsys.readouterr()
     assert out == ""
     assert err.splitlines() == [
-        f"{file}:512: invalid: not JSON (column 1)",
         f"rookery: the relay went away; {file} is imported up to line 513; "
         "repeat the command to continue",
     ]
@@ -495,7 +524,9 @@ def test_an_import_continues_after_the_last_acknowledged_batch(
     assert out == "1025 read, 3 stored, 1020 duplicates, 2 refused\n"
     assert err.splitlines() == [
         f"{file}: continues after line 513, where an earlier import stopped",
-        f"{file}:1024: restricted: only people known here may write (id {STRANGE.id})",
+        "refused 1 × invalid: not JSON (line 512)",
+        "refused 1 × restricted: only people known here may write (line 1024)",
+        "-v lists the refused lines, --refused F writes them to a file",
     ]
     assert notes_in(data) == []
 
