@@ -68,6 +68,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "verify": ("verify", "check everything that is stored; repair it"),
         "compact": ("compact", "apply retention and give free disk space back"),
         "completion": ("completion", "print a script that completes commands in a shell"),
+        "man": ("man", "write manual pages of all commands"),
     },
 }
 """Heading of the help → command → (module in relay.cli, summary). The module holds a click command

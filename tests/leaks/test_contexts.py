@@ -105,7 +105,7 @@ policy: check diff explain log show sweep test
 profile: set
 session: export follow import list resume show verify
 session pns: derive unwrap wrap
-: allow backup ban chat compact completion doctor export forget hook import init keygen log mcp
+: allow backup ban chat compact completion doctor export forget hook import init keygen log man mcp
  restore serve stats status sync top unban verify
 """
 """Commands for a terminal, and of programs; `mcp` and `hook` are told apart above."""

@@ -109,6 +109,23 @@ def test_the_completion_script_asks_rookery(shell: str, capsys: pytest.CaptureFi
     assert "_rookery_completion" in script
 
 
+def test_the_manual_has_every_command_with_its_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["man", str(tmp_path / "man1")]) == 0
+    pages = {path.name: path.read_text() for path in (tmp_path / "man1").iterdir()}
+    assert set(pages) == {"rookery.1", *(f"rookery-{name}.1" for name in COMMANDS)}
+    assert all(f"rookery\\-{name}" in pages["rookery.1"] for name in COMMANDS)
+    assert r".SH ROOKERY SESSION PNS WRAP" in pages["rookery-session.1"]
+    assert r"\fB\-\-port N\fP" in pages["rookery-serve.1"]
+    for name, text in pages.items():
+        # What begins a line is a known request or text.
+        wrong = [
+            line for line in text.splitlines() if not re.match(r"\.(TH|SH|TP|PP)\b|[^.']", line)
+        ]
+        assert wrong == [], name
+
+
 def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"rookery {__version__}\n"
