@@ -39,9 +39,10 @@ def name_conflict(root: Path) -> str:
     for name in _NAMES:
         found = _location(name)
         if found is None:
+            source = root if (root / "pyproject.toml").is_file() else "rookery"
             return (
                 f"the package {name!r} is incomplete; install again:"
-                " python -m pip install --force-reinstall rookery"
+                f" python -m pip install --force-reinstall {source}"
             )
         if found != root / name:
             owner = next(_owners(found.parent, name), "an unknown distribution")

@@ -16,8 +16,11 @@ RookeryError
 
 from __future__ import annotations
 
+import shlex
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -135,3 +138,13 @@ class UserError(RookeryError):
     def __init__(self, text: str, code: int = 1) -> None:
         super().__init__(text)
         self.code = code
+
+
+def how_to_install(extra: str = "") -> str:
+    """The command that installs this program again, with an extra: from its clone, if it runs from
+    one."""
+    clone = Path(__file__).parents[1]
+    source = str(clone) if (clone / "pyproject.toml").is_file() else "rookery"
+    what = f"{source}[{extra}]" if extra else source
+    editable = "-e " if source != "rookery" else ""
+    return f"{shlex.quote(sys.executable)} -m pip install {editable}{shlex.quote(what)}"

@@ -48,7 +48,7 @@ _SETTINGS: Final = """\
 
 [server]
 # host = "127.0.0.1"                   # "0.0.0.0" or "::" to accept other machines
-# port = 7777
+{port}
 # tls_cert = "cert.pem"                # none
 # tls_key = "key.pem"                  # none
 # trusted_proxies = []                 # CIDRs whose X-Forwarded-For is trusted
@@ -136,6 +136,7 @@ class FreshFolder:
 )
 @click.option("--name", metavar="TEXT", help="Name of the relay.")
 @click.option("--url", metavar="URL", help="Public URL of the relay, wss://…")
+@click.option("--port", metavar="N", type=click.IntRange(1, 65535), help="Port to listen on.")
 def init(
     folder: Path,
     owners: tuple[str, ...],
@@ -143,11 +144,12 @@ def init(
     preset: str,
     name: str | None,
     url: str | None,
+    port: int | None,
 ) -> None:
     """Create a data folder: settings, policies and the relay's key."""
     if url is not None and not _is_public_url(url):
         raise click.BadParameter(f"{url!r} does not begin with wss:// or ws://", param_hint="--url")
-    made = init_folder(folder, owners, agents, preset, name, url)
+    made = init_folder(folder, owners, agents, preset, name, url, port)
     for path in made:
         click.echo(f"wrote {path}")
     click.echo(f"start it with: rookery serve --data {folder}")
@@ -215,6 +217,7 @@ def init_folder(
     preset: str,
     name: str | None,
     url: str | None,
+    port: int | None = None,
 ) -> tuple[Path, ...]:
     """Write the files of a data folder, all or none. Raises UserError if one exists.
 
@@ -226,7 +229,7 @@ def init_folder(
         "relay.key": (f"{new_key().nsec}\n", _SECRET),
         "policies/00-actors.toml": (_actors(owners, agents), _PUBLIC),
         "policies/10-preset.toml": (_preset(preset), _PUBLIC),
-        "rookery.toml": (_settings(name, url), _PUBLIC),
+        "rookery.toml": (_settings(name, url, port), _PUBLIC),
     }
     _make_folder(folder / "policies")
     made: list[Path] = []
@@ -274,7 +277,7 @@ def _write(path: Path, text: str, mode: int) -> None:
         os.fsync(file.fileno())
 
 
-def _settings(name: str | None, url: str | None) -> str:
+def _settings(name: str | None, url: str | None, port: int | None) -> str:
     return _SETTINGS.format(
         name='# name = "Rookery"' if name is None else f"name = {_toml(name)}",
         url=(
@@ -282,6 +285,7 @@ def _settings(name: str | None, url: str | None) -> str:
             if url is None
             else f"url = {_toml(url)}"
         ),
+        port="# port = 7777" if port is None else f"port = {port}",
     )
 
 

@@ -21,7 +21,7 @@ from relay.client.nmem import Nmem
 from relay.client.nmem.hooks import is_root
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.settings import Actor, find_settings
-from relay.errors import UserError
+from relay.errors import UserError, how_to_install
 from relay.memory.nmem.capture import project_at
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _check_sdk() -> None:
         import_module("relay.mcp.server")
     except ImportError as error:
         raise UserError(
-            f'the MCP extra is not installed ({error}): pip install "rookery[mcp]"'
+            f"the MCP extra is not installed ({error}): {how_to_install('mcp')}"
         ) from error
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
+from relay.cli.connect import settings_here
 from relay.cli.humanize import age_of
 from relay.cli.nmem_cache import key_here, reading_here, warn
 from relay.cli.nmem_status import status
@@ -39,7 +40,7 @@ from relay.client.nmem.memory import Nmem
 from relay.client.nmem.queries import Order, Scope
 from relay.client.nmem.reader import NotFound
 from relay.client.nmem.settings import find_nmem_settings
-from relay.client.settings import Actor, find_settings
+from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.mcp.rows import hit
 from relay.memory.nmem.capture import project_at
@@ -402,9 +403,7 @@ def _with_settings(
 ) -> Result:
     home = Path.home()
     _, settings = find_nmem_settings(home)
-    found = find_settings(
-        Actor.AGENT, relay=relay, key_file=key_file, environ=os.environ, home=home, here=Path()
-    )
+    found = settings_here(Actor.AGENT, relay, key_file)
 
     async def opened() -> Result:
         memory = Nmem(

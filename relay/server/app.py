@@ -394,9 +394,23 @@ def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
-        context.load_cert_chain(cert, key)
+        # Without `password`, OpenSSL would ask on the terminal.
+        context.load_cert_chain(cert, key, password="")
     except (OSError, ssl.SSLError) as error:
         raise UserError(
-            f"[server] tls_cert {cert} with tls_key {key} cannot be used: {error}"
+            f"[server] tls_cert {cert} with tls_key {key} cannot be used: {_tls_fault(error)};"
+            " `rookery doctor` looks at both"
         ) from error
     return context
+
+
+def _tls_fault(error: OSError) -> str:
+    if not isinstance(error, ssl.SSLError):
+        return error.strerror or str(error)
+    match error.reason:
+        case "KEY_VALUES_MISMATCH":
+            return "the key does not belong to the certificate"
+        case "EE_KEY_TOO_SMALL" | "CA_MD_TOO_WEAK":
+            return "the certificate is too weak: its key is short, or it is signed with an old hash"
+        case _:
+            return "one of them is no PEM file, or the key has a passphrase"

@@ -631,3 +631,9 @@ async def test_tls_files_that_cannot_be_used_are_one_line(rookery: Rookery, faul
     assert code == 1
     [line] = text.strip().splitlines()
     assert "cert.pem" in line
+    words = {
+        "no such file": "No such file or directory",
+        "not a certificate": "one of them is no PEM file",
+        "another key": "the key does not belong to the certificate",
+    }
+    assert words[fault] in line

@@ -22,6 +22,7 @@ from mcp import MCPError
 
 from relay.client.errors import Unreachable
 from relay.client.nmem import Found, FoundPrompt, Nmem
+from relay.errors import how_to_install
 from relay.mcp import freshness, git
 from relay.mcp.arguments import Kind, Parameter, ToolFault, arguments_in, input_schema
 from relay.mcp.freshness import Freshness
@@ -574,4 +575,5 @@ def test_a_missing_extra_is_reported_with_the_install_command(tmp_path: Path) ->
     )
     assert (ended.returncode, ended.stdout) == (1, "")
     assert ended.stderr.startswith("rookery: the MCP extra is not installed (")
-    assert ended.stderr.endswith('): pip install "rookery[mcp]"\n')
+    assert ended.stderr.endswith(f"): {how_to_install('mcp')}\n")
+    assert "-e " in how_to_install("mcp")  # this is a clone

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 import click
 
-from relay.cli.connect import with_settings
+from relay.cli.connect import settings_here, with_settings
 from relay.cli.options import PublicKey
-from relay.client.settings import Actor, find_settings
+from relay.client.settings import Actor
 from relay.client.transcripts import Transcripts
-from relay.errors import UserError
+from relay.errors import UserError, how_to_install
 from relay.memory.transcripts.plan import Paths, Plan
 from relay.memory.transcripts.stripping import Part, Stripping
 from relay.nostr.pns import derive
@@ -98,14 +97,7 @@ def on_relay(server: Server, work: Callable[[Transcripts], Awaitable[Result]]) -
 
 def with_spool(server: Server, work: Callable[[Transcripts, Path], Awaitable[Result]]) -> Result:
     """The result of `work`, also given the client's folder; the relay may be unreachable."""
-    settings = find_settings(
-        Actor.AGENT,
-        relay=server.relay,
-        key_file=server.key_file,
-        environ=os.environ,
-        home=Path.home(),
-        here=Path(),
-    )
+    settings = settings_here(Actor.AGENT, server.relay, server.key_file)
 
     async def run() -> Result:
         channel = derive(settings.key) if server.is_sealed else None
@@ -122,7 +114,7 @@ def _stripping(parts: set[Part]) -> Stripping:
     try:
         from relay.memory.nmem.secrets import SecretFilter, Sensitivity
     except ImportError:
-        raise UserError("--strip secrets needs RE2: pip install google-re2") from None
+        raise UserError(f"--strip secrets needs RE2: {how_to_install()}") from None
     # Known forms only: ids of tools and messages are random and would look like secrets.
     secrets = SecretFilter(Sensitivity.RELAXED)
     return Stripping(frozenset(parts), lambda text: secrets.filtered(text).text)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 import sys
 from pathlib import Path
@@ -11,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 import orjson
 
+from relay.cli.connect import settings_here
 from relay.client.client import unix_now
-from relay.client.settings import Actor, find_settings
+from relay.client.settings import Actor
 from relay.errors import Invalid, UserError
 from relay.nostr import pns as envelopes
 from relay.nostr.event import event_from
@@ -59,15 +59,7 @@ def unwrap(key_file: Path | None) -> None:
 
 
 def _channel(key_file: Path | None) -> Channel:
-    settings = find_settings(
-        Actor.AGENT,
-        relay=None,
-        key_file=key_file,
-        environ=os.environ,
-        home=Path.home(),
-        here=Path(),
-    )
-    return envelopes.derive(settings.key)
+    return envelopes.derive(settings_here(Actor.AGENT, None, key_file).key)
 
 
 def _event_on_stdin() -> Event:

@@ -182,6 +182,7 @@ async def _whole(
 
 def _write(path: Path, data: bytes) -> None:
     """For its owner's eyes: a session may hold whatever a tool has read."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with os.fdopen(file, "wb") as opened:
         if stat.S_ISREG(os.fstat(file).st_mode):

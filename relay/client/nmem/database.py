@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from relay.client.errors import ClientError
 from relay.client.local_file import NOT_DAMAGE
 from relay.client.nmem.cipher import cipher_module, database_errors, is_encrypted
+from relay.errors import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +77,7 @@ class Database:
         if cipher_module() is None:
             return (
                 f"{self.path} is not encrypted: SQLCipher is not installed"
-                ' (pip install "rookery[sqlcipher]")'
+                f" ({how_to_install('sqlcipher')})"
             )
         if self._key is None:
             return ""
@@ -227,7 +228,7 @@ def open_connection(path: Path, key: CacheKey | None, *, busy_s: float) -> tuple
     if cipher is None:
         raise CacheUnusable(
             f"{path} is encrypted or not a database, and SQLCipher is not installed:"
-            ' pip install "rookery[sqlcipher]"'
+            f" {how_to_install('sqlcipher')}"
         )
     if key is None:
         raise CacheUnusable(f"{path} is encrypted: set its key in NMEM_KEY or [nmem] key_file")

@@ -38,6 +38,14 @@ def listing(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
+def test_init_takes_a_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "data"
+    assert run(["init", str(folder), "--owner", owner.npub, "--port", "7000"]) == 0
+    assert load_config(folder / "rookery.toml").server.port == 7000
+    assert run(["init", str(tmp_path / "b"), "--owner", owner.npub, "--port", "70000"]) == 2
+    assert "--port" in capsys.readouterr().err
+
+
 def test_init_writes_settings_policies_and_a_key(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
