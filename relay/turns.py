@@ -78,6 +78,11 @@ class Slice:
         """A piece of work begins."""
         self._began = self._clock()
 
+    @property
+    def so_far(self) -> float:
+        """Seconds since `begin`."""
+        return self._clock() - self._began
+
     def end(self) -> bool:
         """It ended; whether `rest` is due."""
         self._worked = worked = self._worked + self._clock() - self._began

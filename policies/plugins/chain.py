@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import perf_counter
 from typing import TYPE_CHECKING, assert_never
 
 from policies.plugins.definition import Command, Entry
@@ -32,9 +33,11 @@ class Chain:
         plugins: Sequence[Plugin] = (),
         *,
         changed: Callable[[Sequence[str]], None] = lambda _: None,
+        took: Callable[[str, float], None] = lambda _name, _seconds: None,
     ) -> None:
-        """`changed` is called with the current problems, a line per plug-in, whenever they
-        change."""
+        """`changed` is called with the current problems, a line per plug-in, whenever they change;
+        `took` with the seconds of each request to a plug-in."""
+        self._took = took
         self._wanted = tuple(plugins)
         self._changed = changed
         self._at_work: list[tuple[Plugin, RunningPlugin]] = []
@@ -101,7 +104,9 @@ class Chain:
                 if self._is_stopped:
                     answers: list[Reject | None] = [no_answer(plugin.name)] * len(left)
                 else:
+                    began = perf_counter()
                     answers = await answering.answers([questions[number] for number in left])
+                    self._took(plugin.name, perf_counter() - began)
                 for number, objection in zip(left, answers, strict=True):
                     found[number] = objection
                 left = [number for number in left if found[number] is None]

@@ -41,7 +41,7 @@ from relay.write.key_rotation import signed_again
 from relay.write.sweeper import Sweeper
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
     from policies.reload import Fingerprint
@@ -162,7 +162,11 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             invites=invitations,
         )
         negentropy = Negentropy(store, state, config.limits, clock=unix_now, workers=comparers)
-        metrics.watch("events_waiting", "Events not yet committed.", lambda: ingest.waiting)
+        metrics.watch(
+            "events_waiting", "Events not yet committed.", lambda: ingest.waiting, "queue"
+        )
+        metrics.watch("search_lag_rows", "Rows not yet in the search index.", lambda: indexer.lag)
+        _watch_files(metrics, folder)
         metrics.watch(
             "negentropy_records", "Records in open negentropy snapshots.", lambda: negentropy.held
         )
@@ -172,7 +176,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             store.unerased_s,
         )
         used_calls = UsedAuthorizations(unix_now(), folder / "used_calls.json")
-        flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.frames_out)
+        flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.traffic)
         async with plugins, ingest:
             yield Services(
                 folder=folder,
@@ -219,6 +223,15 @@ def _back_up_before_upgrade(folder: Path) -> None:
         )
 
 
+def _watch_files(metrics: Metrics, folder: Path) -> None:
+    def sizes() -> Mapping[str, float]:
+        paths = [folder / name for name in ("rookery.db", "search.db")]
+        paths += [path.with_name(f"{path.name}-wal") for path in paths]
+        return {path.name: path.stat().st_size for path in paths if path.exists()}
+
+    metrics.watch("file_bytes", "Size of a file of the store.", sizes, "file")
+
+
 def _plugins(policy: policies.PolicySet, metrics: Metrics, readiness: Readiness) -> Chain:
     def changed(problems: Sequence[str]) -> None:
         if problems:
@@ -226,7 +239,7 @@ def _plugins(policy: policies.PolicySet, metrics: Metrics, readiness: Readiness)
         else:
             readiness.clear("plug-ins")
 
-    plugins = Chain(policy.plugins, changed=changed)
+    plugins = Chain(policy.plugins, changed=changed, took=metrics.plugin_took)
     metrics.watch("plugins_down", "Plug-ins that do not answer.", lambda: len(plugins.problems))
     metrics.watch("plugin_failures", "Plug-in failures since start.", lambda: plugins.failures)
     return plugins

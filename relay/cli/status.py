@@ -31,9 +31,18 @@ if TYPE_CHECKING:
 
 _EVERY_S: Final = 1.0
 _DAY_S: Final = 86_400
-_RATES: Final = ("frames_in", "frames_out", "rows_sent", "live_deliveries")
+_RATES: Final = (
+    "frames_in",
+    "frames_out",
+    "bytes_in",
+    "bytes_out",
+    "rows_sent",
+    "live_deliveries",
+)
 _QUEUES: Final = {
     "events_waiting": "events to be committed",
+    "queries_waiting": "queries",
+    "search_lag_rows": "rows to be indexed",
     "negentropy_records": "records of negentropy",
 }
 _ROWS: Final = 8
@@ -235,6 +244,22 @@ def _tables(status: Status) -> Iterator[str | Table]:
         yield as_table(
             (Column("refused by rule"), Column("events", Holds.NUMBER)),
             [(printable(rule), f"{n:,}") for rule, n in list(status.refusals.items())[:_ROWS]],
+        )
+    times = [(name, each) for name, each in status.stages.items() if each.count]
+    if times:
+        yield ""
+        slowest = sorted(times, key=lambda each: -each[1].seconds)[:_ROWS]
+        yield as_table(
+            (Column("stages"), *(Column(name, Holds.NUMBER) for name in ("times", "mean", "all"))),
+            [
+                (
+                    printable(name),
+                    f"{each.count:,}",
+                    f"{1000 * each.seconds / each.count:.2f} ms",
+                    f"{each.seconds:.1f} s",
+                )
+                for name, each in slowest
+            ],
         )
     if status.reads:
         yield ""

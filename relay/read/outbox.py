@@ -11,6 +11,8 @@ import struct
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final, Protocol
 
+from relay.observe import Traffic
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -42,11 +44,11 @@ class FlushQueue:
     def __init__(
         self,
         call_soon: Callable[[Callable[[], None]], object],
-        count_frames: Callable[[int], None] = lambda _: None,
+        traffic: Traffic | None = None,
     ) -> None:
-        """`count_frames` gets the number of frames written, once per iteration."""
+        """`traffic`: where frames and bytes are counted."""
         self._call_soon = call_soon
-        self._count_frames = count_frames
+        self.traffic = Traffic() if traffic is None else traffic
         self._waiting: list[Outbox] = []
 
     def add(self, outbox: Outbox) -> None:
@@ -56,7 +58,8 @@ class FlushQueue:
 
     def flush(self) -> None:
         waiting, self._waiting = self._waiting, []
-        self._count_frames(sum([outbox.flush() for outbox in waiting]))
+        for outbox in waiting:
+            outbox.flush()
 
 
 def framed(payload: bytes) -> bytes:
@@ -129,19 +132,22 @@ class Outbox:
         self._frames += len(bodies)
         self._bytes += sum(sizes) + (around + 4) * len(bodies)
 
-    def flush(self) -> int:
-        """Write what is queued; returns the number of frames."""
+    def flush(self) -> None:
+        """Write what is queued."""
         pieces, frames = self._pieces, self._frames
         if not pieces or self.closed:
-            return 0
+            return
         self._pieces = []
         self._frames = self._bytes = 0
         if self._sink.is_closing():
             self.closed = True
-            return 0
-        self._sink.write(b"".join(pieces))
+            return
+        written = b"".join(pieces)
+        self._sink.write(written)
+        traffic = self._flush_queue.traffic
+        traffic.frames_out += frames
+        traffic.bytes_out += len(written)
         self._check()
-        return frames
 
     @property
     def buffered_bytes(self) -> int:

@@ -82,7 +82,8 @@ class QueryQueue:
         self._queries = queries
         self._peer = peer
         self._open: dict[str, Subscription] = {}
-        self._catching_up: dict[str, Subscription] = {}
+        self._catching_up: dict[str, tuple[Subscription, float]] = {}
+        """With the time at which each was queued."""
         self._counts: deque[tuple[str, tuple[Filter, ...]]] = deque()
         self._task: asyncio.Task[None] | None = None
 
@@ -93,8 +94,12 @@ class QueryQueue:
             return
         self._open[sub] = subscription
         if subscription.backlog is not None:
-            self._catching_up[sub] = subscription
+            self._catching_up[sub] = subscription, perf_counter()
             self._start()
+
+    def __len__(self) -> int:
+        """REQs and COUNTs that wait."""
+        return len(self._catching_up) + len(self._counts)
 
     def count(self, sub: str, filters: tuple[Filter, ...]) -> None:
         if len(self._counts) >= _MAX_COUNTS:
@@ -118,7 +123,8 @@ class QueryQueue:
     async def _run(self) -> None:
         while self._catching_up or self._counts:
             if self._catching_up:
-                subscription = self._catching_up.pop(next(iter(self._catching_up)))
+                subscription, since = self._catching_up.pop(next(iter(self._catching_up)))
+                self._queries.waited(perf_counter() - since)
                 if not await self._catch_up(subscription):
                     self._close(subscription)
             else:
@@ -188,6 +194,10 @@ class QueryRunner:
         self._clock = clock
         self._metrics = metrics
 
+    def waited(self, seconds: float) -> None:
+        """A REQ has waited for others of its connection."""
+        self._metrics.read.queue.add(seconds)
+
     @property
     def open_subscriptions(self) -> int:
         return len(self._fanout)
@@ -197,6 +207,7 @@ class QueryRunner:
 
         None: CLOSED was sent, instead of everything or of EOSE.
         """
+        arrived, stages = perf_counter(), self._metrics.read
         visibility = self._state.visibility(peer.reader.viewer)
         wants_invite = self._wants_invite(peer, filters)
         refusal = None if wants_invite else visibility.gate(filters)
@@ -217,6 +228,8 @@ class QueryRunner:
         except Refused as refused:
             peer.outbox.put(messages.closed(sub, refused))
             return None
+        began = perf_counter()
+        stages.plan.add(began - arrived)
         if (
             len(filters) == 1
             and filters[0].search is None
@@ -224,7 +237,6 @@ class QueryRunner:
             and not wants_invite
             and self._state.knows(subscription.cursor)
         ):
-            began = perf_counter()
             try:
                 page = self._store.page_now(
                     filters[0],
@@ -239,8 +251,12 @@ class QueryRunner:
                 self._fail(peer, subscription, fault)
                 return None
             if page is not None and page.next is None:
+                found = perf_counter()
                 peer.outbox.put_each(subscription.head, page.raws, messages.EVENT_END)
-                self._metrics.scanned(filters, len(page.raws), perf_counter() - began)
+                sent = perf_counter()
+                stages.query.add(found - began)
+                stages.send.add(sent - found)
+                self._metrics.scanned(filters, len(page.raws), sent - began)
                 if not self._finish(peer, subscription):
                     self._fanout.close(subscription)
                     return None
@@ -265,10 +281,10 @@ class QueryRunner:
                 if not is_open(subscription):
                     return True
                 rows += len(raws)
+                found = perf_counter()
                 peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
-                sent = perf_counter()
                 await peer.drained()
-                waited += perf_counter() - sent
+                waited += perf_counter() - found
             await self._fanout.refresh_links(subscription)
         except StoreFault as fault:
             self._fail(peer, subscription, fault)
@@ -278,7 +294,10 @@ class QueryRunner:
             reads.took("REQ", subscription.filters, rows, perf_counter() - began - waited)
             peer.outbox.put(messages.closed(subscription.sub, refused))
             return False
-        self._metrics.scanned(subscription.filters, rows, perf_counter() - began, waited)
+        took = perf_counter() - began
+        self._metrics.read.query.add(took - waited)
+        self._metrics.read.send.add(waited)
+        self._metrics.scanned(subscription.filters, rows, took, waited)
         if not is_open(subscription):
             return True
         return self._finish(peer, subscription)

@@ -72,6 +72,11 @@ class SearchIndexer:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
 
+    @property
+    def lag(self) -> int:
+        """Rows that were stored since the newest one that is indexed."""
+        return max(0, self._store.committed() - self._upto)
+
     async def reached(self, seq: int) -> bool:
         """Wait until every row up to `seq` is indexed. False: it timed out."""
         if self._is_indexed(seq):

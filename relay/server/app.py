@@ -74,6 +74,11 @@ class Server:
         services.metrics.watch(
             "subscriptions", "Open subscriptions.", lambda: services.queries.open_subscriptions
         )
+        services.metrics.watch(
+            "queries_waiting",
+            "REQs and COUNTs behind others of their connection.",
+            lambda: sum(each.queries_waiting for each in self._connections),
+        )
         self._calls = Calls(
             services.state,
             services.store,

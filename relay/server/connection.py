@@ -18,6 +18,7 @@ from relay.nostr import messages
 from relay.nostr.agents import attestation_of
 from relay.nostr.keys import is_signed
 from relay.nostr.messages import Close, Count, NegClose, NegMessage, NegOpen, Publish, Subscribe
+from relay.observe import PARSED_OF
 from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import Outbox
 from relay.read.query import QueryQueue
@@ -100,6 +101,7 @@ class Connection:
         "_unanswered",
         "_unanswered_weight",
         "connection",
+        "message",
         "outbox",
     )
 
@@ -122,6 +124,7 @@ class Connection:
         self._request = request
         self._address = address
         self.connection = next(_CONNECTION_IDS)
+        self.message = 0
         self._socket = socket
         self._session = Session(
             secrets.token_hex(16),
@@ -170,6 +173,10 @@ class Connection:
     @property
     def is_reading(self) -> bool:
         return self.outbox.buffered_bytes < self._outbox_bytes // _IS_READING_SHARE
+
+    @property
+    def queries_waiting(self) -> int:
+        return len(self._queries)
 
     async def drained(self) -> None:
         self.outbox.flush()
@@ -230,21 +237,26 @@ class Connection:
         terms, max_filters = services.terms, services.config.limits.max_filters
         clock = services.clock
         receive, act, work = self._session.receive, self._act, self._slice
-        count_frames = services.metrics.frames_in
+        traffic, parsed = services.metrics.traffic, services.metrics.write.parse
         self.outbox.put(self._session.greeting())
         try:
             async for frame in socket:
                 if self._is_stopping:
                     continue
-                count_frames(1)
+                traffic.frames_in += 1
+                self.message = number = self.message + 1
                 work.begin()
                 if frame.type is WSMsgType.TEXT:
                     message = messages.parse(frame.data, terms, max_filters)
+                    if number % PARSED_OF == 1:
+                        parsed.add(work.so_far)
                 elif frame.type is WSMsgType.BINARY:
                     message = messages.BadFrame(Invalid("binary frames are not Nostr messages"))
                 else:
                     break
-                for effect in receive(message, clock(), len(frame.data)):
+                size = len(frame.data)
+                traffic.bytes_in += size
+                for effect in receive(message, clock(), size):
                     act(effect)
                 is_over = work.end()
                 if (

@@ -9,6 +9,7 @@ codes are counted here, and stay counted when the commit fails.
 from __future__ import annotations
 
 from dataclasses import replace
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.access.management import BannedAuthorRows, ListChange, ListName, check_change
@@ -98,6 +99,9 @@ class Batch:
         """Everything accepted, in order: for live delivery."""
         self.groups = state.groups
         self.management = state.management
+        self.began_at = self.decided_at = self.judged_s = 0.0
+        """`perf_counter` at the begin and end of `decide`; seconds of the first judgement."""
+        self._judge = self._timed_judge
         self._members_at = now
         """created_at of what is signed about members of the relay."""
         self._announced: set[str] = set()
@@ -141,6 +145,7 @@ class Batch:
 
     def decide(self, found: Found) -> WritePlan:
         """Judge every item and set its result. The callback of the store's transaction."""
+        self.began_at = perf_counter()
         self._found = found
         self._world = World(
             self._state.policy,
@@ -174,6 +179,7 @@ class Batch:
         if self._announced or any(isinstance(item, ManagementChange) for item in self._items):
             self._list_members()
         self.groups, self.management = self._world.groups, self._world.management
+        self.decided_at = perf_counter()
         return self.plan
 
     def _set_groups(self, groups: Groups) -> None:
@@ -181,8 +187,16 @@ class Batch:
 
     # -- an event -----------------------------------------------------------------------------
 
+    def _timed_judge(self, candidate: Candidate, world: World) -> Judgement:
+        """For the first event of the batch."""
+        self._judge = judge
+        began = perf_counter()
+        judgement = judge(candidate, world)
+        self.judged_s = perf_counter() - began
+        return judgement
+
     def _write(self, candidate: Candidate) -> Result:
-        judged = judge(candidate, self._world)
+        judged = self._judge(candidate, self._world)
         if judged.tries_code:
             self._guesses.count(candidate.event.pubkey, candidate.sender.address, self._now)
         for rate, name, cost in judged.tokens:

@@ -127,10 +127,24 @@ class Ingest:
         self._turns = Turns()
         self._weight = 0
         """Of the events that wait."""
-        self._verifying = Lane(self._verify, max_batch=_MAX_VERIFIED, max_waiting=_MAX_WAITING)
-        self._asking = Lane(self._ask, max_batch=_MAX_PLUGIN_BATCH, max_waiting=_MAX_WAITING)
+        stages = metrics.write
+        self._verifying = Lane(
+            self._verify,
+            max_batch=_MAX_VERIFIED,
+            max_waiting=_MAX_WAITING,
+            waited=stages.verify_queue.add,
+        )
+        self._asking = Lane(
+            self._ask,
+            max_batch=_MAX_PLUGIN_BATCH,
+            max_waiting=_MAX_WAITING,
+            waited=stages.plugin_queue.add,
+        )
         self._lane: Lane[LaneItem] = Lane(
-            self._commit, max_batch=_MAX_BATCH, max_waiting=2 * _MAX_WAITING
+            self._commit,
+            max_batch=_MAX_BATCH,
+            max_waiting=2 * _MAX_WAITING,
+            waited=stages.commit_queue.add,
         )
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -169,9 +183,13 @@ class Ingest:
             author.answered(event, refusal)
 
     @property
-    def waiting(self) -> int:
+    def waiting(self) -> Mapping[str, int]:
         """Events and changes that wait for a signature check, a plug-in or a commit."""
-        return len(self._verifying) + len(self._asking) + len(self._lane)
+        return {
+            "verify": len(self._verifying),
+            "plugins": len(self._asking),
+            "commit": len(self._lane),
+        }
 
     def _screened(self, event: Event, origin: Origin) -> Reject | None:
         state = self._state
@@ -239,6 +257,7 @@ class Ingest:
 
     async def _verify(self, batch: Sequence[WriteEvent]) -> None:
         loop = asyncio.get_running_loop()
+        began = perf_counter()
         events = [item.event for item in batch]
         if len(events) <= _VERIFIED_HERE:
             good = self._signed(events)
@@ -251,6 +270,8 @@ class Ingest:
                 loop.run_in_executor(self._verifiers, self._signed, events[middle:]),
             )
             good = [*halves[0], *halves[1]]
+        self._metrics.write.verify.add(perf_counter() - began)
+        self._metrics.verify_batches.add(len(batch))
         for item, signed in zip(batch, good, strict=True):
             if not signed:
                 self._refuse(item, BAD_SIGNATURE)
@@ -281,7 +302,7 @@ class Ingest:
     async def _ask(self, batch: Sequence[WriteEvent]) -> None:
         """A plug-in's refusal goes into the lane with the event: policy rules come before it."""
         assert self._plugins is not None
-        now = self._clock()
+        now, began = self._clock(), perf_counter()
         asked = [
             (each.event, Arrival(now, each.origin, each.author.authenticated, each.author.address))
             for each in batch
@@ -291,6 +312,8 @@ class Ingest:
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             _log.exception("plug-ins failed for %d events", len(batch))
             objections = [PLUGIN_FAILED] * len(batch)
+        self._metrics.write.plugins.add(perf_counter() - began)
+        self._metrics.plugin_batches.add(len(batch))
         for item, objection in zip(batch, objections, strict=True):
             item.objection = objection
             if not self._lane.put(item):
@@ -341,6 +364,7 @@ class Ingest:
                     assert_never(item)
 
     async def _deliver(self, rows: Sequence[Stored]) -> None:
+        began = perf_counter()
         try:
             links = await self._links_of(rows)
             work = Slice(self._turns, perf_counter)
@@ -352,6 +376,7 @@ class Ingest:
                     await work.rest()
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             _log.exception("%d stored events were not delivered live", len(rows))
+        self._metrics.write.deliver.add(perf_counter() - began)
 
     async def _links_of(self, rows: Sequence[Stored]) -> Links:
         """The rows that these link to; when the store fails none, and no link permits a read."""
@@ -374,13 +399,26 @@ class Ingest:
             vanished=self._vanished,
         )
         self._state.begin_commit(self._store.committed())
+        began = perf_counter()
         try:
-            with self._metrics.commit(len(items)):
-                await self._store.append(batch.lookups, batch.decide)
+            await self._store.append(batch.lookups, batch.decide)
         except BaseException:
             self._state.end_commit()
             raise
+        finally:
+            self._measure(batch, len(items), began)
         return batch
+
+    def _measure(self, batch: Batch, size: int, began: float) -> None:
+        ended, stages = perf_counter(), self._metrics.write
+        self._metrics.committed(size, ended - began)
+        if not batch.decided_at:  # nothing was decided
+            return
+        stages.lookup.add(batch.began_at - began)
+        stages.decide.add(batch.decided_at - batch.began_at)
+        stages.commit.add(ended - batch.decided_at)
+        if batch.judged_s:
+            stages.policies.add(batch.judged_s)
 
 
 def _events_in(batch: Sequence[LaneItem]) -> list[WriteEvent]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from time import perf_counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -22,9 +23,20 @@ class Lane(Generic[T]):
     """
 
     def __init__(
-        self, commit: Callable[[Sequence[T]], Awaitable[None]], *, max_batch: int, max_waiting: int
+        self,
+        commit: Callable[[Sequence[T]], Awaitable[None]],
+        *,
+        max_batch: int,
+        max_waiting: int,
+        waited: Callable[[float], None] = lambda _: None,
     ) -> None:
+        """`waited` gets the seconds that one item of a batch was queued, mostly the first one."""
         self._commit = commit
+        self._waited = waited
+        self._timed_at = 0.0
+        """When the item was put whose wait is measured; 0: none is."""
+        self._timed_behind = 0
+        """How many items are queued before it."""
         self._max_batch = max_batch
         self._max_waiting = max_waiting
         self._items: deque[T] = deque()
@@ -37,6 +49,8 @@ class Lane(Generic[T]):
         """False when the lane is full or closing: the item is not queued."""
         if self._closing or len(self._items) >= self._max_waiting:
             return False
+        if not self._timed_at:
+            self._timed_at, self._timed_behind = perf_counter(), len(self._items)
         self._items.append(item)
         if not self._wake.is_set():
             self._wake.set()
@@ -58,6 +72,10 @@ class Lane(Generic[T]):
                 await self._wake.wait()
                 continue
             size = min(len(items), self._max_batch)
+            self._timed_behind -= size
+            if self._timed_behind < 0 and self._timed_at:
+                self._waited(perf_counter() - self._timed_at)
+                self._timed_at = 0.0
             await self._commit([items.popleft() for _ in range(size)])
 
     async def drained(self) -> None:

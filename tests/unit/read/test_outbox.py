@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay.observe import Traffic
 from relay.read.outbox import FlushQueue, Outbox, frame_head, framed
 
 if TYPE_CHECKING:
@@ -46,9 +47,8 @@ class Loop:
 
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
-        self.wrote: list[int] = []
-        """Frames written in each turn."""
-        self.flush_queue = FlushQueue(self.soon.append, self.wrote.append)
+        self.traffic = Traffic()
+        self.flush_queue = FlushQueue(self.soon.append, self.traffic)
 
     def turns(self) -> None:
         soon = self.soon[:]
@@ -146,7 +146,7 @@ def test_frames_of_one_iteration_are_written_together_and_in_order(sink: Sink, l
     loop.turns()
     assert len(sink.writes) == 1
     assert sink.payloads == [b"one", b"<two>", b"<three>", b"four"]
-    assert loop.wrote == [4]
+    assert (loop.traffic.frames_out, loop.traffic.bytes_out) == (4, len(sink.writes[0]))
 
 
 def test_all_outboxes_share_one_callback(sink: Sink, loop: Loop) -> None:
@@ -156,7 +156,7 @@ def test_all_outboxes_share_one_callback(sink: Sink, loop: Loop) -> None:
         outbox.put(b"x")
     assert len(loop.soon) == 1
     loop.turns()
-    assert loop.wrote == [3]
+    assert loop.traffic.frames_out == 3
     assert [len(sink.writes), len(other.writes)] == [1, 1]
     assert [len(sink.payloads), len(other.payloads)] == [2, 1]
 
@@ -271,7 +271,7 @@ def test_nothing_is_written_to_a_closing_transport(sink: Sink, loop: Loop) -> No
     sink.is_gone = True
     loop.turns()
     assert sink.writes == []
-    assert loop.wrote == [0]
+    assert loop.traffic.frames_out == 0
     assert outbox.closed
     outbox.put(b"two")
     loop.turns()

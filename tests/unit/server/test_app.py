@@ -198,7 +198,7 @@ async def serving(
             invites=invitations,
         )
         negentropy = Negentropy(disk, state, settings.limits, clock=lambda: NOW, workers=verifiers)
-        flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.frames_out)
+        flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.traffic)
         used_calls = UsedAuthorizations(0)
         services = Services(
             config=settings,

@@ -1,0 +1,31 @@
+"""Log lines, refusals, metrics, readiness.
+
+Invariants: not used by pure modules. No event content and no secret key in a log line; ids, public
+keys, addresses and rule names are allowed. Metrics are plain numbers, updated on the event loop
+once per batch and rendered on a scrape.
+"""
+
+from relay.observe.costly import CostlyRead, CostlyReads, shape_of
+from relay.observe.logs import JsonLines, LogLine, LogLines, LogSettings, TextLines, set_up_logging
+from relay.observe.metrics import PARSED_OF, Metrics, Readiness, StageTimes, Status, Traffic
+from relay.observe.refusals import Refusal, Refusals
+
+__all__ = [
+    "PARSED_OF",
+    "CostlyRead",
+    "CostlyReads",
+    "JsonLines",
+    "LogLine",
+    "LogLines",
+    "LogSettings",
+    "Metrics",
+    "Readiness",
+    "Refusal",
+    "Refusals",
+    "StageTimes",
+    "Status",
+    "TextLines",
+    "Traffic",
+    "set_up_logging",
+    "shape_of",
+]

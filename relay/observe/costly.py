@@ -1,0 +1,94 @@
+"""The shapes of filters that take most of the time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.nostr.filters import Filter
+
+_NOTE_S: Final = 0.001
+_MAX_SHAPES: Final = 64
+_MAX_LISTED: Final = 4
+"""Kinds and filters that a shape names one by one."""
+
+
+@dataclass(slots=True)
+class CostlyRead:
+    """The cost of REQs or COUNTs of one shape since start."""
+
+    shape: str
+    """Kinds, names of tags and numbers of values; never a value."""
+    seconds: float
+    """All together, estimated: see `CostlyReads`."""
+    longest_s: float
+    rows: int
+    """Sent by the longest."""
+
+
+class CostlyReads:
+    """The shapes of filters that take most of the time.
+
+    A shape is worked out once per millisecond of reading, not for each query: the query that
+    completes a millisecond is noted with all the time since the one before it. Shapes get their
+    share that way, and those that take long are always noted.
+    """
+
+    def __init__(self) -> None:
+        self._reads: dict[str, CostlyRead] = {}
+        self._unnoted_s = 0.0
+
+    def took(self, verb: str, filters: Sequence[Filter], rows: int, seconds: float) -> None:
+        self._unnoted_s += seconds
+        if self._unnoted_s < _NOTE_S:
+            return
+        shape = f"{verb} {shape_of(filters)}"
+        read = self._reads.get(shape)
+        if read is None:
+            if len(self._reads) >= _MAX_SHAPES:
+                del self._reads[min(self._reads.values(), key=lambda each: each.seconds).shape]
+            read = self._reads[shape] = CostlyRead(shape, 0.0, 0.0, 0)
+        read.seconds += self._unnoted_s
+        self._unnoted_s = 0.0
+        if seconds > read.longest_s:
+            read.longest_s, read.rows = seconds, rows
+
+    def most(self, number: int) -> Sequence[CostlyRead]:
+        """Most seconds first."""
+        return sorted(self._reads.values(), key=lambda each: -each.seconds)[:number]
+
+
+def shape_of(filters: Sequence[Filter]) -> str:
+    """`kinds 9,11 #h 1 since limit 100`: filters without their values, which are counted."""
+    shapes = [_shape(filter_) for filter_ in filters[:_MAX_LISTED]]
+    if len(filters) > _MAX_LISTED:
+        shapes.append(f"{len(filters) - _MAX_LISTED} more")
+    return " | ".join(shapes)
+
+
+def _shape(filter_: Filter) -> str:
+    words = []
+    if filter_.kinds is not None:
+        listed = sorted(filter_.kinds)[:_MAX_LISTED]
+        more = [f"{_about(len(filter_.kinds) - _MAX_LISTED)} more"]
+        named = [*map(str, listed), *(more if len(filter_.kinds) > _MAX_LISTED else ())]
+        words.append(f"kinds {','.join(named)}")
+    for name, values in (("ids", filter_.ids), ("authors", filter_.authors)):
+        if values is not None:
+            words.append(f"{name} {_about(len(values))}")
+    words += [f"#{name} {_about(len(values))}" for name, values in filter_.tags]
+    given = {"search": filter_.search, "since": filter_.since, "until": filter_.until}
+    words += [name for name, value in given.items() if value is not None]
+    if filter_.limit is not None:
+        words.append(f"limit {_about(filter_.limit)}")
+    return " ".join(words) or "everything"
+
+
+def _about(number: int) -> str:
+    """Up to the next power of ten, so that there are few shapes."""
+    if number <= 1:
+        return str(number)
+    return f"<={10 ** len(str(number - 1))}"
