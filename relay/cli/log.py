@@ -10,33 +10,46 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from relay.cli.options import PublicKey, folder_option, json_option, print_json, printable
+from relay.cli.names import Names, names_in_folder
+from relay.cli.options import (
+    PublicKey,
+    folder_option,
+    json_option,
+    print_json,
+    printable,
+)
 from relay.cli.tables import print_nothing_found
 from relay.config import LogLevel
 from relay.errors import UserError
-from relay.nostr.keys import npub
 from relay.observe import LogLine, Refusal
 from relay.server.control import RemoteFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
+
+    from relay.cli.options import Decorated
 
 _EVERY_S: Final = 0.5
 _LEVELS: Final = (*LogLevel,)
 
 
+def number_option(default: int, help_text: str) -> Callable[[Decorated], Decorated]:
+    """`-n N`."""
+    return click.option(
+        "-n",
+        "number",
+        default=default,
+        show_default=True,
+        metavar="N",
+        type=click.IntRange(min=0),
+        help=help_text,
+    )
+
+
 @click.command("log", epilog="Example: rookery log --data ./data --level warning --follow")
 @folder_option
-@click.option(
-    "-n",
-    "number",
-    default=50,
-    show_default=True,
-    metavar="N",
-    type=click.IntRange(min=0),
-    help="The last N; the relay remembers 1000 lines and 1000 refusals.",
-)
+@number_option(50, "The last N; the relay remembers 1000 lines and 1000 refusals.")
 @click.option(
     "--level",
     type=click.Choice([level.value for level in _LEVELS]),
@@ -59,13 +72,14 @@ def log_command(
 ) -> None:
     """Print the last log lines and refusals of a running relay, without any content.
 
-    With --json, one JSON object per line. A stopped relay remembers none: its log is where it was
-    started, such as `journalctl -u rookery`.
+    With --json, one JSON object per line. A stopped relay remembers its refusals only (`rookery
+    policy log`): its log is where it was started, such as `journalctl -u rookery`.
     """
     if not (folder / "control.sock").exists():
         raise UserError(
             f"no relay runs on {folder}: only a running relay remembers its log; earlier lines are"
-            " where it was started, such as `journalctl -u rookery`"
+            " where it was started, such as `journalctl -u rookery`, earlier refusals in `rookery"
+            " policy log`"
         )
 
     def is_wanted(entry: LogLine | Refusal) -> bool:
@@ -80,51 +94,69 @@ def log_command(
             and group in (None, entry.group)
         )
 
-    async def work() -> None:
-        async with RemoteFolder(folder / "control.sock") as relay:
-            last_line = last_refusal = 0
-            is_first = True
-            while is_first or follow:
-                if not is_first:
-                    sys.stdout.flush()
-                    await asyncio.sleep(_EVERY_S)
-                lines, refusals = (
-                    await relay.log_lines(last_line),
-                    await relay.refusals(last_refusal),
-                )
-                last_line = lines[-1].number if lines else last_line
-                last_refusal = refusals[-1].number if refusals else last_refusal
-                entries: list[LogLine | Refusal] = [*lines, *refusals]
-                found: Sequence[LogLine | Refusal] = sorted(
-                    [entry for entry in entries if is_wanted(entry)], key=lambda entry: entry.at
-                )
-                if is_first:
-                    found = found[-number:] if number else ()
-                    if not (found or follow or as_json):
-                        print_nothing_found()
-                for entry in found:
-                    _print(entry, as_json=as_json)
-                is_first = False
+    reads = (RemoteFolder.log_lines, RemoteFolder.refusals)
+    asyncio.run(print_log(folder, reads, is_wanted, number, follow=follow, as_json=as_json))
 
-    asyncio.run(work())
+
+async def print_log(
+    folder: Path,
+    reads: Sequence[Callable[[RemoteFolder, int], Awaitable[Sequence[LogLine | Refusal]]]],
+    is_wanted: Callable[[LogLine | Refusal], bool],
+    number: int,
+    *,
+    follow: bool,
+    as_json: bool,
+) -> None:
+    """The last entries of a running relay, in order of time. `reads`: what is after a number."""
+    last = [0] * len(reads)
+    async with RemoteFolder(folder / "control.sock") as relay:
+
+        async def news() -> Sequence[LogLine | Refusal]:
+            entries: list[LogLine | Refusal] = []
+            for at, read in enumerate(reads):
+                found = await read(relay, last[at])
+                last[at] = found[-1].number if found else last[at]
+                entries += filter(is_wanted, found)
+            return sorted(entries, key=lambda entry: entry.at)
+
+        first = (await news())[-number:] if number else (await news())[:0]
+        if first or not follow:
+            print_entries(folder, first, as_json=as_json)
+        while follow:
+            sys.stdout.flush()
+            await asyncio.sleep(_EVERY_S)
+            if entries := await news():
+                print_entries(folder, entries, as_json=as_json)
+
+
+def print_entries(folder: Path, entries: Sequence[LogLine | Refusal], *, as_json: bool) -> None:
+    if not (entries or as_json):
+        print_nothing_found()
+    authors = [entry.author for entry in entries if isinstance(entry, Refusal)]
+    names = Names() if as_json else names_in_folder(folder, authors)
+    for entry in entries:
+        if as_json:
+            print_json({"is": "line" if isinstance(entry, LogLine) else "refusal", **asdict(entry)})
+        else:
+            click.echo(printable(text_of(entry, names)))
+
+
+def text_of(entry: LogLine | Refusal, names: Names) -> str:
+    clock = datetime.fromtimestamp(entry.at).astimezone().strftime("%Y-%m-%d %H:%M:%S%z")
+    if isinstance(entry, LogLine):
+        return f"{clock} {entry.level} {entry.logger}: {entry.text}"
+    source = "an import" if entry.connection is None else f"connection {entry.connection}"
+    parts = (
+        f"{clock} refused {entry.prefix}: {entry.text}",
+        f"rule {entry.rule}",
+        f"kind {entry.kind} by {names.shown(entry.author)}",
+        "" if entry.group is None else f"group {entry.group}",
+        f"{source} from {entry.address}" if entry.address else source,
+        f"id {entry.event_id}",
+    )
+    return "  ".join(filter(None, parts))
 
 
 def _rank(level: str) -> int:
     levels = [each.value for each in _LEVELS]
     return levels.index(level) if level in levels else len(levels)  # critical
-
-
-def _print(entry: LogLine | Refusal, *, as_json: bool) -> None:
-    if as_json:
-        print_json({"is": "line" if isinstance(entry, LogLine) else "refusal", **asdict(entry)})
-        return
-    clock = datetime.fromtimestamp(entry.at).astimezone().strftime("%Y-%m-%d %H:%M:%S%z")
-    if isinstance(entry, LogLine):
-        text = f"{clock} {entry.level} {entry.logger}: {entry.text}"
-    else:
-        group = "" if entry.group is None else f"  group {entry.group}"
-        text = (
-            f"{clock} refused {entry.prefix}: {entry.text}  rule {entry.rule}  kind {entry.kind} by"
-            f" {npub(entry.author)}{group}  id {entry.event_id}"
-        )
-    click.echo(printable(text))

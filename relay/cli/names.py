@@ -7,6 +7,7 @@ command acts.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,12 +16,12 @@ import click
 
 from relay.cli.options import PublicKey, printable
 from relay.client.settings import read_client_file
-from relay.errors import ConfigFaults, Invalid, UserError
+from relay.errors import ConfigFaults, Invalid, StoreFault, UserError
 from relay.memory.fence import name_in, named
 from relay.memory.fields import object_in, repaired
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
-from relay.nostr.keys import npub
+from relay.nostr.event import event_from_raw, is_hex64
+from relay.nostr.keys import npub, read_key_file
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from relay.client.settings import ClientSettings
     from relay.nostr.event import Event
 
+RELAY: Final = "the relay"
+"""Name of the relay's own key in commands on a data folder."""
 MAX_PROFILES: Final = 500
 """Profiles that a command asks for."""
 _MAX_LISTS: Final = 100
@@ -138,12 +141,24 @@ def own_key(text: str) -> str | None:
     return _key_of(text, names) if names.keys_of(text) else None
 
 
-def own_names() -> Names:
-    """Those of `[names]`, for commands without a relay; none if client.toml has faults."""
-    try:
-        return Names(read_client_file(Path.home()).names)
-    except ConfigFaults:
-        return Names()
+def names_in_folder(folder: Path, pubkeys: Iterable[str]) -> Names:
+    """`[names]`, the relay's own key, and profiles in a data folder; of at most `MAX_PROFILES`.
+
+    What cannot be read gives no names.
+    """
+    from relay.storage.sqlite.profiles import profiles_in
+
+    own: dict[str, str] = {}
+    with suppress(ConfigFaults):
+        own |= read_client_file(Path.home()).names
+    with suppress(OSError, UnicodeDecodeError, UserError):
+        key = folder / "relay.key"
+        own.setdefault(RELAY, read_key_file(key.read_text("ascii"), str(key)).pubkey)
+    wanted = [key for key in dict.fromkeys(pubkeys) if key not in own.values()][:MAX_PROFILES]
+    with suppress(StoreFault):
+        found = profiles_in(folder / "rookery.db", wanted)
+        return Names(own, _names_in(map(event_from_raw, found)))
+    return Names(own)
 
 
 def say_whose(text: str, pubkey: str) -> None:

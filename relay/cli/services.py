@@ -32,6 +32,8 @@ from relay.read.query import QueryRunner
 from relay.read.search_indexer import SearchIndexer
 from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
+from relay.server.refusal_file import FILE as REFUSALS
+from relay.server.refusal_file import kept_refusals
 from relay.state import RelayState, rebuilt_groups
 from relay.storage.sqlite.fts import FtsMatcher
 from relay.storage.sqlite.store import SqliteStore
@@ -177,7 +179,8 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         )
         used_calls = UsedAuthorizations(unix_now(), folder / "used_calls.json")
         flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.traffic)
-        async with plugins, ingest:
+        kept = kept_refusals(folder / REFUSALS, metrics.refusals)
+        async with kept, plugins, ingest:
             yield Services(
                 folder=folder,
                 config=config,

@@ -9,9 +9,9 @@ import click
 
 from relay.access.quotas import Size, SizedBy
 from relay.cli.humanize import counted
+from relay.cli.names import names_in_folder
 from relay.cli.options import folder_option, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_table
-from relay.nostr.keys import npub
 from relay.nostr.kinds import MAX_KIND, kind_names
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.access.quotas import Sized
+    from relay.cli.names import Names
 
 _FILES: Final = (
     "rookery.db",
@@ -68,8 +69,9 @@ def stats(folder: Path, number: int, *, as_json: bool) -> None:
         )
         return
     click.echo(f"{counted(total.events, 'event')}, {counted(total.bytes, 'byte')}")
+    names = names_in_folder(folder, (str(line.of) for line in sizes[SizedBy.AUTHOR][:number]))
     for by, lines in sizes.items():
-        _print(by, lines, number, total)
+        _print(by, lines, number, total, names)
     _print_files(files)
 
 
@@ -88,10 +90,10 @@ def _as_json(by: SizedBy, line: Sized) -> Mapping[str, object]:
     return {by.value: line.of, **line.size._asdict()}
 
 
-def _print(by: SizedBy, lines: Sequence[Sized], number: int, total: Size) -> None:
+def _print(by: SizedBy, lines: Sequence[Sized], number: int, total: Size, names: Names) -> None:
     rows = [
         (
-            _named(by, line.of),
+            _named(by, line.of, names),
             f"{line.size.events:,}",
             f"{line.size.bytes:,}",
             f"{100 * line.size.bytes / total.bytes:.0f} %",
@@ -105,11 +107,11 @@ def _print(by: SizedBy, lines: Sequence[Sized], number: int, total: Size) -> Non
         print_table((Column(by.value, Holds.KEY), *_NUMBERS), rows, is_framed=False)
 
 
-def _named(by: SizedBy, of: int | str | None) -> str:
+def _named(by: SizedBy, of: int | str | None, names: Names) -> str:
     if by is SizedBy.GROUP:
         return "(no group)" if of is None else printable(str(of))
     if by is SizedBy.AUTHOR:
-        return npub(str(of))
+        return names.shown(str(of))
     name = kind_names().get(int(of)) if of is not None else None
     return str(of) if name is None else f"{of} ({name})"
 

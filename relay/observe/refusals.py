@@ -23,7 +23,7 @@ class Refusal:
     """One refused event, without its content."""
 
     number: int
-    """Counted since start, from 1."""
+    """Counted in this data folder, from 1."""
     at: int
     """Unix seconds."""
     rule: str
@@ -72,6 +72,16 @@ class Refusals:
                 reject.text[:_MAX_TEXT],
             )
         )
+
+    @property
+    def number(self) -> int:
+        """Of the last one."""
+        return self._number
+
+    def restore(self, earlier: Sequence[Refusal]) -> None:
+        """Those of an earlier run, oldest first; before any are noted."""
+        self._last.extend(earlier)
+        self._number = earlier[-1].number if earlier else 0
 
     def after(self, number: int) -> Sequence[Refusal]:
         """Kept refusals with a higher number, oldest first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import signal
 import time
 from subprocess import PIPE
@@ -74,8 +75,47 @@ async def test_the_log_says_who_was_refused_and_why_and_not_what_they_said(
     code, out, _ = await outputs("policy", "log", "--data", str(rookery.folder))
     page = out.decode()
     assert code == 0
-    assert f"restricted: known people write  kind 1 by {stranger.npub}" in page
+    why = "only people known here may write; join a group first"
+    said = f"refused restricted: {why}  rule known people write  kind 1 by {stranger.npub}"
+    assert re.search(rf"^[-0-9]+ [:0-9]+[+-]\d{{4}} {re.escape(said)}  connection", page, re.M)
     assert "hidden" not in page
+
+
+async def test_the_log_outlives_a_restart(rookery: Rookery) -> None:
+    now = int(time.time())
+    async with connected(rookery.url) as wire:
+        refused = [stranger.sign(1, [["h", "tea"]], f"hidden {n}", now) for n in range(3)]
+        for event in refused[:2]:
+            assert (await wire.publish(event))[0] is False
+        profile = owner.sign(0, [], '{"name":"Ada"}', now)
+        assert await wire.publish(profile) == (True, "")
+        late = owner.sign(1, [], "late", now - 10**9)
+        assert await wire.publish(late) == (True, "")
+        assert (await wire.publish(owner.sign(1, [], "early", now + 10**9)))[0] is False
+    assert await rookery.stop() == 0
+    assert (rookery.folder / "refusals.json").stat().st_mode & 0o777 == 0o600
+    assert b"hidden" not in (rookery.folder / "refusals.json").read_bytes()
+    _, stopped = await told(rookery, "log")
+    assert [each["event_id"] for each in stopped[:2]] == [event.id for event in refused[:2]]
+    assert [(each["group"], each["number"]) for each in stopped] == [
+        ("tea", 1),
+        ("tea", 2),
+        (None, 3),
+    ]
+    await rookery.start()
+    async with connected(rookery.url) as wire:
+        assert (await wire.publish(refused[2]))[0] is False
+    _, after = await told(rookery, "log")
+    assert after[:3] == stopped
+    assert (after[3]["event_id"], after[3]["number"]) == (refused[2].id, 4)
+    _, page = await command("policy", "log", "--data", str(rookery.folder))
+    assert "group tea  connection" in page
+    ada = f"Ada ({owner.npub[:12]}…)"
+    assert f"by {ada}" in page
+    _, page = await command("stats", "--data", str(rookery.folder))
+    assert f"\n {ada} " in page
+    _, page = await command("policy", "show", "--data", str(rookery.folder))
+    assert f"owners: {ada}\n" in page
 
 
 async def test_the_log_follows_what_is_refused_from_now_on(rookery: Rookery) -> None:

@@ -1,93 +1,47 @@
-"""`rookery policy log`: the last events that a running relay refused, and why; without content."""
+"""`rookery policy log`: the last events that a relay refused, and why; without content."""
 
 from __future__ import annotations
 
 import asyncio
-import sys
-from dataclasses import asdict
-from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from relay.cli.names import Names, own_names
-from relay.cli.options import folder_option, json_option, print_json, printable
-from relay.cli.tables import print_nothing_found
+from relay.cli.log import number_option, print_entries, print_log
+from relay.cli.options import folder_option, json_option
 from relay.errors import UserError
+from relay.observe import Refusal
 from relay.server.control import RemoteFolder
+from relay.server.refusal_file import FILE, read_refusals
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from relay.observe import Refusal
-
-_EVERY_S: Final = 0.5
+    from relay.observe import LogLine
 
 
 @click.command("log", epilog="Example: rookery policy log --data ./data -n 20 --follow")
 @folder_option
-@click.option(
-    "-n",
-    "number",
-    default=20,
-    show_default=True,
-    metavar="N",
-    type=click.IntRange(min=0),
-    help="The last N refusals; the relay remembers 1000.",
-)
+@number_option(20, "The last N refusals; 1000 are kept, across restarts.")
 @click.option("--connection", metavar="NUMBER", type=int, help="Only refusals of this connection.")
 @click.option("--follow", is_flag=True, help="Keep printing new refusals.")
 @json_option
 def log_command(
     folder: Path, number: int, connection: int | None, *, follow: bool, as_json: bool
 ) -> None:
-    """Print the last events that the running relay refused: author, rule and address.
+    """Print the last events that the relay refused: time, reason, rule, author, address.
 
-    With --json, one JSON object per line.
+    With --json, one JSON object per line. A stopped relay's are those of before it stopped.
     """
-    if not (folder / "control.sock").exists():
-        raise UserError(
-            f"no relay runs on {folder}: only a running relay remembers its refusals;"
-            f" `rookery serve --data {folder}` starts one"
-        )
-    asyncio.run(_log(folder / "control.sock", number, connection, follow=follow, as_json=as_json))
 
+    def is_wanted(entry: LogLine | Refusal) -> bool:
+        return isinstance(entry, Refusal) and connection in (None, entry.connection)
 
-async def _log(
-    socket: Path, number: int, connection: int | None, *, follow: bool, as_json: bool
-) -> None:
-    names = own_names()
-    async with RemoteFolder(socket) as relay:
-        remembered = await relay.refusals(0)
-        last = remembered[-1].number if remembered else 0
-        wanted = [each for each in remembered if connection in (None, each.connection)]
-        for refusal in wanted[-number:] if number else []:
-            _print(refusal, names, as_json=as_json)
-        if not (wanted or follow or as_json):
-            print_nothing_found()
-        while follow:
-            sys.stdout.flush()
-            await asyncio.sleep(_EVERY_S)
-            for refusal in await relay.refusals(last):
-                if connection in (None, refusal.connection):
-                    _print(refusal, names, as_json=as_json)
-                last = refusal.number
-
-
-def _print(refusal: Refusal, names: Names, *, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(refusal))
-    else:
-        click.echo(printable(refusal_text(refusal, names)))
-
-
-def refusal_text(refusal: Refusal, names: Names) -> str:
-    """One refusal as a line of text."""
-    clock = datetime.fromtimestamp(refusal.at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    source = "an import" if refusal.connection is None else f"connection {refusal.connection}"
-    address = f" from {refusal.address}" if refusal.address else ""
-    who = names.shown(refusal.author)
-    return (
-        f"{clock} {refusal.prefix}: {refusal.rule}  kind {refusal.kind} by {who}  "
-        f"{source}{address}  id {refusal.event_id}"
-    )
+    if (folder / "control.sock").exists():
+        reads = (RemoteFolder.refusals,)
+        asyncio.run(print_log(folder, reads, is_wanted, number, follow=follow, as_json=as_json))
+        return
+    if follow or not (folder / "rookery.toml").exists():
+        raise UserError(f"no relay runs on {folder}: `rookery serve --data {folder}` starts one")
+    found = [each for each in read_refusals(folder / FILE) if is_wanted(each)]
+    print_entries(folder, found[-number:] if number else (), as_json=as_json)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -27,11 +28,11 @@ from policies.load import DEFAULTS
 from relay.access.actors import Attestations
 from relay.access.membership import Entry
 from relay.cli.humanize import counted
+from relay.cli.names import Names, names_in_folder
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.check import left_open, rules_in
 from relay.cli.policy.folder import data_option, policy_folder
 from relay.memory.systems import MEMORY_SYSTEMS
-from relay.nostr.keys import npub
 from relay.nostr.kinds import KindSet
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ def show_command(folder: Path | None, data: Path | None, *, mine: bool, as_json:
 def _page(found: PolicySet, home: Path) -> Iterator[str]:
     yield f"{home}: {rules_in(found)} rules in {len(found.files)} files"
     yield f"packaged/ is {DEFAULTS}"
-    yield from _section("People", _actors(found))
+    yield from _section("People", _actors(found, _names(found, home)))
     yield from _section(
         "Who may write: every rule that matches an event must accept its author; the first that "
         "refuses decides",
@@ -139,13 +140,20 @@ def _rules(lines: Iterable[Line]) -> Iterator[str]:
         yield f"    {name} · {where}" if where else f"    {name}"
 
 
-def _actors(found: PolicySet) -> Iterator[str]:
+def _names(found: PolicySet, home: Path) -> Names:
     actors = found.actors
-    yield from _named("owners", actors.owners)
-    yield from _named("agents", actors.agents)
+    households = (keys for each in actors.households for keys in (each.owners, each.agents))
+    # A folder of policies is in a data folder, or alone.
+    return names_in_folder(home.parent, chain(actors.owners, actors.agents, *households))
+
+
+def _actors(found: PolicySet, names: Names) -> Iterator[str]:
+    actors = found.actors
+    yield from _named("owners", actors.owners, names)
+    yield from _named("agents", actors.agents, names)
     for home in actors.households:
-        yield from _named(f"household {home.name}: owner", home.owners)
-        yield from _named(f"household {home.name}: agents", home.agents)
+        yield from _named(f"household {home.name}: owner", home.owners, names)
+        yield from _named(f"household {home.name}: agents", home.agents, names)
     yield (
         "agents within a group that an owner or agent made: members with the role"
         f" {actors.agent_role!r} there"
@@ -158,13 +166,13 @@ def _actors(found: PolicySet) -> Iterator[str]:
         yield "trusted readers: " + ", ".join(map(str, found.trusted_readers))
 
 
-def _named(title: str, keys: Iterable[str]) -> Iterator[str]:
-    npubs = sorted(map(npub, keys))
-    if len(npubs) < 2:
-        yield f"{title}: {npubs[0] if npubs else 'nobody'}"
+def _named(title: str, keys: Iterable[str], names: Names) -> Iterator[str]:
+    shown = sorted(map(names.shown, keys))
+    if len(shown) < 2:
+        yield f"{title}: {shown[0] if shown else 'nobody'}"
         return
     yield f"{title}:"
-    yield from (f"    {key}" for key in npubs)
+    yield from (f"    {key}" for key in shown)
 
 
 def _writers(found: PolicySet) -> Iterator[Line]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.cli import run
+from relay.cli.log import text_of
 from relay.cli.names import Names
-from relay.cli.policy.log import refusal_text
 from relay.cli.user_keys import user_in
 from relay.errors import Invalid
 from relay.observe import Refusal
@@ -142,8 +142,8 @@ def test_two_entries_that_differ_in_case_are_ambiguous() -> None:
 
 def test_a_refusal_is_logged_with_the_name_of_its_author() -> None:
     refusal = Refusal(1, 0, "articles", "restricted", 30023, bob.pubkey, "0" * 64, 7, "10.1.2.3")
-    assert f" by Bob ({bob.npub[:12]}…) " in refusal_text(refusal, Names({"Bob": bob.pubkey}))
-    assert f" by {bob.npub} " in refusal_text(refusal, Names())
+    assert f" by Bob ({bob.npub[:12]}…) " in text_of(refusal, Names({"Bob": bob.pubkey}))
+    assert f" by {bob.npub} " in text_of(refusal, Names())
 
 
 def test_a_name_is_a_user_of_memory_and_config(

@@ -457,7 +457,7 @@ def test_cases_run_against_the_folder_here(
             'preset = "grup"\n' + CASE.format(by="x", want="accept"),
             '1: there is no preset "grup"; did you mean "group"?',
         ),
-        ("[[case]]\nsays = \n", "2: is not TOML"),
+        ("[[case]]\nsays = \n", "2: not valid TOML"),
         ("policy = 5\n" + CASE.format(by="x", want="accept"), "1: policy must be a string"),
         ('preset = "group"\n', " has no [[case]]"),
         (
@@ -548,6 +548,8 @@ def test_diff_needs_a_store_and_policies_without_faults(
 # -- log ------------------------------------------------------------------------------------------
 
 
-def test_only_a_running_relay_has_a_log(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["policy", "log", "--data", str(home)]) == 1
-    assert f"no relay runs on {home}: only a running relay" in capsys.readouterr().err
+def test_only_a_running_relay_is_followed(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["policy", "log", "--data", str(home)]) == 0
+    assert capsys.readouterr().err == "nothing found\n"
+    assert run(["policy", "log", "--data", str(home), "--follow"]) == 1
+    assert f"no relay runs on {home}: `rookery serve" in capsys.readouterr().err

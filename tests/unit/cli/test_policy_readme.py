@@ -13,8 +13,8 @@ import pytest
 
 from relay.cli import run
 from relay.cli.data_folder import open_folder
+from relay.cli.log import text_of
 from relay.cli.names import Names
-from relay.cli.policy.log import refusal_text
 from relay.observe import Refusal
 from relay.verdict import Origin
 from tests.cast import alice, bob, owner, robot
@@ -128,8 +128,20 @@ def test_a_tool_prints_what_stands_on_the_page(
 
 def test_the_log_prints_what_stands_on_the_page() -> None:
     [(_, output)] = [each for each in EXAMPLES if " log" in each[0]]
-    refusal = Refusal(1, 0, "articles", "restricted", 30023, bob.pubkey, "0" * 64, 7, "10.1.2.3")
-    line = "2026-05-04 12:34:56" + refusal_text(refusal, Names())[19:] + "\n"
+    refusal = Refusal(
+        number=1,
+        at=0,
+        rule="articles",
+        prefix="restricted",
+        kind=30023,
+        author=bob.pubkey,
+        event_id="0" * 64,
+        connection=7,
+        address="10.1.2.3",
+        text="only an owner publishes here",
+    )
+    told = text_of(refusal, Names({"Bob": bob.pubkey}))
+    line = "2026-05-04 12:34:56+0200" + told[len("1970-01-01 00:00:00+0000") :] + "\n"
     assert re.fullmatch(pattern(output), line)
 
 

@@ -252,6 +252,9 @@ SELECT (SELECT count(*) FROM events NOT INDEXED), (SELECT ifnull(sum(events), 0)
 -- :stored_bytes  -> bytes of all events
 SELECT ifnull(sum(bytes), 0) FROM sizes;
 
+-- :profile_of  key of the author, author -> its kind 0
+SELECT raw FROM events WHERE author_key = ? AND pubkey = ? AND kind = 0;
+
 -- :newest_size  since, limit -> number, bytes and oldest of the newest events
 SELECT count(*), sum(size), min(created_at) FROM (
     SELECT length(raw) AS size, created_at FROM events
