@@ -318,8 +318,9 @@ async def test_a_relay_that_syncs_too_little_is_found(
 async def test_a_start_that_keeps_the_log_is_found(
     tmp_path: Path, rules: PolicySet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Else a slow machine has quiet moments, in which the log is brought into the file.
+    # Else a slow machine has the time to bring the log into the file.
     monkeypatch.setattr(checkpoints, "_SETTLE_S", 3600.0)
+    monkeypatch.setattr(checkpoints, "_GATHER_S", 3600.0)
     run = await recorded(tmp_path, 1, rules)
     kept = _Changed({"PRAGMA wal_checkpoint(TRUNCATE)": "SELECT 0"})
     monkeypatch.setattr(opening, "connection", kept)

@@ -65,17 +65,18 @@ def record_alone(home: Path, data: bytes, named: str, now: int) -> str:
         finally:
             hooks.database.close()
     except Exception as error:  # noqa: BLE001  hooks must never stop an agent
+        with suppress(OSError):
+            log_of(home).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         log(home, named, error, now)
     return answer
 
 
 def log(home: Path, named: str, error: BaseException, now: int) -> None:
-    """Log an error on one line, without any recorded text."""
+    """Log an error on one line, without any recorded text, if the folder of the log exists."""
     path = log_of(home)
     why = str(error) if isinstance(error, (RookeryError, OSError)) else ""
     line = f"{now} {named or '-'} {type(error).__name__}: {why}".replace("\n", " ")
     with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with suppress(FileNotFoundError):
             if path.stat().st_size > _MAX_LOG:
                 path.replace(beside(path, ".1"))

@@ -262,7 +262,7 @@ class _Keeper:
             return False
 
     def _log(self, error: BaseException, named: str = "keep", at: int | None = None) -> None:
-        """Unless the folder is gone: `log` would make it again."""
+        """Unless it is about to end because something was removed."""
         if self._is_wanted():
             log(self._home, named, error, unix_now() if at is None else at)
 
