@@ -64,14 +64,17 @@ class Invite:
     """Which of the `code` tags of its 9009."""
     used: int = 0
     """How often it was used; the policy of today says how often it may be (Z-14)."""
-    excluded: frozenset[str] = frozenset()
-    """Keys that an admin removed after it was made: it does not admit them again (N29-40)."""
+    removals: int = 0
+    """`Group.removals` when it was made: it does not admit who was removed later (N29-40).
 
-    def admits(self, pubkey: str, *, now: int, uses: int) -> bool:
-        """Whether the code admits this key; `uses`: the limit for a code without `reusable`."""
+    Only the order of acceptance tells (N29-55): created_at has a resolution of one second.
+    """
+
+    def is_open(self, *, now: int, uses: int) -> bool:
+        """Whether the code admits anybody; `uses`: the limit for a code without `reusable`."""
         if self.expires_at is not None and self.expires_at <= now:
             return False
-        return (self.reusable or self.used < uses) and pubkey not in self.excluded
+        return self.reusable or self.used < uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +93,9 @@ class Group:
     invites: Mapping[str, Invite] = field(default_factory=dict)
     """code → invite."""
     removed: Mapping[str, int] = field(default_factory=dict)
-    """pubkey → created_at of the 9001 by which an admin removed it (N29-40)."""
+    """pubkey → the last removal by an admin that named it, as a value of `removals` (N29-40)."""
+    removals: int = 0
+    """How often an admin removed somebody."""
     requests: Mapping[str, str] = field(default_factory=dict)
     """pubkey → id of its pending 9021 (N29-35)."""
     ever_involved: frozenset[str] = frozenset()
@@ -174,42 +179,38 @@ class Group:
             members={**self.members, **users},
             removed=_without(self.removed, users.keys()),
             requests=_without(self.requests, users.keys()),
-            invites={
-                code: replace(invite, excluded=invite.excluded.difference(users))
-                if invite.excluded
-                else invite
-                for code, invite in self.invites.items()
-            },
             ever_involved=self.ever_involved.union(users),
             only_requested=self.only_requested.difference(users),
         )
 
-    def without_users(self, pubkeys: Set[str], *, removed_at: int | None) -> Group:
-        """Without these members; `removed_at`: created_at of an admin's 9001, None: they left.
-
-        A key that was no member counts as removed too: it may read that 9001.
-        """
+    def without_users(self, pubkeys: Set[str]) -> Group:
+        """Without these members, by their own wish."""
         if not pubkeys:
             return self
-        left = replace(
+        return replace(
             self,
             members=_without(self.members, pubkeys),
             requests=_without(self.requests, pubkeys),
             ever_involved=self.ever_involved.union(pubkeys),
             only_requested=self.only_requested.difference(pubkeys),
         )
-        if removed_at is None:
-            return left
+
+    def with_removed(self, pubkeys: Set[str]) -> Group:
+        """Without these members, whom an admin removed. One that was no member counts too: it may
+        read that 9001."""
+        if not pubkeys:
+            return self
+        removals = self.removals + 1
         return replace(
-            left,
-            removed={**self.removed, **dict.fromkeys(pubkeys, removed_at)},
-            # Only the order of acceptance tells invites made before the removal from later ones
-            # (N29-55): created_at has a resolution of one second.
-            invites={
-                code: replace(invite, excluded=invite.excluded.union(pubkeys))
-                for code, invite in self.invites.items()
-            },
+            self.without_users(pubkeys),
+            removed={**self.removed, **dict.fromkeys(pubkeys, removals)},
+            removals=removals,
         )
+
+    def admits(self, invite: Invite, pubkey: str, *, now: int, uses: int) -> bool:
+        """Whether the code lets this key in."""
+        was_removed = self.removed.get(pubkey, 0) > invite.removals
+        return not was_removed and invite.is_open(now=now, uses=uses)
 
     def with_invites(self, invites: Mapping[str, Invite]) -> Group:
         return replace(self, invites={**self.invites, **invites})
@@ -373,15 +374,13 @@ def group_after(group: Group, action: Action | Notice, relay_pubkey: str) -> Gro
             return _after_put(group, action, relay_pubkey)
         case RemoveUsers(pubkeys=pubkeys):
             if action.is_own_wish and group.is_relay_key(action.pubkey, relay_pubkey):
-                return group.without_users(pubkeys, removed_at=None)
+                return group.without_users(pubkeys)
             own = pubkeys & {action.pubkey}
-            return group.without_users(own, removed_at=None).without_users(
-                pubkeys - own, removed_at=action.created_at
-            )
+            return group.without_users(own).with_removed(pubkeys - own)
         case DeleteEvents(ids=ids):
             return group.without_rows(frozenset(ids))
         case CreateInvites():
-            return group.with_invites(_invites_of(action))
+            return group.with_invites(_invites_of(action, group.removals))
         case JoinRequest(pubkey=pubkey):
             return group if pubkey in group.members else group.with_request(pubkey, action.id)
         case Notice():
@@ -415,11 +414,17 @@ def _after_notice(group: Group, notice: Notice) -> Group:
     return group if notice.pins is None else replace(group, pins=notice.pins)
 
 
-def _invites_of(action: CreateInvites) -> dict[str, Invite]:
+def _invites_of(action: CreateInvites, removals: int) -> dict[str, Invite]:
     """code → invite."""
     return {
         code: Invite(
-            action.id, action.pubkey, action.created_at, action.expires_at, action.reusable, index
+            action.id,
+            action.pubkey,
+            action.created_at,
+            action.expires_at,
+            action.reusable,
+            index,
+            removals=removals,
         )
         for index, code in enumerate(action.codes)
     }
@@ -447,6 +452,7 @@ def _moved(
 ) -> Mapping[_K, frozenset[str]]:
     """An index of groups in which this group's keys change from `old` to `new`."""
     out = dict(index)
+    alone = frozenset((group_id,))  # one for all: most keys are in one group
     for key in old - new:
         left = out[key] - {group_id}
         if left:
@@ -454,5 +460,5 @@ def _moved(
         else:
             del out[key]
     for key in new - old:
-        out[key] = out.get(key, frozenset()) | {group_id}
+        out[key] = out[key] | alone if key in out else alone
     return out

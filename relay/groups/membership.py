@@ -68,8 +68,8 @@ def ruling_on_join(action: JoinRequest, group: Group, context: GroupContext) -> 
     uses: tuple[InviteUse, ...] = ()
     if not needs_no_code:
         invite = _invite_of(action.code, group)
-        if invite is not None and invite.admits(
-            pubkey, now=context.now, uses=context.settings.invite_uses
+        if invite is not None and group.admits(
+            invite, pubkey, now=context.now, uses=context.settings.invite_uses
         ):
             uses = (InviteUse(invite.event_id, invite.index),)
         elif not is_visible:

@@ -49,4 +49,4 @@ class ReadSide:
         self.state.adopt(self.state.groups.with_group(den))
 
     async def remove_alice(self) -> None:
-        self.replace_den(DEN.without_users({alice.pubkey}, removed_at=1))
+        self.replace_den(DEN.with_removed({alice.pubkey}))

@@ -61,7 +61,7 @@ def test_visibility_uses_the_current_groups(state: RelayState) -> None:
     """N29-94, N29-95."""
     assert state.visibility(ALICE).may_read(CHAT, None)
     assert not state.visibility(BOB).may_read(CHAT, None)
-    den = DEN.with_users({bob.pubkey: ()}).without_users({alice.pubkey}, removed_at=1)
+    den = DEN.with_users({bob.pubkey: ()}).with_removed({alice.pubkey})
     state.adopt(state.groups.with_group(den))
     assert not state.visibility(ALICE).may_read(CHAT, None)
     assert state.visibility(BOB).may_read(CHAT, None)

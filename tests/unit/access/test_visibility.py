@@ -41,7 +41,7 @@ ACTORS = Actors(frozenset({owner.pubkey}), frozenset({robot.pubkey}), relay=RELA
 DEN = (
     Group("den", flags=frozenset({Flag.PRIVATE}))
     .with_users({admin.pubkey: ("admin",), alice.pubkey: (), carol.pubkey: ()})
-    .without_users({carol.pubkey}, removed_at=1)
+    .with_removed({carol.pubkey})
     .with_request(dave.pubkey, "e" * 64)
 )
 ATTIC = Group("attic", flags=frozenset({Flag.HIDDEN})).with_users({bob.pubkey: ("admin",)})
@@ -208,7 +208,7 @@ def test_reading_follows_membership_and_flags(
 ) -> None:
     """N29-94, N29-95, N29-101: membership and flags of now."""
     chat = row(9, H_DEN)
-    den = DEN.with_users({dave.pubkey: ()}).without_users({alice.pubkey}, removed_at=2)
+    den = DEN.with_users({dave.pubkey: ()}).with_removed({alice.pubkey})
     assert readers_of(rules, chat, GROUPS.with_group(den)) == OWNERS | {"admin", "dave"}
     assert readers_of(rules, chat, GROUPS.with_group(replace(DEN, flags=frozenset()))) == ANYONE
     shut = GROUPS.with_group(replace(TEA, flags=frozenset({Flag.PRIVATE})))

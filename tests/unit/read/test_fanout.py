@@ -160,7 +160,7 @@ def test_a_removed_member_stops_receiving_at_once(relay: Subscribed) -> None:
     for client in (alices, admins, strangers):
         relay.follows(client, asked(kinds=[9]))
     relay.commits(chat("for us"))
-    relay.replace_den(DEN.without_users({alice.pubkey}, removed_at=1))
+    relay.replace_den(DEN.with_removed({alice.pubkey}))
     relay.commits(chat("not for alice any more"))
     assert alices.contents() == ["for us"]
     assert admins.contents() == ["for us", "not for alice any more"]
@@ -181,7 +181,7 @@ def test_another_key_of_the_connection_may_still_be_a_member(relay: Subscribed) 
     """N29-94, N42-07."""
     client = Client(alice, admin)
     relay.follows(client)
-    relay.replace_den(DEN.without_users({alice.pubkey}, removed_at=1))
+    relay.replace_den(DEN.with_removed({alice.pubkey}))
     relay.commits(chat("for admin"))
     assert client.contents() == ["for admin"]
 
@@ -264,7 +264,7 @@ def test_a_reader_removed_during_the_scan_gets_nothing_of_the_backlog(relay: Sub
     client = Client(alice)
     subscription = relay.opens(client)
     relay.commits(chat("for us"), note("for all"))
-    relay.replace_den(DEN.without_users({alice.pubkey}, removed_at=1))
+    relay.replace_den(DEN.with_removed({alice.pubkey}))
     relay.fanout.release_backlog(subscription)
     assert client.contents() == ["for all"]
 
