@@ -45,6 +45,8 @@ from relay.nostr import kinds
 from relay.verdict import Origin, Reject, Who
 
 if TYPE_CHECKING:
+    from collections.abc import Set
+
     from relay.groups.actions import Description
     from relay.groups.context import GroupContext, GroupSettings
     from relay.nostr.event import Event
@@ -68,6 +70,13 @@ _UNDELETABLE: Final = (frozenset(kinds.MODERATION) | frozenset(kinds.GROUP_STATE
     kinds.CREATE_INVITE
 }
 """A 9005 does not delete these (N29-51); deleting a 9009 revokes its codes."""
+
+MAX_MEMBERS: Final = 10_000
+"""Whom a 9000 may put in: each change of members costs the writer up to 1 us per member, and a new
+39002. Who joins by a request is not counted, or a group could be filled against others."""
+MAX_INVOLVED: Final = 100_000
+"""Keys that a group remembers as put in, taken out or asking."""
+MAX_CODES: Final = 10_000
 
 _OF_NO_GROUP: Final = frozenset({kinds.PROFILE, kinds.CONTACTS, kinds.RELAY_LIST})
 _ALWAYS_SUPPORTED: Final = frozenset({kinds.DELETION, kinds.VANISH})
@@ -273,6 +282,7 @@ def _ruling_on_moderation(
         or (_OLDER_THAN_GROUP if _is_of_another_group(action, group, context) else None)
         or check_created_at(action.kind, action.created_at, context)
         or check_previous(action.kind, action.previous, context)
+        or _check_room(action, group, context)
         or check_has_effect(action, group, context)
     )
     if refusal is not None:
@@ -338,6 +348,31 @@ def _check_rank(
             return _ADMINS_ONLY
         case _:
             assert_never(action)
+
+
+def _check_room(action: Moderation, group: Group, context: GroupContext) -> Reject | None:
+    """Why the group would hold too much in memory."""
+    if context.origin is not Origin.WIRE:
+        return None
+    match action:
+        case PutUsers(users=users):
+            new = users.keys() - group.members.keys()
+            if new and len(group.members) + len(new) > MAX_MEMBERS:
+                return rejected(Prefix.BLOCKED, f"p: a group has at most {MAX_MEMBERS} members")
+            return _check_involved(new, group)
+        case RemoveUsers(pubkeys=pubkeys):
+            return _check_involved(pubkeys, group)
+        case CreateInvites(codes=codes) if len(group.invites) + len(codes) > MAX_CODES:
+            return rejected(Prefix.BLOCKED, f"code: a group has at most {MAX_CODES} codes")
+        case _:
+            return None
+
+
+def _check_involved(pubkeys: Set[str], group: Group) -> Reject | None:
+    new = pubkeys - group.ever_involved
+    if new and len(group.ever_involved) + len(new) > MAX_INVOLVED:
+        return rejected(Prefix.BLOCKED, f"p: a group knows at most {MAX_INVOLVED} keys")
+    return None
 
 
 def _is_code_taken(action: CreateInvites, group: Group) -> bool:
