@@ -53,7 +53,7 @@ from relay.storage.sqlite.connections import (
 )
 from relay.storage.sqlite.hashes import Hashes, id_key
 from relay.storage.sqlite.opening import fill_tag_buffer, open_file
-from relay.storage.sqlite.row_cache import RowCache
+from relay.storage.sqlite.row_cache import PageCache, RowCache
 from relay.storage.sqlite.rows import event_in, stored
 from relay.storage.sqlite.sql.conditions import listed
 from relay.storage.sqlite.sql.filters import Compiler, Query
@@ -113,6 +113,7 @@ class SqliteStore:
         self._compiler = Compiler(hashes, terms.index_tags, tag_buffer)
         self._index = index
         self._row_cache = RowCache()
+        self._page_cache = PageCache()
         self._sweeps = SweepQueries(self._compiler, terms.index_tags)
         self._writer = Writer(
             writer,
@@ -295,6 +296,28 @@ class SqliteStore:
         size = min(size, limit)
         if size <= 0 or filter_.impossible:
             return Page((), None)
+        state = self._writer.commits, now
+        asked = filter_, (id(visibility), limit, upto, after, size)
+        page = self._page_cache.page(state, asked)
+        if page is None:
+            page = self._page_read_now(
+                filter_, visibility, limit=limit, upto=upto, now=now, after=after, size=size
+            )
+            if page is not None:
+                self._page_cache.add(state, asked, page, visibility)
+        return page
+
+    def _page_read_now(
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+        after: Place | None,
+        size: int,
+    ) -> Page | None:
         # The index of ids has the id's first bytes alone: its rows are fetched in any case.
         is_fetched = filter_.ids is not None
         query = self._compiler.page(

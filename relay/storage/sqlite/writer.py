@@ -164,6 +164,8 @@ class Writer:
         self._prepared: dict[str, _Columns] = {}
         self.head = head
         """seq of the newest row ever committed."""
+        self.commits = 0
+        """How many changed what a query may find."""
         self.erasures = 0
         """How many transactions deleted or replaced a text; also those that failed, and one that is
         being committed."""
@@ -185,6 +187,7 @@ class Writer:
                 db.execute("ROLLBACK")
             raise
         if change is not None:
+            self.commits += 1
             self._committed(change)
         return self.head
 
