@@ -62,6 +62,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "status": ("status", "show what the relay does: rates, refusals, queries, disk"),
         "top": ("status", "the same, again every second"),
         "log": ("log", "print or follow log lines and refusals of a running relay"),
+        "restart": ("restart", "restart a running relay without a refused connection"),
         "stats": ("stats", "show storage use by kind, author and group"),
         "backup": ("backup", "copy a relay into one file, while it runs or not"),
         "restore": ("restore", "make a data folder from a backup, or only try it"),

@@ -21,7 +21,7 @@ from relay.server.control import ALLOWED, BANNED, DryRunReply, RemoteFolder, Row
 from relay.verdict import Reject, WriteOutcome, ok_reply
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from pathlib import Path
 
     from relay.access.quotas import Sized, SizedBy
@@ -69,9 +69,11 @@ class LocalFolder:
         services: Services,
         url: Callable[[], str] = str,
         log_lines: LogLines | None = None,
+        restart: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """`url`: where the relay listens; empty: it does not."""
         self._services = services
+        self._restart = restart
         self._log_lines = log_lines
         self._url = url
 
@@ -147,6 +149,11 @@ class LocalFolder:
 
     async def refusals(self, after: int) -> Sequence[Refusal]:
         return self._services.metrics.refusals.after(after)
+
+    async def restart(self) -> None:
+        if self._restart is None:
+            raise UserError("no relay runs here")
+        await self._restart()
 
     async def log_lines(self, after: int) -> Sequence[LogLine]:
         return () if self._log_lines is None else self._log_lines.after(after)

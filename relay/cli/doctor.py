@@ -310,7 +310,7 @@ def _reason(wrong: BaseException) -> str:
 
 
 def _validity(path: Path, found: Certificate, seen: Examined) -> Iterator[Finding]:
-    renew = "renew it, for example with `certbot renew`; then restart the relay"
+    renew = "renew it, for example with `certbot renew`; the relay reads the new file by itself"
     now = datetime.fromtimestamp(seen.machine.now, UTC)
     left = found.not_valid_after_utc - now
     if left.total_seconds() < 0:

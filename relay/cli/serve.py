@@ -1,14 +1,19 @@
-"""`rookery serve`: runs a relay until SIGTERM or SIGINT; SIGHUP reloads the policies."""
+"""`rookery serve`: runs a relay until SIGTERM or SIGINT; SIGHUP reloads the policies.
+
+`rookery restart` makes it start again in the same process: the listening sockets stay open, and the
+kernel queues connections on them until the new start takes them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
+import os
 import resource
 import signal
-import socket
 import sys
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,16 +26,19 @@ from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder, is_fresh
 from relay.cli.options import folder_option
 from relay.cli.policy_reload import PolicyReload
-from relay.cli.services import run_services
+from relay.cli.services import check_start, run_services
 from relay.config import Config, ServerConfig, Synchronous, load_config
-from relay.errors import UserError
+from relay.errors import Prefix, Refused, UserError
 from relay.nostr.keys import npub
 from relay.observe import set_up_logging
 from relay.server.app import Server
+from relay.server.connection import Stop
 from relay.server.control import ControlServer
+from relay.server.listening import bound_sockets, inherited_sockets, start_again
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
+    from socket import socket
 
     from relay.observe import LogLines
 
@@ -39,6 +47,7 @@ _log = logging.getLogger("rookery")
 _MAX_FILES: Final = 1 << 20
 _SWITCH_INTERVAL_S: Final = 0.0005
 """With the default of 5 ms the writer's thread waits that long for the GIL per statement."""
+_CHECK_S: Final = 60.0
 
 
 @click.command("serve", epilog="Example: rookery serve --data ./data --port 7777")
@@ -52,13 +61,24 @@ _SWITCH_INTERVAL_S: Final = 0.0005
 )
 @click.option("--host", metavar="H", help="Listen here instead of [server] host.")
 @click.option("--port", metavar="N", type=click.IntRange(0, 65535), help="0 picks a free one.")
+@click.option(
+    "--check", "only_check", is_flag=True, help="Only say whether the relay would start here."
+)
 def serve_command(
-    folder: Path, config_file: Path | None, host: str | None, port: int | None
+    folder: Path, config_file: Path | None, host: str | None, port: int | None, *, only_check: bool
 ) -> None:
-    """Run the relay. A missing or empty folder is created first."""
-    if is_fresh(folder):
-        # Nothing is left behind when the relay cannot listen.
-        _refuse_taken_port(host, port)
+    """Run the relay. A missing or empty folder is created first.
+
+    It listens on the sockets that systemd has opened for it, if any, else on HOST and PORT.
+    """
+    sockets = inherited_sockets()
+    if is_fresh(folder) and not only_check:
+        if not sockets:
+            # Nothing is left behind when the relay cannot listen.
+            default = ServerConfig()
+            tried = default.host if host is None else host
+            for each in bound_sockets(tried, default.port if port is None else port):
+                each.close()
         _create(folder)
     config = load_config(config_file or folder / "rookery.toml")
     if config_file is not None and not config_file.is_file():
@@ -72,6 +92,9 @@ def serve_command(
             port=server.port if port is None else port,
         ),
     )
+    if only_check:
+        check_start(folder, config)
+        return
     log_lines = set_up_logging(config.log)
     for text in config.ignored:
         _log.warning("rookery.toml: %s", text)
@@ -79,7 +102,14 @@ def serve_command(
         _log.warning("[storage] synchronous = NORMAL: a power loss may lose acknowledged events")
     _raise_file_limit()
     with locked(folder):
-        _run(_serve(folder, config, log_lines))
+        if sockets:
+            host = sockets[0].getsockname()[0]
+        else:
+            host = config.server.host
+            sockets = bound_sockets(host, config.server.port)
+        listening = _run(_serve(folder, config, log_lines, sockets, host))
+    if listening:
+        start_again(listening)
 
 
 def _raise_file_limit() -> None:
@@ -91,23 +121,6 @@ def _raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def _refuse_taken_port(host: str | None, port: int | None) -> None:
-    host = ServerConfig().host if host is None else host
-    port = ServerConfig().port if port is None else port
-    try:
-        (family, kind, protocol, _, address), *_ = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )
-        with socket.socket(family, kind, protocol) as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            tried.bind(address)
-    except OSError as error:
-        raise UserError(
-            f"cannot listen on {host} port {port}: {error.strerror or error};"
-            " choose another with --host or --port"
-        ) from error
-
-
 def _create(folder: Path) -> None:
     made = fresh_folder(folder)
     print(f"made {made.folder}: a relay with a new owner and one agent", flush=True)
@@ -116,11 +129,11 @@ def _create(folder: Path) -> None:
     print(f"  keep the keys safe; the policies are in {made.folder}/policies", flush=True)
 
 
-def _run(main: Coroutine[object, object, None]) -> None:
+def _run(main: Coroutine[object, object, list[int]]) -> list[int]:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(50_000, 20, 50)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
-        runner.run(main)
+        return runner.run(main)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:
@@ -131,17 +144,58 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
-async def _serve(folder: Path, config: Config, log_lines: LogLines) -> None:
-    stop, reload = asyncio.Event(), asyncio.Event()
+class _End:
+    """Why and when the relay ends."""
+
+    def __init__(self) -> None:
+        self.why = Stop.FOR_GOOD
+        self.has_come = asyncio.Event()
+
+    def stop(self) -> None:
+        self.why = Stop.FOR_GOOD  # also while it stops in order to start again
+        self.has_come.set()
+
+    async def restart(self) -> None:
+        """Raises Refused when the relay would not start; it goes on then."""
+        try:
+            async with asyncio.timeout(_CHECK_S):
+                # As a process: what is installed now may be another version.
+                check = await asyncio.create_subprocess_exec(
+                    sys.executable,
+                    *sys.orig_argv[1:],
+                    "--check",
+                    stdin=DEVNULL,
+                    stdout=PIPE,
+                    stderr=STDOUT,
+                )
+                out, _ = await check.communicate()
+        except TimeoutError:
+            check.kill()
+            raise Refused(Prefix.ERROR, f"no answer of --check within {_CHECK_S:g} s") from None
+        if check.returncode:
+            text = out.decode("utf-8", "replace").strip()
+            _log.error("not restarted, the relay would not start: %s", text)
+            raise Refused(Prefix.ERROR, f"not restarted, the relay would not start: {text}")
+        if not self.has_come.is_set():
+            self.why = Stop.RESTART
+            self.has_come.set()
+
+
+async def _serve(
+    folder: Path, config: Config, log_lines: LogLines, sockets: list[socket], host: str
+) -> list[int]:
+    """The listening sockets when the relay has to start again, else nothing."""
+    end, reload = _End(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+        loop.add_signal_handler(number, end.stop)
     loop.add_signal_handler(signal.SIGHUP, reload.set)
     async with run_services(folder, config) as services:
-        server = Server(services, config.server.host, config.server.port)
+        server = Server(services, sockets, host)
         async with (
             ControlServer(
-                folder / "control.sock", LocalFolder(services, lambda: server.url, log_lines)
+                folder / "control.sock",
+                LocalFolder(services, lambda: server.url, log_lines, end.restart),
             ),
             server,
             services.indexer,
@@ -152,5 +206,8 @@ async def _serve(folder: Path, config: Config, log_lines: LogLines) -> None:
                 services.plugins.start()
                 gc.freeze()
                 print(f"listening on {server.url}", flush=True)
-                await stop.wait()
-                _log.info("stopping")
+                await end.has_come.wait()
+                server.stop = end.why
+                kept = [os.dup(each.fileno()) for each in sockets]
+                _log.info("stopping" if end.why is Stop.FOR_GOOD else "restarting")
+    return kept if end.why is Stop.RESTART else []

@@ -34,8 +34,11 @@ from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
 from relay.server.refusal_file import FILE as REFUSALS
 from relay.server.refusal_file import kept_refusals
+from relay.server.tls import usable
 from relay.state import RelayState, rebuilt_groups
+from relay.storage.sqlite.copying import schema_of
 from relay.storage.sqlite.fts import FtsMatcher
+from relay.storage.sqlite.opening import SCHEMA_VERSION, too_new
 from relay.storage.sqlite.store import SqliteStore
 from relay.write.ingest import Ingest
 from relay.write.invitations import Invitations
@@ -117,9 +120,8 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
 
     Raises UserError, ConfigFaults or StoreFault when the folder cannot be used.
     """
-    relay_key = _relay_key(folder)
     policy_files = fingerprint(folder / "policies")
-    policy = policies.load(folder / "policies", MEMORY_SYSTEMS, relay_key.pubkey)
+    relay_key, policy = _rules(folder)
     await asyncio.to_thread(_back_up_before_upgrade, folder)
     terms = FilterTerms(
         config.storage.index_tags, config.storage.prefix_d_kinds, SqliteStore.features.search
@@ -211,6 +213,26 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         comparers.shutdown()
         await store.close()
         matcher.close()
+
+
+def check_start(folder: Path, config: Config) -> None:
+    """What a start would read before it changes anything.
+
+    Raises UserError, ConfigFaults or StoreFault when it would fail. The lock is not needed.
+    """
+    _rules(folder)
+    store = folder / "rookery.db"
+    schema = schema_of(store)
+    if schema is not None and schema > SCHEMA_VERSION:
+        raise too_new(store, schema)
+    server = config.server
+    if server.tls_cert is not None and server.tls_key is not None:
+        usable(server.tls_cert, server.tls_key)
+
+
+def _rules(folder: Path) -> tuple[SecretKey, policies.PolicySet]:
+    key = _relay_key(folder)
+    return key, policies.load(folder / "policies", MEMORY_SYSTEMS, key.pubkey)
 
 
 def _back_up_before_upgrade(folder: Path) -> None:

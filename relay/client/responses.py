@@ -20,6 +20,7 @@ from relay.errors import Invalid
 from relay.nostr.event import Event, event_from, event_in_frame
 from relay.nostr.filters import Filter, FilterTerms, filter_from
 from relay.nostr.keys import are_signed
+from relay.nostr.messages import RESTARTING, STOPPING
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ MAX_ANSWER: Final = 250_000
 """Events in one response: five times Rookery's limit for one filter."""
 MAX_ANSWER_BYTES: Final = 2**28
 """Their JSON in bytes, all held in memory."""
+_ENDING: Final = frozenset(f"{said.prefix}: {said.text}" for said in (STOPPING, RESTARTING))
 _VERIFY_BATCH: Final = 128
 _THREAD_MIN: Final = 8
 """A signature takes 25 µs; a thread switch costs 65 µs and keeps the loop free."""
@@ -108,8 +110,12 @@ class _Response:
         self._set_failure(closed_by(frame))
 
 
-def closed_by(frame: list[object]) -> QueryClosed:
+def closed_by(frame: list[object]) -> QueryClosed | ConnectionLost:
+    """ConnectionLost when the relay stops: it closes the connection next, and the request is sent
+    again on another."""
     reason = frame[2] if len(frame) > 2 and isinstance(frame[2], str) else ""
+    if reason in _ENDING:
+        return ConnectionLost(reason)
     return QueryClosed(*split_reason(reason))
 
 

@@ -20,6 +20,9 @@ from relay.nostr.filters import Filter, FilterTerms, filter_from
 
 MAX_SUBSCRIPTION_ID: Final = 64
 """Characters (N01-52)."""
+STOPPING: Final = Refused(Prefix.ERROR, "the relay is stopping")
+RESTARTING: Final = Refused(Prefix.ERROR, "the relay is restarting")
+"""Of open subscriptions, before the relay closes the connection."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import ssl
 from typing import TYPE_CHECKING, Final
 
 from aiohttp import hdrs, web, web_response
@@ -18,15 +17,18 @@ from relay.errors import UserError
 from relay.nostr.nip42 import RelayAddress, relay_address
 from relay.nostr.nip98 import HttpRequest
 from relay.server import http
-from relay.server.connection import Connection, RelaySocket
+from relay.server.connection import Connection, RelaySocket, Stop
+from relay.server.listening import BACKLOG, cannot_listen
 from relay.server.nip86 import MAX_BODY, Calls, refusal
 from relay.server.receipts import PARAMETER
 from relay.server.slots import TRIAL_S, Full, Slots
+from relay.server.tls import Certificate
 from relay.turns import Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-    from pathlib import Path
+    from collections.abc import Collection, Sequence
+    from socket import socket
+    from ssl import SSLContext
 
     from relay.access.management import Blocklist
     from relay.server.nip86 import Reply
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
 
 _STOP_TIMEOUT_S: Final = 5.0
 _SHUTDOWN_S: Final = 2.0
-_BACKLOG: Final = 1024
+_REQUEST_S: Final = 0.1
+"""A connection that was accepted before a stop may send its request for so long."""
 _CHECK_EVERY_S: Final = 1.0
 _BODY_TIMEOUT_S: Final = 10.0
 
@@ -52,11 +55,12 @@ class _ClientErrors(logging.Filter):
 class Server:
     """`async with` it: listens inside; on exit all connections get their OKs and are closed."""
 
-    def __init__(self, services: ServerServices, host: str, port: int) -> None:
+    def __init__(self, services: ServerServices, listening: Sequence[socket], host: str) -> None:
+        """`listening`: bound sockets, closed at exit. `host`: shown in `url`."""
         self._services = services
         self._config = services.config
         self._host = host
-        self._requested_port = port
+        self._listening = listening
         self._connections: dict[Connection, web.Request] = {}
         self._checking = asyncio.Lock()
         self._checked_at = float("-inf")
@@ -115,9 +119,11 @@ class Server:
             shutdown_timeout=_SHUTDOWN_S,
             keepalive_timeout=30.0,
         )
-        self.port = 0
-        self.addresses: frozenset[RelayAddress] = frozenset()
-        """Set once it listens."""
+        self._watching: asyncio.Task[None] | None = None
+        self.stop = Stop.FOR_GOOD
+        """What the connections are told at exit."""
+        self.port: int = listening[0].getsockname()[1]
+        self.addresses = self._own_addresses()
 
     @property
     def connections(self) -> Collection[Connection]:
@@ -125,8 +131,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        host = f"[{self._host}]" if ":" in self._host else self._host
-        return f"{self._scheme}://{host}:{self.port}"
+        return f"{self._scheme}://{_in_url(self._host)}:{self.port}"
 
     @property
     def _scheme(self) -> str:
@@ -134,31 +139,44 @@ class Server:
 
     async def __aenter__(self) -> Server:
         await self._runner.setup()
-        tls = _tls(self._config.server.tls_cert, self._config.server.tls_key)
-        site = web.TCPSite(
-            self._runner, self._host, self._requested_port, ssl_context=tls, backlog=_BACKLOG
-        )
         try:
-            await site.start()
-        except OSError as error:
-            await self._runner.cleanup()
-            reason = error.strerror or str(error)
-            raise UserError(
-                f"cannot listen on {self._host} port {self._requested_port}: {reason};"
-                " choose another with --host or --port"
-            ) from error
-        self.port = self._runner.addresses[0][1]
-        self.addresses = self._own_addresses()
+            tls = await self._watched_certificate()
+            for each in self._listening:
+                await web.SockSite(self._runner, each, ssl_context=tls, backlog=BACKLOG).start()
+        except OSError as error:  # two processes can bind one port; the second cannot listen
+            await self.__aexit__()
+            raise cannot_listen(self._host, self.port, error) from error
+        except UserError:
+            await self.__aexit__()
+            raise
         return self
+
+    async def _watched_certificate(self) -> SSLContext | None:
+        server = self._config.server
+        if server.tls_cert is None or server.tls_key is None:
+            return None
+        certificate = await asyncio.to_thread(
+            Certificate, server.tls_cert, server.tls_key, self._services.readiness
+        )
+        self._watching = asyncio.create_task(certificate.watch(), name="certificate")
+        return certificate.context
 
     async def __aexit__(self, *_: object) -> None:
         for site in list(self._runner.sites):
             await site.stop()
-        stops = [connection.stop() for connection in self._connections]
+        for each in self._listening:
+            each.close()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT_S):
-                await asyncio.gather(*stops, return_exceptions=True)
+                await asyncio.gather(self._stop_connections(), asyncio.sleep(_REQUEST_S))
+                await self._stop_connections()  # those that came to be meanwhile
+        if self._watching is not None:
+            self._watching.cancel()
         await self._runner.cleanup()
+
+    async def _stop_connections(self) -> None:
+        stops = [connection.stop(self.stop) for connection in self._connections]
+        await asyncio.gather(*stops, return_exceptions=True)
 
     def _own_addresses(self) -> frozenset[RelayAddress]:
         """The URLs that AUTH and vanish events may name; never taken from a Host header."""
@@ -166,10 +184,14 @@ class Server:
         if url:
             known = relay_address(url)
             return frozenset({known} if known else ())
-        names = ["localhost", "127.0.0.1", "[::1]"]
-        if self._host not in ("0.0.0.0", "::", *names):  # noqa: S104
-            names.append(f"[{self._host}]" if ":" in self._host else self._host)
-        found = [relay_address(f"{self._scheme}://{name}:{self.port}") for name in names]
+        names = {"localhost", "127.0.0.1", "::1", self._host, self._config.server.host}
+        names -= {"0.0.0.0", "::"}  # noqa: S104
+        ports = {each.getsockname()[1] for each in self._listening}
+        found = [
+            relay_address(f"{self._scheme}://{_in_url(name)}:{port}")
+            for name in names
+            for port in ports
+        ]
         return frozenset(address for address in found if address is not None)
 
     def _addresses_for(self, request: web.Request) -> frozenset[RelayAddress]:
@@ -178,8 +200,7 @@ class Server:
         name = request.transport.get_extra_info("sockname")
         if not name:
             return self.addresses
-        host = f"[{name[0]}]" if ":" in name[0] else name[0]
-        came_in = relay_address(f"{self._scheme}://{host}:{self.port}")
+        came_in = relay_address(f"{self._scheme}://{_in_url(name[0])}:{name[1]}")
         known = self.addresses
         return known | {came_in} if came_in and came_in not in known else known
 
@@ -241,8 +262,7 @@ class Server:
         name = request.transport and request.transport.get_extra_info("sockname")
         if self._config.relay.url or not name:
             return self._config.relay.url or self.url
-        host = f"[{name[0]}]" if ":" in name[0] else name[0]
-        return f"{self._scheme}://{host}:{self.port}"
+        return f"{self._scheme}://{_in_url(name[0])}:{name[1]}"
 
     async def _post(self, request: web.Request) -> web.Response:
         """NIP-86 (N86-01)."""
@@ -393,29 +413,5 @@ def _response(reply: Reply, content_type: str = "application/json") -> web.Respo
     )
 
 
-def _tls(cert: Path | None, key: Path | None) -> ssl.SSLContext | None:
-    """From `[server] tls_cert` and `tls_key`; None without."""
-    if cert is None:
-        return None
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    try:
-        # Without `password`, OpenSSL would ask on the terminal.
-        context.load_cert_chain(cert, key, password="")
-    except (OSError, ssl.SSLError) as error:
-        raise UserError(
-            f"[server] tls_cert {cert} with tls_key {key} cannot be used: {_tls_fault(error)};"
-            " `rookery doctor` looks at both"
-        ) from error
-    return context
-
-
-def _tls_fault(error: OSError) -> str:
-    if not isinstance(error, ssl.SSLError):
-        return error.strerror or str(error)
-    match error.reason:
-        case "KEY_VALUES_MISMATCH":
-            return "the key does not belong to the certificate"
-        case "EE_KEY_TOO_SMALL" | "CA_MD_TOO_WEAK":
-            return "the certificate is too weak: its key is short, or it is signed with an old hash"
-        case _:
-            return "one of them is no PEM file, or the key has a passphrase"
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+from enum import Enum
 from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, assert_never
@@ -55,6 +56,13 @@ _CONNECTION_IDS: Final = count(1)
 _MAX_DELAY_S: Final = 3600
 """Of a timer: the clock of the machine may be set meanwhile."""
 _SLOW: Final = Refused(Prefix.ERROR, "you read too slowly")
+
+
+class Stop(Enum):
+    """Why the relay closes every connection: the code of the close frame, and what is said."""
+
+    FOR_GOOD = (WSCloseCode.GOING_AWAY, messages.STOPPING)
+    RESTART = (WSCloseCode.SERVICE_RESTART, messages.RESTARTING)
 
 
 class RelaySocket(web.WebSocketResponse):
@@ -377,17 +385,17 @@ class Connection:
             # Leaves time for buffered data to arrive; a client that never reads is cut off then.
             asyncio.get_running_loop().call_later(_LINGER_S, transport.abort)
 
-    async def stop(self) -> None:
+    async def stop(self, why: Stop) -> None:
         """The relay stops: CLOSED for what is open, the OKs that are still due, a close frame."""
         self._is_stopping = True
-        stopping = Refused(Prefix.ERROR, "the relay is stopping")
+        code, said = why.value
         for sub in list(self._session.open):
             self._queries.cancel(sub)
-            self.outbox.put(messages.closed(sub, stopping))
+            self.outbox.put(messages.closed(sub, said))
         if self._unanswered:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_STOP_S):
                     await self._all_answered.wait()
-        self._hang_up(WSCloseCode.GOING_AWAY, "the relay is stopping")
+        self._hang_up(code, said.text)
         assert self._hangup is not None
         await asyncio.shield(self._hangup)

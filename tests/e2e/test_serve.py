@@ -512,7 +512,7 @@ async def test_the_port_and_host_of_the_settings_are_used(rookery: Rookery) -> N
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    _set(rookery, "server", f'host = "127.0.0.1"\nport = {port}')
+    rookery.set_up("server", f'host = "127.0.0.1"\nport = {port}')
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -530,12 +530,6 @@ async def test_the_port_and_host_of_the_settings_are_used(rookery: Rookery) -> N
     finally:
         process.terminate()
         assert await asyncio.wait_for(process.wait(), PROGRAM_S) == 0
-
-
-def _set(rookery: Rookery, table: str, text: str) -> None:
-    """Put keys under a table that `init` wrote."""
-    file = rookery.folder / "rookery.toml"
-    file.write_text(file.read_text().replace(f"[{table}]\n", f"[{table}]\n{text}\n", 1))
 
 
 # -- TLS -------------------------------------------------------------------------------------------
@@ -570,7 +564,7 @@ def _certificate(folder: Path) -> ssl.SSLContext:
 @pytest.fixture
 async def secure(rookery: Rookery) -> tuple[Rookery, ssl.SSLContext]:
     trusting = _certificate(rookery.folder)
-    _set(rookery, "server", 'tls_cert = "cert.pem"\ntls_key = "key.pem"')
+    rookery.set_up("server", 'tls_cert = "cert.pem"\ntls_key = "key.pem"')
     await rookery.start()
     return rookery, trusting
 
@@ -626,7 +620,7 @@ async def test_tls_files_that_cannot_be_used_are_one_line(rookery: Rookery, faul
         other.mkdir()
         _certificate(other)
         (other / "key.pem").replace(rookery.folder / "key.pem")
-    _set(rookery, "server", 'tls_cert = "cert.pem"\ntls_key = "key.pem"')
+    rookery.set_up("server", 'tls_cert = "cert.pem"\ntls_key = "key.pem"')
     code, text = await command("serve", "--data", str(rookery.folder), "--port", "0")
     assert code == 1
     [line] = text.strip().splitlines()
@@ -637,3 +631,60 @@ async def test_tls_files_that_cannot_be_used_are_one_line(rookery: Rookery, faul
         "another key": "the key does not belong to the certificate",
     }
     assert words[fault] in line
+
+
+async def test_a_renewed_certificate_is_shown_to_who_connects_next(
+    secure: tuple[Rookery, ssl.SSLContext],
+) -> None:
+    rookery, trusting = secure
+    async with connected(rookery.url, ssl=trusting) as wire:
+        renewed = _certificate(rookery.folder)
+        await _trusted(rookery, renewed)
+        note = cast.robot.sign(1, [], "still here", now())
+        assert await wire.publish(note) == (True, "")
+    with pytest.raises(ssl.SSLCertVerificationError):
+        await websockets.connect(rookery.url, ssl=trusting)
+    assert await rookery.stop() == 0
+
+
+async def _trusted(rookery: Rookery, renewed: ssl.SSLContext) -> None:
+    async with until("the certificate is the new one") as tries:
+        async for _ in tries:
+            with contextlib.suppress(ssl.SSLCertVerificationError):
+                async with connected(rookery.url, ssl=renewed):
+                    return
+
+
+@pytest.mark.parametrize("fault", ["no such file", "not a certificate", "another key"])
+async def test_a_renewal_that_cannot_be_used_keeps_the_old_certificate(
+    secure: tuple[Rookery, ssl.SSLContext], fault: str
+) -> None:
+    rookery, trusting = secure
+    ready = http(rookery, "/readyz")
+    (other := rookery.folder / "other").mkdir()
+    renewed = _certificate(other)
+    cert, key = rookery.folder / "cert.pem", rookery.folder / "key.pem"
+    if fault == "no such file":
+        key.unlink()
+    elif fault == "not a certificate":
+        cert.write_text("hello")
+    else:
+        (other / "key.pem").rename(key)
+    async with until("/readyz names the file") as tries:
+        async for _ in tries:
+            status, text = await get(ready, ssl=trusting)
+            if "cert.pem" in text:
+                break
+    assert (status, "stays in use" in text) == (200, True)
+    assert any("cert.pem" in line for line in rookery.lines)
+    async with connected(rookery.url, ssl=trusting):
+        pass
+    if not key.exists() or fault == "not a certificate":
+        (other / "key.pem").rename(key)
+    (other / "cert.pem").rename(cert)
+    await _trusted(rookery, renewed)
+    async with until("/readyz is content") as tries:
+        async for _ in tries:
+            if await get(ready, ssl=renewed) == (200, "ok\n"):
+                break
+    assert await rookery.stop() == 0

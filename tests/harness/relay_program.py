@@ -48,6 +48,11 @@ class Rookery:
             code = run(["init", str(self.folder), *args])
         assert code == 0, printed.getvalue()
 
+    def set_up(self, table: str, text: str) -> None:
+        """Put keys under a table of rookery.toml that `init` wrote."""
+        file = self.folder / "rookery.toml"
+        file.write_text(file.read_text().replace(f"[{table}]\n", f"[{table}]\n{text}\n", 1))
+
     async def start(self, *args: str) -> None:
         self._process = await self._started(
             "serve", "--data", str(self.folder), "--port", "0", *args

@@ -106,7 +106,7 @@ profile: set
 session: export follow import list resume show verify
 session pns: derive unwrap wrap
 : allow backup ban chat compact completion doctor export forget hook import init keygen log man mcp
- restore serve stats status sync top unban verify
+ restart restore serve stats status sync top unban verify
 """
 """Commands for a terminal, and of programs; `mcp` and `hook` are told apart above."""
 

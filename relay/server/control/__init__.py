@@ -22,6 +22,8 @@ Protocol: lines of JSON; a connection may send any number of requests, one after
     ← {"is":"page","sizes":[120]}                           rows of JSON, as above
     → {"do":"status"}                                       numbers since start
     ← {"is":"page","sizes":[2400]}                          one row of JSON, as above
+    → {"do":"restart"}                                      the relay starts again
+    ← {"is":"page","sizes":[]}                              it would start, and stops now
     → {"do":"head"}
     ← {"is":"head","head":80}
     ← {"is":"failed","prefix":"invalid","text":"…"}         instead of any of these

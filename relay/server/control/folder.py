@@ -72,6 +72,10 @@ class Contents(Protocol):
 class DataFolder(Folder, Judgements, Contents, Protocol):
     """All operations on a data folder."""
 
+    async def restart(self) -> None:
+        """Start the relay again; returns before it stops. Raises Refused when it could not start
+        then."""
+
 
 ALLOWED: Final = "allowed"
 BANNED: Final = "banned"

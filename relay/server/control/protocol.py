@@ -71,6 +71,10 @@ class Head(msgspec.Struct, frozen=True, tag_field="do", tag="head"):
     pass
 
 
+class Restart(msgspec.Struct, frozen=True, tag_field="do", tag="restart"):
+    pass
+
+
 class Results(msgspec.Struct, frozen=True, tag_field="is", tag="results"):
     results: list[tuple[bool, str]]
 
@@ -97,7 +101,9 @@ class Sweep(msgspec.Struct, frozen=True, tag_field="do", tag="sweep"):
     purpose: str
 
 
-Paged = Events | PublicEvents | ManagedKeys | Refusals | Log | StatusRequest | Sizes | Sweep
+Paged = (
+    Events | PublicEvents | ManagedKeys | Refusals | Log | StatusRequest | Sizes | Sweep | Restart
+)
 Request = Submit | DryRun | Head | Paged
 Reply = Results | Page | DryRunReply | HeadReply | Failed
 

@@ -25,6 +25,7 @@ from relay.server.control.protocol import (
     Page,
     PublicEvents,
     Refusals,
+    Restart,
     Results,
     Sizes,
     StatusRequest,
@@ -136,6 +137,10 @@ class RemoteFolder:
 
     async def log_lines(self, after: int) -> Sequence[LogLine]:
         return [decode_log_line(row) async for rows in self._pages(Log(after)) for row in rows]
+
+    async def restart(self) -> None:
+        async for _ in self._pages(Restart()):
+            pass
 
     async def status(self) -> Status:
         rows = [row async for rows in self._pages(StatusRequest()) for row in rows]

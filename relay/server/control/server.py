@@ -30,6 +30,7 @@ from relay.server.control.protocol import (
     Page,
     PublicEvents,
     Refusals,
+    Restart,
     Results,
     Sizes,
     StatusRequest,
@@ -186,6 +187,9 @@ class ControlServer:
                 await self._send(writer, _one_page(await self._folder.log_lines(after)))
             case StatusRequest():
                 await self._send(writer, _one_page([await self._folder.status()]))
+            case Restart():
+                await self._folder.restart()
+                await self._send(writer, _one_page(()))
             case Head():
                 await send(writer, encode(HeadReply(await self._folder.head())) + b"\n")
         return True

@@ -102,12 +102,16 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
     if application != APPLICATION_ID:
         raise StoreVersion(f"{path} is a database of another program; move it away")
     if version > SCHEMA_VERSION:
-        raise StoreVersion(
-            f"{path} has schema {version}, this Rookery knows up to {SCHEMA_VERSION}:"
-            " run the newer version that wrote it, or export there and import here"
-        )
+        raise too_new(path, version)
     for step in range(version + 1, SCHEMA_VERSION + 1):
         _run(db, migration(step), step)
+
+
+def too_new(path: Path, version: int) -> StoreVersion:
+    return StoreVersion(
+        f"{path} has schema {version}, this Rookery knows up to {SCHEMA_VERSION}:"
+        " run the newer version that wrote it, or export there and import here"
+    )
 
 
 def _run(db: sqlite3.Connection, script: str, version: int) -> None:

@@ -70,6 +70,30 @@ async def test_a_query_interrupted_before_eose_is_repeated(
         assert await relay.query(CHAT) == fake.events
 
 
+@pytest.mark.parametrize("code", [1001, 1012])
+async def test_requests_to_a_relay_that_restarts_are_answered_by_its_next_start(
+    fake: FakeRelay, timeouts: Timeouts, code: int
+) -> None:
+    fake.events = [chat("b", 2), chat("a", 1)]
+    said = "stopping" if code == 1001 else "restarting"
+
+    async def goodbye(visitor: Visitor, frame: list[Any]) -> None:
+        """What comes after CLOSED is not read."""
+        fake.on["REQ"] = silence
+        await visitor.say("CLOSED", frame[1], f"error: the relay is {said}")
+
+    async def silence(visitor: Visitor, _: list[Any]) -> None:
+        fake.on["REQ"] = fake.answer
+        await visitor.hang_up(code)
+
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        fake.on["REQ"] = goodbye
+        assert await relay.query(CHAT) == fake.events
+        fake.on["REQ"] = goodbye
+        async with relay.subscribe(CHAT) as events:
+            assert [event async for event in events.stored()] == fake.events
+
+
 async def test_each_connection_is_authenticated_before_other_requests(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:

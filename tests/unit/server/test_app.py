@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from relay.read.negentropy import Negentropy
 from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
 from relay.server.app import Server
+from relay.server.connection import Stop
+from relay.server.listening import bound_sockets
 from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
 from relay.state import RelayState
@@ -224,7 +227,7 @@ async def serving(
             async with (
                 ClientSession() as browser,
                 ingest,
-                Server(services, host, 0) as server,
+                Server(services, bound_sockets(host, 0), host) as server,
             ):
                 try:
                     yield Relay(server, disk, state, fanout, ingest, metrics, readiness, browser)
@@ -579,9 +582,43 @@ async def test_a_stop_closes_subscriptions_and_connections_with_a_reason() -> No
 async def test_a_port_in_use_is_reported_with_advice() -> None:
     """Errors say what to do next."""
     async with serving() as relay:
-        second = Server(relay.server._services, "127.0.0.1", relay.server.port)
         with pytest.raises(UserError, match=r"cannot listen on 127.0.0.1 port \d+: .*--port"):
-            await second.__aenter__()
+            bound_sockets("127.0.0.1", relay.server.port)
+
+
+async def test_a_port_that_two_have_bound_is_reported_by_the_second_that_listens() -> None:
+    with socket.socket() as first:
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        first.bind(("127.0.0.1", 0))
+        async with serving() as relay:
+            port = first.getsockname()[1]
+            bound = bound_sockets("127.0.0.1", port)
+            first.listen()
+            second = Server(relay.server._services, bound, "127.0.0.1")
+            with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1 port {port}: .*"):
+                await second.__aenter__()
+
+
+async def test_who_connects_while_the_relay_stops_is_told_that_it_starts_again() -> None:
+    """Accepted before the stop, its request comes during it."""
+    async with serving() as relay:
+        early = socket.create_connection(("127.0.0.1", relay.server.port))
+        async with relay.browser.get(f"http://{relay.at}/healthz") as answer:
+            assert answer.status == 200  # the other one is accepted too
+        relay.server.stop = Stop.RESTART
+        stopping = asyncio.create_task(relay.server.__aexit__())
+        await asyncio.sleep(0)  # it has closed the listening socket
+        reader, writer = await asyncio.open_connection(sock=early)
+        writer.write(
+            b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        told = await reader.read()
+        writer.close()
+        await stopping
+    assert told.startswith(b"HTTP/1.1 101 ")
+    assert b'["AUTH",' in told
+    assert told.endswith((1012).to_bytes(2) + b"the relay is restarting")
 
 
 async def test_missing_tls_files_are_named() -> None:

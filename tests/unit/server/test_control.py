@@ -121,6 +121,11 @@ class FakeFolder:
     async def refusals(self, after: int) -> Sequence[Refusal]:
         return [refusal for refusal in REFUSED if refusal.number > after]
 
+    async def restart(self) -> None:
+        self.reached.set()
+        if self.fault is not None:
+            raise self.fault
+
     async def log_lines(self, after: int) -> Sequence[LogLine]:
         return LogLines().after(after)
 
@@ -507,6 +512,18 @@ async def test_a_path_may_be_longer_than_a_socket_address(
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         assert await remote.head() == 80
     assert kind_of(path) is None
+
+
+# -- restart ---------------------------------------------------------------------------------------
+
+
+async def test_a_restart_is_asked_for_and_may_be_refused(folder: FakeFolder, path: Path) -> None:
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        await remote.restart()
+        assert folder.reached.is_set()
+        folder.fault = Refused(Prefix.ERROR, "not restarted: rookery.toml:3: no such key")
+        with pytest.raises(StoreFault, match=r"^not restarted: rookery\.toml:3: no such key$"):
+            await remote.restart()
 
 
 # -- stopping -------------------------------------------------------------------------------------

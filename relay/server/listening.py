@@ -1,0 +1,88 @@
+"""The listening sockets: bound here, or handed over by systemd or by the start before this one.
+
+Both use the protocol of sd_listen_fds(3): LISTEN_FDS sockets from descriptor 3 on, for the process
+LISTEN_PID. While a relay restarts, the kernel queues connections on the socket that stays open.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import sys
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+BACKLOG: Final = 65_535
+"""Of connections that wait while a relay restarts; the kernel lowers it to net.core.somaxconn."""
+_FIRST: Final = 3
+
+
+def inherited_sockets() -> list[socket.socket]:
+    """What was handed over; child processes do not get it. Raises UserError for another kind of
+    socket."""
+    given = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS")}
+    os.environ.pop("LISTEN_FDNAMES", None)
+    if given["LISTEN_PID"] != str(os.getpid()) or not given["LISTEN_FDS"].isdigit():
+        return []
+    return [_listening(fd) for fd in range(_FIRST, _FIRST + int(given["LISTEN_FDS"]))]
+
+
+def _listening(fd: int) -> socket.socket:
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFD, fcntl.FD_CLOEXEC)
+        found = socket.socket(fileno=fd)
+        if found.family in (socket.AF_INET, socket.AF_INET6) and found.getsockopt(
+            socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+        ):
+            return found
+    except OSError:
+        pass
+    raise UserError(
+        f"descriptor {fd} of LISTEN_FDS is no listening TCP socket: give the socket unit"
+        " ListenStream= with a port, or an address and a port"
+    )
+
+
+def bound_sockets(host: str, port: int) -> list[socket.socket]:
+    """Sockets bound to every address of `host`; they do not listen yet. Raises UserError."""
+    bound: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, kind, protocol, _, address in dict.fromkeys(found):
+            each = socket.socket(family, kind, protocol)
+            bound.append(each)
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            each.bind(address)
+    except OSError as error:
+        for each in bound:
+            each.close()
+        raise cannot_listen(host, port, error) from error
+    return bound
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> UserError:
+    return UserError(
+        f"cannot listen on {host} port {port}: {error.strerror or error};"
+        " choose another with --host or --port"
+    )
+
+
+def start_again(listening: Sequence[int]) -> NoReturn:
+    """Replace this process by a new start of the same command, with these descriptors of sockets.
+
+    The process id stays, so that systemd, Docker or a terminal notice nothing.
+    """
+    # Above the range first: the sockets may be in it.
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST + len(listening)) for fd in listening]
+    for fd, place in enumerate(moved, _FIRST):
+        os.dup2(place, fd)
+    os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": str(len(moved))}
+    os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606

@@ -1,0 +1,280 @@
+"""A relay that starts again: by `rookery restart`, and on a socket that systemd keeps open."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import sys
+import time
+from contextlib import asynccontextmanager, suppress
+from subprocess import DEVNULL, PIPE, STDOUT
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+import websockets
+
+from relay.client import Client
+from tests import cast
+from tests.harness.relay_program import Rookery, Wire, command, connected, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+    from tests.harness.programs import Process
+
+pytestmark = pytest.mark.slow
+
+# As systemd starts a service: with the socket of its socket unit as descriptor 3.
+ACTIVATE: Final = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+os.execv(sys.executable, [sys.executable, "-m", "relay", *sys.argv[2:]])
+"""
+
+
+class Program(Rookery):
+    """A process of its own: one forked by the harness does not know how it was started."""
+
+    socket: socket.socket | None = None
+    """What the next starts listen on."""
+
+    async def _started(self, *args: str) -> Process:
+        given: tuple[str, ...] = ("-m", "relay")
+        kept: tuple[int, ...] = ()
+        if self.socket is not None:
+            kept = (self.socket.fileno(),)
+            given = ("-c", ACTIVATE, str(kept[0]))
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            *given,
+            *args,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            pass_fds=kept,
+        )
+
+    @property
+    def starts(self) -> int:
+        return sum("listening on" in line for line in self.lines)
+
+
+@pytest.fixture
+async def rookery(tmp_path: Path) -> AsyncIterator[Program]:
+    rookery = Program(tmp_path / "data")
+    async with rookery:
+        await rookery.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
+        yield rookery
+    assert "Traceback" not in "\n".join(rookery.lines)
+
+
+def note(text: str) -> Event:
+    return cast.robot.sign(1, [], text, int(time.time()))
+
+
+async def to_the_end(wire: Wire) -> tuple[list[list[Any]], websockets.ConnectionClosed]:
+    frames: list[list[Any]] = []
+    while True:
+        try:
+            frames.append(await wire.receive())
+        except websockets.ConnectionClosed as closed:
+            return frames, closed
+
+
+async def restarted(rookery: Program) -> None:
+    code, text = await command("restart", "--data", str(rookery.folder))
+    assert code == 0, text
+    assert text.startswith("restarted: ")
+
+
+class Visits:
+    """Connections one after the other, each with a question."""
+
+    def __init__(self, url: str) -> None:
+        self.answered = 0
+        self.refused: list[str] = []
+        self.told: set[int | None] = set()
+        """Codes of close frames."""
+        self._url = url
+
+    async def go_on(self) -> None:
+        while True:
+            try:
+                async with websockets.connect(self._url, open_timeout=None) as wire:
+                    assert (await wire.recv())[:7] == '["AUTH"'
+            except (OSError, websockets.InvalidHandshake) as error:
+                self.refused.append(repr(error))
+            except websockets.ConnectionClosed as closed:
+                # Accepted just before the stop; it is told that the relay stops.
+                self.told.add(None if closed.rcvd is None else closed.rcvd.code)
+            else:
+                self.answered += 1
+
+
+@asynccontextmanager
+async def load(rookery: Program) -> AsyncIterator[Visits]:
+    """A writer, a reader of its events and visitors; nothing may be lost, refused or come twice."""
+    stop = asyncio.Event()
+    written: list[Event] = []
+    visits = Visits(rookery.url)
+
+    async def events() -> AsyncIterator[Event]:
+        while not stop.is_set():
+            written.append(note(f"{len(written)}"))
+            yield written[-1]
+            await asyncio.sleep(0)
+
+    async with Client(rookery.url, cast.robot) as writer, Client(rookery.url) as reader:
+        async with reader.subscribe({"kinds": [1]}) as seen:
+            visiting = [asyncio.create_task(visits.go_on()) for _ in range(4)]
+            writing = asyncio.create_task(writer.publish_many(events(), window=64))
+            try:
+                yield visits
+            finally:
+                stop.set()
+                for task in visiting:
+                    task.cancel()
+                ended = await asyncio.gather(*visiting, return_exceptions=True)
+            report = await writing
+            assert report.refused == ()
+            assert report.stored + report.duplicates == len(written)
+            came = [await anext(seen) for _ in written]
+        ids = {event.id for event in written}
+        assert {event.id for event in came} == ids
+        stored = [event async for event in reader.query_all({"kinds": [1]})]
+        assert sorted(event.id for event in stored) == sorted(ids)
+    assert visits.refused == []
+    assert visits.told <= {1001, 1012}
+    assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
+
+
+async def test_under_load_nothing_is_lost_and_nobody_refused(rookery: Program) -> None:
+    await rookery.start()
+    pid, url = rookery.pid, rookery.url
+    async with load(rookery) as visits:
+        for _ in range(3):
+            before = visits.answered
+            await restarted(rookery)
+            async with until("visitors are answered again") as tries:
+                async for _ in tries:
+                    if visits.answered > before + 8:
+                        break
+    assert rookery.starts == 4
+    assert (rookery.pid, {line for line in rookery.lines if line.startswith("listening")}) == (
+        pid,
+        {f"listening on {url}"},
+    )
+    assert await rookery.stop() == 0
+
+
+async def test_on_the_socket_of_systemd_nobody_is_refused_between_two_processes(
+    rookery: Program,
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as kept:
+        rookery.socket = kept
+        await rookery.start()
+        assert rookery.url == f"ws://127.0.0.1:{kept.getsockname()[1]}"
+        async with load(rookery) as visits:
+            assert await rookery.stop() == 0
+            await rookery.start()
+            await restarted(rookery)  # and in the same process
+            before = visits.answered
+            async with until("visitors are answered again") as tries:
+                async for _ in tries:
+                    if visits.answered > before + 8:
+                        break
+        assert await rookery.stop() == 0
+
+
+async def test_who_is_connected_is_told_and_what_was_sent_is_answered(rookery: Program) -> None:
+    await rookery.start()
+    notes = [note(f"{number}") for number in range(300)]
+    async with connected(rookery.url) as wire:
+        await wire.send("REQ", "mine", {"kinds": [1], "limit": 0})
+        assert await wire.receive() == ["EOSE", "mine"]
+        for each in notes:
+            await wire.send_event(each)
+        await wire.receive()
+        restarting = asyncio.create_task(restarted(rookery))
+        frames, closed = await to_the_end(wire)
+        await restarting
+    assert closed.rcvd is not None
+    assert (closed.rcvd.code, closed.rcvd.reason) == (1012, "the relay is restarting")
+    assert ["CLOSED", "mine", "error: the relay is restarting"] in frames
+    accepted = {frame[1] for frame in frames if frame[0] == "OK" and frame[2]}
+    async with connected(rookery.url) as wire:
+        assert accepted <= await wire.query_ids([each.id for each in notes])
+    assert await rookery.stop() == 0
+
+
+@pytest.mark.parametrize("fault", ["policies", "settings", "key", "certificate"])
+async def test_a_relay_that_would_not_start_goes_on(rookery: Program, fault: str) -> None:
+    await rookery.start()
+    async with connected(rookery.url) as wire:
+        if fault == "policies":
+            named = "60-bad.toml:2"
+            (rookery.folder / "policies" / "60-bad.toml").write_text("[[rule]]\nnmae = 'x'\n")
+        elif fault == "key":
+            named = "relay.key is missing"
+            (rookery.folder / "relay.key").unlink()
+        else:
+            line, named = {
+                "settings": ("nmae = 1", "rookery.toml:"),
+                "certificate": ('tls_cert = "no.pem"\ntls_key = "no.key"', "no.pem"),
+            }[fault]
+            rookery.set_up("server", line)
+        code, text = await command("restart", "--data", str(rookery.folder))
+        assert code == 1
+        assert "not restarted, the relay would not start: " in text
+        assert named in text
+        assert await wire.publish(note("still here")) == (True, "")
+    assert rookery.starts == 1
+    assert any(named in line for line in rookery.lines), "the log does not say so"
+    assert await rookery.stop() == 0
+
+
+async def test_sigterm_during_a_restart_ends_the_relay(rookery: Program) -> None:
+    await rookery.start()
+    async with connected(rookery.url) as wire:
+        asking = asyncio.create_task(command("restart", "--data", str(rookery.folder)))
+        await to_the_end(wire)
+        # It stops in order to start again, or is just starting.
+        code = await rookery.stop()
+        assert code in (0, -signal.SIGTERM)
+        asking.cancel()
+        with suppress(asyncio.CancelledError):
+            await asking
+    await rookery.start()
+    assert await rookery.stop() == 0
+
+
+async def test_a_folder_without_a_relay_cannot_be_restarted(rookery: Program) -> None:
+    code, text = await command("restart", "--data", str(rookery.folder))
+    assert code == 1
+    assert "no relay runs on" in text
+    assert "rookery serve --data" in text
+
+
+async def test_a_socket_unit_that_is_no_tcp_socket_is_named(rookery: Program) -> None:
+    with socket.socket(socket.AF_UNIX) as kept:
+        kept.bind(str(rookery.folder / "other.sock"))
+        kept.listen()
+        rookery.socket = kept
+        with pytest.raises(AssertionError, match="no listening TCP socket"):
+            await rookery.start()
+
+
+async def test_check_says_whether_the_relay_would_start(rookery: Program) -> None:
+    assert await command("serve", "--check", "--data", str(rookery.folder)) == (0, "")
+    (rookery.folder / "relay.key").unlink()
+    code, text = await command("serve", "--check", "--data", str(rookery.folder))
+    assert code == 1
+    assert "relay.key is missing" in text
+    fresh = rookery.folder / "fresh"
+    code, text = await command("serve", "--check", "--data", str(fresh))
+    assert code == 1
+    assert not fresh.exists()
