@@ -13,7 +13,7 @@ from relay.cli.options import PublicKey
 from relay.client.settings import Actor
 from relay.client.transcripts import Transcripts
 from relay.errors import UserError, how_to_install
-from relay.memory.transcripts.plan import Paths, Plan
+from relay.memory.transcripts.plan import Layout, Paths, Plan
 from relay.memory.transcripts.stripping import Part, Stripping
 from relay.nostr.pns import derive
 
@@ -56,6 +56,11 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
             type=click.Choice([part.value for part in Part]),
             help="Leave this part out; exports report it as missing. Repeatable.",
         ),
+        click.option(
+            "--classic",
+            is_flag=True,
+            help="Write the original's form: notes only, with the lines inside.",
+        ),
         click.option("--raw-paths", is_flag=True, help="Keep absolute paths."),
         click.option(
             "--max-inner",
@@ -74,13 +79,19 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def plan_of(
-    session: str | None, group: str | None, parts: Iterable[str], *, raw_paths: bool
+    session: str | None,
+    group: str | None,
+    parts: Iterable[str],
+    *,
+    raw_paths: bool,
+    classic: bool,
 ) -> Plan:
     return Plan(
         session=session,
         group=group,
         paths=Paths.RAW if raw_paths else Paths.TOKENS,
         stripping=_stripping({Part(part) for part in parts}),
+        layout=Layout.CLASSIC if classic else Layout.ARCHIVE,
     )
 
 

@@ -173,6 +173,8 @@ async def _whole(
             raise NoSession(session, "archive of session")
     except NoSession as error:
         raise UserError(f"{error}; `rookery session list` lists sessions") from error
+    if assembly.notice is not None:
+        click.echo(assembly.notice, err=True)
     if assembly.faults and not allow_gaps:
         for fault in assembly.faults:
             click.echo(printable(fault), err=True)

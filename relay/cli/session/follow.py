@@ -40,6 +40,7 @@ def follow_command(
     once: bool,
     sealed: bool,
     raw_paths: bool,
+    classic: bool,
 ) -> int:
     """Send a running session line by line; for a folder, all sessions below it.
 
@@ -50,7 +51,7 @@ def follow_command(
         raise UserError(f"there is no file {path}")
     if session_id is not None and path.is_dir():
         raise click.UsageError("--session is for one file, not a folder")
-    plan = plan_of(session_id, group, parts, raw_paths=raw_paths)
+    plan = plan_of(session_id, group, parts, raw_paths=raw_paths, classic=classic)
 
     refused_now: list[PublishRefused] = []
 

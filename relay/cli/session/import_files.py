@@ -42,6 +42,7 @@ def import_command(
     *,
     sealed: bool,
     raw_paths: bool,
+    classic: bool,
     as_json: bool,
 ) -> int:
     """Send session files to the relay: every line unchanged, and readable notes.
@@ -52,7 +53,7 @@ def import_command(
     files = _files(paths)
     if session_id is not None and len(files) > 1:
         raise click.UsageError(f"--session is for one file, not {len(files)}")
-    plan = plan_of(session_id, group, parts, raw_paths=raw_paths)
+    plan = plan_of(session_id, group, parts, raw_paths=raw_paths, classic=classic)
 
     async def work(transcripts: Transcripts) -> bool:
         fitted = await transcripts.fitted(plan, max_inner)

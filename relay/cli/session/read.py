@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from relay.client.transcripts import Listed, Transcripts
+    from relay.client.transcripts import Conversation, Listed, Transcripts
     from relay.memory.transcripts.display import Note
 
 _WIDE_ENOUGH: Final = 120
@@ -85,10 +85,13 @@ def show_command(
 ) -> None:
     """Show a session as a conversation, tool calls shortened."""
 
-    async def work(transcripts: Transcripts) -> list[Note]:
-        return await transcripts.messages(session)
+    async def work(transcripts: Transcripts) -> Conversation:
+        return await transcripts.conversation(session)
 
-    notes = on_relay(Server(relay, key_file), work)
+    conversation = on_relay(Server(relay, key_file), work)
+    notes = conversation.notes
+    if conversation.notice is not None:
+        click.echo(conversation.notice, err=True)
     if not notes:
         raise UserError(
             f"no session {printable(session)} is readable with this key;"

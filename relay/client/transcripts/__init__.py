@@ -8,6 +8,7 @@ With a channel (`pns`) events are written in envelopes; reads look for both form
 """
 
 from relay.client.transcripts.results import (
+    Conversation,
     ImportResult,
     Incomplete,
     Listed,
@@ -16,4 +17,12 @@ from relay.client.transcripts.results import (
 )
 from relay.client.transcripts.transcripts import Transcripts
 
-__all__ = ["ImportResult", "Incomplete", "Listed", "NoSession", "SeveralAuthors", "Transcripts"]
+__all__ = [
+    "Conversation",
+    "ImportResult",
+    "Incomplete",
+    "Listed",
+    "NoSession",
+    "SeveralAuthors",
+    "Transcripts",
+]

@@ -12,6 +12,7 @@ from relay.client.memory import MemoryClient
 from relay.client.responses import filters_of
 from relay.client.transcripts.envelopes import Envelopes
 from relay.client.transcripts.results import (
+    Conversation,
     Incomplete,
     Listed,
     NoSession,
@@ -20,8 +21,8 @@ from relay.client.transcripts.results import (
     is_listed,
 )
 from relay.memory.transcripts.assembly import assembled
-from relay.memory.transcripts.display import note_of, notes_in_order
-from relay.memory.transcripts.order import order_of
+from relay.memory.transcripts.display import note_of
+from relay.memory.transcripts.order import order_of, ordered
 from relay.memory.transcripts.paths import Directory
 from relay.memory.transcripts.records import SessionState, state_of
 from relay.memory.transcripts.token_usage import usage_in
@@ -114,11 +115,21 @@ class TranscriptsReader(MemoryClient):
     async def messages(
         self, session: str, since_order: tuple[int, int, str] | None = None
     ) -> list[Note]:
-        """The conversation in order (D-25). `since_order`: only notes after it, see `order_of`."""
+        """The notes in order. `since_order`: only notes after it, see `order_of`."""
+        return (await self.conversation(session, since_order)).notes
+
+    async def conversation(
+        self, session: str, since_order: tuple[int, int, str] | None = None
+    ) -> Conversation:
+        """The notes, in the order of their replies (D-25), and what is uncertain about it."""
         events = await self._in_either({"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]})
-        if since_order is not None:
-            events = [event for event in events if order_of(event) > since_order]
-        return notes_in_order(events)
+        chain = ordered(events)
+        notes = [
+            note_of(event)
+            for event in chain.events
+            if since_order is None or order_of(event) > since_order
+        ]
+        return Conversation(notes, chain.notice)
 
     async def sessions(self, *, include_deleted: bool = False) -> list[Listed]:
         """Newest first. Reads the notes of all sessions that this key may read."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from relay.client.errors import PublishRefused
     from relay.memory.transcripts.assembly import Assembly
+    from relay.memory.transcripts.display import Note
     from relay.nostr.event import Event
 
 
@@ -61,6 +62,16 @@ class ImportResult:
     has the same session id. 0 if the relay had none of the session."""
 
 
+@dataclass(frozen=True, slots=True)
+class Conversation:
+    """The notes of a session."""
+
+    notes: list[Note]
+    """In order."""
+    notice: str | None
+    """What is uncertain about their order."""
+
+
 @dataclass(slots=True)
 class Delivered:
     """Counts of sent events."""
@@ -97,8 +108,9 @@ class Row:
     def __init__(self) -> None:
         self._notes = 0
         self._last_ms = 0
-        self._first: tuple[tuple[int, int, str], str] | None = None
-        """The first words of a user, and their position."""
+        self._first: tuple[tuple[int, int, bool, str], str] | None = None
+        """The first words of a user, and their position: time, seq, whether they are a reply, id.
+        """
         self._state: SessionState | None = None
         self._state_at = -1
 
@@ -107,9 +119,10 @@ class Row:
             order = order_of(event)
             self._notes += 1
             self._last_ms = max(self._last_ms, order[0])
-            is_first = self._first is None or order < self._first[0]
+            place = (*order[:2], event.has_tag("e"), event.id)
+            is_first = self._first is None or place < self._first[0]
             if is_first and event.tag("role") == "user" and (title := title_of(event.content)):
-                self._first = (order, title)
+                self._first = (place, title)
         elif event.created_at > self._state_at:
             state = state_of(event)
             if isinstance(state, SessionState):

@@ -185,6 +185,7 @@ class Tail:
             plan.paths.value,
             plan.chunk,
             plan.max_event,
+            plan.layout.value,
             *parts,
         )
         return sha256(orjson.dumps([self._author, *parameters])).hexdigest()

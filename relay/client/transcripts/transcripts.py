@@ -20,7 +20,7 @@ from relay.client.transcripts.session_events import SessionEvents, split_ids, ta
 from relay.client.writer import Outcome, Written
 from relay.errors import Invalid
 from relay.memory.transcripts.lines import raw_lines, session_facts
-from relay.memory.transcripts.plan import CHUNK, Paths, Plan
+from relay.memory.transcripts.plan import CHUNK, Layout, Paths, Plan
 from relay.memory.transcripts.records import (
     SessionState,
     Status,
@@ -168,7 +168,7 @@ class Transcripts(TranscriptsReader):
         if self._uses_envelopes:
             inner = MAX_INNER if max_inner is None else max_inner
             return replace(plan, max_event=inner if most is None else min(inner, room_inside(most)))
-        if most is None or most >= _ANY_CHUNK:
+        if most is None or (most >= _ANY_CHUNK and plan.layout is Layout.ARCHIVE):
             return plan
         return replace(plan, max_event=most - len('["EVENT",]'))
 

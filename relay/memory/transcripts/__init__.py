@@ -2,6 +2,7 @@
 
 encoding    lines → blocks → notes ┐
             lines → paths → archive ┴ transcript, by a plan that may include stripping
+            lines → classic: the specification's form
 decoding    sources → copies → assembly
 reading     display, token_usage, records
 """

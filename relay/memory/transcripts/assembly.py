@@ -1,7 +1,7 @@
 """Assembly of a session file from its events, for any order of arrival (D-18, D-19, D-23, D-24).
 
 Three formats are read: ours (1989 with `line`), notedeck's (1989 without), and the specification's
-(`source-data` in the notes).
+(`source-data` in the notes, ordered by reply chain).
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 
 from relay.errors import UserError
 from relay.memory.fields import decoded, object_in, whole_number
+from relay.memory.transcripts.blocks import note_texts
 from relay.memory.transcripts.copies import line_in
 from relay.memory.transcripts.lines import ENDS, Eol
 from relay.memory.transcripts.notes import SOURCE
-from relay.memory.transcripts.order import order_of
+from relay.memory.transcripts.order import ordered
 from relay.memory.transcripts.paths import with_field
 from relay.memory.transcripts.sources import source_of
 from relay.memory.unreadable import UnreadableRecord
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from relay.memory.transcripts.copies import FileLine
+    from relay.memory.transcripts.order import Ordered
     from relay.memory.transcripts.paths import Directory
     from relay.memory.transcripts.sources import Source
     from relay.nostr.event import Event
@@ -48,6 +50,8 @@ class Assembly:
     faults: tuple[str, ...]
     """Missing and conflicting lines, one text each. With any fault the file is incomplete."""
     unread: tuple[UnreadableRecord, ...]
+    notice: str | None = None
+    """What is uncertain about the order of the lines."""
 
     @property
     def stripped(self) -> Counter[str]:
@@ -57,7 +61,7 @@ class Assembly:
     @property
     def relative(self) -> int:
         """Number of lines with relative paths that cannot be restored (D-23)."""
-        return sum(_is_relative(line) for line in self.lines)
+        return sum(_is_relative(line) and _may_name_paths(line) for line in self.lines)
 
     def file(self, directory: Directory | None, git_branch: str | None = None) -> Iterator[bytes]:
         """The file, line by line, without gaps.
@@ -85,8 +89,7 @@ def assembled(events: Iterable[Event]) -> Assembly:
                 archive.append(source)
         elif event.kind == kinds.CONVERSATION_NOTE:
             last_note = max(last_note, _number_of(event))
-            if event.has_tag("source-data"):
-                notes.append(event)
+            notes.append(event)
     if any(source.line is not None for source in archive):
         lines, faults = _by_line(archive)
         if last_note > max(source.seq for source in archive):
@@ -96,13 +99,9 @@ def assembled(events: Iterable[Event]) -> Assembly:
     if archive:
         archive.sort(key=lambda source: (source.seq, source.event.created_at, source.event.id))
         return Assembly(Form.SEQUENCE, _in_order(archive), (), tuple(unread))
-    for event in sorted(notes, key=order_of):
-        source = source_of(event)
-        if isinstance(source, UnreadableRecord):
-            unread.append(source)
-        else:
-            archive.append(source)
-    return Assembly(Form.NOTES, _in_order(archive), (), tuple(unread))
+    chain = ordered(notes)
+    lines = tuple(_of_notes(chain, unread))
+    return Assembly(Form.NOTES, lines, (), tuple(unread), chain.notice if lines else None)
 
 
 def _number_of(note: Event) -> int:
@@ -142,6 +141,29 @@ def _in_order(archive: Iterable[Source]) -> tuple[FileLine, ...]:
     return tuple(line_in([source])[0] for source in first_of.values())
 
 
+def _of_notes(chain: Ordered, unread: list[UnreadableRecord]) -> Iterator[FileLine]:
+    """The lines in a chain of notes. The notes of one line may each have its text."""
+    last_at: dict[str, int] = {}
+    for at, note in enumerate(chain.events):
+        if not note.has_tag("source-data"):
+            continue
+        source = source_of(note)
+        if isinstance(source, UnreadableRecord):
+            unread.append(source)
+            continue
+        before, last_at[source.data] = last_at.get(source.data), at
+        if before is None or (chain.is_chain and not _is_same_line(source.data, at - before)):
+            yield line_in([source])[0]
+
+
+def _is_same_line(text: str, distance: int) -> bool:
+    """Whether two notes of a chain with this text are of one line, not of two equal ones."""
+    fields = object_in(text)
+    if fields is None:
+        return False
+    return "uuid" in fields or (distance == 1 and len(note_texts(fields)) > 1)
+
+
 def _data(line: FileLine, directory: Directory | None, git_branch: str | None) -> bytes:
     if line.is_base64:
         return decoded(line.text) or b""
@@ -162,3 +184,7 @@ def _is_relative(line: FileLine) -> bool:
         return False
     fields = object_in(line.text)
     return fields is not None and fields.get("cwd") == "."
+
+
+def _may_name_paths(line: FileLine) -> bool:
+    return "/" in line.text or "\\" in line.text

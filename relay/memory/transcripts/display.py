@@ -5,12 +5,13 @@ Reading never fails: unexpected content is shown as it is.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.memory.fields import object_in
-from relay.memory.transcripts.order import order_of
+from relay.memory.transcripts.order import order_of, ordered
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -93,8 +94,8 @@ def note_of(event: Event) -> Note:
 
 def notes_in_order(events: Iterable[Event]) -> list[Note]:
     """The notes among the events, in order, each once."""
-    found = {event.id: event for event in events if event.kind == kinds.CONVERSATION_NOTE}
-    return [note_of(event) for event in sorted(found.values(), key=order_of)]
+    found = ordered(event for event in events if event.kind == kinds.CONVERSATION_NOTE)
+    return [note_of(event) for event in found.events]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,19 +155,26 @@ Entry = Message | ToolUse | Permission
 def entries(notes: Iterable[Note]) -> list[Entry]:
     """Notes in order, with tool results joined to their calls and decisions to their requests.
 
-    Results and decisions without a call or request are entries of their own.
+    Results and decisions without a call or request are entries of their own. Without ids (the
+    specification has none) a result belongs to the first call that has none.
     """
     folded: list[Entry] = []
     calls: dict[str, int] = {}
+    unnamed: deque[int] = deque()
     requests: dict[str, int] = {}
     for note in notes:
         match note.role:
             case Role.TOOL_CALL:
                 if note.tool_id is not None:
                     calls[note.tool_id] = len(folded)
+                else:
+                    unnamed.append(len(folded))
                 folded.append(ToolUse(note, None))
             case Role.TOOL_RESULT:
-                at = None if note.tool_id is None else calls.pop(note.tool_id, None)
+                if note.tool_id is not None:
+                    at = calls.pop(note.tool_id, None)
+                else:
+                    at = unnamed.popleft() if unnamed else None
                 _put(folded, at, output_of(note))
             case Role.PERMISSION_REQUEST:
                 for key in (note.id, note.perm_id):

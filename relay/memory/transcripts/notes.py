@@ -106,19 +106,19 @@ class _LineTags:
     __slots__ = ("model_type_and_cwd", "slug", "version")
 
     def __init__(self, fields: Fields, tokens: PathTokens | None) -> None:
-        self.slug = _tag("session-slug", name_in(fields, "slug"))
-        self.version = _tag("source-version", name_in(fields, "version"))
+        self.slug = optional_tag("session-slug", name_in(fields, "slug"))
+        self.version = optional_tag("source-version", name_in(fields, "version"))
         cwd = name_in(fields, "cwd")
         if cwd is not None and tokens is not None:
             cwd = tokens.relative(cwd)
         self.model_type_and_cwd = [
-            *_tag("model", name_in(inner(fields, "message"), "model")),
-            *_tag("turn-type", name_in(fields, "type")),
-            *_tag("cwd", cwd),
+            *optional_tag("model", name_in(inner(fields, "message"), "model")),
+            *optional_tag("turn-type", name_in(fields, "type")),
+            *optional_tag("cwd", cwd),
         ]
 
 
-def _tag(name: str, value: str | None) -> list[list[str]]:
+def optional_tag(name: str, value: str | None) -> list[list[str]]:
     return [] if value is None else [[name, value]]
 
 

@@ -13,7 +13,10 @@ from typing import Final
 from relay.memory.fields import object_in
 
 VERSION: Final = "cwd-token-v1"
+RELATIVE: Final = "cwd-relative-v1"
+"""The specification's form: `.` for the directory, at the places that the tag names."""
 
+_PLACE: Final = re.compile(r"(\d{1,9})(e?)", re.ASCII)
 _TOKEN: Final = re.compile(r"\$\{(?:CWD|CWD:e|D)\}")
 _AFTER: Final = r"(?![A-Za-z0-9_\-]|[^\x00-\x7f]|\.[A-Za-z0-9_])"
 _IN_A_NAME: Final = re.compile(r"[A-Za-z0-9_.\-/]|[^\x00-\x7f]")
@@ -76,6 +79,36 @@ def _is_inside_a_name(text: str, start: int) -> bool:
     while backslashes and text[backslashes - 1] == "\\":
         backslashes -= 1
     return (start - 1 - backslashes) % 2 == 0
+
+
+def relative(tokenised: str) -> tuple[str, str]:
+    """The text with `.` for each token of the directory, and the places of these (`with_tokens`):
+    offsets in code points, each followed by `e` for a token with `\\/`.
+    """
+    parts: list[str] = []
+    places: list[str] = []
+    end = size = 0
+    for found in _TOKEN.finditer(tokenised):
+        parts += tokenised[end : found.start()], "$" if found[0] == "${D}" else "."
+        size += found.start() - end + 1
+        end = found.end()
+        if parts[-1] == ".":
+            places.append(f"{size - 1}{'e' if found[0] == '${CWD:e}' else ''}")
+    return "".join((*parts, tokenised[end:])), ",".join(places)
+
+
+def with_tokens(text: str, places: str) -> str | None:
+    """The reverse of `relative`; None if they do not fit together."""
+    parts: list[str] = []
+    end = 0
+    for place in places.split(",") if places else ():
+        found = _PLACE.fullmatch(place)
+        at = -1 if found is None else int(found[1])
+        if found is None or at < end or text[at : at + 1] != ".":
+            return None
+        parts += text[end:at].replace("${", "${D}{"), "${CWD:e}" if found[2] else "${CWD}"
+        end = at + 1
+    return "".join((*parts, text[end:].replace("${", "${D}{")))
 
 
 class Directory:

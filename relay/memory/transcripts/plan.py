@@ -21,6 +21,15 @@ class Paths(Enum):
     RAW = "raw"
 
 
+class Layout(Enum):
+    """Where the lines of the file are stored."""
+
+    ARCHIVE = "archive"
+    """In events of their own (1989), beside the notes."""
+    CLASSIC = "classic"
+    """In the notes, as the specification has it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Same file, author and plan: same event ids (D-14). Raises Invalid."""
@@ -35,6 +44,7 @@ class Plan:
     max_event: int | None = None
     """Maximum bytes of an event's JSON (`--max-inner`, a relay's limit)."""
     stripping: Stripping = KEEP_ALL
+    layout: Layout = Layout.ARCHIVE
 
     def __post_init__(self) -> None:
         if self.chunk < _MIN_CHUNK:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.transcripts.notes import TOPIC
+from relay.memory.transcripts.notes import TOPIC, optional_tag
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 
@@ -119,16 +119,16 @@ def state_draft(state: SessionState, created_at: int) -> Draft:
     tags = [
         ["d", state.session],
         ["title", state.title],
-        *_optional("custom_title", state.custom_title),
+        *optional_tag("custom_title", state.custom_title),
         ["cwd", state.cwd],
         ["status", state.status.value],
-        *_optional("indicator", state.indicator),
+        *optional_tag("indicator", state.indicator),
         ["hostname", state.hostname],
         ["home_dir", state.home_dir],
         ["backend", state.backend],
         ["permission-mode", state.permission_mode],
         ["cli_session", state.cli_session],
-        *_optional("spawn_id", state.spawn_id),
+        *optional_tag("spawn_id", state.spawn_id),
         ["t", _STATE_TOPIC],
         ["t", TOPIC],
         ["source", state.source],
@@ -143,11 +143,11 @@ def command_draft(command: SessionCommand, created_at: int) -> Draft:
         ["target_host", command.target_host],
         ["cwd", command.cwd],
         ["backend", command.backend],
-        *_optional("custom_title", command.custom_title),
-        *_optional("prompt", command.prompt),
+        *optional_tag("custom_title", command.custom_title),
+        *optional_tag("prompt", command.prompt),
         ["spawn_id", command.spawn_id],
-        *_optional("session_id", command.session_id),
-        *_optional("resume_session_id", command.resume_session_id),
+        *optional_tag("session_id", command.session_id),
+        *optional_tag("resume_session_id", command.resume_session_id),
         ["t", _COMMAND_TOPIC],
         ["source", command.source],
     ]
@@ -238,7 +238,3 @@ def configuration_of(event: Event) -> RunConfiguration | UnreadableRecord:
         command=event.tag("command") or "",
         is_deleted=event.tag("deleted") == "true",
     )
-
-
-def _optional(name: str, value: str | None) -> list[list[str]]:
-    return [] if value is None else [[name, value]]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from relay.memory.fields import whole_number
 from relay.memory.transcripts.lines import Eol
 from relay.memory.transcripts.order import NO_SEQ
-from relay.memory.transcripts.paths import VERSION
+from relay.memory.transcripts.paths import RELATIVE, VERSION, with_tokens
 from relay.memory.transcripts.stripping import TAG as STRIPPED
 from relay.memory.unreadable import UnreadableRecord
 
@@ -65,7 +65,13 @@ def source_of(event: Event) -> Source | UnreadableRecord:
         return UnreadableRecord(event, "tag chunk is not i/n")
     if eol is not None and eol not in _EOLS:
         return UnreadableRecord(event, "tag eol is not lf, crlf or none")
-    if "paths" in found and _value(found, "paths") != VERSION:
+    has_tokens = "paths" in found
+    if has_tokens and _value(found, "paths") == RELATIVE:
+        restored = with_tokens(data, "".join(found["paths"][2:3]))
+        if restored is None:
+            return UnreadableRecord(event, "tag paths does not fit the text")
+        data = restored
+    elif has_tokens and _value(found, "paths") != VERSION:
         return UnreadableRecord(event, f"tag paths is not {VERSION}")
     at = None if seq is None else whole_number(seq)
     return Source(
@@ -76,7 +82,7 @@ def source_of(event: Event) -> Source | UnreadableRecord:
         Eol.LF if eol is None else _EOLS[eol],
         *piece,
         _value(found, "encoding") == "base64",
-        "paths" in found,
+        has_tokens,
         tuple(found.get(STRIPPED, ())[1:]),
     )
 

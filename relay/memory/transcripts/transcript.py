@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Final
 
 from relay.memory.transcripts.archive import Archive
 from relay.memory.transcripts.blocks import note_texts
+from relay.memory.transcripts.classic import ClassicThread
 from relay.memory.transcripts.lines import line_of, session_of, time_of
 from relay.memory.transcripts.notes import Thread
 from relay.memory.transcripts.paths import PathTokens
-from relay.memory.transcripts.plan import Paths, Plan
+from relay.memory.transcripts.plan import Layout, Paths, Plan
 from relay.memory.transcripts.stripping import strip
 
 if TYPE_CHECKING:
@@ -39,17 +40,27 @@ class Transcript:
         tail = [] if plan.group is None else [["h", plan.group]]
         self._thread = Thread(author, tokens, plan, tail)
         self._archive = Archive(self.session, tokens, plan, tail)
+        self._classic = None
+        if plan.layout is Layout.CLASSIC:
+            self._classic = ClassicThread(author, self.session, facts.base or "", plan, tail)
 
     @property
     def notes(self) -> int:
         """Number of notes so far."""
-        return self._thread.count
+        return (self._classic or self._thread).count
 
     def drafts(self, raw: bytes) -> list[Draft]:
-        """The events of the next line: notes, then archive. `raw`: with its line end."""
+        """The events of the next line: notes, then archive. `raw`: with its line end.
+
+        Raises Invalid in the classic layout for a line that is too long for one note.
+        """
         self.lines += 1
         line = line_of(self.lines, raw)
         stripped = strip(line, self._plan.stripping)
+        if self._classic is not None:
+            ms = None if stripped.fields is None else time_of(stripped.fields)
+            self._ms = self._ms if ms is None else ms
+            return self._classic.drafts(line, stripped, self._ms // 1000)
         notes: list[Draft] = []
         first = None
         if stripped.fields is not None:

@@ -125,7 +125,7 @@ def test_an_output_without_call_and_a_call_without_output_stand_alone() -> None:
             note("tool_result", "lost", tool_id="t0", tool_name="Bash"),
             note("tool_call", "Read: {}", tool_id="t1", tool_name="Read"),
             note("tool_call", "x"),
-            note("tool_result", "y"),
+            note("tool_result", "y", tool_id="t2"),
         ]
     )
     assert isinstance(lost, ToolUse)
@@ -136,6 +136,16 @@ def test_an_output_without_call_and_a_call_without_output_stand_alone() -> None:
     assert twice.name == ""
     assert isinstance(again, ToolUse)
     assert again.call is None
+
+
+def test_without_ids_an_output_is_that_of_the_first_open_call() -> None:
+    roles = ("tool_call", "tool_call", "tool_result", "tool_result", "tool_result")
+    first, second, lost = entries([note(role, str(at)) for at, role in enumerate(roles)])
+    assert isinstance(first, ToolUse)
+    assert isinstance(second, ToolUse)
+    assert isinstance(lost, ToolUse)
+    found = [entry.output.text for entry in (first, second, lost) if entry.output is not None]
+    assert (found, lost.call) == (["2", "3", "4"], None)
 
 
 def test_a_second_output_of_one_call_is_not_lost() -> None:
