@@ -181,7 +181,9 @@ def _is_text(arg: str) -> bool:
 
 
 def _complain(text: str) -> None:
-    from relay.cli.options import printable
+    from relay.cli.options import Colour, coloured, printable
 
     # The text may quote a relay.
-    click.echo("\n".join(map(printable, text.split("\n"))), file=sys.stderr)
+    who, colon, said = "\n".join(map(printable, text.split("\n"))).partition(":")
+    who = coloured(f"{who}{colon}", Colour.REFUSED, sys.stderr)
+    click.echo(f"{who}{said}", file=sys.stderr)

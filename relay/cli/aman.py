@@ -21,6 +21,7 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.progress import progress_bar
+from relay.cli.tables import Column, Holds, print_table
 from relay.client.aman import Aman
 from relay.client.settings import Actor
 from relay.client.writer import Outcome
@@ -284,8 +285,6 @@ def _as_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _print(snapshot: Snapshot, out: Console) -> None:
-    from rich.table import Table
-
     if snapshot.preference is not None:
         row = snapshot.preference
         out.print(f"preference ({utc(row.time)}): {printable(row.record.preference)}")
@@ -298,16 +297,23 @@ def _print(snapshot: Snapshot, out: Console) -> None:
         topics = ", ".join(map(printable, snapshot.subscriptions.record.topics))
         out.print(f"topics ({utc(snapshot.subscriptions.time)}): {topics or 'none'}")
     if snapshot.tools:
-        table = Table("Time", "Tool", "", "Content", title="tools", title_justify="left")
-        for call in snapshot.tools:
-            record = call.record
-            table.add_row(
+        columns = (
+            Column("Tool", Holds.KEY),
+            Column("Time", Holds.KEY),
+            Column(""),
+            Column("Content"),
+        )
+        rows = [
+            (
+                printable(call.record.tool_name),
                 utc(call.time),
-                printable(record.tool_name),
-                "ok" if record.success else "failed",
-                "\n".join(map(printable, record.content.splitlines())),
+                "ok" if call.record.success else "failed",
+                "\n".join(map(printable, call.record.content.splitlines())),
             )
-        out.print(table)
+            for call in snapshot.tools
+        ]
+        out.print("tools:")
+        print_table(columns, rows)
     for cleared in snapshot.clears:
         sender = cleared.record.sender_id
         by = "" if sender is None else f" by {printable(sender)}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from relay.cli.options import console, json_option, print_json, printable
+from relay.cli.options import json_option, print_json, printable
+from relay.cli.tables import Column, Holds, print_table
 from relay.client.anamnesis import validate
 from relay.memory.fields import NOT_AN_OBJECT, object_in
 
@@ -30,11 +31,26 @@ def validate_file(file: Any, *, as_json: bool) -> int:
     return 1 if errors else 0
 
 
+_COLUMNS: Final = {
+    "K": "sessions of unrelated talk between the facts and the questions",
+    "Exact": "answers that contain the planted fact: 1 all of it, 0.5 half of its words",
+    "Semantic": "likeness of answer and fact: F1 of their words, 0 to 1",
+    "Calibration": "whether sure answers are right: correlation of confidence and Exact, -1 to 1;"
+    " – without a difference",
+    "False": "answers to questions about what was never planted; fewer is better",
+    "Decay": "loss of Exact since the first K; 0 is best",
+}
+
+
 @click.command("bench", epilog="Example: rookery anamnesis bench --seed 7")
 @click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, metavar="N")
 @json_option
 def bench(seed: int, *, as_json: bool) -> None:
-    """Measure recall offline: planted facts are queried after sessions of unrelated talk."""
+    """Measure recall offline: planted facts are queried after sessions of unrelated talk.
+
+    Facts are told to each system, then K sessions of filler, then the questions. What the columns
+    mean is printed below the table. The same seed gives the same numbers.
+    """
     from relay.memory.anamnesis.bench import report_of
 
     report = report_of(seed)
@@ -62,22 +78,25 @@ def _faults_of(text: str) -> tuple[list[str], list[str]]:
 
 
 def _draw_report(report: Report) -> None:
-    from rich.table import Table
-
     click.echo(
         f"seed {report.seed}: {report.planted} facts planted, {report.never_told} never planted"
     )
-    table = Table("System", "K", "Exact", "Semantic", "Calibration", "False", "Decay")
+    rows: list[tuple[str, ...]] = []
     for column in report.columns:
         for scores, decay in zip(column.scores, column.decay, strict=True):
             calibration = "–" if scores.calibration is None else f"{scores.calibration:.3f}"
-            table.add_row(
-                column.system,
-                str(scores.sessions),
-                f"{scores.exact:.3f}",
-                f"{scores.semantic:.3f}",
-                calibration,
-                str(scores.false_memories),
-                f"{decay:.3f}",
+            rows.append(
+                (
+                    column.system,
+                    str(scores.sessions),
+                    f"{scores.exact:.3f}",
+                    f"{scores.semantic:.3f}",
+                    calibration,
+                    str(scores.false_memories),
+                    f"{decay:.3f}",
+                )
             )
-    console().print(table)
+    numbers = (Column(name, Holds.NUMBER) for name in _COLUMNS)
+    print_table((Column("System", Holds.KEY), *numbers), rows)
+    for name, meaning in _COLUMNS.items():
+        click.echo(f"{name}: {meaning}")

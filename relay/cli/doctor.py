@@ -27,7 +27,7 @@ import policies
 from relay.cli.folder_lock import locked
 from relay.cli.hook import hook_faults
 from relay.cli.humanize import counted, size_of
-from relay.cli.options import console, folder_option, json_option, print_json, printable
+from relay.cli.options import Colour, coloured, folder_option, json_option, print_json, printable
 from relay.cli.services import unix_now
 from relay.cli.status import disk_of, running_status
 from relay.config import LOOPBACK, Config, load_config
@@ -131,15 +131,13 @@ def doctor_command(folder: Path, *, as_json: bool) -> int:
 
 def _print(folder: Path, findings: Sequence[Finding]) -> None:
     if not findings:
-        click.echo(f"ok: nothing wrong with {printable(str(folder))}")
+        ok = coloured("ok:", Colour.OK)
+        click.echo(f"{ok} nothing wrong with {printable(str(folder))}")
         return
-    from rich.text import Text
-
     for each in findings:
-        colour = "red" if each.severity is Severity.ERROR else "yellow"
-        line = Text.assemble((each.severity.value, colour), f": {printable(each.text)}")
-        console().print(line, soft_wrap=True)
-        console().print(f"  cure: {printable(each.cure)}", soft_wrap=True)
+        colour = Colour.REFUSED if each.severity is Severity.ERROR else Colour.WARNING
+        click.echo(f"{coloured(each.severity.value, colour)}: {printable(each.text)}")
+        click.echo(f"  cure: {printable(each.cure)}")
     click.echo(counted(len(findings), "finding"))
 
 

@@ -18,7 +18,7 @@ import click
 
 from relay.cli.group_records import GroupRecords
 from relay.cli.import_lines import ImportProgress, Outcome, Place, batch_of, outcome_of
-from relay.cli.options import folder_option, json_option, print_json, printable
+from relay.cli.options import Colour, coloured, folder_option, json_option, print_json, printable
 from relay.cli.progress import RATE, Amount, progress_bar
 from relay.errors import StoreFault, UserError
 from relay.verdict import Origin
@@ -105,7 +105,8 @@ def import_command(
         where = (
             f"line {reason.first_line}" if reason.count == 1 else f"first line {reason.first_line}"
         )
-        click.echo(f"refused {reason.count:,} × {printable(text)} ({where})", err=True)
+        refused = coloured("refused", Colour.REFUSED, sys.stderr)
+        click.echo(f"{refused} {reason.count:,} × {printable(text)} ({where})", err=True)
     if tally.refused and not listed:
         click.echo("-v lists the refused lines, --refused F writes them to a file", err=True)
     if as_json:

@@ -12,7 +12,9 @@ import click
 
 from relay.cli.names import Names, names_in_folder
 from relay.cli.options import (
+    Colour,
     PublicKey,
+    coloured,
     folder_option,
     json_option,
     print_json,
@@ -138,7 +140,7 @@ def print_entries(folder: Path, entries: Sequence[LogLine | Refusal], *, as_json
         if as_json:
             print_json({"is": "line" if isinstance(entry, LogLine) else "refusal", **asdict(entry)})
         else:
-            click.echo(printable(text_of(entry, names)))
+            click.echo(_with_colour(entry, printable(text_of(entry, names))))
 
 
 def text_of(entry: LogLine | Refusal, names: Names) -> str:
@@ -155,6 +157,14 @@ def text_of(entry: LogLine | Refusal, names: Names) -> str:
         f"id {entry.event_id}",
     )
     return "  ".join(filter(None, parts))
+
+
+def _with_colour(entry: LogLine | Refusal, text: str) -> str:
+    word = entry.level if isinstance(entry, LogLine) else "refused"
+    if _rank(word) >= _rank(LogLevel.WARNING.value):
+        colour = Colour.WARNING if word == LogLevel.WARNING.value else Colour.REFUSED
+        return text.replace(f" {word} ", f" {coloured(word, colour)} ", 1)
+    return text
 
 
 def _rank(level: str) -> int:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from relay.client.settings import ClientSettings
     from relay.nostr.event import Event
 
+    Query = Callable[[Mapping[str, object]], Awaitable[list[Event]]]
+
 RELAY: Final = "the relay"
 """Name of the relay's own key in commands on a data folder."""
 MAX_PROFILES: Final = 500
@@ -96,6 +98,13 @@ async def read_names(client: Client, settings: ClientSettings, pubkeys: Iterable
     return Names(settings.file.names, await _profiles(client.query, wanted[:MAX_PROFILES]))
 
 
+async def names_by(query: Query, pubkeys: Iterable[str]) -> Names:
+    """As `read_names`, for commands without settings. `query`: of a client."""
+    own = _own_names()
+    wanted = [key for key in dict.fromkeys(pubkeys) if key not in own.values()]
+    return Names(own, await _profiles(query, wanted[:MAX_PROFILES]))
+
+
 async def keys_of(
     client: Client,
     settings: ClientSettings,
@@ -141,6 +150,14 @@ def own_key(text: str) -> str | None:
     return _key_of(text, names) if names.keys_of(text) else None
 
 
+def _own_names() -> Mapping[str, str]:
+    """Those of `[names]`; none if client.toml has faults."""
+    try:
+        return read_client_file(Path.home()).names
+    except ConfigFaults:
+        return {}
+
+
 def names_in_folder(folder: Path, pubkeys: Iterable[str]) -> Names:
     """`[names]`, the relay's own key, and profiles in a data folder; of at most `MAX_PROFILES`.
 
@@ -148,9 +165,7 @@ def names_in_folder(folder: Path, pubkeys: Iterable[str]) -> Names:
     """
     from relay.storage.sqlite.profiles import profiles_in
 
-    own: dict[str, str] = {}
-    with suppress(ConfigFaults):
-        own |= read_client_file(Path.home()).names
+    own = dict(_own_names())
     with suppress(OSError, UnicodeDecodeError, UserError):
         key = folder / "relay.key"
         own.setdefault(RELAY, read_key_file(key.read_text("ascii"), str(key)).pubkey)
@@ -180,16 +195,12 @@ async def _members(client: Client, group: str | None) -> list[str]:
     return list(found)
 
 
-async def profile_names(
-    query: Callable[[Mapping[str, object]], Awaitable[list[Event]]], authors: Collection[str]
-) -> dict[str, str]:
+async def profile_names(query: Query, authors: Collection[str]) -> dict[str, str]:
     """Names from the authors' profiles. `query`: of a client."""
     return {pubkey: names[0] for pubkey, names in (await _profiles(query, authors)).items()}
 
 
-async def _profiles(
-    query: Callable[[Mapping[str, object]], Awaitable[list[Event]]], authors: Collection[str]
-) -> dict[str, tuple[str, ...]]:
+async def _profiles(query: Query, authors: Collection[str]) -> dict[str, tuple[str, ...]]:
     if not authors:
         return {}
     return _names_in(await query({"kinds": [kinds.PROFILE], "authors": sorted(authors)}))

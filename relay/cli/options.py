@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
+from enum import Enum
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 import click
 import orjson
@@ -132,6 +135,19 @@ def print_counts(counts: Mapping[str, int], *, as_json: bool) -> None:
 def printable(text: str) -> str:
     """Text from the network with control characters replaced."""
     return "".join(char if char.isprintable() else "�" for char in text)
+
+
+class Colour(Enum):
+    OK = "green"
+    WARNING = "yellow"
+    REFUSED = "red"
+
+
+def coloured(text: str, colour: Colour, stream: TextIO | None = None) -> str:
+    """In colour if `stream` (default: stdout) is a terminal and NO_COLOR is not set."""
+    out = sys.stdout if stream is None else stream
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return text if is_plain or not out.isatty() else click.style(text, fg=colour.value)
 
 
 def console() -> Console:

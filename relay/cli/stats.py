@@ -104,7 +104,7 @@ def _print(by: SizedBy, lines: Sequence[Sized], number: int, total: Size, names:
         rows.append((f"and {len(lines) - number} more", "", "", ""))
     if lines:
         click.echo()
-        print_table((Column(by.value, Holds.KEY), *_NUMBERS), rows, is_framed=False)
+        print_table((Column(by.value, Holds.KEY), *_NUMBERS), rows)
 
 
 def _named(by: SizedBy, of: int | str | None, names: Names) -> str:
@@ -120,4 +120,4 @@ def _print_files(files: Mapping[str, int]) -> None:
     click.echo()
     rows = [(name, f"{size:,}") for name, size in files.items()]
     columns = Column("file", Holds.KEY), Column("bytes", Holds.NUMBER)
-    print_table(columns, rows, is_framed=False)
+    print_table(columns, rows)

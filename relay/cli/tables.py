@@ -36,9 +36,7 @@ class Column(NamedTuple):
     holds: Holds = Holds.TEXT
 
 
-def print_table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], *, is_framed: bool = True
-) -> None:
+def print_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> None:
     """If the table is too wide, each row is printed as a paragraph: the first KEY column, then the
     other columns on the next line."""
     from rich.cells import cell_len
@@ -53,17 +51,14 @@ def print_table(
     if needed + 1 > out.width:
         _print_paragraphs(columns, rows)
         return
-    out.print(as_table(columns, rows, is_framed=is_framed))
+    out.print(as_table(columns, rows))
 
 
-def as_table(
-    columns: Sequence[Column], rows: Sequence[Sequence[str]], *, is_framed: bool = False
-) -> Table:
+def as_table(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> Table:
     """However wide."""
-    from rich.box import HEAVY_HEAD
     from rich.table import Table
 
-    table = Table(box=HEAVY_HEAD if is_framed else None)
+    table = Table(box=None, pad_edge=False, padding=(0, _PADDING - 1, 0, 0))
     for column in columns:
         table.add_column(
             column.name,

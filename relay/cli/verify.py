@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.humanize import counted
-from relay.cli.options import folder_option, json_option, print_json, printable
+from relay.cli.options import Colour, coloured, folder_option, json_option, print_json, printable
 from relay.errors import FolderBusy, UserError
 
 if TYPE_CHECKING:
@@ -88,12 +88,15 @@ def _rules_of(folder: Path) -> Rules:
 
 def print_report(report: Report) -> None:
     for finding in report.findings:
-        click.echo(printable(f"{finding.check}: {finding.text}"))
+        check = coloured(finding.check.value, Colour.REFUSED)
+        click.echo(f"{check}: {printable(finding.text)}")
     shown = len(report.findings)
     total = report.counts.total()
     if total > shown:
         click.echo(f"and {total - shown:,} more like these")
-    found = counted(total, "finding") if total else "nothing is wrong"
+    found = coloured("nothing is wrong", Colour.OK)
+    if total:
+        found = coloured(counted(total, "finding"), Colour.REFUSED)
     search = "" if report.is_search_checked else "; search.db is built at the next start"
     click.echo(f"{counted(report.events, 'event')} verified: {found}{search}")
 

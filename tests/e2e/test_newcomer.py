@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import time
 from typing import TYPE_CHECKING
 
-from tests.harness.relay_program import Rookery, command
+import pytest
+
+from tests import cast
+from tests.harness.relay_program import Rookery, command, connected
+from tests.harness.screen import on_screen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,3 +23,39 @@ async def test_client_commands_find_the_relay_of_the_folder_on_any_port(tmp_path
         assert (code, text) == (0, "created tea (private, restricted, closed)\n")
         code, text = await command("session", "list", cwd=tmp_path)
         assert code == 0, text
+
+
+async def test_top_is_drawn_again_until_q(tmp_path: Path) -> None:
+    async with Rookery(tmp_path / "data") as relay:
+        await relay.init("--owner", cast.owner.npub)
+        await relay.start()
+        async with on_screen("top", "--data", str(relay.folder)) as screen:
+            await screen.until("connections 0 (0 logged in)")
+            async with connected(relay.url) as wire:
+                refused = cast.stranger.sign(1, [], "no", int(time.time()))
+                assert (await wire.publish(refused))[0] is False
+                await screen.until("connections 1 (0 logged in)")
+                await screen.until("known people write")
+            screen.type("q")
+            assert await screen.exit_code() == 0
+            await screen.until("\x1b[?1049l")  # the screen of before
+
+
+@pytest.mark.parametrize("no_color", ["", "1"])
+async def test_colour_only_where_it_is_wanted(tmp_path: Path, no_color: str) -> None:
+    relay = Rookery(tmp_path / "data")
+    await relay.init("--owner", cast.owner.npub)
+    check = ("policy", "check", "--data", str(relay.folder))
+    env = {**os.environ, "TERM": "xterm", "NO_COLOR": no_color}
+    async with on_screen(*check, env=env) as screen:
+        await screen.until("rules in")
+        assert await screen.exit_code() == 0
+        await screen.until("\n")
+        assert ("\x1b[32mok:" in screen.text) is not bool(no_color)
+        assert ("\x1b" in screen.text) is not bool(no_color)
+    (relay.folder / "policies" / "20-mine.toml").write_text("[nothing]\n")
+    async with on_screen(*check, env=env) as screen:
+        await screen.until("nothing")
+        assert await screen.exit_code() == 1
+        assert ("\x1b[31m" in screen.text) is not bool(no_color)
+    assert "\x1b" not in (await command(*check))[1]

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import os
-import pty
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests import cast
-from tests.harness.patience import ANSWER_S
-from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, outputs
+from tests.harness.screen import on_screen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -183,61 +179,18 @@ async def test_a_chat_without_a_terminal_prints_history_and_sends_lines(tmp_path
 async def test_what_arrives_does_not_destroy_what_is_being_typed(tmp_path: Path) -> None:
     async with town(tmp_path) as here:
         await here.says(cast.owner, "group", "create", "tea")
-        ours, theirs = pty.openpty()
-        process = await start_rookery(
-            "chat", "tea", *here.by(cast.owner), stdin=theirs, stdout=theirs, stderr=theirs
-        )
-        os.close(theirs)
-        screen = Screen(ours)
-        try:
+        async with on_screen("chat", "tea", *here.by(cast.owner)) as screen:
             await screen.until("> ")
-            os.write(ours, "hé lo".encode())
+            screen.type("hé lo")
             await screen.until("> hé lo")
             await here.says(cast.owner, "group", "say", "tea", "in between")
             await screen.until("in between\r\n\r\x1b[K> hé lo")
-            os.write(ours, b"\x7f\x7f\x1b[Dllo\n")
+            screen.type("\x7f\x7f\x1b[Dllo\n")
             await screen.until("hé llo\r\n")
-            os.write(ours, b"\x04")
-            assert await asyncio.wait_for(process.wait(), ANSWER_S) == 0
-        finally:
-            screen.close()
-            with suppress(ProcessLookupError):
-                process.kill()
+            screen.type("\x04")
+            assert await screen.exit_code() == 0
         said = await here.json(cast.owner, "group", "read", "tea")
         assert sorted(each["content"] for each in said) == ["hé llo", "in between"]
-
-
-class Screen:
-    """What a program wrote to its terminal."""
-
-    def __init__(self, number: int) -> None:
-        self._number = number
-        self._text = ""
-        self._more = asyncio.Event()
-        asyncio.get_running_loop().add_reader(number, self._read)
-
-    def _read(self) -> None:
-        try:
-            data = os.read(self._number, 65_536)
-        except OSError:
-            data = b""
-        if not data:
-            asyncio.get_running_loop().remove_reader(self._number)
-        self._text += data.decode()
-        self._more.set()
-
-    async def until(self, text: str) -> None:
-        try:
-            async with asyncio.timeout(ANSWER_S):
-                while text not in self._text:
-                    self._more.clear()
-                    await self._more.wait()
-        except TimeoutError:
-            raise AssertionError(f"not on the screen: {text!r}\n{self._text!r}") from None
-
-    def close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._number)
-        os.close(self._number)
 
 
 @pytest.mark.parametrize(

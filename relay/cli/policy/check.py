@@ -11,7 +11,7 @@ import click
 from policies import load
 from policies.lint import warnings_of
 from relay.cli.humanize import counted
-from relay.cli.options import json_option, print_json, printable
+from relay.cli.options import Colour, coloured, json_option, print_json, printable
 from relay.cli.policy.access_changes import access_changes, preset_of, preset_policy
 from relay.cli.policy.folder import data_option, policy_folder
 from relay.errors import ConfigFaults
@@ -52,7 +52,8 @@ def check_command(
         if as_json:
             print_json({"ok": False, "faults": _listed(wrong.faults), "warnings": []})
         for fault in wrong.faults:
-            click.echo(printable(str(fault)), file=sys.stderr)
+            said = coloured(printable(str(fault)), Colour.REFUSED, sys.stderr)
+            click.echo(said, file=sys.stderr)
         return 1
     warnings = warnings_of(found)
     before = (
@@ -75,14 +76,15 @@ def check_command(
         )
     else:
         for warning in warnings:
-            click.echo(f"{printable(str(warning))} (warning)")
+            click.echo(f"{printable(str(warning))} {coloured('(warning)', Colour.WARNING)}")
         for change in changes:
-            click.echo(f"{printable(change)} (warning)")
+            click.echo(f"{printable(change)} {coloured('(warning)', Colour.WARNING)}")
         for note in left_open(found):
             click.echo(f"note: {note}")
         number = len(warnings) + len(changes)
         told = f", {counted(number, 'warning')}" if number else ""
-        click.echo(f"ok: {rules_in(found)} rules in {len(found.files)} files{told}, {home}")
+        ok = coloured("ok:", Colour.OK)
+        click.echo(f"{ok} {rules_in(found)} rules in {len(found.files)} files{told}, {home}")
     return 1 if strict and (warnings or (changes and against is not None)) else 0
 
 

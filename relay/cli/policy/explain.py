@@ -16,7 +16,7 @@ from policies.describe import where_text
 from policies.engine import Stage
 from relay.access.read_rules import targets_of
 from relay.access.visibility import Viewer
-from relay.cli.options import PublicKey, json_option, print_json, printable
+from relay.cli.options import Colour, PublicKey, coloured, json_option, print_json, printable
 from relay.cli.policy.folder import (
     data_option,
     groups_of,
@@ -284,7 +284,7 @@ def _print_malformed(refused: Refused, *, as_json: bool) -> int:
             }
         )
     else:
-        click.echo(f"OK false {printable(str(refused))}")
+        click.echo(f"{coloured('OK false', Colour.REFUSED)} {printable(str(refused))}")
         click.echo("decided by the form of an event, before any rule")
     return 1
 
@@ -321,7 +321,8 @@ def _print_verdict(asked: _Asked, verdict: _Verdict, *, as_json: bool) -> int:
         click.echo(printable(_step_text(step)))
     click.echo("")
     said = printable(decided.message) or '""'
-    click.echo(f"OK {'true' if decided.ok else 'false'} {said}")
+    ok = coloured("OK true", Colour.OK) if decided.ok else coloured("OK false", Colour.REFUSED)
+    click.echo(f"{ok} {said}")
     click.echo(printable(f"decided by: {decided.by}"))
     for note in _notes(asked, verdict):
         click.echo(f"note: {note}")

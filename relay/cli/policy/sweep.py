@@ -86,4 +86,4 @@ def _print(lines: list[SweepLine]) -> None:
         kind = "held: " + line.held if line.held is not None else str(line.kind)
         size = "" if line.held is not None else f"{line.bytes:,}"
         rows.append((line.rule, line.cause, line.place, kind, f"{line.events:,}", size))
-    print_table(columns, rows, is_framed=False)
+    print_table(columns, rows)

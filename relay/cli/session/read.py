@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
-from relay.cli.names import profile_names
+from relay.cli.names import Names, names_by, profile_names
 from relay.cli.options import (
     Words,
     client_options,
@@ -19,7 +19,7 @@ from relay.cli.options import (
 )
 from relay.cli.session.chat import render
 from relay.cli.session.common import Server, on_relay
-from relay.cli.tables import print_nothing_found
+from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.errors import UserError
 from relay.memory.fence import recalled
 from relay.memory.times import utc
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from relay.client.transcripts import Conversation, Listed, Transcripts
     from relay.memory.transcripts.display import Note
 
-_WIDE_ENOUGH: Final = 120
-"""Columns; a narrower table would truncate session ids, which other commands need."""
-
 
 @click.command("list", epilog="Example: rookery session list --json")
 @click.option("--all", "include_deleted", is_flag=True, help="Include deleted sessions.")
@@ -44,35 +41,39 @@ def list_command(
 ) -> None:
     """List the sessions that this key may read, newest first."""
 
-    async def work(transcripts: Transcripts) -> list[Listed]:
-        return await transcripts.sessions(include_deleted=include_deleted)
+    async def work(transcripts: Transcripts) -> tuple[list[Listed], Names]:
+        rows = await transcripts.sessions(include_deleted=include_deleted)
+        return rows, await names_by(transcripts.read, {row.author for row in rows})
 
-    rows = on_relay(Server(relay, key_file), work)
+    rows, names = on_relay(Server(relay, key_file), work)
     if as_json:
         print_json([_as_json(row) for row in rows])
         return
     if not rows:
         print_nothing_found("`rookery session import FILE|DIR` adds sessions")
         return
-    from rich.table import Table
-
-    out = console()
-    if out.width < _WIDE_ENOUGH:
-        for row in rows:
-            last = (row.status, f"{row.notes} notes", _time(row.last_ms))
-            click.echo("  ".join((printable(row.session), *filter(None, last))))
-            click.echo(f"  {printable(row.title)}")
-        return
-    table = Table("Session", "Title", "Status", "Notes", "Last")
-    for row in rows:
-        table.add_row(
-            printable(row.session),
-            printable(row.title),
-            row.status or "",
-            str(row.notes),
-            _time(row.last_ms),
-        )
-    out.print(table)
+    columns = (
+        Column("Session", Holds.KEY),
+        Column("Title"),
+        Column("Author", Holds.KEY),
+        Column("Status", Holds.KEY),
+        Column("Notes", Holds.NUMBER),
+        Column("Last", Holds.KEY),
+    )
+    print_table(
+        columns,
+        [
+            (
+                printable(row.session),
+                printable(row.title),
+                names.shown(row.author),
+                row.status or "",
+                str(row.notes),
+                _time(row.last_ms),
+            )
+            for row in rows
+        ],
+    )
 
 
 @click.command("show", epilog="Example: rookery session show 5b0f6a1e… --full")

@@ -298,9 +298,10 @@ async def test_a_list_on_a_narrow_terminal_keeps_ids_whole(
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "80")
     assert await rookery("list") == 0
-    first, title = capsys.readouterr().out.splitlines()
-    assert first == f"{SESSION}  done  4 notes  2026-02-09 20:43:35"
-    assert title.startswith("  what is in the")
+    name, first, rest = capsys.readouterr().out.splitlines()
+    assert (name, first) == ("Session:", SESSION)
+    assert rest.startswith("  Title what is in the")
+    assert rest.endswith(f"Author {robot.npub}, Status done, Notes 4, Last 2026-02-09 20:43:35")
 
 
 @pytest.mark.proves("D-25", "D-26")

@@ -25,16 +25,13 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 120, 200])
-@pytest.mark.parametrize("is_framed", [True, False])
 def test_keys_and_numbers_are_never_wrapped(
     terminal: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     width: int,
-    *,
-    is_framed: bool,
 ) -> None:
     terminal.setenv("COLUMNS", str(width))
-    print_table(COLUMNS, ROWS, is_framed=is_framed)
+    print_table(COLUMNS, ROWS)
     out = capsys.readouterr().out
     for key in (alice.npub, bob.npub, "1,234,567"):
         assert sum(key in line for line in out.splitlines()) == 1
