@@ -25,6 +25,8 @@ _LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXY
 BROAD_TAGS: Final = frozenset("hptkKPlLmr")
 """Tags whose values many events share: `authors` is more selective than they are."""
 _MAX_SQL_INT: Final = 2**63 - 1
+MAX_PREFIXES: Final = 256
+"""`d_prefixes` of a filter: each is compared with every event of its kinds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +171,10 @@ def _d_prefixes(
         return ()
     for name, values in tags:
         if name == "d":
-            return tuple(sorted(value for value in values if value.endswith(":")))
+            prefixes = tuple(sorted(value for value in values if value.endswith(":")))
+            if len(prefixes) > MAX_PREFIXES:
+                raise Invalid(f"#d: at most {MAX_PREFIXES} values that end with a colon")
+            return prefixes
     return ()
 
 

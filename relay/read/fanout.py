@@ -122,8 +122,8 @@ _FREE_VALUES: Final = 1000
 """Of each subscription: an ordinary one finds room however many large ones are open."""
 _MOST: Final = _Costs(unindexed=2000, searches=512, values=1_000_000)
 """Of all connections together: 2 ms and 32 ms of the loop per event, 400 MB."""
-_MOST_ANONYMOUS: Final = _Costs(unindexed=1000, searches=256, values=500_000)
-"""Of connections without a login: they leave as much to the others."""
+_MOST_UNKNOWN: Final = _Costs(unindexed=1000, searches=256, values=500_000)
+"""Of connections without a login of a known key: they leave as much to the others."""
 _FULL: Final = Refused(
     Prefix.RATE_LIMITED, "too many costly subscriptions are open on this relay, try again later"
 )
@@ -144,9 +144,9 @@ class Fanout:
         self._linked_rows = linked_rows
         self._live: Subscriptions[Subscription] = Subscriptions()
         self._costs: dict[int, tuple[_Costs, bool]] = {}
-        """By identity of an open subscription: its costs, and whether nobody is logged in."""
+        """By identity of an open subscription: its costs, and whether nobody known is logged in."""
         self._held = _Costs()
-        self._held_anonymous = _Costs()
+        self._held_unknown = _Costs()
 
     def __len__(self) -> int:
         return len(self._live)
@@ -155,24 +155,24 @@ class Fanout:
         """Raises Refused when all subscriptions together would cost too much."""
         costs = _costs_of(subscription.filters)
         if costs is not None:
-            is_anonymous = not subscription.reader.viewer.keys
-            held, anonymous = self._held.plus(costs), self._held_anonymous
-            if is_anonymous:
-                anonymous = anonymous.plus(costs)
+            is_unknown = not self._state.visibility(subscription.reader.viewer).is_known
+            held, unknown = self._held.plus(costs), self._held_unknown
+            if is_unknown:
+                unknown = unknown.plus(costs)
             if costs.adds_to_over(held, _MOST) or (
-                is_anonymous and costs.adds_to_over(anonymous, _MOST_ANONYMOUS)
+                is_unknown and costs.adds_to_over(unknown, _MOST_UNKNOWN)
             ):
                 raise _FULL
-            self._held, self._held_anonymous = held, anonymous
-            self._costs[id(subscription)] = costs, is_anonymous
+            self._held, self._held_unknown = held, unknown
+            self._costs[id(subscription)] = costs, is_unknown
         self._live.add(subscription, subscription.filters)
 
     def close(self, subscription: Subscription) -> None:
-        costs, is_anonymous = self._costs.pop(id(subscription), (None, False))
+        costs, is_unknown = self._costs.pop(id(subscription), (None, False))
         if costs is not None:
             self._held = self._held.plus(costs, -1)
-            if is_anonymous:
-                self._held_anonymous = self._held_anonymous.plus(costs, -1)
+            if is_unknown:
+                self._held_unknown = self._held_unknown.plus(costs, -1)
         self._live.remove(subscription)
 
     async def refresh_links(self, subscription: Subscription) -> None:

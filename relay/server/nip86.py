@@ -55,6 +55,8 @@ MAX_BODY: Final = 65_536
 """Bytes of a request body."""
 _MAX_CALLS: Final = 4096
 """Of all operators within the time window of NIP-98."""
+MAX_RECEIPTS: Final = 1024
+"""Of these for receipts of others than owners: anybody may delete something of their own."""
 _REPORTS: Final = 1000
 """Newest reports that `listeventsneedingmoderation` examines."""
 _MAX_REASON: Final = 200
@@ -97,8 +99,9 @@ class UsedAuthorizations:
             except (OSError, msgspec.DecodeError) as error:
                 raise UserError(f"{path} cannot be read: {error}; remove it") from error
 
-    async def was_used(self, event: Event, now: int) -> bool:
-        """Marks the event as used, on disk before this returns.
+    async def was_used(self, event: Event, now: int, most: int | None = None) -> bool:
+        """Marks the event as used, on disk before this returns. `most`: that may be remembered;
+        None: as many as of owners.
 
         Raises Invalid for one of before the start, Refused when too many are remembered or they
         cannot be written.
@@ -108,7 +111,7 @@ class UsedAuthorizations:
         self._until = {key: until for key, until in self._until.items() if until >= now}
         if event.id in self._until:
             return True
-        if len(self._until) >= _MAX_CALLS:
+        if len(self._until) >= (_MAX_CALLS if most is None else most):
             raise Refused(Prefix.RATE_LIMITED, "too many calls, wait a minute")
         self._until[event.id] = event.created_at + WINDOW_S
         if self._path is not None and event.created_at >= now:

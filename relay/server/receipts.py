@@ -14,7 +14,7 @@ from relay.errors import Invalid, Refused, StoreFault
 from relay.nostr.erasure import receipt
 from relay.nostr.event import is_hex64
 from relay.nostr.nip98 import authorization
-from relay.server.nip86 import Reply, refusal
+from relay.server.nip86 import MAX_RECEIPTS, Reply, refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -69,7 +69,8 @@ class Receipts:
         if erasure is None or (signed.pubkey != erasure.by and signed.pubkey not in owners):
             return refusal(404, NOTHING)
         try:
-            if await self._used.was_used(signed, now):
+            most = None if signed.pubkey in owners else MAX_RECEIPTS
+            if await self._used.was_used(signed, now, most):
                 return refusal(401, "invalid: this authorization was already used")
         except Refused as refused:
             return refusal(429, str(refused))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import stat
 from contextlib import closing
@@ -9,7 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.access.actors import Actors
+from relay.access.visibility import ANONYMOUS, visibility_for
 from relay.errors import StoreVersion, TooSlow, TooWide
+from relay.groups.group import Groups
 from relay.nostr.event import event_from_raw
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.store import SqliteStore
@@ -187,6 +191,35 @@ async def test_a_read_that_takes_too_long_is_interrupted(
         with pytest.raises(TooSlow):
             await store.page(wide, EVERYTHING, limit=3000, upto=MAX, now=0, after=None, size=3000)
     assert await store.count([asked(kinds=[1])], EVERYTHING, now=0) == 3000
+    await store.close()
+
+
+async def test_a_known_key_waits_for_at_most_one_read_of_unknown_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of reads that do not end on the loop: each may take ten seconds of the one thread."""
+    store = await opened(tmp_path)
+    await write(store, unsigned(cast.alice, content="x"))
+    began: list[object] = []
+    may_end = asyncio.Event()
+
+    async def waits(query: object, _seconds: float) -> list[tuple[int]]:
+        began.append(query)
+        await may_end.wait()
+        return [(0,)]
+
+    monkeypatch.setattr(store, "_read_now", lambda _query, _how: None)
+    monkeypatch.setattr(store._reader_conn, "rows_within", waits)
+    unknown = visibility_for(ANONYMOUS, (), Actors(), Groups())
+    reads = [
+        asyncio.ensure_future(store.count([asked(kinds=[1])], viewer, now=0))
+        for viewer in (*[unknown] * 5, EVERYTHING)
+    ]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(began) == 2
+    may_end.set()
+    assert await asyncio.gather(*reads) == [0] * 6
     await store.close()
 
 

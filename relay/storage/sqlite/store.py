@@ -19,7 +19,7 @@ import asyncio
 import sqlite3
 from array import array
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing, nullcontext
 from functools import partial
 from itertools import accumulate
 from operator import itemgetter
@@ -65,6 +65,7 @@ from relay.storage.sqlite.writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from relay.access.management import Management
@@ -130,6 +131,8 @@ class SqliteStore:
         self._factory = ReaderFactory(path, hashes, tag_buffer)
         self._loop_conn = self._new_loop_conn()
         self._reader_conn = AsyncReader(self._factory.page_reader)
+        self._one_unknown = asyncio.Semaphore(1)
+        """Reads of unknown keys wait here for the reader: a known one waits for at most one."""
         self._search_conn = AsyncReader(self._factory.search_reader)
         self._checkpoint_conn = AsyncReader(partial(connection, path))
         self._bulk_conn = BulkReader(self._factory.bulk_reader)
@@ -278,7 +281,8 @@ class SqliteStore:
             after=after,
             size=min(size, limit),
         )
-        rows = await self._reader_conn.page_within(query, _READ_S)
+        async with self._turn(visibility):
+            rows = await self._reader_conn.page_within(query, _READ_S)
         return self._paged(rows, min(size, limit), limit)
 
     def page_now(
@@ -393,7 +397,7 @@ class SqliteStore:
             after=after,
             size=size,
         )
-        rows = await self._page_within(query)
+        rows = await self._page_within(query, visibility)
         return [(Place(*place), raw) for raw, *place in rows]
 
     async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
@@ -402,7 +406,7 @@ class SqliteStore:
         if not possible:
             return 0
         query = self._compiler.count(possible, visibility, now=now)
-        rows = await self._counted(possible, query)
+        rows = await self._counted(possible, query, visibility)
         number: int = rows[0][0]
         return number
 
@@ -413,14 +417,19 @@ class SqliteStore:
         if filter_.impossible:
             return []
         query = self._compiler.authors(filter_, visibility, now=now, at_most=at_most + 1)
-        keys = [key for (key,) in await self._counted([filter_], query)]
+        keys = [key for (key,) in await self._counted([filter_], query, visibility)]
         return keys if len(keys) <= at_most else None
 
-    async def _counted(self, filters: Sequence[Filter], query: Query) -> list[Any]:
+    async def _counted(
+        self, filters: Sequence[Filter], query: Query, visibility: Visibility
+    ) -> list[Any]:
         if any(filter_.search is not None for filter_ in filters):
             return await self._searched(query)
         rows = self._read_now(query, _all_of)
-        return await self._reader_conn.rows_within(query, _READ_S) if rows is None else rows
+        if rows is not None:
+            return rows
+        async with self._turn(visibility):
+            return await self._reader_conn.rows_within(query, _READ_S)
 
     async def items(
         self,
@@ -612,10 +621,17 @@ class SqliteStore:
         rows = self._read_now(query, _page_of)
         return await self._reader_conn.page(query) if rows is None else rows
 
-    async def _page_within(self, query: Query) -> list[Any]:
+    async def _page_within(self, query: Query, visibility: Visibility) -> list[Any]:
         """As `_page_rows`, for clients: raises TooSlow."""
         rows = self._read_now(query, _page_of)
-        return await self._reader_conn.page_within(query, _READ_S) if rows is None else rows
+        if rows is not None:
+            return rows
+        async with self._turn(visibility):
+            return await self._reader_conn.page_within(query, _READ_S)
+
+    def _turn(self, visibility: Visibility) -> AbstractAsyncContextManager[None]:
+        """For one read on the reader's thread."""
+        return nullcontext() if visibility.is_known else self._one_unknown
 
     def _place_of(self, raw: bytes) -> Place:
         event = event_in(raw)
@@ -676,7 +692,9 @@ class SqliteStore:
         self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
     ) -> tuple[Sequence[bytes], int]:
         self._check_open()
-        rows = await self._page_within(self._compiler.rows(seqs, filter_, visibility, now=now))
+        rows = await self._page_within(
+            self._compiler.rows(seqs, filter_, visibility, now=now), visibility
+        )
         raws = [raw for raw, _ in rows]
         return raws, rows[-1][1] + 1 if _is_full(raws) else len(seqs)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from relay.errors import Invalid, Unsupported
-from relay.nostr.filters import Filter, FilterTerms, as_json, filter_from
+from relay.nostr.filters import MAX_PREFIXES, Filter, FilterTerms, as_json, filter_from
 from tests.cast import alice, bob
 from tests.unit.nostr import strategies
 from tests.unit.nostr.strategies import TERMS
@@ -232,6 +232,16 @@ def test_a_d_that_ends_in_a_colon_is_a_prefix_for_app_records_only(
 ) -> None:
     """G-09."""
     assert matches(condition, RECORD) is holds
+
+
+def test_a_filter_has_so_many_prefixes() -> None:
+    """Each is compared with every event of its kinds, stored or live."""
+    prefixes = [f"{number}:" for number in range(MAX_PREFIXES)]
+    condition = {"kinds": [30078], "#d": [*prefixes, "exact"]}
+    assert len(filter_from(condition, TERMS).d_prefixes) == MAX_PREFIXES
+    with pytest.raises(Invalid, match="#d: at most 256 values that end with a colon"):
+        filter_from({"kinds": [30078], "#d": [*prefixes, "one more:"]}, TERMS)
+    assert filter_from({"kinds": [30023], "#d": [*prefixes, "one more:"]}, TERMS).d_prefixes == ()
 
 
 @given(strategies.filters)

@@ -20,6 +20,7 @@ from relay.nostr.nip45 import offset_of, registers
 from relay.observe import Metrics
 from relay.read.query import QueryQueue, QueryRunner
 from tests.cast import admin, alice, bob, carol, owner, stranger
+from tests.contract.test_store_search import sought
 from tests.contract.writing import asked, unsigned
 from tests.harness.client_in_memory import Client
 from tests.harness.read_side import DEN, ReadSide
@@ -416,6 +417,46 @@ async def test_queued_counts_are_bounded_and_queries_go_first(relay: QuerySide) 
     assert [frame[1] for frame in refused] == [f"c{number}" for number in range(16, 20)]
     assert all(frame[2].startswith("rate-limited: ") for frame in refused)
     assert [frame[1] for frame in answered] == ["s", *(f"c{number}" for number in range(16))]
+
+
+class UpToDate:
+    async def reached(self, _seq: int) -> bool:
+        return True
+
+
+async def test_a_known_key_waits_for_at_most_one_search_of_unknown_ones(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries = QueryRunner(
+        relay.store,
+        relay.state,
+        relay.fanout,
+        relay.limits,
+        clock=lambda: 0,
+        metrics=Metrics(),
+        index=UpToDate(),
+    )
+    began: list[object] = []
+    may_end = asyncio.Event()
+
+    async def waits(filter_: Filter, *_: object, **__: object) -> list[int]:
+        began.append(filter_)
+        await may_end.wait()
+        return []
+
+    monkeypatch.setattr(relay.store, "search", waits)
+    monkeypatch.setattr(relay.store, "count", waits)
+    clients = [Client(), Client(stranger), Client(), Client(stranger), Client(alice)]
+    for client in clients:
+        QueryQueue(queries, client).subscribe("s", (sought("tea"),))
+    counted = Client()
+    QueryQueue(queries, counted).count("c", (sought("tea"),))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(began) == 2
+    may_end.set()
+    await settled()
+    assert all(client.stream() == ["<EOSE>"] for client in clients)
 
 
 @pytest.mark.parametrize("is_reading", [True, False])

@@ -10,7 +10,7 @@ import pytest
 
 from relay.access.actors import Actors
 from relay.access.read_rules import Match, ReadRule
-from relay.access.visibility import ANONYMOUS, visibility_for
+from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
 from relay.groups.group import Group, Groups
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
@@ -81,6 +81,20 @@ def test_what_is_kept_holds_the_groups_of_one_moment_only() -> None:
         kept.ask({"kinds": [1, 4]}, seen_in(groups))
         most = max(most, len(kept))
     assert len(kept) == most == 2
+
+
+def test_the_plan_of_many_keys_has_their_list_once() -> None:
+    """A connection may log in with 64 keys that it makes up, and 1,024 plans are kept."""
+    keys = frozenset(f"{number:064x}" for number in range(64))
+    rules = tuple(replace(RULES[0], name=f"rule {number}") for number in range(50))
+    seen = visibility_for(Viewer(keys), rules, Actors(), Groups())
+    compiler = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10))
+    query = compiler.page(
+        filter_from({}, TERMS), seen, columns="e.raw", upto=9, now=1, after=None, size=5
+    )
+    lists = [value for value in query.values if isinstance(value, str) and len(value) > 1000]
+    assert len(lists) >= 50
+    assert len({id(value) for value in lists}) == 1
 
 
 def test_visibilities_without_rules_do_not_displace_others() -> None:

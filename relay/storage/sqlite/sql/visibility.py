@@ -6,6 +6,7 @@ tests/property/test_reading.py compares the two.
 from __future__ import annotations
 
 from collections import OrderedDict
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -59,6 +60,8 @@ class ReadConditions:
     def __init__(self, hashes: Hashes, index_tags: frozenset[str]) -> None:
         self._hashes = hashes
         self._indexed = index_tags | RULE_TAGS
+        self._has_of = lru_cache(maxsize=32)(self._made_has)
+        """Shared by all rules of a viewer, who may have 64 keys."""
         self._conditions: OrderedDict[
             tuple[int, frozenset[int] | None, tuple[str, ...]], tuple[Visibility, Readable]
         ] = OrderedDict()
@@ -264,6 +267,9 @@ class ReadConditions:
 
     def _has(self, name: str, values: Sequence[str]) -> Condition:
         """`e` has a tag of this name with one of these values."""
+        return self._has_of(name, tuple(values))
+
+    def _made_has(self, name: str, values: tuple[str, ...]) -> Condition:
         return has_hash([self._hashes.tag(name, value) for value in values])
 
 
