@@ -59,14 +59,19 @@ if [ ! -e $data/rookery.toml ]; then
     $as_rookery $program/bin/rookery init $data "$@"
     sed -i 's|^# trusted_proxies = .*|trusted_proxies = ["127.0.0.1/32", "::1/128"]|' $data/rookery.toml
 fi
-$as_rookery $program/bin/rookery policy check --data $data
 
-if [ -d /run/systemd/system ]; then
+if [ ! -d /run/systemd/system ]; then
+    $as_rookery $program/bin/rookery serve --check --data $data
+    echo "systemd does not run here: nothing was started"
+elif systemctl --quiet is-active rookery.service; then
+    step "restart"
+    systemctl daemon-reload
+    # Checks first whether the new version starts, and goes on as it is when not.
+    $as_rookery $program/bin/rookery restart --data $data
+else
     step "start"
     systemctl daemon-reload
-    systemctl enable --now --quiet rookery.socket rookery-backup.timer rookery.service
-    systemctl restart rookery.service
+    systemctl enable --quiet --now rookery.socket rookery-backup.timer rookery.service
 fi
 echo
-echo "Rookery $($program/bin/rookery --version | cut -d' ' -f2) is installed. Is all well?  rookery doctor --data $data"
-echo "Next: a proxy with a certificate in front of it: deploy/README.md, \"A certificate\"."
+echo "$($program/bin/rookery --version) is installed. Next, if not done: a certificate, see deploy/README.md."

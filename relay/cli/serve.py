@@ -34,7 +34,7 @@ from relay.observe import set_up_logging
 from relay.server.app import Server
 from relay.server.connection import Stop
 from relay.server.control import ControlServer
-from relay.server.listening import bound_sockets, inherited_sockets, start_again
+from relay.server.listening import bound_sockets, inherited_sockets, start_again, tell_ready
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -206,6 +206,7 @@ async def _serve(
                 services.plugins.start()
                 gc.freeze()
                 print(f"listening on {server.url}", flush=True)
+                tell_ready()
                 await end.has_come.wait()
                 server.stop = end.why
                 kept = [os.dup(each.fileno()) for each in sockets]

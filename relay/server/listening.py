@@ -10,6 +10,7 @@ import fcntl
 import os
 import socket
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import UserError
@@ -73,6 +74,14 @@ def cannot_listen(host: str, port: int, error: OSError) -> UserError:
         f"cannot listen on {host} port {port}: {error.strerror or error};"
         " choose another with --host or --port"
     )
+
+
+def tell_ready() -> None:
+    """sd_notify(3), for a unit of Type=notify: `systemctl start` and `restart` wait for it."""
+    path = os.environ.get("NOTIFY_SOCKET", "")
+    if path:
+        with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+            told.sendto(b"READY=1", f"\0{path[1:]}" if path.startswith("@") else path)
 
 
 def start_again(listening: Sequence[int]) -> NoReturn:

@@ -16,6 +16,7 @@ import websockets
 
 from relay.client import Client
 from tests import cast
+from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import Rookery, Wire, command, connected, until
 
 if TYPE_CHECKING:
@@ -278,3 +279,23 @@ async def test_check_says_whether_the_relay_would_start(rookery: Program) -> Non
     code, text = await command("serve", "--check", "--data", str(fresh))
     assert code == 1
     assert not fresh.exists()
+
+
+@pytest.mark.parametrize("name", ["{}", "@{}"])
+async def test_systemd_is_told_when_the_relay_answers(
+    rookery: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    name = name.format(tmp_path / "notify")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
+        told.bind(f"\0{name[1:]}" if name.startswith("@") else name)
+        told.settimeout(0)
+        monkeypatch.setenv("NOTIFY_SOCKET", name)
+        await rookery.start()
+        loop = asyncio.get_running_loop()
+        for starts in (1, 2):  # a restart tells it again
+            assert await asyncio.wait_for(loop.sock_recv(told, 99), ANSWER_S) == b"READY=1"
+            assert rookery.starts == starts
+            async with connected(rookery.url):
+                pass
+            if starts == 1:
+                await restarted(rookery)

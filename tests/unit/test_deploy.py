@@ -1,0 +1,118 @@
+"""The files in deploy/ agree with the relay and with each other. tests/e2e has what runs them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from relay.server.connection import _HEARTBEAT_S
+from relay.server.http import _FORWARDED
+
+DEPLOY: Final = Path(__file__).parents[2] / "deploy"
+
+
+def text_of(name: str) -> str:
+    return (DEPLOY / name).read_text("utf-8")
+
+
+# systemd ------------------------------------------------------------------------------------------
+
+UNITS: Final = sorted(path.name for path in DEPLOY.glob("rookery*.[st]*"))
+
+
+def unit(name: str) -> dict[str, dict[str, list[str]]]:
+    """Section → key → values, as systemd reads them: a key may come twice."""
+    found: dict[str, dict[str, list[str]]] = {}
+    section: dict[str, list[str]] = {}
+    for line in text_of(name).splitlines():
+        if line.startswith("["):
+            section = found[line.strip("[]")] = {}
+        elif line and not line.startswith("#"):
+            key, is_set, value = line.partition("=")
+            assert is_set, line
+            section.setdefault(key, []).append(value)
+    return found
+
+
+def test_each_unit_has_what_systemd_wants_of_its_kind() -> None:
+    assert UNITS == [
+        "rookery-backup.service",
+        "rookery-backup.timer",
+        "rookery.service",
+        "rookery.socket",
+    ]
+    for name in UNITS:
+        kind = name.rpartition(".")[2].title()
+        assert {"Unit", kind} <= set(unit(name)) <= {"Unit", kind, "Install"}
+    for name in UNITS[1:]:
+        assert unit(name)["Install"]["WantedBy"]
+
+
+def test_a_restart_of_the_service_waits_for_the_relay_and_keeps_the_port() -> None:
+    assert unit("rookery.service")["Service"]["Type"] == ["notify"]
+    assert unit("rookery.socket")["Socket"]["ListenStream"] == ["127.0.0.1:7777"]
+
+
+@pytest.mark.parametrize("name", ["rookery.service", "rookery-backup.service"])
+def test_a_service_may_do_little(name: str) -> None:
+    """`systemd-analyze security --offline=true` says at most 2.0 for these."""
+    service = unit(name)["Service"]
+    assert service["User"] == service["Group"] == ["rookery"]
+    assert service["CapabilityBoundingSet"] == [""]
+    assert service["ProtectSystem"] == ["strict"]
+    assert service["UMask"] == ["0077"]
+    for key in ("NoNewPrivileges", "PrivateDevices", "PrivateTmp", "ProtectHome", "ProtectClock"):
+        assert service[key] == ["true"], key
+
+
+def test_the_installer_makes_what_the_units_name() -> None:
+    script = text_of("install.sh")
+    made = dict(re.findall(r"(\w+)=(/\S+)", script))
+    assert set(re.findall(r"^for unit in (.*); do$", script, re.M)[0].split()) == set(UNITS)
+    for name in ("rookery.service", "rookery-backup.service"):
+        service = unit(name)["Service"]
+        [command] = service["ExecStart"]
+        assert command.startswith(f"{made['program']}/bin/rookery ")
+        for path in re.findall(r" (/\S+)", " ".join([command, " ", *service["ReadWritePaths"]])):
+            assert path in (made["data"], made["backups"])
+    for lock in ("requirements.lock", "build.lock"):
+        assert f"--require-hashes -r deploy/{lock}" in script
+
+
+# proxies ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "cleared"),
+    [
+        ("Caddyfile", "header_up -{}"),
+        ("nginx.conf", 'proxy_set_header {} "";'),
+        ("haproxy.cfg", "http-request del-header {}"),
+    ],
+)
+def test_a_proxy_drops_each_header_by_which_a_client_could_name_an_address(
+    name: str, cleared: str
+) -> None:
+    text = text_of(name)
+    for header in set(_FORWARDED) - {"X-Forwarded-For"}:
+        assert cleared.format(header) in text
+
+
+def test_every_proxy_and_the_units_mean_the_same_port() -> None:
+    port = unit("rookery.socket")["Socket"]["ListenStream"][0]
+    for name in ("Caddyfile", "nginx.conf", "haproxy.cfg"):
+        assert port in text_of(name)
+
+
+def test_no_proxy_closes_what_is_silent_between_two_pings() -> None:
+    for name, key in (
+        ("nginx.conf", "proxy_read_timeout"),
+        ("nginx.conf", "proxy_send_timeout"),
+        ("haproxy.cfg", "timeout tunnel"),
+    ):
+        [hours] = re.findall(rf"{key} (\d+)h", text_of(name))
+        assert 3600 * int(hours) > 2 * _HEARTBEAT_S
+    assert "timeout" not in text_of("Caddyfile")  # Caddy has none for websockets by itself
