@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
+from relay.cli.progress import Pace
 from relay.client import CallRefused, Client, PublishRefused, QueryClosed, Unreachable
 from relay.client.errors import ABOUT_AUTHOR
 from relay.client.settings import DEFAULT_RELAY, find_settings
@@ -90,6 +91,7 @@ def with_settings(
 
     async def connected() -> Result:
         async with Client(settings.relay, settings.key) as client:
+            client.on_wait = Pace()
             if client.login_refusal:
                 # Continuing would silently show less than the key may read.
                 raise UserError(

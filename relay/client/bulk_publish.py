@@ -55,11 +55,13 @@ class BulkPublish:
         window: int,
         deadline_s: float,
         patience_s: float,
+        on_wait: Callable[[int, int], None] | None = None,
     ) -> None:
         """`connection`: returns the current connection, if any. `publish_one`: publishes one event
         across reconnects. `window`: most events without an OK. `deadline_s`: for the OK of each
         event. `patience_s`: once no event was accepted for so long, rate-limited events count as
-        refused.
+        refused. `on_wait`: called before each pause for `rate-limited:`, with the number of events
+        accepted so far and of those sent and not accepted.
         """
         self.done = Published()
         self._connection = connection
@@ -68,6 +70,8 @@ class BulkPublish:
         self._slots = asyncio.Semaphore(window)
         self._deadline_s = deadline_s
         self._patience_s = patience_s
+        self._on_wait = on_wait
+        self._begun = 0
         self._rate_lock = asyncio.Lock()
         """Held by the one rate-limited event that is being retried."""
         self._accepted_at = 0.0
@@ -86,6 +90,7 @@ class BulkPublish:
                 try:
                     async for event in events:
                         await self._slots.acquire()
+                        self._begun += 1
                         await self._send(event)
                     for _ in range(self._window):
                         await self._slots.acquire()
@@ -148,10 +153,16 @@ class BulkPublish:
                 if refused is not None and refused.prefix == Prefix.RATE_LIMITED:
                     delay = _RETRY_AFTER.search(refused.text)
                     pause = int(delay[1]) if delay else _RETRY_S
+                    self._note_wait()
                     await asyncio.sleep(min(pause, self._patience_s))
         if refused is not None:
             self.done.refused.append(refused)
         self._slots.release()
+
+    def _note_wait(self) -> None:
+        if self._on_wait is not None:
+            accepted = self.done.stored + self.done.duplicates
+            self._on_wait(accepted, self._begun - accepted - len(self.done.refused))
 
     async def _retry(self, event: Event) -> None:
         refusal = await self._retry_now(event)

@@ -105,6 +105,8 @@ class Client:
 
         `start_offline`: enter the `async with` without a connection and connect in the background.
         """
+        self.on_wait: Callable[[int, int], None] | None = None
+        """Called while `publish_many` waits for the relay's rate: events accepted, events not."""
         self._keys = keys
         self._start_offline = start_offline
         self._reconnector = Reconnector(url, keys, timeouts, now)
@@ -214,6 +216,7 @@ class Client:
             window,
             timeout_s,
             patience_s,
+            self.on_wait,
         )
         done = await publishing.publish(async_iter(events))
         return PublishReport(done.stored, done.duplicates, tuple(done.refused))

@@ -106,9 +106,14 @@ async def test_rate_limited_events_are_retried_at_the_relays_rate(fake: FakeRela
             await fake.take(visitor, frame)
 
     fake.on["EVENT"] = at_a_pace
+    waits: list[tuple[int, int]] = []
     async with Client(fake.url, robot, timeouts=TIMEOUTS) as client:
+        client.on_wait = lambda accepted, waiting: waits.append((accepted, waiting))
         report = await client.publish_many(EVENTS, window=8)
     assert (report.stored, report.refused) == (len(EVENTS), ())
+    assert waits
+    assert all(accepted + waiting <= len(EVENTS) and waiting for accepted, waiting in waits)
+    assert waits == sorted(waits, key=lambda wait: wait[0])
 
 
 async def test_rate_limited_events_are_refused_after_patience_s(fake: FakeRelay) -> None:
