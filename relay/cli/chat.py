@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.connect import with_client, with_settings
-from relay.cli.group_view import report
+from relay.cli.group_view import group_argument, report
 from relay.cli.line_editor import LineEditor, raw_terminal
 from relay.cli.names import Names, read_names
 from relay.cli.options import client_options, json_option, limit_option, print_json, printable
@@ -47,7 +47,7 @@ _HELP: Final = (
 
 
 @click.command("say", epilog="Example: rookery group say tea 'Who has the kettle?'")
-@click.argument("group_id", metavar="ID")
+@group_argument
 @click.argument("text", metavar="TEXT")
 @click.option("--reply", "reply", metavar="EVENT", help="Id of the message to answer.")
 @client_options
@@ -76,7 +76,7 @@ def say(
 
 
 @click.command("read", epilog="Example: rookery group read tea --limit 50")
-@click.argument("group_id", metavar="ID")
+@group_argument
 @limit_option(20, 1_000)
 @client_options
 @json_option
@@ -114,7 +114,7 @@ def read(
 
 
 @click.command("pin", epilog="Example: rookery group pin tea 5f1c…")
-@click.argument("group_id", metavar="ID")
+@group_argument
 @click.argument("events", metavar="[EVENT...]", nargs=-1)
 @click.option("--remove", is_flag=True, help="Remove these pins instead.")
 @client_options

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from difflib import get_close_matches
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -23,12 +24,13 @@ from relay.cli.group_view import (
     TEXTS,
     GroupView,
     flags_in_words,
+    group_argument,
     npubs_of,
     report,
     view_of_group,
     views_of_groups,
 )
-from relay.cli.names import Names, Person, keys_of, read_names
+from relay.cli.names import Names, keys_of, people_argument, read_names
 from relay.cli.options import client_options, console, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client.settings import Actor
@@ -58,8 +60,15 @@ def _flag(name: str, what: str) -> Callable[[Callable[..., Any]], Callable[..., 
     return click.option(f"--{name}/--{OPPOSITE[name]}", name, default=None, help=what)
 
 
-def _described(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Options for texts and flags."""
+def _described(work: Callable[..., Any]) -> Callable[..., Any]:
+    """Options for texts and flags; the command gets those that were given as `texts`, `flags`."""
+
+    @wraps(work)
+    def command(**given: Any) -> Any:
+        texts = {name: given.pop(name) for name in TEXTS}
+        flags = {name: given.pop(name) for name in FLAGS}
+        return work(texts=_without_none(texts), flags=_without_none(flags), **given)
+
     for option in reversed(
         (
             click.option("--name", metavar="TEXT", help="Display name."),
@@ -75,15 +84,8 @@ def _described(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-def _given(
-    name: str | None, about: str | None, picture: str | None, flags: Mapping[str, bool | None]
-) -> tuple[dict[str, str], dict[str, bool]]:
-    """The texts and the flags that were given."""
-    texts = {"name": name, "about": about, "picture": picture}
-    return (
-        {text: value for text, value in texts.items() if value is not None},
-        {flag: is_on for flag, is_on in flags.items() if is_on is not None},
-    )
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _say_made(done: str, view: GroupView, flagged: Mapping[str, bool], *, as_json: bool) -> None:
@@ -109,7 +111,7 @@ def check_new_id(group_id: str) -> None:
 
 
 @group.command("create", epilog="Example: rookery group create tea --name 'Tea room' --private")
-@click.argument("group_id", metavar="ID")
+@group_argument
 @_described
 @client_options
 @json_option
@@ -117,12 +119,10 @@ def create(
     group_id: str,
     relay: str | None,
     key_file: Path | None,
+    texts: Mapping[str, str],
+    flags: Mapping[str, bool],
     *,
-    name: str | None,
-    about: str | None,
-    picture: str | None,
     as_json: bool,
-    **flags: bool | None,
 ) -> None:
     """Create a group; its creator becomes admin.
 
@@ -130,17 +130,16 @@ def create(
     --restricted --closed --visible.
     """
     check_new_id(group_id)
-    given, flagged = _given(name, about, picture, flags)
 
     async def work(client: Client) -> GroupView:
-        return await _created(client, group_id, given, flagged)
+        return await _created(client, group_id, texts, flags)
 
     view = with_client(Actor.OWNER, relay, key_file, work)
-    _say_made("created", view, flagged, as_json=as_json)
+    _say_made("created", view, flags, as_json=as_json)
 
 
 @group.command("edit", epilog="Example: rookery group edit tea --about 'Green tea' --public")
-@click.argument("group_id", metavar="ID")
+@group_argument
 @_described
 @client_options
 @json_option
@@ -148,32 +147,29 @@ def edit(
     group_id: str,
     relay: str | None,
     key_file: Path | None,
+    texts: Mapping[str, str],
+    flags: Mapping[str, bool],
     *,
-    name: str | None,
-    about: str | None,
-    picture: str | None,
     as_json: bool,
-    **flags: bool | None,
 ) -> None:
     """Change a group's name, description, picture and flags. What is not named is kept.
 
     An empty text removes what was there.
     """
-    given, flagged = _given(name, about, picture, flags)
-    if not given and not flagged:
+    if not texts and not flags:
         raise click.UsageError("nothing to change: give --name, --about, --picture or a flag")
 
     async def work(client: Client) -> GroupView:
         before = await _existing(client, group_id)
-        await client.send(kinds.EDIT_METADATA, "", _edited(before, given, flagged))
+        await client.send(kinds.EDIT_METADATA, "", _edited(before, texts, flags))
         return await view_of_group(client, group_id)
 
     view = with_client(Actor.OWNER, relay, key_file, work)
-    _say_made("changed", view, flagged, as_json=as_json)
+    _say_made("changed", view, flags, as_json=as_json)
 
 
 @group.command("delete", epilog="Example: rookery group delete tea --yes")
-@click.argument("group_id", metavar="ID")
+@group_argument
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 @json_option
@@ -194,8 +190,8 @@ def delete(
 
 
 @group.command("add", epilog="Example: rookery group add tea npub1… --role admin")
-@click.argument("group_id", metavar="ID")
-@click.argument("users", metavar="KEY...", type=Person(), nargs=-1, required=True)
+@group_argument
+@people_argument
 @click.option("--role", "roles", multiple=True, help="A role, such as admin; repeatable.")
 @client_options
 @json_option
@@ -223,8 +219,8 @@ def add(
 
 
 @group.command("remove", epilog="Example: rookery group remove tea npub1…")
-@click.argument("group_id", metavar="ID")
-@click.argument("users", metavar="KEY...", type=Person(), nargs=-1, required=True)
+@group_argument
+@people_argument
 @client_options
 @json_option
 def remove(
@@ -291,7 +287,7 @@ def list_groups(relay: str | None, key_file: Path | None, *, as_json: bool) -> N
 
 
 @group.command("show", epilog="Example: rookery group show tea")
-@click.argument("group_id", metavar="ID")
+@group_argument
 @client_options
 @json_option
 def show(group_id: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:

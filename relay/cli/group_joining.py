@@ -14,6 +14,7 @@ import click
 
 from relay.cli.connect import with_client, with_settings
 from relay.cli.group_view import (
+    group_argument,
     group_in,
     naddr_of,
     npubs_of,
@@ -22,7 +23,7 @@ from relay.cli.group_view import (
     view_of_group,
 )
 from relay.cli.memory_text import iso
-from relay.cli.names import Names, Person, keys_of, read_names
+from relay.cli.names import Names, keys_of, people_argument, read_names
 from relay.cli.options import client_options, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client import PublishRefused
@@ -90,7 +91,7 @@ def join(
 
 
 @click.command("leave", epilog="Example: rookery group leave tea")
-@click.argument("group_id", metavar="ID")
+@group_argument
 @client_options
 @json_option
 def leave(group_id: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
@@ -105,7 +106,7 @@ def leave(group_id: str, relay: str | None, key_file: Path | None, *, as_json: b
 
 
 @click.command("requests", epilog="Example: rookery group requests tea")
-@click.argument("group_id", metavar="ID")
+@group_argument
 @client_options
 @json_option
 def requests(group_id: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
@@ -142,8 +143,8 @@ def requests(group_id: str, relay: str | None, key_file: Path | None, *, as_json
 
 
 @click.command("accept", epilog="Example: rookery group accept tea ada")
-@click.argument("group_id", metavar="ID")
-@click.argument("users", metavar="KEY...", type=Person(), nargs=-1, required=True)
+@group_argument
+@people_argument
 @client_options
 @json_option
 def accept(
@@ -173,7 +174,7 @@ def accept(
 
 
 @click.command("invite", epilog="Example: rookery group invite tea --days 7")
-@click.argument("group_id", metavar="ID")
+@group_argument
 @click.option(
     "--code",
     metavar="TEXT",
@@ -239,7 +240,7 @@ class _Invite:
 
 
 @click.command("invites", epilog="Example: rookery group invites tea")
-@click.argument("group_id", metavar="ID")
+@group_argument
 @client_options
 @json_option
 def invites(group_id: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
@@ -289,7 +290,7 @@ def invites(group_id: str, relay: str | None, key_file: Path | None, *, as_json:
 
 
 @click.command("revoke", epilog="Example: rookery group revoke tea 3q8xT0aP")
-@click.argument("group_id", metavar="ID")
+@group_argument
 @click.argument("codes", metavar="CODE...", nargs=-1, required=True)
 @client_options
 @json_option

@@ -47,6 +47,9 @@ AGENT_ROLE: Final = "agent"
 does not list it."""
 
 
+group_argument = click.argument("group_id", metavar="ID")
+
+
 @dataclass(frozen=True, slots=True)
 class GroupView:
     """The relay's events about one group."""

@@ -14,7 +14,7 @@ from relay.access.membership import claim_id
 from relay.cli.connect import with_client, with_settings
 from relay.cli.humanize import counted
 from relay.cli.memory_text import iso
-from relay.cli.names import Names, Person, keys_of, read_names
+from relay.cli.names import Names, Person, keys_of, people_argument, read_names
 from relay.cli.options import client_options, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client.settings import Actor
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 _CLAIM_ID: Final = re.compile(r"[0-9a-f]{16}").fullmatch
 
-_keys = click.argument("users", metavar="KEY...", type=Person(), nargs=-1, required=True)
 _reason = click.option("--reason", metavar="TEXT", default="", help="Noted with the key.")
 
 
@@ -67,7 +66,7 @@ def list_members(relay: str | None, key_file: Path | None, *, as_json: bool) -> 
 
 
 @member.command("add", epilog="Example: rookery member add npub1… --reason 'a neighbour'")
-@_keys
+@people_argument
 @_reason
 @client_options
 @json_option
@@ -79,7 +78,7 @@ def add(
 
 
 @member.command("remove", epilog="Example: rookery member remove npub1…")
-@_keys
+@people_argument
 @client_options
 @json_option
 def remove(
@@ -234,7 +233,7 @@ def _list_bans(relay: str | None, key_file: Path | None, *, as_json: bool) -> No
 
 
 @click.command("unban", epilog="Example: rookery unban npub1…")
-@_keys
+@people_argument
 @client_options
 @json_option
 def unban(
@@ -245,7 +244,7 @@ def unban(
 
 
 @click.command("allow", epilog="Example: rookery allow npub1… --reason 'a neighbour'")
-@_keys
+@people_argument
 @_reason
 @client_options
 @json_option

@@ -57,6 +57,9 @@ class Person(PublicKey):
         return value.strip()
 
 
+people_argument = click.argument("users", metavar="KEY...", type=Person(), nargs=-1, required=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """Names that keys are shown with."""
@@ -196,8 +199,9 @@ async def _members(client: Client, group: str | None) -> list[str]:
 
 
 async def profile_names(query: Query, authors: Collection[str]) -> dict[str, str]:
-    """Names from the authors' profiles. `query`: of a client."""
-    return {pubkey: names[0] for pubkey, names in (await _profiles(query, authors)).items()}
+    """The names of `names_by`, without the keys that have none."""
+    names = await names_by(query, sorted(authors))
+    return {author: name for author in authors if (name := names.of(author)) is not None}
 
 
 async def _profiles(query: Query, authors: Collection[str]) -> dict[str, tuple[str, ...]]:
