@@ -34,7 +34,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
     },
     "People": {
         "keygen": ("init", "create a key pair"),
-        "key": ("key", "show the public key of a key file"),
+        "key": ("key", "show the public key of a key file; give the relay a new key"),
         "profile": ("profile", "set the name that a key is shown with"),
         "group": ("group", "create, join and manage NIP-29 groups"),
         "chat": ("chat", "read and write messages of a group in the terminal"),

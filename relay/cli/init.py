@@ -169,7 +169,7 @@ def keygen(*, file: Path | None, as_json: bool) -> None:
     """Create a key pair and print it; without -o it is not saved."""
     key = new_key()
     if file is not None:
-        _write(file, f"{key.nsec}\n", _SECRET)
+        write_new(file, f"{key.nsec}\n", _SECRET)
         click.echo(f"npub  {key.npub}   (nsec saved in {file}: sign with --key-file {file})")
         return
     if as_json:
@@ -203,7 +203,7 @@ def fresh_folder(folder: Path) -> FreshFolder:
             key = read_key_file(path.read_text("utf-8"), str(path))
         else:
             key = new_key()
-            _write(path, f"{key.nsec}\n", _SECRET)
+            write_new(path, f"{key.nsec}\n", _SECRET)
         pairs.append((path, key.pubkey))
     (owner_file, owner), (agent_file, agent) = pairs
     init_folder(folder, [owner], [agent], "group", None, None)
@@ -235,7 +235,7 @@ def init_folder(
     made: list[Path] = []
     try:
         for file, (text, mode) in texts.items():
-            _write(folder / file, text, mode)
+            write_new(folder / file, text, mode)
             made.append(folder / file)
     except BaseException:
         for path in made:
@@ -264,7 +264,7 @@ def _make_folder(folder: Path) -> None:
         path.mkdir(mode=_FOLDER, exist_ok=True)
 
 
-def _write(path: Path, text: str, mode: int) -> None:
+def write_new(path: Path, text: str, mode: int) -> None:
     """Write a new file durably; links are not followed. A lost key cannot be recreated."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:

@@ -1,20 +1,35 @@
-"""`rookery key show`: the public key of a key file."""
+"""`rookery key show`, the public key of a key file, and `rookery key rotate`, a new relay.key.
+
+A rotation renames the new key's file over the old one's, then opens the store, which signs groups
+and members again in one transaction. Killed anywhere, either key is there whole, and the next start
+signs what is not signed yet.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
-from relay.cli.options import json_option, print_json
-from relay.errors import UserError
+from relay.cli.humanize import counted
+from relay.cli.options import folder_option, json_option, print_json
+from relay.errors import FolderBusy, UserError
 from relay.nostr.keys import read_key_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.cli.services import Services
+    from relay.nostr.keys import SecretKey
 
 
 @click.group("key", epilog="Example: rookery key show ./data/keys/owner.nsec")
 def key() -> None:
-    """Show keys in files (`rookery keygen` makes one)."""
+    """Show keys in files (`rookery keygen` makes one), and give the relay a new one."""
 
 
 @key.command("show", epilog="Example: rookery key show ./data/keys/owner.nsec")
@@ -37,3 +52,100 @@ def show(file: Path, *, secret: bool, as_json: bool) -> None:
     click.echo(f"hex   {found.pubkey}   (the npub in hex)")
     if secret:
         click.echo(f"nsec  {found.nsec}   (secret: whoever has it can sign as you)")
+
+
+@key.command("rotate", epilog="Example: rookery key rotate --data ./data")
+@folder_option
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option
+def rotate(folder: Path, *, yes: bool, as_json: bool) -> None:
+    """Give a stopped relay a new key, and sign its groups and members again with it.
+
+    Says first what changes. The old key is kept in a file of the data folder.
+    """
+    from relay.cli.folder_lock import locked
+
+    try:
+        with locked(folder):
+            old, groups = asyncio.run(_opened(folder))
+            for line in _consequences(old, groups, _naming(folder, old)):
+                click.echo(line, err=True)
+            if not yes:
+                click.confirm("Give the relay a new key?", abort=True, err=True)
+            new, kept = replace_relay_key(folder, old)
+            asyncio.run(_opened(folder))
+    except FolderBusy as busy:
+        raise UserError(f"{busy}; stop it first: it holds the key") from None
+    if as_json:
+        print_json({"old": old.npub, "new": new.npub, "kept": str(kept), "groups": groups})
+        return
+    click.echo(f"new key  {new.npub}")
+    click.echo(f"old key  {old.npub}   (kept in {kept}, in no backup; delete it if it has leaked)")
+    click.echo("make a backup now: a restored older one has the old key, and signs with it again")
+
+
+def replace_relay_key(folder: Path, old: SecretKey) -> tuple[SecretKey, Path]:
+    """The new key, and the file of `old`, which relay.key holds now. The caller holds the lock.
+
+    Raises UserError.
+    """
+    from relay.cli.init import new_key, write_new
+
+    path, unfinished, made = folder / "relay.key", folder / "relay.key.new", new_key()
+    kept = folder / f"relay-{old.pubkey[:16]}.key"
+    try:
+        for file, secret in ((unfinished, made), (kept, old)):
+            file.unlink(missing_ok=True)  # of a rotation that was interrupted
+            write_new(file, f"{secret.nsec}\n", 0o600)
+        _sync(folder)  # the old key has its other name before it loses this one
+        unfinished.rename(path)
+        _sync(folder)
+    except OSError as error:
+        raise UserError(f"{path} was not replaced: {error.strerror or error}") from error
+    return made, kept
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+async def _opened(folder: Path) -> tuple[SecretKey, int]:
+    """The relay's key and its number of groups. Opening signs with the key what another signed."""
+    from relay.cli.services import run_services
+    from relay.config import load_config
+
+    services: Services
+    async with run_services(folder, load_config(folder / "rookery.toml")) as services:
+        return services.relay_key, len(services.state.groups.by_id)
+
+
+def _naming(folder: Path, old: SecretKey) -> list[str]:
+    """Policy files that name the key."""
+    return [
+        path.name
+        for path in sorted((folder / "policies").glob("*.toml"))
+        if {old.npub, old.pubkey} & set(path.read_text("utf-8", "replace").split('"'))
+    ]
+
+
+def _consequences(old: SecretKey, groups: int, naming: Sequence[str]) -> list[str]:
+    lines = [
+        f"The relay's key {old.npub} is replaced. Then:",
+        f"- {counted(groups, 'group')}: 39000 to 39005 are signed again by the new key, and those"
+        " of the old one deleted; so are the relay's lists of members and roles (13534, 33534)",
+        "- links to groups (naddr) name the old key, and many clients find nothing by them: give"
+        " out new ones. Invite codes, HOST'ID and lists of groups (10009) stay good",
+        "- clients know the relay's key as `self` of its information document: those that have kept"
+        " it must read it again",
+        "- joins, notices of membership and receipts of erasure that the old key has signed stay as"
+        " they are; keep its npub in order to check them",
+        "- the rights of the relay's key in groups and management calls are the new one's alone",
+        "- `backup --keep` counts backups of each key apart: those of before are removed by nobody",
+    ]
+    if naming:
+        lines.append(f"- {', '.join(naming)} in policies/ names the old key: correct it")
+    return lines

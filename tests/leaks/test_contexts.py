@@ -97,7 +97,7 @@ config: get set
 group: accept add create delete edit invite invites join leave list pin read remove requests
  revoke say show
 hook: install keep uninstall
-key: show
+key: rotate show
 member: add invite list remove
 memory: forget get list set
 nmem: import maintain mark pin purge rebuild search status sync unpin

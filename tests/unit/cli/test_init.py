@@ -156,14 +156,14 @@ def test_other_policy_files_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_failure_leaves_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write = init_module._write
+    write = init_module.write_new
 
     def full_disk(path: Path, text: str, mode: int) -> None:
         if path.name == "rookery.toml":
             raise OSError(28, "No space left on device", str(path))
         write(path, text, mode)
 
-    monkeypatch.setattr(init_module, "_write", full_disk)
+    monkeypatch.setattr(init_module, "write_new", full_disk)
     with pytest.raises(OSError, match="No space left"):
         init_folder(tmp_path, [owner.pubkey], [], "group", None, None)
     assert listing(tmp_path) == set()
