@@ -61,6 +61,11 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
             is_flag=True,
             help="Write the original's form: notes only, with the lines inside.",
         ),
+        click.option(
+            "--with-machine",
+            is_flag=True,
+            help="Give the group this machine's name, home and working folder too.",
+        ),
         click.option("--raw-paths", is_flag=True, help="Keep absolute paths."),
         click.option(
             "--max-inner",
@@ -85,12 +90,18 @@ def plan_of(
     *,
     raw_paths: bool,
     classic: bool,
+    with_machine: bool,
 ) -> Plan:
+    """Hides the machine from a group unless asked."""
+    stripped = {Part(part) for part in parts}
+    if group is not None and not with_machine:
+        stripped.add(Part.MACHINE)
     return Plan(
         session=session,
         group=group,
         paths=Paths.RAW if raw_paths else Paths.TOKENS,
-        stripping=_stripping({Part(part) for part in parts}),
+        stripping=_stripping(stripped),
+        homes=(str(Path.home()),),
         layout=Layout.CLASSIC if classic else Layout.ARCHIVE,
     )
 

@@ -12,14 +12,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from relay.cli.humanize import counted
 from relay.cli.options import client_options, json_option, print_json, printable
 from relay.cli.session.common import PATH, Server, author_option, on_relay
 from relay.client.transcripts import Incomplete, NoSession
 from relay.client.transcripts.files import session_file
 from relay.errors import UserError
-from relay.memory.transcripts.paths import Directory
+from relay.memory.transcripts.moved import comparable
+from relay.memory.transcripts.paths import Directory, PathTokens
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from relay.client.transcripts import Transcripts
     from relay.memory.transcripts.assembly import Assembly
 
@@ -138,30 +142,65 @@ def verify_command(
 def resume_command(
     session: str, cwd: str | None, author: str | None, relay: str | None, key_file: Path | None
 ) -> None:
-    """Write the session to claude-code's folder, and print the command to resume it."""
+    """Write the session to claude-code's folder, and print the command to resume it.
+
+    Its lines get the paths and the git branch of the working folder. A file that claude-code has
+    of the session already is continued.
+    """
     if re.fullmatch(r"[A-Za-z0-9._-]+", session) is None or session.startswith("."):
         raise UserError(f"{printable(session)} is not a session id that claude-code can resume")
     here = os.path.realpath(Path.cwd() if cwd is None else Path(cwd).expanduser())
 
-    async def work(transcripts: Transcripts) -> bytes:
+    async def work(transcripts: Transcripts) -> list[bytes]:
         assembly = await _whole(transcripts, session, author, allow_gaps=False)
-        return b"".join(assembly.file(Directory(here)))
+        return list(assembly.file(Directory(here), branch_of(Path(here))))
 
-    data = on_relay(Server(relay, key_file), work)
+    lines = on_relay(Server(relay, key_file), work)
     config = os.environ.get("CLAUDE_CONFIG_DIR")
     home = Path(config) if config else Path.home() / ".claude"
     path = home / "projects" / re.sub(r"[^A-Za-z0-9]", "-", here) / f"{session}.jsonl"
-    if path.exists() and not path.read_bytes().startswith(data):
+    added = _missing(path, lines, PathTokens(here))
+    if added is None:
         raise UserError(f"{path} exists with other content: move it away, or resume it as it is")
-    if path.exists():
-        click.echo(f"{path} exists and continues the session; in {here} run:", err=True)
-    else:
+    if added:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        made = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        with os.fdopen(made, "wb") as opened:
-            opened.write(data)
-        click.echo(f"wrote {path}; in {here} run:", err=True)
+        flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC
+        with os.fdopen(os.open(path, flags, 0o600), "wb") as opened:
+            opened.write(b"".join(added))
+        done = "wrote" if len(added) == len(lines) else f"added {counted(len(added), 'line')} to"
+        click.echo(f"{done} {path}; in {here} run:", err=True)
+    else:
+        click.echo(f"{path} exists and continues the session; in {here} run:", err=True)
     click.echo(f"claude --resume {session}")
+
+
+def _missing(path: Path, lines: Sequence[bytes], tokens: PathTokens) -> Sequence[bytes] | None:
+    """The lines that a file lacks at its end; None: it is of another session.
+
+    Its lines may name another branch.
+    """
+    if not path.exists():
+        return lines
+    with path.open("rb") as file:
+        present = list(file)
+    for here, there in zip(present, lines, strict=False):
+        if comparable(here, tokens) != comparable(there, tokens):
+            return None
+    return lines[len(present) :]
+
+
+def branch_of(folder: Path) -> str | None:
+    """The git branch that a folder is on; None: no repository, or no branch."""
+    for parent in (folder, *folder.parents):
+        git = parent / ".git"
+        try:
+            if git.is_file():  # a work tree of its own
+                git = parent / git.read_text().removeprefix("gitdir:").strip()
+            head = (git / "HEAD").read_text().strip()
+        except OSError:
+            continue
+        return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/") else None
+    return None
 
 
 async def _whole(

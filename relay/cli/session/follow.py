@@ -41,6 +41,7 @@ def follow_command(
     sealed: bool,
     raw_paths: bool,
     classic: bool,
+    with_machine: bool,
 ) -> int:
     """Send a running session line by line; for a folder, all sessions below it.
 
@@ -51,7 +52,9 @@ def follow_command(
         raise UserError(f"there is no file {path}")
     if session_id is not None and path.is_dir():
         raise click.UsageError("--session is for one file, not a folder")
-    plan = plan_of(session_id, group, parts, raw_paths=raw_paths, classic=classic)
+    plan = plan_of(
+        session_id, group, parts, raw_paths=raw_paths, classic=classic, with_machine=with_machine
+    )
 
     refused_now: list[PublishRefused] = []
 

@@ -43,6 +43,7 @@ def import_command(
     sealed: bool,
     raw_paths: bool,
     classic: bool,
+    with_machine: bool,
     as_json: bool,
 ) -> int:
     """Send session files to the relay: every line unchanged, and readable notes.
@@ -53,7 +54,9 @@ def import_command(
     files = _files(paths)
     if session_id is not None and len(files) > 1:
         raise click.UsageError(f"--session is for one file, not {len(files)}")
-    plan = plan_of(session_id, group, parts, raw_paths=raw_paths, classic=classic)
+    plan = plan_of(
+        session_id, group, parts, raw_paths=raw_paths, classic=classic, with_machine=with_machine
+    )
 
     async def work(transcripts: Transcripts) -> bool:
         fitted = await transcripts.fitted(plan, max_inner)
@@ -88,8 +91,15 @@ def _files(paths: Sequence[Path]) -> Mapping[str, SessionFile]:
                 click.echo(f"skipped: {printable(str(fault))}", err=True)
     if not found:
         raise UserError("all of these files are empty")
-    ids = session_ids(found.values())
-    return {ids[path]: file for path, file in found.items()}
+    chosen: dict[str, SessionFile] = {}
+    for at, id_ in session_ids(found.values()).items():
+        of_session = [each for each in (chosen.get(id_), found[at]) if each is not None]
+        longest = chosen[id_] = max(of_session, key=lambda each: each.size)
+        for each in of_session:
+            if each is not longest:
+                shown = printable(str(each.path)), printable(str(longest.path))
+                click.echo(f"skipped: {shown[0]} is the beginning of {shown[1]}", err=True)
+    return chosen
 
 
 def _report(result: ImportResult, file: SessionFile, *, is_renamed: bool, as_json: bool) -> None:

@@ -6,11 +6,14 @@ Everything here blocks; call it in a thread.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import UserError
 from relay.memory.transcripts.lines import session_facts
+from relay.memory.transcripts.moved import comparable
+from relay.memory.transcripts.paths import PathTokens
 from relay.memory.transcripts.transcript import Transcript
 
 if TYPE_CHECKING:
@@ -81,19 +84,37 @@ def files_in(path: Path) -> list[Path]:
     return sorted(found for found in path.rglob(f"*{SUFFIX}") if found.is_file())
 
 
-def session_ids(files: Iterable[SessionFile], taken: Iterable[str] = ()) -> Mapping[Path, str]:
-    """The session id of each file of a folder, different from those in `taken`.
+def session_ids(
+    files: Iterable[SessionFile], taken: Mapping[str, Path] | None = None
+) -> dict[Path, str]:
+    """The session id of each file of a folder, different from those in `taken` (id → file).
 
     Several files may name one session: sub-agents write files of their own. As lines are numbered
     by file, the session id goes to the file of that name, else to the first; the others use their
-    file names.
+    file names. Only files of one session that was resumed in another directory have the same id.
     """
     ids: dict[Path, str] = {}
-    used = set(taken)
+    used = dict(taken or {})
     ordered = sorted(files, key=lambda file: (file.session != file.path.stem, file.path))
     for file in ordered:
+        known = used.get(file.session)
+        if known is not None and known.stem == file.path.stem == file.session:
+            with suppress(UserError):  # the other one was removed
+                if is_same_session(file, session_file(known)):
+                    ids[file.path] = file.session
+                    continue
         wanted = (file.session, file.path.stem, f"{file.path.parent.name}/{file.path.stem}")
         free = (name for name in wanted if name not in used)
         ids[file.path] = name = next(free, str(file.path))
-        used.add(name)
+        used[name] = file.path
     return ids
+
+
+def is_same_session(file: SessionFile, other: SessionFile) -> bool:
+    """Whether one file is the beginning of the other, but for directory and branch."""
+    tokens, others = (PathTokens(each.opening.base or "") for each in (file, other))
+    return all(
+        comparable(here, tokens) == comparable(there, others)
+        for here, there in zip(file.lines(), other.lines(), strict=False)
+        if here.endswith(b"\n") and there.endswith(b"\n")
+    )

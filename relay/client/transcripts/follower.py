@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from relay.client.errors import PublishRefused
+from relay.client.errors import ClientError, PublishRefused
 from relay.client.transcripts.files import files_in, session_file, session_ids
 from relay.client.transcripts.tail import UNIDENTIFIED, FileChange, Tail
 from relay.errors import UserError
@@ -61,7 +61,7 @@ class Follower:
         self._places = places
         self._report = report
         self._tails: dict[Path, Tail] = {}
-        self._used_ids: set[str] = set()
+        self._used_ids: dict[str, Path] = {}
         self._missing: set[Path] = set()
         self._introduced: set[str] = set()
 
@@ -92,7 +92,7 @@ class Follower:
             return dict.fromkeys(paths)
         files = [file for path in paths if (file := _identified(path)) is not None]
         ids = session_ids(files, self._used_ids)
-        self._used_ids |= set(ids.values())
+        self._used_ids |= {id_: path for path, id_ in ids.items() if id_ not in self._used_ids}
         named = {file.path: file.session for file in files}
         return {path: None if named[path] == id_ else id_ for path, id_ in ids.items()}
 
@@ -119,7 +119,14 @@ class Follower:
             if update.change is FileChange.REWRITTEN:
                 self._report(Step(tail.path, session, update.change))
                 continue
-            sent = await self._transcripts.deliver(update.drafts)
+            if update.change is FileChange.IDENTIFIED:
+                tail.begin(await self._origin(session))
+                continue
+            drafts = update.drafts
+            if tail.origin is not None and tail.is_catching_up:
+                drafts = await self._transcripts.without_moved(drafts)
+            sent = await self._transcripts.deliver(drafts)
+            sent.duplicates += len(update.drafts) - len(drafts)
             await asyncio.to_thread(tail.sent)
             self._report(Step(tail.path, session, update.change, update.lines, sent))
             await self._introduce(tail, session)
@@ -132,9 +139,16 @@ class Follower:
             with suppress(TimeoutError, PublishRefused):
                 async with asyncio.timeout(_INTRODUCE_S):
                     await self._transcripts.introduce(
-                        session, title, tail.base, self._plan.group, Status.IDLE
+                        session, title, tail.base, self._plan, Status.IDLE
                     )
                 self._introduced.add(session)
+
+    async def _origin(self, session: str) -> str | None:
+        """The directory of the session's first import; None: unknown, or it is not known here."""
+        with suppress(TimeoutError, ClientError):
+            async with asyncio.timeout(_INTRODUCE_S):
+                return await self._transcripts.origin_of(session)
+        return None
 
     def _place_of(self, path: Path) -> Path:
         whose = f"{self._transcripts.url} {self._transcripts.pubkey} {path.resolve()}"

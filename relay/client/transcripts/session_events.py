@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from dataclasses import dataclass, field
 from hashlib import sha256
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from relay.client.sync import items_of
@@ -89,32 +89,55 @@ class SessionEvents:
         self._file = file
         self._plan = plan
         self.tally = Tally()
-        """Of the last pass."""
+        """Of the last pass of `ids` or `events`."""
 
     def ids(self) -> SessionIds:
         """A pass without signing."""
         ids = SessionIds()
-        for draft in self._drafts():
+        self.tally = Tally()
+        for draft in self._drafts(self.tally):
             ids.sessions.add(draft.d)
             ids.times.append(draft.created_at)
-            ids.ids += self._id(draft)
+            ids.ids += self.id_of(draft)
         return ids
+
+    def title(self) -> str:
+        """The first words of a user."""
+        tally = Tally()
+        for _ in self._lines(tally):
+            if tally.title:
+                break
+        return tally.title
+
+    def lines_of_known_notes(self, missing: Collection[bytes]) -> Iterator[list[Draft]]:
+        """The archive events of each line, if they are missing and its first note is not."""
+        for drafts in self._lines(Tally()):
+            if (
+                drafts[0].kind == kinds.CONVERSATION_NOTE
+                and drafts[-1].kind == kinds.SOURCE_DATA
+                and self.id_of(drafts[-1]) in missing
+                and self.id_of(drafts[0]) not in missing
+            ):
+                yield [draft for draft in drafts if draft.kind == kinds.SOURCE_DATA]
 
     def events(self, wanted: Collection[bytes] | None) -> Iterator[Event]:
         """A pass that signs the wanted events; None: all."""
-        for draft in self._drafts():
-            if wanted is None or self._id(draft) in wanted:
+        self.tally = Tally()
+        for draft in self._drafts(self.tally):
+            if wanted is None or self.id_of(draft) in wanted:
                 yield self._signer.sign(*draft)
 
-    def _drafts(self) -> Iterator[Draft]:
-        self.tally = Tally()
+    def _drafts(self, tally: Tally) -> Iterator[Draft]:
+        return chain.from_iterable(self._lines(tally))
+
+    def _lines(self, tally: Tally) -> Iterator[list[Draft]]:
         converter = self._file.converter(self._signer.pubkey, self._plan)
         for raw in self._file.lines():
             drafts = converter.drafts(raw)
-            self.tally.add(raw, drafts)
-            yield from drafts
+            tally.add(raw, drafts)
+            yield drafts
 
-    def _id(self, draft: Draft) -> bytes:
+    def id_of(self, draft: Draft) -> bytes:
         data = id_bytes(
             self._signer.pubkey, draft.created_at, draft.kind, draft.tags, draft.content
         )

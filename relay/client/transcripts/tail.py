@@ -9,7 +9,7 @@ converted again. Blocks; call it in a thread.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -40,6 +40,7 @@ class FileChange(Enum):
     """What happened to a file since the last poll."""
 
     NOTHING = "nothing new"
+    IDENTIFIED = "it names its session: call `begin`"
     GREW = "more lines"
     REWRITTEN = "what was read is no longer there"
     GONE = "the file is not there"
@@ -64,6 +65,7 @@ class SavedOffset:
     base: str | None
     ms: int
     session: str | None
+    origin: str | None = None
 
 
 _Stamp = tuple[int, ...]
@@ -90,10 +92,13 @@ class Tail:
         self._offset_file = offset_file
         self._converter: Transcript | None = None
         self._opening = SessionFacts()
+        self.origin: str | None = None
+        """See `Plan.origin`."""
         self._stamp: _Stamp | None = None
         """Of the file when nothing was new; None: there may be new lines."""
         self._size = self._polled_size = 0
         """Bytes converted; file size when nothing could be converted."""
+        self._hash = sha256()
         self._reset()
 
     @property
@@ -114,7 +119,8 @@ class Tail:
         saved = self._saved_offset()
         if saved is None:
             return FileChange.NOTHING
-        self._open_with(SessionFacts(saved.base, saved.ms, saved.session))
+        self._opening = SessionFacts(saved.base, saved.ms, saved.session)
+        self.begin(saved.origin)
         try:
             with self.path.open("rb") as file:
                 while self._size < saved.size and self._convert(file, saved.size - self._size):
@@ -122,6 +128,7 @@ class Tail:
         except FileNotFoundError:
             return FileChange.GONE
         if (self._size, self._hash.hexdigest()) == (saved.size, saved.hash):
+            self.is_catching_up = False
             return FileChange.NOTHING
         self._reset()
         return FileChange.REWRITTEN
@@ -135,6 +142,7 @@ class Tail:
         """The events of new lines, in batches. Call `sent` afterwards."""
         stamp = _stamp_of(self.path)
         update = self._read_update()
+        self.is_catching_up = self.is_catching_up and update.change is not FileChange.NOTHING
         self._stamp = stamp if update.change in (FileChange.NOTHING, FileChange.GONE) else None
         return update
 
@@ -147,7 +155,9 @@ class Tail:
                     return Update(FileChange.REWRITTEN, [], 0)
                 if size == self._polled_size:
                     return Update(FileChange.NOTHING, [], 0)
-                if self._converter is None and not self._is_identified(file, size):
+                if self._converter is None:
+                    if self._is_identified(file, size):
+                        return Update(FileChange.IDENTIFIED, [], 0)
                     self._polled_size = size
                     return Update(FileChange.NOTHING, [], 0)
                 before = self.tally.lines
@@ -169,6 +179,7 @@ class Tail:
             opening_.base,
             opening_.ms or 0,
             opening_.session,
+            self.origin,
         )
         self._offset_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = self._offset_file.with_suffix(".new")
@@ -193,6 +204,8 @@ class Tail:
     def _reset(self) -> None:
         """Reset: nothing of the file was read."""
         self._converter = None
+        self.is_catching_up = True
+        """Whether the relay may have the next lines from another place."""
         self._size = 0
         self._polled_size = 0
         self._hash = sha256()
@@ -225,13 +238,15 @@ class Tail:
             return False
         changed_ms = os.fstat(file.fileno()).st_mtime_ns // 1_000_000
         ms = changed_ms if found.ms is None else found.ms
-        self._open_with(SessionFacts(found.base, ms, found.session))
+        self._opening = SessionFacts(found.base, ms, found.session)
         return True
 
-    def _open_with(self, found: SessionFacts) -> None:
-        self._opening = found
+    def begin(self, origin: str | None) -> None:
+        """Convert from now on. `origin`: see `Plan.origin`."""
+        self.origin = origin
+        found, plan = self._opening, replace(self._plan, origin=origin)
         self._converter = Transcript(
-            self._author, found, stem=self.path.stem, now_ms=found.ms or 0, plan=self._plan
+            self._author, found, stem=self.path.stem, now_ms=found.ms or 0, plan=plan
         )
 
     def _convert(self, file: BinaryIO, size: int) -> list[Draft]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import platform
+import sys
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +21,9 @@ from relay.client.transcripts.results import Delivered, ImportResult
 from relay.client.transcripts.session_events import SessionEvents, split_ids, take
 from relay.client.writer import Outcome, Written
 from relay.errors import Invalid
+from relay.memory.transcripts.copies import line_in
 from relay.memory.transcripts.lines import raw_lines, session_facts
+from relay.memory.transcripts.moved import without_branch
 from relay.memory.transcripts.plan import CHUNK, Layout, Paths, Plan
 from relay.memory.transcripts.records import (
     SessionState,
@@ -28,7 +32,8 @@ from relay.memory.transcripts.records import (
     state_draft,
     state_of,
 )
-from relay.memory.transcripts.stripping import KEEP_ALL
+from relay.memory.transcripts.sources import Source, source_of
+from relay.memory.transcripts.stripping import HIDE_MACHINE, KEEP_ALL, Part
 from relay.memory.transcripts.transcript import Transcript
 from relay.memory.unreadable import next_created_at
 from relay.nostr import kinds
@@ -55,6 +60,8 @@ _WINDOW: Final = 64
 _ANY_CHUNK: Final = 400_000
 """A relay with this message limit accepts any chunk: one byte of text may become six."""
 _PAUSE_S: Final = 0.1
+_LOOKED_UP: Final = 200
+"""Lines per query."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +83,15 @@ class _EnvelopeContent:
     """Content of one's envelopes."""
 
     ids: set[bytes] = field(default_factory=set)
-    introduced: set[str] = field(default_factory=set)
-    """Sessions with a published state."""
+    states: dict[str, Event] = field(default_factory=dict)
+    """Session → its newest state."""
 
     def add(self, event: Event) -> None:
         self.ids.add(bytes.fromhex(event.id))
         if event.kind == kinds.SESSION_STATE:
-            self.introduced.add(event.d)
+            known = self.states.get(event.d)
+            if known is None or known.created_at < event.created_at:
+                self.states[event.d] = event
 
 
 class Transcripts(TranscriptsReader):
@@ -100,19 +109,22 @@ class Transcripts(TranscriptsReader):
         chunk: int = CHUNK,
         *,
         max_inner: int | None = None,
-        stripping: Stripping = KEEP_ALL,
+        stripping: Stripping | None = None,
     ) -> ImportResult:
         """Import a file; events the relay has are not sent again (D-14).
 
-        `paths`: `token` or `raw`. `max_inner`: bytes of an event inside an envelope. Raises Invalid
-        for other `paths`, UserError for an invalid session file; else as `import_session`.
+        `paths`: `token` or `raw`. `max_inner`: bytes of an event inside an envelope. `stripping`:
+        None hides the machine from a group. Raises Invalid for other `paths`, UserError for an
+        invalid session file; else as `import_session`.
         """
         try:
             path_style = Paths(paths)
         except ValueError:
             raise Invalid("paths: must be token or raw") from None
         file = await asyncio.to_thread(session_file, Path(path))
-        plan = Plan(session, group, path_style, chunk, None, stripping)
+        if stripping is None:
+            stripping = KEEP_ALL if group is None else HIDE_MACHINE
+        plan = Plan(session, group, path_style, chunk, None, stripping, homes=(str(Path.home()),))
         return await self.import_session(file, await self.fitted(plan, max_inner))
 
     async def import_session(
@@ -125,8 +137,10 @@ class Transcripts(TranscriptsReader):
         to continue.
         """
         session = plan.session or file.session
+        plan = replace(plan, origin=await self.origin_of(session))
         session_events = SessionEvents(file, self._signer, plan)
         compared = await self._compared(session_events, session)
+        compared = await self._without_moved(session_events, compared)
         sent = Delivered()
         if compared.missing is None or compared.missing:
             events = session_events.events(compared.missing)
@@ -134,11 +148,13 @@ class Transcripts(TranscriptsReader):
             # line.
             await self._send(await asyncio.to_thread(take, events, 1), sent)
             _raise_author_refusal(sent)
+            # Before the other lines: an interrupted import may go on in another directory.
+            title = await asyncio.to_thread(session_events.title)
+            with suppress(PublishRefused):  # the session is imported anyway
+                await self.introduce(session, title, file.opening.base or "", plan)
             await self._send(_ahead(events, lambda: on_progress(session_events.tally.read)), sent)
         tally = session_events.tally
         on_progress(tally.read)
-        with suppress(PublishRefused):  # the session is imported anyway
-            await self.introduce(session, tally.title, file.opening.base or "", plan.group)
         return ImportResult(
             session,
             tally.lines,
@@ -222,25 +238,79 @@ class Transcripts(TranscriptsReader):
         return draft_at
 
     async def introduce(
-        self, session: str, title: str, cwd: str, group: str | None, status: Status = Status.DONE
+        self, session: str, title: str, cwd: str, plan: Plan, status: Status = Status.DONE
     ) -> None:
         """Publish the state of a session unless there is one. Raises PublishRefused."""
-        if self._uses_envelopes:
-            is_known = session in (await self._load_envelope_content()).introduced
-        else:
-            is_known = await self._last_state(session) is not None
-        if not is_known:
+        hides = Part.MACHINE in plan.stripping.parts
+        if await self._last_state(session) is None:
             state = SessionState(
                 session,
                 title=title,
-                cwd=cwd,
+                cwd="" if hides else cwd,
                 status=status,
-                hostname=platform.node(),
-                home_dir=str(Path.home()),
+                hostname="" if hides else platform.node(),
+                home_dir="" if hides else str(Path.home()),
                 backend="claude",
                 cli_session=session,
             )
-            await self._publish_state(state, None, group)
+            await self._publish_state(state, None, plan.group)
+
+    async def origin_of(self, session: str) -> str | None:
+        """The directory of a session's first import by this key, if known."""
+        last = await self._last_state(session)
+        state = None if last is None else state_of(last)
+        return state.cwd.rstrip("/") or None if isinstance(state, SessionState) else None
+
+    async def without_moved(self, drafts: Sequence[Draft]) -> list[Draft]:
+        """Without the lines that are stored as they were on another branch.
+
+        Notes have no branch; so the line of a known note is known, whatever its branch.
+        """
+        of_note: dict[str, list[Draft]] = {}
+        for draft in drafts:
+            if draft.kind == kinds.SOURCE_DATA and draft.tags[0][0] == "e":
+                of_note.setdefault(draft.tags[0][1], []).append(draft)
+        known: set[int] = set()
+        ids = list(of_note)
+        step = self._looked_up
+        for at in range(0, len(ids), step):
+            wanted = {
+                "kinds": [kinds.SOURCE_DATA],
+                "authors": [self.pubkey],
+                "#e": ids[at : at + step],
+            }
+            read = self._in_envelopes if self._uses_envelopes else self.read
+            stored: dict[str, list[Source]] = {}
+            for event in await read(wanted):
+                source = source_of(event)
+                if isinstance(source, Source):
+                    stored.setdefault(event.tag("e") or "", []).append(source)
+            for id_, sources in stored.items():
+                ours = "".join(map(_source_data, of_note[id_]))
+                line, faults = line_in(sources)
+                if not faults and without_branch(line.text) == without_branch(ours):
+                    known |= {id(draft) for draft in of_note[id_]}
+        return [draft for draft in drafts if id(draft) not in known]
+
+    @property
+    def _looked_up(self) -> int:
+        """Lines per query. Envelopes are all fetched for each."""
+        return sys.maxsize if self._uses_envelopes else _LOOKED_UP
+
+    async def _without_moved(
+        self, session_events: SessionEvents, compared: _Comparison
+    ) -> _Comparison:
+        missing = compared.missing
+        if not missing or not compared.known:
+            return compared
+        lines = session_events.lines_of_known_notes(missing)
+        known: set[bytes] = set()
+        while some := await asyncio.to_thread(lambda: list(islice(lines, self._looked_up))):
+            drafts = [draft for line in some for draft in line]
+            left = {id(draft) for draft in await self.without_moved(drafts)}
+            known |= {session_events.id_of(draft) for draft in drafts if id(draft) not in left}
+        others = max(compared.others - len(known), 0)
+        return _Comparison(set(missing) - known, compared.known + len(known), others)
 
     def _outgoing(self, event: Event) -> Event:
         return self._envelopes.sealed(event, self._client.now()) if self._uses_envelopes else event
@@ -297,8 +367,10 @@ class Transcripts(TranscriptsReader):
         return self._envelope_content
 
     async def _last_state(self, session: str) -> Event | None:
+        if self._uses_envelopes:
+            return (await self._load_envelope_content()).states.get(session)
         wanted = {"kinds": [kinds.SESSION_STATE], "authors": [self.pubkey], "#d": [session]}
-        found = await (self._in_envelopes(wanted) if self._uses_envelopes else self.read(wanted))
+        found = await self.read(wanted)
         return max(found, key=lambda event: event.created_at, default=None)
 
     async def _publish_state(
@@ -322,6 +394,10 @@ class Transcripts(TranscriptsReader):
     async def _max_message(self) -> int | None:
         """The relay's message limit; None: not named."""
         return limit_in(await self._information(), "max_message_length")
+
+
+def _source_data(draft: Draft) -> str:
+    return next(tag[1] for tag in draft.tags if tag[0] == "source-data")
 
 
 def _raise_author_refusal(done: Delivered) -> Delivered:

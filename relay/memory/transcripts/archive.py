@@ -10,6 +10,7 @@ import orjson
 from relay.errors import Invalid
 from relay.memory.draft import Draft
 from relay.memory.transcripts import paths, stripping
+from relay.memory.transcripts.paths import HidingTokens
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -49,15 +50,17 @@ class Archive:
             tags.append(["parse", "blank"])
         elif line.fields is None:
             tags.append(["parse", "invalid"])
-        text = stripped.text
+        text, removed = stripped.text, stripped.stripped
         if text is None:
             tags.append(["encoding", "base64"])
             text = b64encode(line.data).decode()
         elif self._tokens is not None:
             tags.append(["paths", paths.VERSION])
+            hides = isinstance(self._tokens, HidingTokens) and self._tokens.hides(text)
+            removed += (stripping.Part.MACHINE,) if hides else ()
             text = self._tokens.tokenised(text)
-        if stripped.stripped:
-            tags.append([stripping.TAG, *stripped.stripped])
+        if removed:
+            tags.append([stripping.TAG, *removed])
         max_size = max_text_size([*tags, *self._tail], self._plan.max_event)
         parts = pieces(text, self._plan.chunk, max_size)
         count = len(parts)

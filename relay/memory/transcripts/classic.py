@@ -22,13 +22,14 @@ from relay.memory.transcripts.archive import max_text_size, prefix_of
 from relay.memory.transcripts.blocks import NoteText, note_texts
 from relay.memory.transcripts.lines import Eol, inner, name_in
 from relay.memory.transcripts.notes import SOURCE, TOPIC, optional_tag
-from relay.memory.transcripts.paths import PathTokens, with_field
-from relay.memory.transcripts.plan import CHUNK, Paths
+from relay.memory.transcripts.paths import HidingTokens, with_field
+from relay.memory.transcripts.plan import CHUNK
 from relay.nostr import kinds
 from relay.nostr.event import id_bytes
 
 if TYPE_CHECKING:
     from relay.memory.transcripts.lines import Line
+    from relay.memory.transcripts.paths import PathTokens
     from relay.memory.transcripts.plan import Plan
     from relay.memory.transcripts.stripping import StrippedLine
 
@@ -37,14 +38,20 @@ class ClassicThread:
     """Drafts the notes of a session."""
 
     def __init__(
-        self, author: str, session: str, base: str, plan: Plan, tail: list[list[str]]
+        self,
+        author: str,
+        session: str,
+        base: str,
+        tokens: PathTokens | None,
+        plan: Plan,
+        tail: list[list[str]],
     ) -> None:
         """`author`: public key of the signer. `base`: the session's directory, empty if unknown.
-        `tail`: last tags of each note."""
+        `tokens`: None keeps paths. `tail`: last tags of each note."""
         self._author = author
         self._session = session
         self._base = base
-        self._tokens = PathTokens(base) if plan.paths is Paths.TOKENS else None
+        self._tokens = tokens
         self._max_event = plan.max_event
         self._tail = tail
         self._root: str | None = None
@@ -88,9 +95,11 @@ class ClassicThread:
 
     def _source(self, line: Line, stripped: StrippedLine) -> list[list[str]]:
         tags = [] if line.eol is Eol.LF else [["eol", line.eol.value]]
-        if stripped.stripped:
-            tags.append([stripping.TAG, *stripped.stripped])
-        text = stripped.text
+        text, removed = stripped.text, stripped.stripped
+        if text is not None and isinstance(self._tokens, HidingTokens) and self._tokens.hides(text):
+            removed += (stripping.Part.MACHINE,)
+        if removed:
+            tags.append([stripping.TAG, *removed])
         if text is None:
             tags.append(["encoding", "base64"])
             text = b64encode(line.data).decode()

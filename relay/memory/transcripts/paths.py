@@ -8,9 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Final
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 from relay.memory.fields import object_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from relay.memory.transcripts.stripping import StrippedLine
 
 VERSION: Final = "cwd-token-v1"
 RELATIVE: Final = "cwd-relative-v1"
@@ -19,6 +25,8 @@ RELATIVE: Final = "cwd-relative-v1"
 _PLACE: Final = re.compile(r"(\d{1,9})(e?)", re.ASCII)
 _TOKEN: Final = re.compile(r"\$\{(?:CWD|CWD:e|D)\}")
 _AFTER: Final = r"(?![A-Za-z0-9_\-]|[^\x00-\x7f]|\.[A-Za-z0-9_])"
+_HOME: Final = re.compile(r"/(?:home|Users)/[^/]+|/root|[A-Za-z]:[\\/]Users[\\/][^\\/]+")
+_ABSOLUTE: Final = re.compile(r"/|[A-Za-z]:[\\/]|\\\\")
 _IN_A_NAME: Final = re.compile(r"[A-Za-z0-9_.\-/]|[^\x00-\x7f]")
 
 
@@ -32,12 +40,16 @@ class PathTokens:
 
     __slots__ = ("_base", "_forms", "_pattern", "_token_of")
 
-    def __init__(self, base: str) -> None:
-        """`base`: without trailing `/`; empty if unknown."""
-        plain = escaped(base)
-        slashed = plain.replace("/", r"\/")
+    def __init__(self, base: str, homes: Iterable[str] = ()) -> None:
+        """`base`: without trailing `/`; empty if unknown. `homes`: replaced with `~`."""
         self._base = base
-        self._token_of = {slashed: "${CWD:e}", plain: "${CWD}", "${": "${D}{"}
+        plain = escaped(base)
+        own = {plain.replace("/", r"\/"): "${CWD:e}", plain: "${CWD}"}
+        forms = [
+            form for home in homes for form in (escaped(home).replace("/", r"\/"), escaped(home))
+        ]
+        # The directory first: it may be in one of the homes.
+        self._token_of = {**own, **{form: own.get(form, "~") for form in forms}, "${": "${D}{"}
         self._token_of.pop("", None)
         self._forms = tuple(self._token_of)
         bases = "|".join(re.escape(form) for form in self._forms if form != "${")
@@ -66,6 +78,35 @@ class PathTokens:
         if form != "${" and _is_inside_a_name(found.string, found.start()):
             return form.replace("${", "${D}{")  # the base itself may contain `${`
         return self._token_of[form]
+
+
+class HidingTokens(PathTokens):
+    """Also hides home directories, as `~`, and a `cwd` outside of the session's directory."""
+
+    __slots__ = ("_keeping",)
+
+    def __init__(self, base: str, homes: Iterable[str] = ()) -> None:
+        """`homes`: hidden beside the one that the directory is in."""
+        found = _HOME.match(base)
+        super().__init__(base, homes if found is None else (found[0], *homes))
+        self._keeping = PathTokens(base)
+
+    def tokenised(self, text: str) -> str:
+        text = super().tokenised(text)
+        fields = object_in(text) if '"cwd"' in text else None
+        cwd = None if fields is None else fields.get("cwd")
+        is_elsewhere = isinstance(cwd, str) and _ABSOLUTE.match(cwd) is not None
+        return with_field(text, "cwd", "${CWD}") if is_elsewhere else text
+
+    def shown(self, line: StrippedLine) -> StrippedLine:
+        """With fields for notes, in which the directory is `.`."""
+        if line.text is None or line.fields is None:
+            return line
+        return replace(line, fields=object_in(relative(self.tokenised(line.text))[0]))
+
+    def hides(self, text: str) -> bool:
+        """Whether a line differs from what `PathTokens` makes of it."""
+        return self.tokenised(text) != self._keeping.tokenised(text)
 
 
 def _is_inside_a_name(text: str, start: int) -> bool:

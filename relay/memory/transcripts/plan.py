@@ -45,6 +45,11 @@ class Plan:
     """Maximum bytes of an event's JSON (`--max-inner`, a relay's limit)."""
     stripping: Stripping = KEEP_ALL
     layout: Layout = Layout.ARCHIVE
+    origin: str | None = None
+    """The directory of the session's first import, whose paths its events keep; None: that of the
+    file."""
+    homes: tuple[str, ...] = ()
+    """Home directories to hide, beside the one that the session's directory is in."""
 
     def __post_init__(self) -> None:
         if self.chunk < _MIN_CHUNK:

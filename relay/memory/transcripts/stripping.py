@@ -1,4 +1,5 @@
-"""Stripping: removes token usage, request ids or secrets from lines before they are sent.
+"""Stripping: removes token usage, request ids, permission modes or secrets from lines before they are
+sent. What names the machine is removed with the paths (`paths`).
 
 A changed line is serialised anew (compact), and its event names the stripped parts, so that an
 export can report that it differs from the file.
@@ -27,6 +28,9 @@ class Part(StrEnum):
     USAGE = "usage"
     REQUEST_IDS = "request-ids"
     SECRETS = "secrets"
+    PERMISSION_MODE = "permission-mode"
+    MACHINE = "machine"
+    """Home directories, and working directories outside of the session's: see `HidingTokens`."""
 
 
 _PART_OF: Final = {
@@ -37,7 +41,9 @@ _PART_OF: Final = {
     "totalTokens": Part.USAGE,
     "requestId": Part.REQUEST_IDS,
     "request_id": Part.REQUEST_IDS,
+    "permissionMode": Part.PERMISSION_MODE,
 }
+_OF_PATHS: Final = frozenset({Part.MACHINE})
 _OWN: Final = frozenset({"message", "data", "toolUseResult"})
 """claude-code's own objects. Fields of tool inputs are content and stay."""
 
@@ -56,6 +62,7 @@ class Stripping:
 
 
 KEEP_ALL: Final = Stripping()
+HIDE_MACHINE: Final = Stripping(frozenset({Part.MACHINE}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,7 @@ class StrippedLine:
 
 
 def strip(line: Line, stripping: Stripping) -> StrippedLine:
-    if not stripping.parts:
+    if stripping.parts <= _OF_PATHS:
         return StrippedLine(line.text, line.fields)
     if line.fields is None:
         return _strip_text(line, stripping)
@@ -78,7 +85,8 @@ def strip(line: Line, stripping: Stripping) -> StrippedLine:
             fields = {name: _redacted(v, stripping.redacted, removed) for name, v in fields.items()}
         text = _serialised(fields) if removed else line.text
     except RecursionError:  # nested too deeply to check: send nothing of it
-        return StrippedLine("", None, tuple(part for part in Part if part in stripping.parts))
+        parts = stripping.parts - _OF_PATHS
+        return StrippedLine("", None, tuple(part for part in Part if part in parts))
     return StrippedLine(text, fields, tuple(part for part in Part if part in removed))
 
 

@@ -8,10 +8,11 @@ from relay.memory.transcripts.archive import Archive
 from relay.memory.transcripts.blocks import note_texts
 from relay.memory.transcripts.classic import ClassicThread
 from relay.memory.transcripts.lines import line_of, session_of, time_of
+from relay.memory.transcripts.moved import Move
 from relay.memory.transcripts.notes import Thread
-from relay.memory.transcripts.paths import PathTokens
+from relay.memory.transcripts.paths import HidingTokens, PathTokens
 from relay.memory.transcripts.plan import Layout, Paths, Plan
-from relay.memory.transcripts.stripping import strip
+from relay.memory.transcripts.stripping import Part, strip
 
 if TYPE_CHECKING:
     from relay.memory.draft import Draft
@@ -36,13 +37,18 @@ class Transcript:
         self.session: Final = plan.session or self._session
         """`d` of the whole archive, even if a line names another session."""
         self.lines = 0
-        tokens = PathTokens(facts.base or "") if plan.paths is Paths.TOKENS else None
+        base = facts.base or ""
+        self._move = None
+        if plan.origin and base and plan.origin != base:
+            self._move = Move(base, plan.origin)
+            base = plan.origin
+        self._tokens = tokens = None if plan.paths is Paths.RAW else _tokens(base, plan)
         tail = [] if plan.group is None else [["h", plan.group]]
         self._thread = Thread(author, tokens, plan, tail)
         self._archive = Archive(self.session, tokens, plan, tail)
         self._classic = None
         if plan.layout is Layout.CLASSIC:
-            self._classic = ClassicThread(author, self.session, facts.base or "", plan, tail)
+            self._classic = ClassicThread(author, self.session, base, tokens, plan, tail)
 
     @property
     def notes(self) -> int:
@@ -55,8 +61,10 @@ class Transcript:
         Raises Invalid in the classic layout for a line that is too long for one note.
         """
         self.lines += 1
-        line = line_of(self.lines, raw)
+        line = line_of(self.lines, raw if self._move is None else self._move.line(raw))
         stripped = strip(line, self._plan.stripping)
+        if isinstance(self._tokens, HidingTokens):
+            stripped = self._tokens.shown(stripped)
         if self._classic is not None:
             ms = None if stripped.fields is None else time_of(stripped.fields)
             self._ms = self._ms if ms is None else ms
@@ -75,3 +83,8 @@ class Transcript:
         return self._thread.drafts(
             fields, note_texts(fields), self._plan.session or self._session, self._ms
         )
+
+
+def _tokens(base: str, plan: Plan) -> PathTokens:
+    hides = Part.MACHINE in plan.stripping.parts
+    return HidingTokens(base, plan.homes) if hides else PathTokens(base)

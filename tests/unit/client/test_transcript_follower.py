@@ -10,7 +10,7 @@ import pytest
 
 from relay.client import Client, PublishRefused, Transcripts
 from relay.client.transcripts.follower import Follower
-from relay.client.transcripts.tail import FileChange, Tail
+from relay.client.transcripts.tail import FileChange, Tail, Update
 from relay.memory.transcripts.plan import Plan
 from tests.cast import robot
 from tests.unit.client.conftest import TIMEOUTS
@@ -48,9 +48,20 @@ def write(path: Path, *lines: bytes) -> None:
         file.write(b"".join(lines))
 
 
+class Begun(Tail):
+    """Converted as soon as it names its session."""
+
+    def more(self) -> Update:
+        update = super().more()
+        if update.change is FileChange.IDENTIFIED:
+            self.begin(None)
+            return super().more()
+        return update
+
+
 def tail(path: Path, plan: Plan | None = None) -> Tail:
     """One run of a program."""
-    return Tail(path, robot.pubkey, plan or Plan(), path.parent.parent / "places" / "a.place")
+    return Begun(path, robot.pubkey, plan or Plan(), path.parent.parent / "places" / "a.place")
 
 
 def texts(drafts: list[Draft]) -> list[str]:

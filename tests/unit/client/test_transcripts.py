@@ -465,7 +465,7 @@ def test_each_file_of_a_folder_has_its_own_session(tmp_path: Path) -> None:
         "sub/agent-1.jsonl": "sub/agent-1",
         "alone.jsonl": "s-2",
     }
-    assert session_ids(files[:1], taken={"s-1"})[files[0].path] == "agent-1"
+    assert session_ids(files[:1], taken={"s-1": tmp_path / "x"})[files[0].path] == "agent-1"
 
 
 async def test_with_a_folder_sessions_are_listed_offline(

@@ -1,0 +1,222 @@
+"""One session, several places: resumed in another directory, imported again, shared with a group."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client import Client
+from tests import cast
+from tests.e2e.machines import Machine, machine
+from tests.harness.relay_program import Rookery
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+
+pytestmark = pytest.mark.slow
+
+SESSION = "5b0f6a1e-0002-4c55-9f2e-8a1d0000beef"
+
+
+@pytest.fixture
+async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
+    async with Rookery(tmp_path / "data") as relay:
+        await relay.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
+        await relay.start()
+        yield relay
+
+
+@pytest.fixture
+async def first(rookery: Rookery) -> AsyncIterator[Machine]:
+    async with machine(cast.robot, rookery.url) as first:
+        yield first
+
+
+@pytest.fixture
+async def second(rookery: Rookery) -> AsyncIterator[Machine]:
+    async with machine(cast.robot, rookery.url) as second:
+        yield second
+
+
+def on_branch(place: Machine, branch: str) -> None:
+    (place.work / ".git" / "HEAD").write_text(f"ref: refs/heads/{branch}\n")
+
+
+def line(cwd: object, number: int, content: Any, branch: str = "main", **more: object) -> bytes:
+    role = "assistant" if isinstance(content, list) else "user"
+    fields = {
+        "cwd": str(cwd),
+        "sessionId": SESSION,
+        "gitBranch": branch,
+        "type": role,
+        "message": {"role": role, "content": content},
+        "uuid": f"u{number}",
+        "timestamp": f"2026-02-09T20:43:{number:02}.000Z",
+        **more,
+    }
+    return json.dumps(fields, separators=(",", ":")).encode() + b"\n"
+
+
+def a_session(cwd: object) -> bytes:
+    """The second line was written on another branch."""
+    call = {"type": "tool_use", "id": "t1", "name": "Read", "input": {"file": f"{cwd}/a.md"}}
+    return b"".join(
+        (
+            line(cwd, 1, f"read {cwd}/a.md, please"),
+            line(cwd, 2, [{"type": "text", "text": "I look"}, call], "fix"),
+            line(cwd, 3, f"it is {cwd}/b.md"),
+        )
+    )
+
+
+def projects(place: Machine, folder: Path | None = None) -> Path:
+    """Where the agent's program keeps the sessions of a folder."""
+    name = "".join(c if c.isalnum() else "-" for c in str((folder or place.work).resolve()))
+    path = place.home / ".claude" / "projects" / name
+    path.mkdir(parents=True, exist_ok=True)
+    return path / f"{SESSION}.jsonl"
+
+
+async def rook(place: Machine, *args: str) -> tuple[str, str]:
+    code, out, err = await place.run("session", *args)
+    assert code == 0, (out, err)
+    return out.decode(), err
+
+
+async def stored(rookery: Rookery, **wanted: object) -> list[Event]:
+    async with Client(rookery.url, cast.robot) as client:
+        return await client.query({"limit": 5000, **wanted})
+
+
+async def begun(first: Machine) -> Path:
+    path = projects(first)
+    path.write_bytes(a_session(first.work))
+    out, _ = await rook(first, "import", str(path))
+    assert out.endswith("7 stored, 0 duplicates\n")
+    return path
+
+
+@pytest.mark.proves("D-14", "D-21", "D-24")
+async def test_a_session_goes_on_elsewhere_and_no_turn_is_there_twice(
+    rookery: Rookery, first: Machine, second: Machine
+) -> None:
+    path = await begun(first)
+    on_branch(second, "elsewhere")
+    out, _ = await rook(second, "resume", SESSION)
+    assert out == f"claude --resume {SESSION}\n"
+    there = projects(second)
+    lines = [json.loads(raw) for raw in there.read_bytes().splitlines()]
+    assert {each["gitBranch"] for each in lines} == {"elsewhere"}
+    assert {each["cwd"] for each in lines} == {str(second.work)}
+    assert str(first.home).encode() not in there.read_bytes()
+    with there.open("ab") as file:
+        file.write(line(second.work, 4, f"and {second.work}/c.md", "elsewhere"))
+
+    out, err = await rook(second, "import", str(there))
+    assert (out.split(", ", 3)[3], err) == ("2 stored, 7 duplicates\n", "")
+    assert (await rook(second, "import", str(there)))[0].endswith("0 stored, 9 duplicates\n")
+    notes = json.loads((await rook(second, "show", SESSION, "--json"))[0])
+    assert [note["content"].split(" ")[0] for note in notes] == ["read", "I", "Read:", "it", "and"]
+    (row,) = json.loads((await rook(second, "list", "--json"))[0])
+    assert (row["session"], row["notes"]) == (SESSION, 5)
+
+    # Back on the first machine, whose file is what it was.
+    on_branch(first, "main")
+    out, err = await rook(first, "resume", SESSION)
+    assert err.startswith(f"added 1 line to {path}; in {first.work.resolve()} run:")
+    went_on = path.read_bytes()
+    assert went_on.startswith(a_session(first.work))
+    assert json.loads(went_on.splitlines()[-1])["message"]["content"] == f"and {first.work}/c.md"
+    assert (await rook(first, "import", str(path)))[0].endswith("0 stored, 9 duplicates\n")
+    out, _ = await rook(first, "export", SESSION)
+    assert out.encode().startswith(a_session(first.work))
+
+
+@pytest.mark.proves("D-14")
+async def test_a_resumed_session_is_followed_without_sending_a_turn_twice(
+    rookery: Rookery, first: Machine, second: Machine
+) -> None:
+    await begun(first)
+    on_branch(second, "elsewhere")
+    await rook(second, "resume", SESSION)
+    with projects(second).open("ab") as file:
+        file.write(line(second.work, 4, f"and {second.work}/c.md", "elsewhere"))
+    out, _ = await rook(second, "follow", "--once", str(second.home / ".claude" / "projects"))
+    assert out == f"{SESSION}: 4 lines, 2 stored, 7 duplicates\n"
+    with projects(second).open("ab") as file:
+        file.write(line(second.work, 5, f"at last {second.work}/d.md", "elsewhere"))
+    out, _ = await rook(second, "follow", "--once", str(second.home / ".claude" / "projects"))
+    assert out == f"{SESSION}: 1 lines, 2 stored, 0 duplicates\n"
+    assert len(await stored(rookery, kinds=[1988])) == 6
+    texts = {note.content for note in await stored(rookery, kinds=[1988])}
+    assert f"at last {first.work}/d.md" in texts, "paths are those of the first import"
+
+
+@pytest.mark.proves("D-14")
+async def test_two_folders_of_one_machine_hold_one_session(
+    rookery: Rookery, first: Machine
+) -> None:
+    await begun(first)
+    other = first.home / "other"
+    other.mkdir()
+    await rook(first, "resume", SESSION, "--cwd", str(other))
+    with projects(first, other).open("ab") as file:
+        file.write(line(other, 4, "and on"))
+    for command in ("import", "follow"):
+        args = [command, str(first.home / ".claude" / "projects")]
+        out, _ = await rook(first, *args, *(["--once"] if command == "follow" else []))
+        assert {each.split(":")[0] for each in out.splitlines()} == {SESSION}
+        (row,) = json.loads((await rook(first, "list", "--json"))[0])
+        assert (row["session"], row["notes"]) == (SESSION, 5)
+
+
+async def test_a_group_is_not_told_what_the_machine_is(rookery: Rookery, first: Machine) -> None:
+    assert (await first.run("group", "create", "tea"))[0] == 0
+    path = projects(first)
+    outside = line("/opt/elsewhere", 4, f"see {first.home}/.ssh/config")
+    path.write_bytes(a_session(first.work) + outside)
+    await rook(first, "import", "--group", "tea", str(path))
+    shared = await stored(rookery, **{"#h": ["tea"], "kinds": [1988, 1989, 31988]})
+    assert {event.kind for event in shared} == {1988, 1989, 31988}
+    seen = " ".join(event.raw.decode() for event in shared)
+    for secret in (str(first.home), str(first.work), "/opt/elsewhere"):
+        assert secret not in seen
+    (state,) = [event for event in shared if event.kind == 31988]
+    assert [state.tag(name) for name in ("hostname", "home_dir", "cwd")] == ["", "", ""]
+    assert {"read ./a.md, please", "see ~/.ssh/config"} <= {event.content for event in shared}
+    out, err = await rook(first, "export", SESSION, "--cwd", str(first.work))
+    assert out.encode().startswith(a_session(first.work))
+    assert "1 lines were stripped of machine" in err
+    # The notes do not depend on the place: nothing is sent again from another one.
+    moved = first.home / "moved.jsonl"
+    moved.write_bytes(path.read_bytes().replace(str(first.work).encode(), b"/new/place"))
+    out, _ = await rook(first, "import", "--group", "tea", str(moved))
+    assert out.endswith(" 0 stored, 9 duplicates\n")
+
+
+async def test_a_group_is_told_what_the_machine_is_when_asked(
+    rookery: Rookery, first: Machine
+) -> None:
+    await first.run("group", "create", "tea")
+    path = projects(first)
+    path.write_bytes(a_session(first.work))
+    await rook(first, "import", "--group", "tea", "--with-machine", str(path))
+    (state,) = await stored(rookery, kinds=[31988])
+    found = [state.tag(name) for name in ("hostname", "home_dir", "cwd")]
+    assert found == [socket.gethostname(), str(first.home), str(first.work)]
+
+
+async def test_the_permission_mode_is_left_out_when_asked(rookery: Rookery, first: Machine) -> None:
+    path = projects(first)
+    path.write_bytes(line(first.work, 1, "hi", permissionMode="bypassPermissions"))
+    await rook(first, "import", "--strip", "permission-mode", str(path))
+    seen = await stored(rookery, kinds=[1988, 1989, 31988])
+    assert not any(b"bypassPermissions" in event.raw for event in seen)
+    _, err = await rook(first, "export", SESSION)
+    assert "1 lines were stripped of permission-mode" in err
