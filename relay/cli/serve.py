@@ -107,7 +107,11 @@ def serve_command(
         else:
             host = config.server.host
             sockets = bound_sockets(host, config.server.port)
-        listening = _run(_serve(folder, config, log_lines, sockets, host))
+        try:
+            listening = _run(_serve(folder, config, log_lines, sockets, host))
+        finally:
+            for each in sockets:
+                each.close()
     if listening:
         start_again(listening)
 
