@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _OURS: Final = re.compile(r"rookery-\d{8}-\d{6}\.tar\.gz")
 _UNFINISHED: Final = ".rookery-unfinished-"
-_LAST: Final = "last-backup.json"
+LAST_BACKUP: Final = "last-backup.json"
 _NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _KEPT_DAYS: Final = 7
 _SAFETY_COPIES: Final = ("before-upgrade.tar.gz", "before-repair.tar.gz")
@@ -253,9 +253,9 @@ def _note_last(folder: Path, file: Path, manifest: Manifest) -> None:
 
     text = orjson.dumps({"file": str(file.absolute()), "created_at": manifest.created_at})
     with suppress(OSError):
-        part = folder / f"{_LAST}.part"
+        part = folder / f"{LAST_BACKUP}.part"
         part.write_bytes(text)
-        part.replace(folder / _LAST)
+        part.replace(folder / LAST_BACKUP)
 
 
 # before a data folder is changed ------------------------------------------------------------------

@@ -12,12 +12,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from shutil import disk_usage
 from typing import TYPE_CHECKING
 
 import policies
 from policies.plugins import Chain
 from policies.reload import fingerprint
-from relay.cli.backup import back_up_before_upgrade, drop_safety_copies
+from relay.cli.backup import LAST_BACKUP, back_up_before_upgrade, drop_safety_copies
 from relay.errors import UserError
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms
@@ -254,7 +255,15 @@ def _watch_files(metrics: Metrics, folder: Path) -> None:
         paths += [path.with_name(f"{path.name}-wal") for path in paths]
         return {path.name: path.stat().st_size for path in paths if path.exists()}
 
+    def last_backup() -> float:
+        try:
+            return (folder / LAST_BACKUP).stat().st_mtime
+        except OSError:
+            return 0
+
     metrics.watch("file_bytes", "Size of a file of the store.", sizes, "file")
+    metrics.watch("disk_free_bytes", "Free space for the store.", lambda: disk_usage(folder).free)
+    metrics.watch("last_backup_timestamp_seconds", "When a backup was made.", last_backup)
 
 
 def _plugins(policy: policies.PolicySet, metrics: Metrics, readiness: Readiness) -> Chain:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import orjson
 
+from relay.cli.backup import LAST_BACKUP
 from relay.cli.humanize import age_of, counted, size_of
 from relay.cli.options import console, folder_option, json_option, print_json, printable
 from relay.cli.services import unix_now
@@ -47,7 +48,6 @@ _QUEUES: Final = {
 }
 _ROWS: Final = 8
 """Of each table; a screen has few lines."""
-LAST_BACKUP: Final = "last-backup.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from relay.observe.metrics import ReadStages, WriteStages
 from tests.cast import alice, owner, stranger
-from tests.harness.relay_program import Rookery, connected, until
+from tests.harness.relay_program import Rookery, command, connected, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -81,8 +81,18 @@ async def test_every_stage_is_measured_when_it_happens(rookery: Rookery) -> None
     assert 700 < after["rookery_bytes_out_total",] < 2000
     assert after["rookery_frames_in_total",] == 4
     assert after["rookery_file_bytes", "rookery.db"] > 0
+    assert after["rookery_disk_free_bytes",] > 0
     assert after["rookery_events_waiting", "commit"] == 0
     assert after["rookery_queries_waiting",] == 0
+
+
+async def test_the_last_backup_has_its_time(rookery: Rookery, tmp_path: Path) -> None:
+    assert (await scrape(rookery))["rookery_last_backup_timestamp_seconds",] == 0
+    began = time.time()
+    code, text = await command("backup", str(tmp_path), "--data", str(rookery.folder))
+    assert code == 0, text
+    at = (await scrape(rookery))["rookery_last_backup_timestamp_seconds",]
+    assert began - 1 < at < time.time() + 1
 
 
 async def test_labels_have_no_key_no_group_and_no_content(rookery: Rookery) -> None:

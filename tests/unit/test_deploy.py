@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from relay.observe import Metrics
 from relay.server.connection import _HEARTBEAT_S
 from relay.server.http import _FORWARDED
 
@@ -116,3 +118,100 @@ def test_no_proxy_closes_what_is_silent_between_two_pings() -> None:
         [hours] = re.findall(rf"{key} (\d+)h", text_of(name))
         assert 3600 * int(hours) > 2 * _HEARTBEAT_S
     assert "timeout" not in text_of("Caddyfile")  # Caddy has none for websockets by itself
+
+
+# alerts and dashboard ----------------------------------------------------------------------------
+
+METRIC: Final = re.compile(r"\b((?:rookery|process)_\w+)(?:\{(.*?)\})?")
+OF_SCRAPES: Final = {"instance", "job"}
+
+
+def metrics() -> dict[str, set[str]]:
+    """Every series of /metrics with its labels. The tables are complete: test_docs.py."""
+    pages = (DEPLOY.parent / "docs" / "operations.md").read_text("utf-8")
+    found: dict[str, set[str]] = {}
+    for name, labels, meaning in re.findall(
+        r"^\| `(rookery_\w+)` \|(.*?)\| (.*?) \|$", pages, re.M
+    ):
+        names = set(re.findall(r"`(\w+)`", labels))
+        if meaning.startswith("histogram"):
+            found[f"{name}_bucket"] = names | {"le"}
+            found[f"{name}_sum"] = found[f"{name}_count"] = names
+        else:
+            found[name] = names
+    for line in Metrics().page().decode().splitlines():
+        if line.startswith("process_"):
+            found[line.split()[0]] = set()
+    return found
+
+
+def wrong_in(query: str) -> list[str]:
+    """Metrics and labels of a PromQL expression that are not there."""
+    known, labels, wrong = metrics(), set(OF_SCRAPES), []
+    for name, selected in METRIC.findall(query):
+        if name not in known:
+            wrong.append(name)
+            continue
+        labels |= known[name]
+        named = set(re.findall(r"(\w+)\s*(?:=~|!=|!~|=)", selected))
+        wrong += sorted(f"{name}: {label}" for label in named - known[name] - OF_SCRAPES)
+    for grouped in re.findall(r"\bby \((.*?)\)", query):
+        wrong += sorted(f"by {label}" for label in set(grouped.split(", ")) - labels)
+    return wrong
+
+
+def test_wrong_names_are_found() -> None:
+    assert wrong_in("sum by (rule) (rate(rookery_refusals_total[5m]))") == []
+    assert wrong_in('rookery_refusal_total + rookery_connections{rule="a"}') == [
+        "rookery_refusal_total",
+        "rookery_connections: rule",
+    ]
+    assert wrong_in("sum by (kind) (rookery_connections)") == ["by kind"]
+
+
+def alerts() -> dict[str, str]:
+    """Expression of each alert."""
+    found = re.findall(r"^ +- alert: (\w+)\n +expr: (.+)$", text_of("alerts.yaml"), re.M)
+    assert len(found) == text_of("alerts.yaml").count("alert:")
+    return dict(found)
+
+
+@pytest.mark.parametrize("name", alerts())
+def test_an_alert_asks_for_metrics_that_are_there(name: str) -> None:
+    assert wrong_in(alerts()[name]) == []
+
+
+def test_each_alert_says_what_to_do() -> None:
+    text = text_of("alerts.yaml")
+    assert text.count("summary: ") == text.count("cure: ") == len(alerts())
+
+
+def panels() -> list[dict[str, Any]]:
+    found = json.loads(text_of("dashboard.json"))["panels"]
+    assert isinstance(found, list)
+    return found
+
+
+def test_the_dashboard_asks_for_metrics_that_are_there() -> None:
+    queries = [target["expr"] for panel in panels() for target in panel.get("targets", ())]
+    assert len(queries) > 20
+    assert [wrong for query in queries for wrong in wrong_in(query)] == []
+    for query in queries:
+        for _, selected in METRIC.findall(query):
+            assert 'instance=~"$instance"' in selected, query
+
+
+def test_the_panels_of_the_dashboard_have_places_of_their_own() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in panels():
+        at = panel["gridPos"]
+        here = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not here & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= here
+    ids = [panel["id"] for panel in panels()]
+    assert len(set(ids)) == len(ids)
