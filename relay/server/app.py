@@ -327,6 +327,7 @@ class Server:
             self._turns,
             address=counted,
             trusted=self._is_trusted(request),
+            logged_in=self._slots.logged_in,
         )
         self._connections[connection] = request
         if self._slots.add(connection, name, is_limited=is_limited):

@@ -30,6 +30,7 @@ from relay.write.commands import weight_of
 from relay.write.judge import BAD_SIGNATURE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from ipaddress import IPv4Address, IPv6Address
 
     from relay.nostr.agents import Attestation
@@ -97,6 +98,7 @@ class Connection:
         "_expiry",
         "_hangup",
         "_is_stopping",
+        "_logged_in",
         "_may_read_on",
         "_negentropy",
         "_outbox_bytes",
@@ -123,7 +125,9 @@ class Connection:
         *,
         address: IPv4Address | IPv6Address | None,
         trusted: bool,
+        logged_in: Callable[[Connection], object],
     ) -> None:
+        """`logged_in` is called after each login."""
         transport, loop = request.transport, asyncio.get_running_loop()
         assert transport is not None
         limits = services.config.limits
@@ -155,6 +159,7 @@ class Connection:
         self._unanswered_weight = 0
         self._may_read_on: asyncio.Event | None = None
         self._hangup: asyncio.Task[None] | None = None
+        self._logged_in = logged_in
         self._expiry: asyncio.TimerHandle | None = None
         """Ends attestations when the first of them ends."""
         self._is_stopping = False
@@ -173,6 +178,11 @@ class Connection:
     @property
     def attested(self) -> frozenset[Attestation]:
         return self._session.viewer.attested
+
+    @property
+    def is_known(self) -> bool:
+        """Whether one of its keys is known here now."""
+        return self._services.state.visibility(self._session.viewer).is_known
 
     @property
     def address(self) -> IPv4Address | IPv6Address | None:
@@ -231,7 +241,9 @@ class Connection:
         """Others need its place more."""
         for sub in list(self._session.open):
             self._queries.cancel(sub)
-        self._hang_up(WSCloseCode.TRY_AGAIN_LATER, "error: too many connections; log in to stay")
+        self._hang_up(
+            WSCloseCode.TRY_AGAIN_LATER, "error: too many connections; a member who logs in stays"
+        )
 
     def trust(self, *, trusted: bool) -> None:
         """After a reload: whether `trusted_readers` has the client's address."""
@@ -324,6 +336,7 @@ class Connection:
             else:
                 reply = self._session.logged_in(event, attestation)
                 self._end_attestations()
+                self._logged_in(self)
         self.outbox.put(reply.payload)
 
     def _attestation_of(self, event: Event) -> Attestation | None:

@@ -1,42 +1,96 @@
 """Slots: which connections stay when more come than there is room for.
 
-A fifth of all places, and of those of each address, is kept for connections that log in. Who comes
-when only that part is left is on trial: it is closed when it has not logged in after `TRIAL_S`, or
-before, when others on trial need its place.
+A fifth of all places, and of those of each address, is kept for keys that are known here. Who comes
+when only that part is left is on trial: it is closed when no known key has logged in after
+`TRIAL_S`, or before, when others on trial need its place.
 
-Invariants: pure. A connection with a login is never displaced, and connections without one never
-keep somebody out who logs in.
+Invariants: pure; the work of a call does not grow with the number of connections. One with a known
+key is never displaced, and the others, with keys that they make up or none, never keep it out.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence, Set
+from typing import Final, Generic, Protocol, TypeVar
 
 TRIAL_S: Final = 10.0
 _KEPT: Final = 5
-"""One place in so many is kept for those who log in."""
+"""One place in so many is kept for known keys."""
 _MAX_LEAVING: Final = 64
 """Connections that are being closed to make room: they stay beyond the limit meanwhile."""
 
 
 class Occupant(Protocol):
     @property
-    def authenticated(self) -> Set[str]: ...
+    def is_known(self) -> bool:
+        """Whether one of its keys is known here now."""
 
 
 C = TypeVar("C", bound=Occupant)
 
 
 class Full(Enum):
-    """Nobody without a login is left to make room."""
+    """Nobody is left to make room."""
 
     RELAY = auto()
     ADDRESS = auto()
+
+
+class _Line(Generic[C]):
+    """Connections in order of arrival, also by address."""
+
+    def __init__(self) -> None:
+        self._all: dict[C, None] = {}
+        self._by_address: dict[str, dict[C, None]] = {}
+
+    def of(self, address: str | None) -> dict[C, None]:
+        """None: of all."""
+        return self._all if address is None else self._by_address.get(address, {})
+
+    def add(self, connection: C, address: str) -> None:
+        self._all[connection] = None
+        self._by_address.setdefault(address, {})[connection] = None
+
+    def discard(self, connection: C, address: str) -> bool:
+        """Whether it was there."""
+        if connection not in self._all:
+            return False
+        del self._all[connection]
+        here = self._by_address[address]
+        del here[connection]
+        if not here:
+            del self._by_address[address]
+        return True
+
+
+class _Crowds:
+    """How many there are of each address, and of which there are most."""
+
+    def __init__(self) -> None:
+        self.of: Counter[str] = Counter()
+        self._addresses: dict[int, dict[str, None]] = {}
+        """By how many there are of them."""
+        self._most = 0
+
+    def largest(self) -> str | None:
+        return next(iter(self._addresses[self._most])) if self._most else None
+
+    def count(self, address: str, change: int) -> None:
+        """One more, or less."""
+        before = self.of[address]
+        after = before + change
+        if before:
+            del self._addresses[before][address]
+            if not self._addresses[before]:
+                del self._addresses[before]
+        if after:
+            self.of[address] = after
+            self._addresses.setdefault(after, {})[address] = None
+        else:
+            del self.of[address]
+        if after > self._most or self._most not in self._addresses:
+            self._most = after
 
 
 class Slots(Generic[C]):
@@ -45,13 +99,18 @@ class Slots(Generic[C]):
         self._most = most
         self._per_address = per_address
         self._origins: dict[C, str] = {}
-        """Address of each connection; the oldest first."""
+        """Address of each connection."""
         self._unlimited: set[C] = set()
         """For which `per_address` does not count."""
-        self._on_trial: set[C] = set()
         self._leaving: set[C] = set()
         self._here: Counter[str] = Counter()
-        """Of each address, without those that leave."""
+        """Of each address, without those that leave; so is `_number` of all."""
+        self._number = 0
+        self._settled: _Line[C] = _Line()
+        self._on_trial: _Line[C] = _Line()
+        """These two without those that leave, or that were seen with a known key."""
+        self._unknown = _Crowds()
+        """Of both."""
 
     def __len__(self) -> int:
         """Those that leave included."""
@@ -60,96 +119,105 @@ class Slots(Generic[C]):
     def make_room(self, address: str, *, is_limited: bool) -> C | Full | None:
         """The connection to be closed for one more of this address; None: there is room."""
         if is_limited and 0 < self._per_address <= self._here[address]:
-            here = [each for each, origin in self._origins.items() if origin == address]
-            return self._displaced(here, self._per_address) or Full.ADDRESS
-        if 0 < self._most <= self._here.total():
-            displaced = self._of_a_crowd(address) or self._displaced(
-                list(self._origins), self._most
-            )
-            return displaced or Full.RELAY
+            return self._displaced(address, self._per_address) or Full.ADDRESS
+        if 0 < self._most <= self._number:
+            return self._of_a_crowd(address) or self._displaced(None, self._most) or Full.RELAY
         return None
 
-    def _displaced(self, among: Sequence[C], most: int) -> C | None:
+    def _displaced(self, address: str | None, most: int) -> C | None:
         """The oldest that is on trial; the newest other when fewer are than places are kept."""
-        silent = [each for each in among if self._may_be_displaced(each)]
-        on_trial = [each for each in silent if each in self._on_trial]
-        settled = [each for each in silent if each not in self._on_trial]
         kept = most // _KEPT
-        if not kept or len(self._leaving) >= _MAX_LEAVING:
-            return None
-        if settled and len(on_trial) < kept:
-            return self._leave(settled[-1])
-        return self._leave(on_trial[0] if on_trial else None)
+        while kept and len(self._leaving) < _MAX_LEAVING:
+            on_trial, settled = self._on_trial.of(address), self._settled.of(address)
+            if settled and len(on_trial) < kept:
+                found = next(reversed(settled))
+            elif on_trial:
+                found = next(iter(on_trial))
+            else:
+                return None
+            if not self.logged_in(found):
+                return self._leave(found)
+        return None
 
     def _of_a_crowd(self, address: str) -> C | None:
-        """The oldest without a login of the address that has most, if that has more than this one
-        will: nobody alone keeps all others out."""
-        if len(self._leaving) >= _MAX_LEAVING:
-            return None
-        least = self._here[address] + 1
-        silent = [each for each in self._origins if self._may_be_displaced(each)]
-        crowds = {self._origins[each] for each in silent}
-        crowded = max(crowds, key=lambda origin: self._here[origin], default=address)
-        if self._here[crowded] <= least:
-            return None
-        return self._leave(next(each for each in silent if self._origins[each] == crowded))
+        """The oldest of the address that has most unknown ones, if it has more of them than this
+        one will: nobody alone keeps all others out."""
+        unknown = self._unknown.of
+        while len(self._leaving) < _MAX_LEAVING:
+            crowded = self._unknown.largest()
+            if crowded is None or unknown[crowded] <= unknown[address] + 1:
+                return None
+            found = next(iter(self._settled.of(crowded) or self._on_trial.of(crowded)))
+            if not self.logged_in(found):
+                return self._leave(found)
+        return None
 
-    def _may_be_displaced(self, connection: C) -> bool:
-        return not connection.authenticated and connection not in self._leaving
+    def logged_in(self, connection: C) -> bool:
+        """A key has logged in: whether it is a known one, so that the connection stays."""
+        if not connection.is_known:
+            return False
+        self._forget(connection)
+        return True
 
-    def _leave(self, connection: C | None) -> C | None:
-        if connection is not None:
-            self._leaving.add(connection)
-            self._here[self._origins[connection]] -= 1
+    def _forget(self, connection: C) -> bool:
+        """Count it no longer among the unknown ones; whether it was."""
+        address = self._origins[connection]
+        was_unknown = self._settled.discard(connection, address) or self._on_trial.discard(
+            connection, address
+        )
+        if was_unknown:
+            self._unknown.count(address, -1)
+        return was_unknown
+
+    def _leave(self, connection: C) -> C:
+        self._forget(connection)
+        self._leaving.add(connection)
+        self._count(self._origins[connection], -1)
         return connection
+
+    def _count(self, address: str, change: int) -> None:
+        self._number += change
+        self._here[address] += change
+        if not self._here[address]:
+            del self._here[address]
 
     def add(self, connection: C, address: str, *, is_limited: bool) -> bool:
         """Whether it is on trial: `end_trial` is due after `TRIAL_S`."""
         is_on_trial = not self._is_free(address, is_limited=is_limited)
         self._origins[connection] = address
-        self._here[address] += 1
+        self._count(address, 1)
         if not is_limited:
             self._unlimited.add(connection)
-        if is_on_trial:
-            self._on_trial.add(connection)
+        (self._on_trial if is_on_trial else self._settled).add(connection, address)
+        self._unknown.count(address, 1)
         return is_on_trial
 
     def _is_free(self, address: str, *, is_limited: bool) -> bool:
-        """Whether a place is free that is not kept for logins."""
+        """Whether a place is free that is not kept for known keys."""
         if is_limited and self._per_address:
-            here = self._here[address] - self._count_trials(address)
+            here = self._here[address] - len(self._on_trial.of(address))
             if here >= self._per_address - self._per_address // _KEPT:
                 return False
-        here = self._here.total() - self._count_trials(None)
+        here = self._number - len(self._on_trial.of(None))
         return not self._most or here < self._most - self._most // _KEPT
-
-    def _count_trials(self, address: str | None) -> int:
-        """On trial and without a login, of an address or of all."""
-        return sum(
-            address in (None, self._origins[each]) and self._may_be_displaced(each)
-            for each in self._on_trial
-        )
 
     def end_trial(self, connection: C) -> bool:
         """False: it must be closed now."""
-        if connection not in self._on_trial or connection in self._leaving:
-            return True  # gone, or about to go
-        self._on_trial.discard(connection)
-        is_limited = connection not in self._unlimited
         address = self._origins[connection]
-        self._here[address] -= 1
-        may_stay = bool(connection.authenticated) or self._is_free(address, is_limited=is_limited)
-        self._here[address] += 1
-        if not may_stay:
+        if connection not in self._on_trial.of(address) or self.logged_in(connection):
+            return True
+        if not self._is_free(address, is_limited=connection not in self._unlimited):
             self._leave(connection)
-        return may_stay
+            return False
+        self._on_trial.discard(connection, address)
+        self._settled.add(connection, address)
+        return True
 
     def remove(self, connection: C) -> None:
         """It is closed."""
+        self._forget(connection)
         address = self._origins.pop(connection)
         if connection not in self._leaving:
-            self._here[address] -= 1
-        if not self._here[address]:
-            del self._here[address]
-        for kept in (self._unlimited, self._on_trial, self._leaving):
-            kept.discard(connection)
+            self._count(address, -1)
+        self._unlimited.discard(connection)
+        self._leaving.discard(connection)

@@ -127,6 +127,7 @@ class Visit:
             Turns(),
             address=None,
             trusted=False,
+            logged_in=lambda _: None,
         )
         self._serving = asyncio.create_task(connection.serve())
         self._serving.add_done_callback(lambda _: self._memory.came.set())

@@ -235,6 +235,7 @@ class World:
             self._turns,
             address=None,
             trusted=False,
+            logged_in=lambda _: None,
         )
         task = asyncio.create_task(connection.serve(), name=client.name)
         self._serving.add(task)

@@ -412,11 +412,11 @@ async def test_programs_of_this_machine_are_not_counted() -> None:
 
 
 async def test_one_address_cannot_keep_all_others_out() -> None:
-    """When all places are taken, those lose one who have most and are not logged in."""
+    """When all places are taken, those lose one who have most that nobody known is logged in on."""
     proxied = 'max_connections = 4\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
     async with serving(f"[limits]\n{proxied}") as relay:
         known = await relay.visit(X_Forwarded_For="10.0.0.1")
-        assert await known.logs_in(alice, f"ws://{relay.at}") == (True, "")
+        assert await known.logs_in(owner, f"ws://{relay.at}") == (True, "")
         crowd = [await relay.visit(X_Forwarded_For="10.0.0.1") for _ in range(3)]
         first = await relay.visit(X_Forwarded_For="10.0.0.2")
         assert await crowd[0].hears() == ["closed", 1013]
@@ -430,12 +430,17 @@ async def test_one_address_cannot_keep_all_others_out() -> None:
 
 
 @pytest.mark.proves("N01-58")
-async def test_a_member_is_not_kept_out_by_others_of_the_same_host() -> None:
-    """40 connections without a login got the owner a 503."""
+@pytest.mark.parametrize("made_up", [False, True])
+async def test_a_member_is_not_kept_out_by_others_of_the_same_host(*, made_up: bool) -> None:
+    """40 connections without a login, or with keys that nobody knows, got the owner a 503."""
     proxied = 'connections_per_address = 10\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
     async with serving(f"[limits]\n{proxied}") as relay:
         at = {"X_Forwarded_For": "10.0.0.1"}
         flood = [await relay.visit(**at) for _ in range(40)]
+        if made_up:
+            for number, visit in enumerate([*flood[:8], *flood[38:]]):
+                key = person(f"made up {number}")
+                assert await visit.logs_in(key, f"ws://{relay.at}") == (True, "")
         known = await relay.visit(**at)
         assert await known.logs_in(owner, f"ws://{relay.at}") == (True, "")
         flood += [await relay.visit(**at) for _ in range(40)]

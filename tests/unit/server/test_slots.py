@@ -20,8 +20,14 @@ KEPT = 2
 
 @dataclass(eq=False)
 class Guest:
-    authenticated: set[str] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
     is_closed: bool = False
+    asked: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        self.asked += 1
+        return "known" in self.keys
 
 
 class Door:
@@ -37,7 +43,7 @@ class Door:
         if isinstance(room, Full):
             return room
         if room is not None:
-            assert not room.authenticated
+            assert not room.is_known
             assert not room.is_closed
             self.closes(room)
         guest = Guest()
@@ -63,9 +69,10 @@ def came(answer: Guest | Full) -> Guest:
     return answer
 
 
-def logged_in(answer: Guest | Full) -> Guest:
+def logged_in(door: Door, answer: Guest | Full, key: str = "known") -> Guest:
     guest = came(answer)
-    guest.authenticated.add("somebody")
+    guest.keys.add(key)
+    assert door.slots.logged_in(guest) is (key == "known")
     return guest
 
 
@@ -75,7 +82,7 @@ def test_a_login_is_never_kept_out_by_connections_of_the_same_host() -> None:
     for _ in range(PER_ADDRESS):
         for _ in range(100):  # anonymous ones never stop to come
             door.comes()
-        members.append(logged_in(door.comes()))
+        members.append(logged_in(door, door.comes()))
         door.time_passes()
     for _ in range(100):
         door.comes()
@@ -89,7 +96,7 @@ def test_the_same_when_the_whole_relay_is_full() -> None:
     for _ in range(MOST):
         for _ in range(100):
             door.comes("127.0.0.1", is_limited=False)
-        members.append(logged_in(door.comes("127.0.0.1", is_limited=False)))
+        members.append(logged_in(door, door.comes("127.0.0.1", is_limited=False)))
         door.time_passes()
     assert not any(member.is_closed for member in members)
     assert door.comes("127.0.0.1", is_limited=False) is Full.RELAY
@@ -138,6 +145,29 @@ def test_few_places_are_kept_for_nobody() -> None:
     assert door.comes() is Full.ADDRESS
 
 
+def test_keys_that_one_makes_up_keep_nobody_out() -> None:
+    door = Door()
+    for _ in range(3 * PER_ADDRESS):
+        logged_in(door, door.comes(), "made up")
+    member = logged_in(door, door.comes())
+    for _ in range(100):
+        logged_in(door, door.comes(), "made up")
+        door.time_passes()
+    assert not member.is_closed
+    assert len(door.inside) <= PER_ADDRESS - KEPT + 1
+
+
+def test_a_full_relay_asks_few_connections_who_they_are() -> None:
+    """It asked each of 5,000 for every one that came."""
+    door = Door(most=1000, per_address=0)
+    for number in range(1000):
+        door.comes(f"10.0.{number % 200}.1")
+    for number in range(100):
+        door.comes(f"10.1.{number}.1")
+    assert sum(guest.asked for guest in door.inside) <= 100
+    assert len(door.inside) == 1000
+
+
 @given(
     st.lists(
         st.one_of(
@@ -156,7 +186,7 @@ def test_the_limits_hold_whoever_comes_and_goes(steps: Sequence[tuple[str, str |
             before = list(door.inside)
             answer = door.comes(str(which), is_limited=which != "local")
             if isinstance(answer, Full):
-                here = [each for each in before if not each.authenticated]
+                here = [each for each in before if not each.is_known]
                 assert answer is Full.ADDRESS or not here
         elif what == "waits":
             door.time_passes()
@@ -165,5 +195,5 @@ def test_the_limits_hold_whoever_comes_and_goes(steps: Sequence[tuple[str, str |
             if what == "goes":
                 door.closes(guest)
             else:
-                guest.authenticated.add("x")
+                guest.keys.add("known")  # by an event of somebody else: the slots are not told
         assert len(door.inside) == len(door.slots) <= 12
