@@ -25,7 +25,7 @@ WORKERS := $(shell echo $$((2 * $$(getconf _NPROCESSORS_ONLN))))
 # Two pips in one environment would tread on each other.
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help run test test-quick fuzz faults check lint types imports conformance audit lock bench recall-bench clean
+.PHONY: help run test test-quick fuzz faults check lint types imports conformance audit lock bench recall-bench pictures clean
 
 help:  ## what can be made
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -74,6 +74,9 @@ bench: $(VENV)/.with-test  ## the benchmarks, one table at the end
 
 recall-bench: $(VENV)/.with-test  ## how well memory is found again: a synthetic set, or --data FILE
 	$(BIN)/python -m tests.recall $(ARGS)
+
+pictures: $(VENV)/.with-test  ## the terminal pictures of README.md, from what the commands print
+	$(BIN)/python -m tests.pictures
 
 clean:  ## remove .venv and the caches, never ./data
 	rm -rf $(VENV) build dist .coverage .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

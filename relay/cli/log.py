@@ -140,23 +140,24 @@ def print_entries(folder: Path, entries: Sequence[LogLine | Refusal], *, as_json
         if as_json:
             print_json({"is": "line" if isinstance(entry, LogLine) else "refusal", **asdict(entry)})
         else:
-            click.echo(_with_colour(entry, printable(text_of(entry, names))))
+            click.echo(_with_colour(entry, text_of(entry, names)))
 
 
 def text_of(entry: LogLine | Refusal, names: Names) -> str:
+    """On one line; a refusal on a terminal on four."""
     clock = datetime.fromtimestamp(entry.at).astimezone().strftime("%Y-%m-%d %H:%M:%S%z")
     if isinstance(entry, LogLine):
-        return f"{clock} {entry.level} {entry.logger}: {entry.text}"
+        return printable(f"{clock} {entry.level} {entry.logger}: {entry.text}")
     source = "an import" if entry.connection is None else f"connection {entry.connection}"
-    parts = (
+    group = "" if entry.group is None else f"  group {entry.group}"
+    where = f"{source} from {entry.address}" if entry.address else source
+    lines = (
         f"{clock} refused {entry.prefix}: {entry.text}",
-        f"rule {entry.rule}",
-        f"kind {entry.kind} by {names.shown(entry.author)}",
-        "" if entry.group is None else f"group {entry.group}",
-        f"{source} from {entry.address}" if entry.address else source,
+        f"rule {entry.rule}  kind {entry.kind}{group}  {where}",
+        f"by {names.shown(entry.author)}",
         f"id {entry.event_id}",
     )
-    return "  ".join(filter(None, parts))
+    return ("\n    " if sys.stdout.isatty() else "  ").join(map(printable, lines))
 
 
 def _with_colour(entry: LogLine | Refusal, text: str) -> str:

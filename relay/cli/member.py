@@ -266,7 +266,13 @@ def _for_each(
     as_json: bool,
 ) -> None:
     async def work(client: Client, settings: ClientSettings) -> tuple[str, ...]:
-        keys = await keys_of(client, settings, users)
+        try:
+            keys = await keys_of(client, settings, users)
+        except UserError as unknown:
+            if method != "unbanpubkey":
+                raise
+            # The profile of a banned key is hidden.
+            raise UserError(f"{unknown}; `rookery ban --list` lists the banned keys") from unknown
         for key in keys:
             await client.call(method, key, *([reason] if reason else []))
         return keys

@@ -147,7 +147,8 @@ def _key_in(text: str) -> Key:
 def memory() -> None:
     """Read and edit agents' memory.
 
-    KEY is a user (npub1… or hex), group:ID, a key of the agent's own memory, or a topic.
+    KEY is a user (npub1…, hex or npub:NAME), group:ID, a key of the agent's own memory, or a
+    topic.
     """
 
 
@@ -291,7 +292,8 @@ def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
         if given_names - {"encrypted"}:
             raise click.UsageError(
                 f"{printable(key.text)!r} is a key of the agent's own memory: it takes TEXT only;"
-                " users are an npub or 64, 32 or 16 hex, groups are group:ID"
+                " users are an npub, 64, 32 or 16 hex, or npub:NAME (of [names] in client.toml),"
+                " groups are group:ID"
             )
         if text is None or text == "":
             raise click.UsageError(f"{printable(key.text)!r} takes TEXT only")

@@ -59,3 +59,20 @@ async def test_colour_only_where_it_is_wanted(tmp_path: Path, no_color: str) -> 
         assert await screen.exit_code() == 1
         assert ("\x1b[31m" in screen.text) is not bool(no_color)
     assert "\x1b" not in (await command(*check))[1]
+
+
+async def test_backup_and_restore_take_relative_paths(tmp_path: Path) -> None:
+    async with Rookery(tmp_path / "data") as relay:
+        await relay.start()
+        (tmp_path / "backups").mkdir()
+        for destination in ("backups/", "one.tar.gz"):
+            code, text = await command("backup", destination, cwd=tmp_path)
+            assert code == 0, text
+        assert await relay.stop() == 0
+    code, text = await command("restore", "one.tar.gz", "--check", cwd=tmp_path)
+    assert code == 0, text
+    code, text = await command("restore", "one.tar.gz", "new/folder", cwd=tmp_path)
+    assert code == 0, text
+    code, text = await command("verify", "--data", "new/folder", cwd=tmp_path)
+    assert code == 0
+    assert "nothing is wrong" in text

@@ -76,8 +76,9 @@ async def test_the_log_says_who_was_refused_and_why_and_not_what_they_said(
     page = out.decode()
     assert code == 0
     why = "only people known here may write; join a group first"
-    said = f"refused restricted: {why}  rule known people write  kind 1 by {stranger.npub}"
+    said = f"refused restricted: {why}  rule known people write  kind 1"
     assert re.search(rf"^[-0-9]+ [:0-9]+[+-]\d{{4}} {re.escape(said)}  connection", page, re.M)
+    assert f"  by {stranger.npub}  id {unwelcome.id}\n" in page
     assert "hidden" not in page
 
 
@@ -113,7 +114,7 @@ async def test_the_log_outlives_a_restart(rookery: Rookery) -> None:
     ada = f"Ada ({owner.npub[:12]}…)"
     assert f"by {ada}" in page
     _, page = await command("stats", "--data", str(rookery.folder))
-    assert f"\n {ada} " in page
+    assert f"\n{ada} " in page
     _, page = await command("policy", "show", "--data", str(rookery.folder))
     assert f"owners: {ada}\n" in page
 

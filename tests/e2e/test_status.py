@@ -135,7 +135,8 @@ async def test_the_log_has_lines_and_refusals_by_level_author_and_group(rookery:
     assert await told("--group", "coffee") == []
     code, text = await command("log", "--data", str(rookery.folder))
     assert code == 0
-    assert f"by {stranger.npub}  group tea" in text
+    assert "kind 1  group tea  connection" in text
+    assert f"by {stranger.npub}  id {refused.id}" in text
     assert "hidden" not in text
     assert await rookery.stop() == 0
     code, text = await command("log", "--data", str(rookery.folder))

@@ -11,11 +11,12 @@ import termios
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
-from tests.harness.patience import ANSWER_S
+from tests.harness.patience import ANSWER_S, PROGRAM_S
 from tests.harness.programs import start_rookery
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
+    from pathlib import Path
 
     from tests.harness.programs import Process
 
@@ -28,6 +29,7 @@ class Screen:
         self._terminal = terminal
         self._process = process
         self._more = asyncio.Event()
+        self._is_closed = False
         asyncio.get_running_loop().add_reader(terminal, self._read)
 
     def _read(self) -> None:
@@ -36,6 +38,7 @@ class Screen:
         except OSError:
             data = b""
         if not data:
+            self._is_closed = True
             asyncio.get_running_loop().remove_reader(self._terminal)
         self.text += data.decode()
         self._more.set()
@@ -52,18 +55,31 @@ class Screen:
         except TimeoutError:
             raise AssertionError(f"not on the screen: {text!r}\n{self.text!r}") from None
 
+    async def ended(self) -> None:
+        """Until the program has ended and everything that it wrote is in `text`."""
+        await asyncio.wait_for(self._process.wait(), PROGRAM_S)
+        async with asyncio.timeout(ANSWER_S):
+            while not self._is_closed:
+                self._more.clear()
+                await self._more.wait()
+
     async def exit_code(self) -> int:
         return await asyncio.wait_for(self._process.wait(), ANSWER_S)
 
 
 @asynccontextmanager
 async def on_screen(
-    *args: str, columns: int = 120, env: Mapping[str, str] | None = None
+    *args: str,
+    columns: int = 120,
+    env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> AsyncIterator[Screen]:
     """`rookery ARGS` on a terminal of 40 lines; killed if it still runs at the end."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
-    process = await start_rookery(*args, stdin=theirs, stdout=theirs, stderr=theirs, env=env)
+    process = await start_rookery(
+        *args, stdin=theirs, stdout=theirs, stderr=theirs, env=env, cwd=cwd
+    )
     os.close(theirs)
     screen = Screen(ours, process)
     try:

@@ -87,7 +87,7 @@ def facts_of(copy: Path) -> CopyFacts:
     """Checks a file that nobody has open. Raises StoreFault, StoreVersion."""
     try:
         # Immutable: a file that is only looked at gets no -wal and -shm beside it.
-        with closing(sqlite3.connect(f"{copy.as_uri()}?immutable=1", uri=True)) as db:
+        with closing(sqlite3.connect(f"{copy.absolute().as_uri()}?immutable=1", uri=True)) as db:
             application = db.execute("PRAGMA application_id").fetchone()[0]
             schema = db.execute("PRAGMA user_version").fetchone()[0]
             if application != APPLICATION_ID:

@@ -142,7 +142,7 @@ def test_two_entries_that_differ_in_case_are_ambiguous() -> None:
 
 def test_a_refusal_is_logged_with_the_name_of_its_author() -> None:
     refusal = Refusal(1, 0, "articles", "restricted", 30023, bob.pubkey, "0" * 64, 7, "10.1.2.3")
-    assert f" by Bob ({bob.npub[:12]}…) " in text_of(refusal, Names({"Bob": bob.pubkey}))
+    assert f"  by Bob ({bob.npub[:12]}…)  " in text_of(refusal, Names({"Bob": bob.pubkey}))
     assert f" by {bob.npub} " in text_of(refusal, Names())
 
 
