@@ -355,6 +355,25 @@ async def test_twenty_bad_messages_in_a_row_end_it(rookery: Rookery) -> None:
         assert closed.value.rcvd.code == 1008
 
 
+async def test_deletions_by_strangers_do_not_fill_the_disk(rookery: Rookery) -> None:
+    """A gift wrap, and a kind 5 of 460 kB that deletes it: 3.4 MB on disk, 60 times a minute."""
+    before, now = size_of(rookery.folder), int(time.time())
+    answers = []
+    async with connected(rookery.url) as wire:
+        for number in range(15):
+            author = cast.person(f"one-time {number}")
+            ids = [["e", f"{number:032x}{each:032x}"] for each in range(4900)]
+            deletion = author.sign(5, ids, "y" * 100_000, now)
+            answers.append(await wire.publish(deletion))
+    assert [accepted for accepted, _ in answers] == [True] * 11 + [False] * 4
+    assert answers[-1][1] == "rate-limited: full: at most 5000000 bytes a day from one address"
+    assert size_of(rookery.folder) - before < 64 * MIB
+
+
+def size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
 async def test_a_ping_flood_that_is_not_read_is_held_back(tried: Rookery) -> None:
     before = memory(tried)
     async with raw(tried) as (_, writer):
