@@ -124,6 +124,12 @@ class StorageConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ConsoleConfig:
+    enabled: bool = True
+    """Pages for browsers on the relay's address."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogConfig:
     level: LogLevel = LogLevel.INFO
     format: LogFormat = LogFormat.AUTO
@@ -137,6 +143,7 @@ class Config:
     server: ServerConfig = field(default_factory=ServerConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
+    console: ConsoleConfig = field(default_factory=ConsoleConfig)
     log: LogConfig = field(default_factory=LogConfig)
     ignored: tuple[str, ...] = ()
     """One text for each setting of an earlier version that the file still names."""
@@ -168,6 +175,7 @@ def config_from(text: str, path: Path) -> Config:
         server=_resolve_paths(_section(top, "server", ServerConfig), path.parent),
         limits=_section(top, "limits", LimitsConfig),
         storage=_section(top, "storage", StorageConfig),
+        console=_section(top, "console", ConsoleConfig),
         log=_section(top, "log", LogConfig),
         ignored=ignored,
     )
@@ -354,6 +362,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
         "index_tags": _index_tags,
         "prefix_d_kinds": _kinds,
     },
+    "console": {"enabled": _boolean},
     "log": {"level": _choice(LogLevel), "format": _choice(LogFormat)},
 }
 """Every table and key of rookery.toml, with its reader."""

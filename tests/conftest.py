@@ -37,6 +37,7 @@ OF_PROCESSES: Final = (
     "tests/faults/test_environment.py",
     "tests/faults/test_kill.py",
     "tests/fuzz/test_wire.py",
+    "tests/leaks/test_console.py",
     "tests/leaks/test_leaks.py",
     "tests/leaks/test_tells.py",
 )

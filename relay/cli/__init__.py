@@ -58,6 +58,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "hook": ("hook", "record what a coding agent does; called by its hooks"),
     },
     "Operation": {
+        "demo": ("demo", "make a data folder with a made-up team, to look at"),
+        "console": ("console", "open the web console, signed in with a key file"),
         "doctor": ("doctor", "find what is wrong with a relay, and how to cure it"),
         "status": ("status", "show what the relay does: rates, refusals, queries, disk"),
         "top": ("status", "the same, again every second"),

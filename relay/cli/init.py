@@ -73,6 +73,9 @@ _SETTINGS: Final = """\
 # index_tags = ["hk"]                  # multi-letter tags that filters may name
 # prefix_d_kinds = [30078, 78]         # kinds where a #d value ending in ":" is a prefix
 
+[console]
+# enabled = true                       # pages for browsers on the relay's address
+
 [log]
 # level = "info"
 # format = "auto"                      # text on a terminal, else json
@@ -182,6 +185,12 @@ def keygen(*, file: Path | None, as_json: bool) -> None:
 
 def new_key() -> SecretKey:
     return SecretKey(secrets.token_bytes(32))
+
+
+def write_key(path: Path, key: SecretKey) -> None:
+    """A new key file, and its folder. Raises UserError when it exists."""
+    _make_folder(path.parent)
+    write_new(path, f"{key.nsec}\n", _SECRET)
 
 
 def is_fresh(folder: Path) -> bool:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from relay.cli.console_backstage import OwnersView
 from relay.cli.data_folder import LocalFolder
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder, is_fresh
@@ -28,6 +29,7 @@ from relay.cli.options import folder_option
 from relay.cli.policy_reload import PolicyReload
 from relay.cli.services import check_start, run_services
 from relay.config import Config, ServerConfig, Synchronous, load_config
+from relay.console import Console
 from relay.errors import Prefix, Refused, UserError
 from relay.nostr.keys import npub
 from relay.observe import set_up_logging
@@ -196,11 +198,11 @@ async def _serve(
     loop.add_signal_handler(signal.SIGHUP, reload.set)
     async with run_services(folder, config) as services:
         server = Server(services, sockets, host)
+        own_folder = LocalFolder(services, lambda: server.url, log_lines, end.restart)
+        if config.console.enabled:
+            server.show(Console(services, server, OwnersView(services, own_folder)))
         async with (
-            ControlServer(
-                folder / "control.sock",
-                LocalFolder(services, lambda: server.url, log_lines, end.restart),
-            ),
+            ControlServer(folder / "control.sock", own_folder),
             server,
             services.indexer,
             services.sweeper(),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import hdrs, web, web_response
 from aiohttp.http_exceptions import HttpProcessingError
@@ -27,6 +27,7 @@ from relay.turns import Turns
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
+    from ipaddress import IPv4Address, IPv6Address
     from socket import socket
     from ssl import SSLContext
 
@@ -50,6 +51,19 @@ class _ClientErrors(logging.Filter):
         return not isinstance(
             error, (HttpProcessingError, web.RequestPayloadError, ConnectionError)
         )
+
+
+class Pages(Protocol):
+    """The web console, as the server sees it."""
+
+    def add_routes(self, router: web.UrlDispatcher, base: str) -> None:
+        """`base`: path of the relay, without a slash at the end."""
+
+    async def front(self, request: web.Request) -> web.Response:
+        """The page at the relay's own address."""
+
+    def rights_changed(self) -> None:
+        """Policies or NIP-86 state changed."""
 
 
 class Server:
@@ -83,6 +97,7 @@ class Server:
             "REQs and COUNTs behind others of their connection.",
             lambda: sum(each.queries_waiting for each in self._connections),
         )
+        self._pages: Pages | None = None
         self._calls = Calls(
             services.state,
             services.store,
@@ -109,6 +124,7 @@ class Server:
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
+        self._router = app.router
         logger = logging.getLogger("relay.http")
         logger.addFilter(_ClientErrors())
         self._runner = web.AppRunner(
@@ -124,6 +140,11 @@ class Server:
         """What the connections are told at exit."""
         self.port: int = listening[0].getsockname()[1]
         self.addresses = self._own_addresses()
+
+    def show(self, pages: Pages) -> None:
+        """Serve the web console too; before the server listens."""
+        self._pages = pages
+        pages.add_routes(self._router, self._path.rstrip("/"))
 
     @property
     def connections(self) -> Collection[Connection]:
@@ -194,7 +215,7 @@ class Server:
         ]
         return frozenset(address for address in found if address is not None)
 
-    def _addresses_for(self, request: web.Request) -> frozenset[RelayAddress]:
+    def addresses_for(self, request: web.Request) -> frozenset[RelayAddress]:
         if self._config.relay.url or request.transport is None:
             return self.addresses
         name = request.transport.get_extra_info("sockname")
@@ -212,28 +233,32 @@ class Server:
         if PARAMETER in request.query:
             return _response(await self._receipt(request))
         if http.wants_information(request.headers):
-            services = self._services
             return web.Response(
-                body=http.information(
-                    self._config, services.state, services.relay_pubkey, services.store.features
-                ),
-                content_type=http.NOSTR_JSON,
-                headers=http.CORS,
+                body=self.information(), content_type=http.NOSTR_JSON, headers=http.CORS
             )
+        if self._pages is not None:
+            return await self._pages.front(request)
         return web.Response(
             text=http.page(self._config, self._services.state.management),
             content_type="text/html",
             headers=http.CORS,
         )
 
+    def information(self) -> bytes:
+        """The NIP-11 document."""
+        services = self._services
+        return http.information(
+            self._config, services.state, services.relay_pubkey, services.store.features
+        )
+
     async def _receipt(self, request: web.Request) -> Reply:
-        if not self._may_connect(request, self._services.state.blocked):
+        if not self.may_connect(request):
             return refusal(403, "blocked: your address is blocked")
         return await self._services.receipts.reply(
             request.query[PARAMETER],
             request.headers.get(hdrs.AUTHORIZATION),
             HttpRequest(request.method, request.query_string, b""),
-            self._addresses_for(request),
+            self.addresses_for(request),
         )
 
     async def _nostr_json(self, request: web.Request) -> web.Response:
@@ -243,7 +268,7 @@ class Server:
         asked = request.query.get(key)
         if asked is None:
             name = request.query.get("name")
-            body = http.names(self._url_for(request), services.relay_pubkey, name)
+            body = http.names(self.url_for(request), services.relay_pubkey, name)
         else:
             # nostr-tools does not decode the path that it was given, and looks for it as it is.
             parts = request.rel_url.raw_query_string.split("&")
@@ -251,13 +276,13 @@ class Server:
             body = http.web_address(
                 dict.fromkeys((asked, *raw[:1])),
                 self._path,
-                self._url_for(request),
+                self.url_for(request),
                 services.state,
                 services.relay_pubkey,
             )
         return web.Response(body=body, content_type="application/json", headers=http.CORS)
 
-    def _url_for(self, request: web.Request) -> str:
+    def url_for(self, request: web.Request) -> str:
         """The relay's public URL, else the address that the request came in on."""
         name = request.transport and request.transport.get_extra_info("sockname")
         if self._config.relay.url or not name:
@@ -282,7 +307,7 @@ class Server:
         return await self._calls.reply(
             request.headers.get(hdrs.AUTHORIZATION),
             HttpRequest(request.method, request.query_string, body),
-            self._addresses_for(request),
+            self.addresses_for(request),
             lambda blocked: self._may_connect(request, blocked),
         )
 
@@ -295,10 +320,10 @@ class Server:
 
     async def _websocket(self, request: web.Request) -> web.StreamResponse:
         services, config = self._services, self._config
-        if not self._may_connect(request, services.state.blocked):
+        if not self.may_connect(request):
             services.metrics.connection_refused()
             return web.Response(status=403, text="your address is blocked")
-        counted = http.counted_address(request, config.server.trusted_proxies)
+        counted = self.address_of(request)
         name = subnet_of(counted)
         is_limited = not http.is_local(request, config.server.trusted_proxies)
         match self._slots.make_room(name, is_limited=is_limited):
@@ -323,7 +348,7 @@ class Server:
             services,
             request,
             socket,
-            self._addresses_for(request),
+            self.addresses_for(request),
             self._turns,
             address=counted,
             trusted=self._is_trusted(request),
@@ -350,6 +375,17 @@ class Server:
         if not self._slots.end_trial(connection):
             connection.close_displaced()
 
+    def may_connect(self, request: web.Request) -> bool:
+        return self._may_connect(request, self._services.state.blocked)
+
+    def address_of(self, request: web.Request) -> IPv4Address | IPv6Address | None:
+        """By which connections and rates are counted."""
+        return http.counted_address(request, self._config.server.trusted_proxies)
+
+    def is_of_page(self, request: web.Request) -> bool:
+        """Whether a page of another origin sent the request."""
+        return http.is_of_page(request, self.addresses_for(request))
+
     def _may_connect(self, request: web.Request, blocked: Blocklist) -> bool:
         return http.may_connect(request, self._config.server.trusted_proxies, blocked)
 
@@ -357,9 +393,7 @@ class Server:
         """Not for a page in a browser that runs where trusted programs do."""
         address = http.client_address(request, self._config.server.trusted_proxies)
         readers = self._services.state.policy.trusted_readers
-        return http.is_within(address, readers) and not http.is_of_page(
-            request, self._addresses_for(request)
-        )
+        return http.is_within(address, readers) and not self.is_of_page(request)
 
     async def _healthz(self, _: web.Request) -> web.Response:
         return web.Response(text="ok\n")
@@ -389,10 +423,12 @@ class Server:
         state = self._services.state
         for connection, request in self._connections.items():
             connection.trust(trusted=self._is_trusted(request))
-            if not self._may_connect(request, state.blocked):
+            if not self.may_connect(request):
                 connection.close_blocked()
             elif not connection.authenticated.isdisjoint(state.actors.banned):
                 connection.close_subscriptions()
+        if self._pages is not None:
+            self._pages.rights_changed()
 
     def _may_see_metrics(self, request: web.Request) -> bool:
         address = http.client_address(request, self._config.server.trusted_proxies)

@@ -127,6 +127,9 @@ class LeakRelay:
         happen(self.table, self.expires)
         return self.table.happenings
 
+    def key_of(self, name: str) -> SecretKey:
+        return self._keys[name]
+
     async def end(self) -> None:
         """What the table says of the end: one key is banned, and time passes."""
         await self.call("banpubkey", cast.person("banned").pubkey)

@@ -71,6 +71,7 @@ METHODS = {
     "Snowclaw.recall": SNOWCLAW,
 }
 PEOPLE = "../unit/cli/test_names.py"
+CONSOLE = "../unit/console/test_pages.py"
 MODULES = {
     "relay/cli/anamnesis.py": RECORDS,
     "relay/cli/memory_search.py": RECORDS,
@@ -82,6 +83,8 @@ MODULES = {
     "relay/client/snowclaw.py": SNOWCLAW,
     "relay/mcp/server.py": "test_contexts.py",
     "relay/cli/names.py": PEOPLE,
+    "relay/console/ask.py": CONSOLE,
+    "relay/console/html.py": CONSOLE,
     "relay/client/settings.py": PEOPLE,
     "relay/memory/aman/prompt.py": RECORDS,
     "relay/memory/nmem/context.py": NMEM,
@@ -105,8 +108,8 @@ policy: check diff explain log show sweep test
 profile: set
 session: export follow import list resume show verify
 session pns: derive unwrap wrap
-: allow backup ban chat compact completion doctor export forget hook import init keygen log man mcp
- restart restore serve stats status sync top unban verify
+: allow backup ban chat compact completion console demo doctor export forget hook import init keygen
+ log man mcp restart restore serve stats status sync top unban verify
 """
 """Commands for a terminal, and of programs; `mcp` and `hook` are told apart above."""
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import FilterTerms
     from relay.nostr.keys import SecretKey
+    from relay.server.app import Pages
 
 RELAY = person("relay")
 NOW = 1_772_000_000
@@ -171,9 +172,15 @@ class Services:
 
 @asynccontextmanager
 async def serving(
-    config: str = "", policy: str = OPEN, host: str = "127.0.0.1"
+    config: str = "",
+    policy: str = OPEN,
+    host: str = "127.0.0.1",
+    pages: Callable[[Services, Server], Pages] | None = None,
 ) -> AsyncIterator[Relay]:
-    """A relay with these settings (rookery.toml) and policies, at work; its clock stands."""
+    """A relay with these settings (rookery.toml) and policies, at work; its clock stands.
+
+    `pages` makes its web console.
+    """
     with TemporaryDirectory() as folder, ThreadPoolExecutor(2) as verifiers:
         settings = config_from(config, Path(folder) / "rookery.toml")
         actors = f'owners = ["{owner.npub}"]\nagents = ["{robot.npub}"]\n'
@@ -220,15 +227,14 @@ async def serving(
             receipts=Receipts(state, disk, RELAY, lambda: NOW, used_calls),
             used_calls=used_calls,
         )
+        server = Server(services, bound_sockets(host, 0), host)
+        if pages is not None:
+            server.show(pages(services, server))
         with blockbuster_ctx("relay") as blockbuster:
             # What /proc tells of this process is on no disk.
             for read in blockbuster.functions.values():
                 read.can_block_in("prometheus_client/process_collector.py", "collect")
-            async with (
-                ClientSession() as browser,
-                ingest,
-                Server(services, bound_sockets(host, 0), host) as server,
-            ):
+            async with ClientSession() as browser, ingest, server:
                 try:
                     yield Relay(server, disk, state, fanout, ingest, metrics, readiness, browser)
                 finally:

@@ -1,0 +1,79 @@
+"""`rookery console`: a link that signs in to the web console with a key file."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from relay.cli.options import client_options, json_option, print_json, printable
+from relay.cli.services import unix_now
+from relay.client.settings import Actor, find_settings
+from relay.errors import UserError
+
+if TYPE_CHECKING:
+    from relay.client.settings import ClientSettings
+
+
+@click.command("console", epilog="Example: rookery console --relay wss://relay.example.org")
+@click.option("--no-browser", is_flag=True, help="Only print the link.")
+@client_options
+@json_option
+def console_command(
+    relay: str | None, key_file: Path | None, *, no_browser: bool, as_json: bool
+) -> None:
+    """Open the relay's web console, signed in with your key.
+
+    The link works once, within a minute. The key stays on this machine.
+    """
+    settings = find_settings(
+        Actor.OWNER,
+        relay=relay,
+        key_file=key_file,
+        environ=os.environ,
+        home=Path.home(),
+        here=Path(),
+    )
+    link = asyncio.run(_link(settings))
+    if as_json:
+        print_json({"link": link, "pubkey": settings.key.pubkey})
+        return
+    click.echo(printable(link))
+    if not no_browser:
+        webbrowser.open(link)
+
+
+async def _link(settings: ClientSettings) -> str:
+    """Raises UserError."""
+    import aiohttp
+
+    from relay.client.connection import http_session
+    from relay.nostr.nip98 import header_for
+
+    base = "http" + settings.relay.rstrip("/")[2:]
+    url = f"{base}/console/link"
+    header = header_for(settings.key, url, b"", unix_now(), secrets.token_hex(8))
+    try:
+        async with (
+            http_session() as session,
+            session.post(url, headers={"Authorization": header}) as response,
+        ):
+            reply = await response.json(content_type=None)
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise UserError(
+            f"{settings.relay} cannot be reached: {error}; start a relay with"
+            " `rookery serve --data ./data`, or give another --relay"
+        ) from error
+    except ValueError:
+        reply = None
+    if not isinstance(reply, dict) or not (reply.get("error") or reply.get("path")):
+        raise UserError(f"{settings.relay} has no console: is [console] enabled = false?")
+    if reply.get("error"):
+        raise UserError(f"{settings.relay} refused: {printable(str(reply['error']))}")
+    code = str(reply["path"]).rpartition("/")[2]
+    return f"{url}/{code}"

@@ -1,0 +1,454 @@
+"""Console: routes, who asks, sign-in, and the headers of every page."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, replace
+from hmac import compare_digest
+from typing import TYPE_CHECKING, Final
+
+import orjson
+from aiohttp import hdrs, web
+
+from relay.access.actors import is_known
+from relay.access.visibility import ANONYMOUS, Viewer
+from relay.console.ask import Ask, NotFoundError
+from relay.console.html import Assets, environment
+from relay.console.openapi import described
+from relay.console.page import Audience
+from relay.console.pages import PAGES
+from relay.console.publish import published
+from relay.console.sessions import SESSION_S, Sessions
+from relay.console.tables import as_csv, table
+from relay.errors import Invalid, Prefix, Refused, StoreFault
+from relay.nostr.keys import npub
+from relay.nostr.nip98 import HttpRequest, authorization
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping
+
+    from relay.console.page import Found, Page
+    from relay.console.parts import Backstage, ConsoleServices, Site
+    from relay.console.sessions import Session
+
+_log = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 8
+"""Pages that are made at the same time."""
+_MAX_WAITING: Final = 64
+_PAGE_S: Final = 5.0
+"""After that a page is given up."""
+_MAX_FORM: Final = 524_288 + 4096
+_MAX_QUERY: Final = 16_384
+_RETRIES: Final = 3
+_CSP: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": _CSP,
+    "X-Frame-Options": "DENY",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "same-origin",  # with no-referrer a form sends `Origin: null`
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+}
+_STATUS: Final = {
+    Prefix.AUTH_REQUIRED: 401,
+    Prefix.RESTRICTED: 403,
+    Prefix.BLOCKED: 403,
+    Prefix.RATE_LIMITED: 429,
+    Prefix.ERROR: 503,
+}
+"""Of a refusal; any other is 400."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Who:
+    viewer: Viewer = ANONYMOUS
+    session: Session | None = None
+    """None: nobody, or one request signed by NIP-98."""
+
+    @property
+    def pubkey(self) -> str | None:
+        return next(iter(self.viewer.keys), None)
+
+
+class Console:
+    """Satisfies `relay.server.app.Pages`."""
+
+    def __init__(self, services: ConsoleServices, site: Site, backstage: Backstage) -> None:
+        self._services = services
+        self._site = site
+        self._backstage = backstage
+        self._sessions = Sessions()
+        self._assets = Assets()
+        self._templates = environment()
+        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._waiting = 0
+        self._base = ""
+        url = services.config.relay.url
+        if url:
+            self._is_secure = url.lower().startswith("wss://")
+        else:
+            self._is_secure = services.config.server.tls_cert is not None
+        self._cookie = "__Host-rookery" if self._is_secure else "rookery"
+
+    def add_routes(self, router: web.UrlDispatcher, base: str) -> None:
+        self._base = base
+        at = f"{base}/console"
+        for page in PAGES:
+            for ending in ("", ".json", *((".csv",) if page.has_table else ())):
+                router.add_get(f"{at}/{page.name}{ending}", self._getter(page, ending))
+        router.add_get(at, self.front)
+        router.add_get(f"{at}/static/{{name}}", self._static)
+        router.add_get(f"{at}/openapi.json", self._openapi)
+        router.add_get(f"{at}/sign-in", self._shield(self._sign_in_page))
+        router.add_post(f"{at}/sign-in", self._shield(self._sign_in))
+        router.add_post(f"{at}/sign-out", self._shield(self._sign_out))
+        router.add_post(f"{at}/link", self._shield(self._make_link))
+        router.add_get(f"{at}/link/{{code}}", self._shield(self._link_page))
+        router.add_post(f"{at}/link/{{code}}", self._shield(self._follow_link))
+        router.add_post(f"{at}/publish", self._shield(self._publish))
+
+    def rights_changed(self) -> None:
+        self._sessions.end_of(self._services.state.actors.banned)
+
+    async def front(self, request: web.Request) -> web.Response:
+        return await self._answer(request, PAGES[0], "")
+
+    # -- who asks ---------------------------------------------------------------------------------
+
+    def _session(self, request: web.Request) -> Session | None:
+        session = self._sessions.get(request.cookies.get(self._cookie), self._services.clock())
+        if session is None or session.pubkey in self._services.state.actors.banned:
+            return None
+        return session
+
+    async def _who(self, request: web.Request, ending: str) -> _Who:
+        """Raises Refused. NIP-98 is for programs: a page in a browser has a session."""
+        header = request.headers.get(hdrs.AUTHORIZATION)
+        if header is not None and ending:
+            return _Who(Viewer(frozenset({await self._signer(request, header, b"")})))
+        session = self._session(request)
+        if session is None:
+            return _Who()
+        return _Who(Viewer(frozenset({session.pubkey})), session)
+
+    async def _signer(self, request: web.Request, header: str | None, body: bytes) -> str:
+        """The key that signed this very request (NIP-98), once. Raises Refused."""
+        now = self._services.clock()
+        path = request.path
+        if self._base:
+            path = path.removeprefix(self._base)
+        here = frozenset(
+            replace(each, path=f"{each.path}{path}") for each in self._site.addresses_for(request)
+        )
+        asked = HttpRequest(request.method, request.rel_url.raw_query_string, body)
+        try:
+            signed = authorization(header, asked, here, now)
+        except Invalid as invalid:
+            raise Refused(Prefix.AUTH_REQUIRED, invalid.text) from invalid
+        if signed.pubkey in self._services.state.actors.banned:
+            raise Refused(Prefix.RESTRICTED, "this key is banned here")
+        if await self._services.used_calls.was_used(signed, now):
+            raise Refused(Prefix.AUTH_REQUIRED, "this authorization was already used")
+        return signed.pubkey
+
+    def _is_owner(self, pubkey: str | None) -> bool:
+        actors = self._services.state.actors
+        return pubkey is not None and (pubkey in actors.owners or pubkey == actors.relay)
+
+    def _is_known(self, pubkey: str) -> bool:
+        state = self._services.state
+        return is_known(pubkey, state.actors, state.groups)
+
+    # -- pages ------------------------------------------------------------------------------------
+
+    def _getter(self, page: Page, ending: str) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def get(request: web.Request) -> web.Response:
+            return await self._answer(request, page, ending)
+
+        return get
+
+    async def _answer(self, request: web.Request, page: Page, ending: str) -> web.Response:
+        who = _Who()
+        try:
+            self._check_client(request)
+            who = await self._who(request, ending)
+            if page.audience is Audience.OWNER and not self._is_owner(who.pubkey):
+                if who.pubkey is None:
+                    raise Refused(Prefix.AUTH_REQUIRED, "sign in as an owner of the relay")
+                raise Refused(Prefix.RESTRICTED, "this page is for owners of the relay")
+            ask, found = await self._found(request, page, who)
+            # What a hidden group is, and what none: the same page, not only the same status.
+        except NotFoundError as missing:
+            return self._failed(request, who, 404, str(missing), ending)
+        except Refused as refused:
+            status = _STATUS.get(refused.prefix, 400)
+            return self._failed(request, who, status, refused.text, ending)
+        except StoreFault as fault:
+            _log.error("a page of the console failed: %s", fault)
+            text = "the store is not available, try again later"
+            return self._failed(request, who, 503, text, ending)
+        except TimeoutError:
+            text = f"this page takes longer than {_PAGE_S:.0f} s and was stopped: ask for less"
+            return self._failed(request, who, 503, text, ending)
+        query = dict(request.query)
+        if ending == ".csv":
+            assert found.table is not None
+            text = as_csv(found.table, query)
+            headers = {"Content-Disposition": f'attachment; filename="{page.name}.csv"'}
+            return self._response(text.encode(), "text/csv", headers=headers)
+        data = {**found.data, "people": found.people, "notes": ask.notes}
+        if found.table is not None:
+            data["table"] = table(found.table, query)
+        if ending == ".json":
+            return self._response(orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS))
+        return self._page(request, who, page.name, page.title, data, page=page)
+
+    async def _found(self, request: web.Request, page: Page, who: _Who) -> tuple[Ask, Found]:
+        """Raises NotFoundError, Refused, StoreFault, TimeoutError."""
+        if self._waiting >= _MAX_WAITING:
+            raise Refused(Prefix.RATE_LIMITED, "too many pages are asked for, try again")
+        self._waiting += 1
+        try:
+            async with asyncio.timeout(_PAGE_S), self._turn:
+                for _ in range(_RETRIES):
+                    before = self._services.state.visibility(who.viewer)
+                    ask = Ask(
+                        self._services,
+                        who.viewer,
+                        dict(request.query),
+                        orjson.loads(self._site.information()),
+                        self._site.url_for(request),
+                        self._base,
+                        self._backstage if self._is_owner(who.pubkey) else None,
+                        self._services.clock(),
+                    )
+                    found = await page.find(ask)
+                    # A page of several queries holds nothing that a right lost meanwhile had shown.
+                    if self._services.state.visibility(who.viewer).covers(before):
+                        return ask, found
+        finally:
+            self._waiting -= 1
+        raise Refused(Prefix.ERROR, "your rights are changing, try again")
+
+    def _page(
+        self,
+        request: web.Request,
+        who: _Who,
+        template: str,
+        title: str,
+        data: Mapping[str, object],
+        *,
+        page: Page | None = None,
+        status: int = 200,
+    ) -> web.Response:
+        is_owner = self._is_owner(who.pubkey)
+        state = self._services.state
+        at = f"{self._base}/console"
+        text = self._templates.get_template(f"{template}.html").render(
+            data=data,
+            people=data.get("people", {}),
+            notes=data.get("notes", ()),
+            title=title,
+            page=page,
+            relay_name=state.management.text("name", self._services.config.relay.name),
+            at=at,
+            home=f"{self._base}/",
+            asset=lambda name: f"{at}/static/{self._assets.path(name)}",
+            menu=[
+                each
+                for each in PAGES
+                if each.in_menu and (each.audience is Audience.ANYONE or is_owner)
+            ],
+            query=dict(request.query),
+            me=who.pubkey,
+            my_npub=npub(who.pubkey) if who.pubkey else "",
+            is_owner=is_owner,
+            csrf=who.session.csrf if who.session else "",
+            now=self._services.clock(),
+            url=self._site.url_for(request),
+        )
+        return self._response(text.encode("utf-8", "replace"), "text/html", status=status)
+
+    def _failed(
+        self, request: web.Request, who: _Who, status: int, text: str, ending: str
+    ) -> web.Response:
+        if ending:
+            response = self._response(orjson.dumps({"error": text}), status=status)
+        else:
+            data = {"status": status, "text": text, "wants_sign_in": status == 401}
+            title = "Not found" if status == 404 else "Not possible"
+            response = self._page(request, who, "failed", title, data, status=status)
+        if status == 401:
+            response.headers[hdrs.WWW_AUTHENTICATE] = "Nostr"
+        return response
+
+    def _response(
+        self,
+        body: bytes,
+        content_type: str = "application/json",
+        *,
+        status: int = 200,
+        headers: Mapping[str, str] | None = None,
+    ) -> web.Response:
+        given = {**HEADERS, "Cache-Control": "no-store", **(headers or {})}
+        if self._is_secure:
+            given["Strict-Transport-Security"] = "max-age=31536000"
+        return web.Response(
+            body=body, content_type=content_type, charset="utf-8", status=status, headers=given
+        )
+
+    async def _static(self, request: web.Request) -> web.Response:
+        found = self._assets.files.get(request.match_info["name"])
+        if found is None:
+            return self._response(b'{"error":"not found"}', status=404)
+        headers = {"Cache-Control": "public, max-age=31536000, immutable"}
+        response = self._response(found[0], found[1], headers=headers)
+        response.enable_compression()
+        return response
+
+    async def _openapi(self, _: web.Request) -> web.Response:
+        return self._response(orjson.dumps(described(PAGES, f"{self._base}/console")))
+
+    # -- signing in and out -----------------------------------------------------------------------
+
+    def _shield(
+        self, answer: Callable[[web.Request], Awaitable[web.Response]]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        """Refusals as pages or JSON; nothing from blocked addresses or pages of others."""
+
+        async def shielded(request: web.Request) -> web.Response:
+            try:
+                self._check_client(request)
+                if request.method != "GET":
+                    self._check_origin(request)
+                return await answer(request)
+            except Refused as refused:
+                status = _STATUS.get(refused.prefix, 400)
+                wants_page = "text/html" in request.headers.get(hdrs.ACCEPT, "")
+                ending = "" if wants_page else ".json"
+                who = _Who(session=self._session(request))
+                return self._failed(request, who, status, refused.text, ending)
+
+        return shielded
+
+    def _check_client(self, request: web.Request) -> None:
+        if not self._site.may_connect(request):
+            raise Refused(Prefix.BLOCKED, "your address is blocked")
+        if len(request.rel_url.raw_query_string) > _MAX_QUERY:
+            raise Invalid("the query is too long")
+
+    def _check_origin(self, request: web.Request) -> None:
+        """No form of another site is taken, whatever it knows (CSRF)."""
+        if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
+            raise Refused(Prefix.RESTRICTED, "this was sent by another site")
+        if request.headers.get(hdrs.ORIGIN) is not None and self._site.is_of_page(request):
+            raise Refused(
+                Prefix.RESTRICTED,
+                "this was sent by another site; if it is this one, set [relay] url to its address",
+            )
+
+    async def _sign_in_page(self, request: web.Request) -> web.Response:
+        who = await self._who(request, "")
+        return self._page(request, who, "sign-in", "Sign in", {})
+
+    async def _sign_in(self, request: web.Request) -> web.Response:
+        """NIP-98 by a browser extension (NIP-07): a new session."""
+        pubkey = await self._signer(request, request.headers.get(hdrs.AUTHORIZATION), b"")
+        response = self._response(orjson.dumps({"pubkey": pubkey, "next": f"{self._base}/"}))
+        self._begin(request, response, pubkey)
+        return response
+
+    def _begin(self, request: web.Request, response: web.Response, pubkey: str) -> None:
+        """Raises Refused."""
+        self._sessions.end(request.cookies.get(self._cookie))
+        known = self._is_known(pubkey)
+        secret = self._sessions.begin(pubkey, self._services.clock(), is_known=known)
+        response.set_cookie(
+            self._cookie,
+            secret,
+            max_age=SESSION_S,
+            path="/",
+            httponly=True,
+            samesite="Strict",
+            secure=self._is_secure,
+        )
+        _log.info("console: %s signed in", pubkey)
+
+    async def _form(self, request: web.Request) -> Mapping[str, str]:
+        if request.content_type != "application/x-www-form-urlencoded":
+            raise Invalid("Content-Type: must be application/x-www-form-urlencoded")
+        if request.content_length is None or request.content_length > _MAX_FORM:
+            raise Invalid("the form is too long")
+        fields = await request.post()
+        return {name: value for name, value in fields.items() if isinstance(value, str)}
+
+    async def _form_of_session(self, request: web.Request) -> tuple[Session, Mapping[str, str]]:
+        """Raises Refused for who is not signed in, and for a form without its token (CSRF)."""
+        session = self._session(request)
+        if session is None:
+            raise Refused(Prefix.AUTH_REQUIRED, "sign in first")
+        form = await self._form(request)
+        if not _equal(form.get("csrf", ""), session.csrf):
+            raise Refused(Prefix.RESTRICTED, "this form is not of this session: load it again")
+        return session, form
+
+    async def _sign_out(self, request: web.Request) -> web.Response:
+        await self._form_of_session(request)
+        self._sessions.end(request.cookies.get(self._cookie))
+        response = self._see_other(f"{self._base}/")
+        response.del_cookie(self._cookie, path="/", secure=self._is_secure, samesite="Strict")
+        return response
+
+    async def _make_link(self, request: web.Request) -> web.Response:
+        """NIP-98 by `rookery console`: a link that signs in once, within a minute."""
+        pubkey = await self._signer(request, request.headers.get(hdrs.AUTHORIZATION), b"")
+        known = self._is_known(pubkey)
+        code = self._sessions.link(pubkey, self._services.clock(), is_known=known)
+        return self._response(orjson.dumps({"path": f"{self._base}/console/link/{code}"}))
+
+    async def _link_page(self, request: web.Request) -> web.Response:
+        """Asks first: a preview of the link must not use it up, nor another's link sign in."""
+        code = request.match_info["code"]
+        link = self._sessions.linked(code, self._services.clock())
+        if link is None:
+            raise Refused(
+                Prefix.RESTRICTED, "this link was used or is too old: run `rookery console` again"
+            )
+        data = {"npub": npub(link.pubkey), "code": code}
+        return self._page(request, await self._who(request, ""), "link", "Sign in", data)
+
+    async def _follow_link(self, request: web.Request) -> web.Response:
+        link = self._sessions.follow(request.match_info["code"], self._services.clock())
+        if link is None or link.pubkey in self._services.state.actors.banned:
+            raise Refused(
+                Prefix.RESTRICTED, "this link was used or is too old: run `rookery console` again"
+            )
+        response = self._see_other(f"{self._base}/")
+        self._begin(request, response, link.pubkey)
+        return response
+
+    def _see_other(self, path: str) -> web.Response:
+        return self._response(b"", "text/plain", status=303, headers={hdrs.LOCATION: path})
+
+    # -- acting -----------------------------------------------------------------------------------
+
+    async def _publish(self, request: web.Request) -> web.Response:
+        """An event that the browser's extension signed, as from a connection of this key."""
+        session, form = await self._form_of_session(request)
+        accepted, text = await published(
+            self._services.ingest,
+            form.get("event", ""),
+            frozenset({session.pubkey}),
+            self._site.address_of(request),
+        )
+        return self._response(orjson.dumps({"ok": accepted, "message": text}))
+
+
+def _equal(one: str, other: str) -> bool:
+    return compare_digest(one.encode("utf-8", "replace"), other.encode())

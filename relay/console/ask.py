@@ -1,0 +1,127 @@
+"""Ask: one request for a page, and the only way in which pages read events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from relay.errors import Invalid, Prefix, Refused
+from relay.memory.fence import name_in
+from relay.memory.fields import object_in
+from relay.nostr import kinds
+from relay.nostr.event import event_from_raw
+from relay.nostr.filters import Filter
+from relay.nostr.keys import npub
+from relay.read.stored import stored_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from relay.access.visibility import Viewer
+    from relay.console.parts import Backstage, ConsoleServices
+    from relay.nostr.event import Event
+
+MAX_ROWS: Final = 500
+"""Of one query, unless a page asks for fewer."""
+_MAX_BYTES: Final = 8 << 20
+"""A query ends with the page that reaches them."""
+_MAX_NAMES: Final = 500
+_CUT_CHARS: Final = 4000
+
+
+class NotFoundError(Exception):
+    """There is nothing of this name, or nothing that the reader may see."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request: who asks, and for what."""
+
+    services: ConsoleServices
+    viewer: Viewer
+    """The signed-in key, or nobody."""
+    query: Mapping[str, str]
+    information: Mapping[str, object]
+    """NIP-11."""
+    url: str
+    """The relay's, ws:// or wss://."""
+    base: str
+    """Path of the relay, without a slash at the end."""
+    backstage: Backstage | None = None
+    """None: the asking key is no owner's."""
+    now: int = 0
+    notes: list[str] = field(default_factory=list)
+    """What the page says at its top: parts that are missing, and why."""
+
+    @property
+    def pubkey(self) -> str | None:
+        return next(iter(self.viewer.keys), None)
+
+    @property
+    def behind(self) -> Backstage:
+        """Raises Refused for who is no owner."""
+        if self.backstage is None:
+            raise Refused(Prefix.RESTRICTED, "this page is for owners of the relay")
+        return self.backstage
+
+    async def events(self, *filters: Filter) -> list[Event]:
+        """What a REQ with these filters gives the viewer. Raises Refused, StoreFault."""
+        asked = tuple(
+            each if each.limit is not None else msgspec.structs.replace(each, limit=MAX_ROWS)
+            for each in filters
+        )
+        found = []
+        unreadable = 0
+        for raw in await stored_rows(self.services.queries, self.viewer, asked, _MAX_BYTES):
+            try:
+                found.append(event_from_raw(raw))
+            except (Invalid, UnicodeDecodeError, ValueError):
+                unreadable += 1
+        if unreadable:
+            self.notes.append(f"{unreadable} stored rows cannot be read: see `rookery verify`")
+        return found
+
+    async def events_or_none(self, *filters: Filter) -> list[Event]:
+        """As `events`; none where a REQ would be closed."""
+        try:
+            return await self.events(*filters)
+        except Refused as refused:
+            if refused.prefix in (Prefix.AUTH_REQUIRED, Prefix.RESTRICTED):
+                return []
+            raise
+
+    async def people(self, pubkeys: Iterable[str]) -> dict[str, dict[str, str]]:
+        """pubkey → `npub`, and `name` as its profile gives it, fit for one line, or empty."""
+        wanted = [*dict.fromkeys(pubkeys)]
+        names: dict[str, str] = {}
+        asked = frozenset(wanted[:_MAX_NAMES])
+        if asked:
+            found = Filter(kinds=frozenset({kinds.PROFILE}), authors=asked, limit=len(asked))
+            for event in await self.events_or_none(found):
+                profile = object_in(event.content) or {}
+                given = (profile.get(key) for key in ("display_name", "name"))
+                text = next((name_in(each) for each in given if isinstance(each, str)), "")
+                names.setdefault(event.pubkey, text)
+        if self.services.relay_pubkey in wanted:
+            names[self.services.relay_pubkey] = "this relay"
+        return {key: {"npub": npub(key), "name": names.get(key, "")} for key in wanted}
+
+
+def cut(text: str, most: int = _CUT_CHARS) -> str:
+    """A long text, shortened for a list; the page of the event has all of it."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
+def shown(event: Event) -> dict[str, object]:
+    """An event in a page."""
+    return {
+        "id": event.id,
+        "kind": event.kind,
+        "pubkey": event.pubkey,
+        "created_at": event.created_at,
+        "group": event.tag("h"),
+        "content": cut(event.content),
+        "is_cut": len(event.content) > _CUT_CHARS,
+    }

@@ -1,0 +1,115 @@
+"""Events: what a filter finds for the reader, and one event as it is stored."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from relay.console.ask import NotFoundError, shown
+from relay.console.page import Found, Page
+from relay.console.tables import Column, Holds, Rows
+from relay.errors import Invalid
+from relay.nostr.event import is_hex64
+from relay.nostr.filters import Filter, filter_from
+from relay.nostr.nip19 import EventPointer, encode_pointer
+
+if TYPE_CHECKING:
+    from relay.console.ask import Ask
+    from relay.nostr.event import Event
+
+NO_EVENT: Final = "There is no such event, or you may not read it."
+_DEFAULT: Final = '{"limit": 100}'
+_ROWS: Final = 500
+_MAX_FILTERS: Final = 10
+_LINE: Final = 160
+_COLUMNS: Final = (
+    Column("id", "Event", Holds.EVENT),
+    Column("kind", "Kind", Holds.KIND),
+    Column("created_at", "Created", Holds.TIME),
+    Column("pubkey", "Author", Holds.PERSON),
+    Column("group", "Group", Holds.GROUP),
+    Column("content", "Content"),
+)
+
+
+async def _events(ask: Ask) -> Found:
+    text = ask.query.get("filter", "").strip() or _DEFAULT
+    data: dict[str, object] = {"filter": text, "error": "", "kinds": [], "is_full": False}
+    try:
+        filters = _filters(text, ask)
+    except Invalid as invalid:
+        return Found({**data, "error": invalid.text}, {}, Rows(_COLUMNS, []))
+    found = await ask.events(*filters)
+    people = await ask.people(event.pubkey for event in found)
+    counted = Counter(event.kind for event in found)
+    data["kinds"] = [{"kind": kind, "events": number} for kind, number in counted.most_common(12)]
+    data["is_full"] = any(each.limit is not None and len(found) >= each.limit for each in filters)
+    return Found(data, people, Rows(_COLUMNS, [_row(event) for event in found], people))
+
+
+def _filters(text: str, ask: Ask) -> list[Filter]:
+    """One filter, or a list of some. Raises Invalid, Unsupported."""
+    try:
+        given = orjson.loads(text)
+    except ValueError:
+        raise Invalid('this is not JSON: give a filter of NIP-01, such as {"kinds": [9]}') from None
+    listed = given if isinstance(given, list) else [given]
+    if not 1 <= len(listed) <= _MAX_FILTERS:
+        raise Invalid(f"give 1 to {_MAX_FILTERS} filters")
+    for each in listed:
+        if isinstance(each, dict):
+            limit = each.get("limit")
+            if limit is None or (isinstance(limit, int) and limit > _ROWS):
+                each["limit"] = _ROWS
+    return [filter_from(each, ask.services.terms) for each in listed]
+
+
+def _row(event: Event) -> dict[str, object]:
+    line = " ".join(event.content[: 2 * _LINE].split())
+    return {**shown(event), "content": line if len(line) <= _LINE else f"{line[:_LINE]}…"}
+
+
+async def _event(ask: Ask) -> Found:
+    event_id = ask.query.get("id", "")
+    if not is_hex64(event_id):
+        raise NotFoundError(NO_EVENT)
+    found = await ask.events_or_none(Filter(ids=frozenset({event_id}), limit=1))
+    if not found:
+        raise NotFoundError(NO_EVENT)
+    event = found[0]
+    named = {value for value in event.tag_values("p") if is_hex64(value)}
+    fields = orjson.loads(event.raw)
+    answers = await ask.events_or_none(Filter(tags=(("e", frozenset({event.id})),), limit=50))
+    data: dict[str, object] = {
+        "event": shown(event) | {"content": event.content},
+        "tags": [list(tag) for tag in event.tags],
+        "raw": orjson.dumps(fields, option=orjson.OPT_INDENT_2).decode(),
+        "nevent": encode_pointer(EventPointer(event.id, (ask.url,), event.pubkey, event.kind)),
+        "size": len(event.raw),
+        "refers": [_row(other) for other in answers],
+    }
+    people = await ask.people([event.pubkey, *sorted(named), *(each.pubkey for each in answers)])
+    return Found(data, people)
+
+
+PAGES: Final = (
+    Page(
+        "events",
+        "Events",
+        "What a filter of NIP-01 finds among what the reader may read.",
+        _events,
+        params={"filter": "a filter as JSON, or a list of up to ten"},
+        has_table=True,
+        command="nak req",
+    ),
+    Page(
+        "event",
+        "Event",
+        "One event as it is stored, what refers to it, and who may read it.",
+        _event,
+        params={"id": "id of the event, 64 hex"},
+        in_menu=False,
+    ),
+)

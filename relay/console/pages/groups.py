@@ -1,0 +1,238 @@
+"""Groups: those that the reader may see; members, requests, invites and messages of one.
+
+Everything is read from events: 39000–39003 of the relay, 9009, 9021, and what was said.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from relay.console.ask import NotFoundError, shown
+from relay.console.page import Found, Page
+from relay.console.tables import Column, Holds, Rows
+from relay.nostr import kinds
+from relay.nostr.event import is_hex64
+from relay.nostr.filters import Filter
+from relay.nostr.nip19 import AddressPointer, encode_pointer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from relay.console.ask import Ask
+    from relay.nostr.event import Event
+
+NO_GROUP: Final = "There is no such group, or you may not see it."
+_FLAGS: Final = ("private", "hidden", "restricted", "closed")
+_LISTS: Final = (kinds.GROUP_METADATA, kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS)
+_SAID: Final = frozenset(
+    {kinds.CHAT, kinds.THREAD_REPLY, kinds.THREAD, kinds.THREAD_COMMENT, kinds.COMMENT, kinds.NOTE}
+)
+_MESSAGES: Final = 50
+_MAX_GROUPS: Final = 5000
+_MAX_ID: Final = 256
+_MEMBERS: Final = (
+    Column("pubkey", "Member", Holds.PERSON),
+    Column("roles", "Roles", Holds.WORDS),
+    Column("npub", "Key", Holds.CODE),
+)
+_COLUMNS: Final = (
+    Column("id", "Group", Holds.GROUP),
+    Column("about", "About"),
+    Column("flags", "Flags", Holds.WORDS),
+    Column("members", "Members", Holds.NUMBER),
+    Column("admins", "Admins", Holds.NUMBER),
+    Column("parent", "Part of", Holds.GROUP),
+    Column("changed_at", "Changed", Holds.TIME),
+)
+
+
+def of_relay(ask: Ask, *wanted: int, group_id: str | None = None) -> Filter:
+    """State of groups that this relay signed: by others these kinds mean nothing (N29-60)."""
+    tags = () if group_id is None else (("d", frozenset({group_id})),)
+    return Filter(
+        kinds=frozenset(wanted),
+        authors=frozenset({ask.services.relay_pubkey}),
+        tags=tags,
+        limit=_MAX_GROUPS * len(wanted),
+    )
+
+
+def _newest(events: Iterable[Event]) -> Mapping[str, Mapping[int, Event]]:
+    """Group → kind → its newest event."""
+    found: dict[str, dict[int, Event]] = defaultdict(dict)
+    for event in events:
+        found[event.d].setdefault(event.kind, event)
+    return found
+
+
+def _group_row(group_id: str, state: Mapping[int, Event]) -> dict[str, object]:
+    metadata = state[kinds.GROUP_METADATA]
+    members = state.get(kinds.GROUP_MEMBERS)
+    admins = state.get(kinds.GROUP_ADMINS)
+    return {
+        "id": group_id,
+        "name": metadata.tag("name") or group_id,
+        "about": metadata.tag("about") or "",
+        "flags": [flag for flag in _FLAGS if metadata.has_tag(flag)],
+        "members": None if members is None else len(users_in(members)),
+        "admins": None if admins is None else len(users_in(admins)),
+        "parent": metadata.tag("parent") or "",
+        "changed_at": metadata.created_at,
+    }
+
+
+def users_in(event: Event | None) -> dict[str, list[str]]:
+    """pubkey → roles."""
+    if event is None:
+        return {}
+    return {
+        tag[1]: list(tag[2:])
+        for tag in event.tags
+        if len(tag) > 1 and tag[0] == "p" and is_hex64(tag[1])
+    }
+
+
+async def listed_groups(ask: Ask) -> list[dict[str, object]]:
+    """The groups that the reader may see, by name."""
+    found = _newest(await ask.events_or_none(of_relay(ask, *_LISTS)))
+    rows = [
+        _group_row(group_id, state)
+        for group_id, state in found.items()
+        if kinds.GROUP_METADATA in state
+    ]
+    return sorted(rows, key=lambda row: (str(row["name"]).casefold(), str(row["id"])))
+
+
+async def _groups(ask: Ask) -> Found:
+    return Found({}, {}, Rows(_COLUMNS, await listed_groups(ask)))
+
+
+async def _group(ask: Ask) -> Found:
+    group_id = ask.query.get("id", "")
+    if not group_id or len(group_id) > _MAX_ID:
+        raise NotFoundError(NO_GROUP)
+    state = _newest(
+        await ask.events_or_none(of_relay(ask, *kinds.GROUP_STATE, group_id=group_id))
+    ).get(group_id, {})
+    metadata = state.get(kinds.GROUP_METADATA)
+    if metadata is None:
+        raise NotFoundError(NO_GROUP)
+    here = (("h", frozenset({group_id})),)
+    said = await ask.events_or_none(Filter(kinds=_SAID, tags=here, limit=_MESSAGES))
+    asked = await ask.events_or_none(Filter(kinds=frozenset({kinds.JOIN_REQUEST}), tags=here))
+    invites = await ask.events_or_none(Filter(kinds=frozenset({kinds.CREATE_INVITE}), tags=here))
+    moderated = await ask.events_or_none(
+        Filter(kinds=frozenset(kinds.MODERATION), tags=here, limit=20)
+    )
+    admins = users_in(state.get(kinds.GROUP_ADMINS))
+    members = {**users_in(state.get(kinds.GROUP_MEMBERS)), **admins}
+    my_roles = admins.get(ask.pubkey or "", [])
+    pointer = AddressPointer(group_id, ask.services.relay_pubkey, kinds.GROUP_METADATA, (ask.url,))
+    data: dict[str, object] = {
+        "group": {
+            **_group_row(group_id, state),
+            "children": [*metadata.tag_values("child")],
+            "supported_kinds": _supported(metadata),
+            "naddr": encode_pointer(pointer),
+            "lists_are_readable": kinds.GROUP_MEMBERS in state,
+        },
+        "roles": [
+            {"name": tag[1], "about": tag[2] if len(tag) > 2 else ""}
+            for tag in (state[kinds.GROUP_ROLES].tags if kinds.GROUP_ROLES in state else [])
+            if len(tag) > 1 and tag[0] == "role"
+        ],
+        "messages": [shown(event) for event in reversed(said)],
+        "requests": _requests(asked, members),
+        "invites": _invites(invites),
+        "moderation": [{**shown(event), "what": _moderation(event)} for event in moderated],
+        "may_moderate": bool({"admin", "moderator"}.intersection(my_roles)),
+        "is_admin": "admin" in my_roles,
+        "is_member": ask.pubkey in members,
+    }
+    keys = [
+        *members,
+        *(event.pubkey for event in (*said, *asked, *invites, *moderated)),
+        *(key for event in moderated for key in users_in(event)),
+    ]
+    people = await ask.people(keys)
+    rows: list[dict[str, object]] = [
+        {"pubkey": key, "roles": roles, "npub": people[key]["npub"]}
+        for key, roles in sorted(members.items(), key=lambda each: not each[1])
+    ]
+    return Found(data, people, Rows(_MEMBERS, rows, people))
+
+
+def _supported(metadata: Event) -> list[str] | None:
+    """Kinds that the group takes; None: all."""
+    found = next((tag for tag in metadata.tags if tag[:1] == ["supported_kinds"]), None)
+    return None if found is None else list(found[1:])
+
+
+def _requests(asked: Sequence[Event], members: Mapping[str, object]) -> list[dict[str, object]]:
+    """The newest 9021 of each key that is no member: those of members were answered."""
+    newest: dict[str, Event] = {}
+    for event in asked:
+        newest.setdefault(event.pubkey, event)
+    return [shown(event) for key, event in newest.items() if key not in members]
+
+
+def _invites(events: Sequence[Event]) -> list[dict[str, object]]:
+    return [
+        {
+            "id": event.id,
+            "code": code,
+            "by": event.pubkey,
+            "made_at": event.created_at,
+            "expires_at": _number(event.tag("expiration")),
+            "reusable": event.has_tag("reusable"),
+        }
+        for event in events
+        for code in event.tag_values("code")
+    ]
+
+
+def _number(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isascii() and text.isdecimal() else None
+
+
+_WORDS: Final = {
+    kinds.PUT_USER: "put in or changed",
+    kinds.REMOVE_USER: "removed",
+    kinds.EDIT_METADATA: "edited the group",
+    kinds.DELETE_EVENT: "deleted an event",
+    kinds.CREATE_GROUP: "made the group",
+    kinds.DELETE_GROUP: "ended the group",
+    kinds.CREATE_INVITE: "made an invite",
+    kinds.UPDATE_PINS: "changed the pins",
+}
+
+
+def _moderation(event: Event) -> dict[str, object]:
+    return {
+        "text": _WORDS.get(event.kind, f"kind {event.kind}"),
+        "people": [*users_in(event)],
+        "events": [value for value in event.tag_values("e") if is_hex64(value)],
+    }
+
+
+PAGES: Final = (
+    Page(
+        "groups",
+        "Groups",
+        "The groups that the reader may see.",
+        _groups,
+        has_table=True,
+        command="rookery group list",
+    ),
+    Page(
+        "group",
+        "Group",
+        "One group: members, requests, invites, moderation and the last messages.",
+        _group,
+        params={"id": "id of the group"},
+        has_table=True,
+        in_menu=False,
+        command="rookery group show",
+    ),
+)

@@ -1,0 +1,167 @@
+"""People: keys that the reader meets in groups, and one of them; for owners bans and invites."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Final
+
+from relay.access.management import ListName
+from relay.access.membership import claim_id, claims_of
+from relay.console.ask import NotFoundError, shown
+from relay.console.page import Found, Page
+from relay.console.pages.groups import of_relay, users_in
+from relay.console.tables import Column, Holds, Rows
+from relay.errors import Invalid
+from relay.memory.fields import object_in
+from relay.nostr import kinds
+from relay.nostr.filters import Filter
+from relay.nostr.keys import public_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.console.ask import Ask
+    from relay.nostr.event import Event
+
+_COLUMNS: Final = (
+    Column("pubkey", "Person", Holds.PERSON),
+    Column("is", "Is", Holds.WORDS),
+    Column("groups", "Groups", Holds.WORDS),
+    Column("since", "Member since", Holds.TIME),
+    Column("npub", "Key", Holds.CODE),
+)
+_NOTED: Final = 30
+_FIELDS: Final = ("name", "display_name", "about", "nip05", "website", "lud16")
+
+
+async def _people(ask: Ask) -> Found:
+    lists = await ask.events_or_none(of_relay(ask, kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS))
+    listed = await ask.events_or_none(
+        Filter(
+            kinds=frozenset({kinds.RELAY_MEMBERS, kinds.MEMBER_ADDED}),
+            authors=frozenset({ask.services.relay_pubkey}),
+        )
+    )
+    groups, roles = _memberships(lists)
+    since: dict[str, int] = {}
+    for event in listed:
+        for key in users_in(event):
+            if event.kind == kinds.MEMBER_ADDED:
+                since.setdefault(key, event.created_at)
+    members = {
+        tag[1]
+        for event in listed
+        if event.kind == kinds.RELAY_MEMBERS
+        for tag in event.tags
+        if len(tag) > 1 and tag[0] in ("member", "p")
+    }
+    actors = ask.services.state.actors
+    known = {
+        "owner": actors.owners if ask.backstage else frozenset[str](),
+        "agent": actors.agents if ask.backstage else frozenset[str](),
+        "banned": actors.banned if ask.backstage else frozenset[str](),
+    }
+    keys = [*groups, *members, *since, *frozenset[str]().union(*known.values())]
+    people = await ask.people(keys)
+    rows: list[dict[str, object]] = [
+        {
+            "pubkey": key,
+            "is": [
+                *(word for word, having in known.items() if key in having),
+                *(["member of the relay"] if key in members else []),
+                *roles.get(key, []),
+            ],
+            "groups": sorted(groups.get(key, [])),
+            "since": since.get(key),
+            "npub": people[key]["npub"],
+        }
+        for key in people
+    ]
+    data: dict[str, object] = {"behind": None}
+    if ask.backstage is not None:
+        data["behind"] = _behind(ask)
+    return Found(data, people, Rows(_COLUMNS, rows, people))
+
+
+def _memberships(lists: Sequence[Event]) -> tuple[dict[str, set[str]], dict[str, list[str]]]:
+    """pubkey → groups, and → roles in any of them."""
+    groups: dict[str, set[str]] = defaultdict(set)
+    roles: dict[str, list[str]] = defaultdict(list)
+    for event in lists:
+        for key, held in users_in(event).items():
+            groups[key].add(event.d)
+            roles[key] += [role for role in held if role not in roles[key]]
+    return groups, roles
+
+
+def _behind(ask: Ask) -> dict[str, object]:
+    management = ask.services.state.management
+    return {
+        "banned": [
+            {"pubkey": key, "reason": reason}
+            for key, reason in management.of(ListName.BANNED_KEYS).items()
+        ],
+        "allowed": [
+            {"pubkey": key, "reason": reason}
+            for key, reason in management.of(ListName.ALLOWED_KEYS).items()
+        ],
+        "invites": [
+            {
+                "id": claim_id(code),
+                "code": code,
+                "by": claim.by,
+                "until": claim.until,
+                "left": claim.left,
+            }
+            for code, claim in claims_of(management)
+            if claim.is_open(ask.now)
+        ],
+    }
+
+
+async def _person(ask: Ask) -> Found:
+    try:
+        key = public_key(ask.query.get("key", ""))
+    except Invalid:
+        raise NotFoundError("This is no public key: give an npub or 64 hex.") from None
+    lists = await ask.events_or_none(of_relay(ask, kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS))
+    groups, roles = _memberships(lists)
+    profiles = await ask.events_or_none(
+        Filter(kinds=frozenset({kinds.PROFILE}), authors=frozenset({key}), limit=1)
+    )
+    wrote = await ask.events_or_none(Filter(authors=frozenset({key}), limit=_NOTED))
+    profile = (object_in(profiles[0].content) or {}) if profiles else {}
+    people = await ask.people([key])
+    data: dict[str, object] = {
+        "key": key,
+        "npub": people[key]["npub"],
+        "profile": {
+            name: text for name in _FIELDS if isinstance(text := profile.get(name), str) and text
+        },
+        "groups": sorted(groups.get(key, [])),
+        "roles": roles.get(key, []),
+        "wrote": [shown(event) for event in wrote],
+        "is_banned": ask.backstage is not None and key in ask.services.state.actors.banned,
+        "is_me": key == ask.pubkey,
+    }
+    return Found(data, people)
+
+
+PAGES: Final = (
+    Page(
+        "people",
+        "People",
+        "Keys in the lists of groups and of the relay that the reader may read.",
+        _people,
+        has_table=True,
+        command="rookery member list",
+    ),
+    Page(
+        "person",
+        "Person",
+        "One key: profile, groups, and what it wrote last, as far as the reader may read it.",
+        _person,
+        params={"key": "npub or 64 hex"},
+        in_menu=False,
+    ),
+)

@@ -1,0 +1,87 @@
+"""What the console is given: services of the relay, its server, and what only owners see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from ipaddress import IPv4Address, IPv6Address
+
+    from aiohttp import web
+
+    from relay.config import Config
+    from relay.nostr.event import Event
+    from relay.nostr.filters import FilterTerms
+    from relay.nostr.nip42 import RelayAddress
+    from relay.observe import LogLine, Refusal, Status
+    from relay.read.query import QueryRunner
+    from relay.state import RelayState
+    from relay.write.ingest import Ingest
+
+
+class UsedAuthorizations(Protocol):
+    async def was_used(self, event: Event, now: int) -> bool:
+        """Marks a NIP-98 event as used. Raises Refused."""
+
+
+class ConsoleServices(Protocol):
+    """Satisfied by `relay.cli.services.Services`."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def relay_pubkey(self) -> str: ...
+    @property
+    def clock(self) -> Callable[[], int]:
+        """Unix seconds."""
+
+    @property
+    def terms(self) -> FilterTerms: ...
+    @property
+    def state(self) -> RelayState: ...
+    @property
+    def queries(self) -> QueryRunner: ...
+    @property
+    def ingest(self) -> Ingest: ...
+    @property
+    def used_calls(self) -> UsedAuthorizations: ...
+
+
+class Site(Protocol):
+    """Satisfied by `relay.server.app.Server`."""
+
+    def may_connect(self, request: web.Request) -> bool:
+        """Whether the client's address is not blocked."""
+
+    def is_of_page(self, request: web.Request) -> bool:
+        """Whether a page of another origin sent the request."""
+
+    def address_of(self, request: web.Request) -> IPv4Address | IPv6Address | None:
+        """By which rates are counted."""
+
+    def addresses_for(self, request: web.Request) -> frozenset[RelayAddress]: ...
+
+    def url_for(self, request: web.Request) -> str:
+        """The relay's URL, ws:// or wss://."""
+
+    def information(self) -> bytes:
+        """The NIP-11 document."""
+
+
+class Backstage(Protocol):
+    """What only owners of the relay see, beside events: numbers, rules, findings."""
+
+    async def status(self) -> Status: ...
+
+    async def disk(self) -> Mapping[str, object]:
+        """Sizes in bytes, growth, `backup_at`."""
+
+    async def refusals(self) -> Sequence[Refusal]:
+        """Oldest first."""
+
+    async def log_lines(self) -> Sequence[LogLine]:
+        """Oldest first."""
+
+    async def findings(self) -> Sequence[Mapping[str, str]]:
+        """Of `doctor`: `severity`, `text`, `cure`."""

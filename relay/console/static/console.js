@@ -1,0 +1,125 @@
+// Everything here is a convenience: pages are read without it.
+const { at, csrf } = document.body.dataset;
+document.documentElement.classList.add("js");
+
+function say(text) {
+  const said = document.getElementById("said");
+  said.textContent = text;
+  said.hidden = !text;
+}
+
+function localTimes(root) {
+  for (const each of root.querySelectorAll("time[datetime]")) {
+    const moment = new Date(each.dateTime);
+    if (!Number.isNaN(moment.valueOf())) {
+      each.title = each.dateTime;
+      each.textContent = moment.toLocaleString([], { dateStyle: "medium", timeStyle: "short" });
+    }
+  }
+}
+
+const base64 = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(text)));
+
+function extension() {
+  if (!window.nostr) {
+    say("No extension with a key (NIP-07) was found in this browser.");
+    return null;
+  }
+  return window.nostr;
+}
+
+async function authorization(path, method, body) {
+  const tags = [["u", new URL(path, location.href).href], ["method", method]];
+  if (body) {
+    const hash = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(body));
+    tags.push(["payload", [...new Uint8Array(hash)].map((each) => each.toString(16).padStart(2, "0")).join("")]);
+  }
+  tags.push(["nonce", crypto.randomUUID()]);
+  const created_at = Math.floor(Date.now() / 1000);
+  const signed = await extension().signEvent({ kind: 27235, created_at, tags, content: "" });
+  return `Nostr ${base64(JSON.stringify(signed))}`;
+}
+
+async function signIn() {
+  if (!extension()) return;
+  const path = `${at}/sign-in`;
+  const answer = await fetch(path, { method: "POST", headers: { Authorization: await authorization(path, "POST") } });
+  const reply = await answer.json();
+  if (answer.ok) location.assign(reply.next);
+  else say(reply.error);
+}
+
+async function act(button) {
+  const { kind, tags, content, confirm: name, code } = button.dataset;
+  if (!extension()) return;
+  if (name && window.prompt(`This cannot be undone. Type ${name} to go on.`) !== name) return;
+  const named = JSON.parse(tags);
+  if (code) named.push(["code", crypto.randomUUID().replaceAll("-", "")]);
+  const draft = { kind: Number(kind), tags: named, content: content || "", created_at: Math.floor(Date.now() / 1000) };
+  const event = await extension().signEvent(draft);
+  const body = new URLSearchParams({ csrf, event: JSON.stringify(event) });
+  const answer = await fetch(`${at}/publish`, { method: "POST", body });
+  const reply = await answer.json();
+  if (answer.ok && reply.ok) location.reload();
+  else say(reply.error || reply.message);
+}
+
+// NIP-86: the extension signs the call itself, the server only checks it.
+async function call(button) {
+  const { method, params, confirm: name } = button.dataset;
+  if (!extension()) return;
+  if (name && window.prompt(`This cannot be undone. Type ${name} to go on.`) !== name) return;
+  const body = JSON.stringify({ method, params: JSON.parse(params) });
+  const path = at.slice(0, -"/console".length) || "/";
+  const answer = await fetch(path, {
+    method: "POST",
+    body,
+    headers: { Authorization: await authorization(path, "POST", body), "Content-Type": "application/nostr+json+rpc" },
+  });
+  const reply = await answer.json();
+  if (reply.error) say(reply.error);
+  else if (typeof reply.result === "object" && reply.result.code) say(`Invite code: ${reply.result.code}`);
+  else location.reload();
+}
+
+document.addEventListener("click", async (click) => {
+  const button = click.target.closest("button");
+  if (!button) return;
+  try {
+    if (button.dataset.copy !== undefined) {
+      await navigator.clipboard.writeText(button.dataset.copy);
+      button.textContent = "Copied";
+    } else if (button.id === "sign-in") await signIn();
+    else if (button.classList.contains("act")) await act(button);
+    else if (button.classList.contains("call")) await call(button);
+  } catch (error) {
+    say(String(error && error.message ? error.message : error));
+  }
+});
+
+// Parts marked data-live are asked for again as part of their own page, while somebody looks.
+async function refresh() {
+  const parts = [...document.querySelectorAll("[data-live][id]")];
+  if (document.hidden || !parts.length || document.querySelector("[data-live] :focus")) return;
+  const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+  if (!answer.ok) return;
+  const next = new DOMParser().parseFromString(await answer.text(), "text/html");
+  for (const part of parts) {
+    const fresh = next.getElementById(part.id);
+    if (!fresh) continue;
+    localTimes(fresh);
+    if (fresh.innerHTML === part.innerHTML) continue;
+    const list = part.querySelector(".chat");
+    const atEnd = list && list.scrollTop + list.clientHeight >= list.scrollHeight - 40;
+    part.replaceChildren(...fresh.childNodes);
+    if (atEnd) scrollToEnd();
+  }
+}
+
+function scrollToEnd() {
+  for (const list of document.querySelectorAll(".chat")) list.scrollTop = list.scrollHeight;
+}
+
+localTimes(document);
+scrollToEnd();
+if (document.querySelector("[data-live]")) setInterval(() => refresh().catch(() => {}), 3000);

@@ -1,0 +1,100 @@
+"""Stored rows as a list, for pages of the console: what a REQ of this viewer is sent up to EOSE."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from relay.errors import Prefix, Refused
+from relay.read.outbox import FlushQueue, Outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.access.visibility import Viewer
+    from relay.nostr.filters import Filter
+    from relay.read.query import QueryRunner
+
+_SUB: Final = "console"
+
+
+async def stored_rows(
+    queries: QueryRunner, viewer: Viewer, filters: tuple[Filter, ...], max_bytes: int
+) -> Sequence[bytes]:
+    """In the order of the answer; it ends with the page that reaches `max_bytes`.
+
+    Raises Refused for a REQ that would be closed without a row, or by an error.
+    """
+    peer = _Peer(viewer)
+    subscription = queries.start(peer, _SUB, filters)
+    if subscription is not None:
+        try:
+            if subscription.backlog is not None:
+                await queries.catch_up(
+                    subscription, peer, lambda _: peer.outbox.size < max_bytes
+                )
+        finally:
+            queries.stop(subscription)
+    refused = peer.outbox.refused
+    if refused is not None and (refused.prefix is Prefix.ERROR or not peer.outbox.raws):
+        raise refused
+    return peer.outbox.raws
+
+
+class _Peer:
+    """`Peer` and `Reader` of one query, without a connection."""
+
+    is_reading = True
+
+    def __init__(self, viewer: Viewer) -> None:
+        self.viewer = viewer
+        self.outbox = _Rows()
+
+    @property
+    def reader(self) -> _Peer:
+        return self
+
+    async def drained(self) -> None:
+        await asyncio.sleep(0)  # let other tasks run between two pages
+
+    def closed_by_relay(self, sub: str) -> None:
+        """`_Rows` has the CLOSED."""
+
+
+class _Nowhere:
+    """`Sink` of what is not sent."""
+
+    def write(self, data: bytes) -> None: ...
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def is_closing(self) -> bool:
+        return False
+
+
+class _Rows(Outbox):
+    """Keeps the rows and the CLOSED of one query."""
+
+    __slots__ = ("raws", "refused", "size")
+
+    def __init__(self) -> None:
+        queue = FlushQueue(lambda _: None)
+        super().__init__(_Nowhere(), queue, max_bytes=0, overflow=lambda: None)
+        self.raws: list[bytes] = []
+        self.size = 0
+        self.refused: Refused | None = None
+
+    def put(self, payload: bytes) -> None:
+        verb, _, *rest = orjson.loads(payload)
+        if verb == "CLOSED":
+            prefix, _, text = rest[0].partition(": ")
+            self.refused = Refused(Prefix(prefix), text)
+
+    def put_framed(self, frames: bytes, number: int = 1) -> None:
+        """Live events come after the answer."""
+
+    def put_each(self, head: bytes, bodies: Sequence[bytes], tail: bytes) -> None:
+        self.raws += bodies
+        self.size += sum(map(len, bodies))

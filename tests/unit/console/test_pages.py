@@ -1,0 +1,406 @@
+"""relay/console: what pages show to whom, and that strangers' texts stay texts."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+import pytest
+
+from relay.console.pages import PAGES
+from relay.console.tables import Column, Holds, Rows, arranged, as_csv, table
+from tests.cast import alice, bob, carol, owner, robot
+from tests.unit.console.browsing import Site, signed, site
+from tests.unit.server.test_app import NOW, serving
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+OF_OWNERS: Final = {page.name for page in PAGES if page.audience.name == "OWNER"}
+FILTER: Final = quote('{"kinds":[0,9,9021,39000]}')
+MARK: Final = "zqx"
+PAYLOADS: Final = [
+    f"<script>alert('{MARK}')</script>",
+    f"<img src=x onerror=alert('{MARK}')>",
+    f"\"><svg onload=alert('{MARK}')>",
+    f"' onmouseover='alert(\"{MARK}\")",
+    f"</textarea><script>{MARK}</script>",
+    f"</title><script>{MARK}</script>",
+    f"{{{{ 7*7 }}}}{{% raw %}}{MARK}",
+    f"javascript:alert('{MARK}')",
+    f"&lt;script&gt;{MARK}&lt;/script&gt;",
+    f"<!--{MARK}--><base href=//evil.example>",
+    f"`; rm -rf ~; echo {MARK}",
+    f"\u202e{MARK}\u2066<b>\u0000",
+    f"<iframe srcdoc='<script>{MARK}</script>'>",
+    f"<a href=javascript:{MARK}>x</a>",
+    f"<style>*{{background:url(//evil.example/{MARK})}}</style>",
+    f"]]><script>{MARK}</script>",
+]
+
+
+class Parts(HTMLParser):
+    """Elements and attributes of a page, as a browser finds them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+
+def check_harmless(page: str) -> None:
+    """No element, attribute or link of a page comes from a text."""
+    for tag, attributes in Parts(page).tags:
+        assert tag not in ("iframe", "style", "base", "object", "embed"), tag
+        assert not [name for name in attributes if name.startswith("on")], attributes
+        assert "style" not in attributes
+        if tag == "script":
+            assert attributes.keys() == {"type", "src"}
+            assert "/console/static/" in attributes["src"]
+        if tag in ("img", "link"):
+            assert "/console/static/" in attributes.get("src", attributes.get("href", ""))
+        for name in ("href", "action", "src"):
+            link = attributes.get(name, "/")
+            assert link.startswith(("/", "?", "#", "https://", "http://")), link
+            assert not link.startswith("//")
+
+
+def pages_for(groups: Sequence[str], ids: Sequence[str]) -> list[str]:
+    """Every page that there is, with every parameter that names something here."""
+    found = ["/"]
+    for page in PAGES:
+        path = f"/console/{page.name}"
+        match page.name:
+            case "group":
+                found += [f"{path}?id={quote(group, safe='')}" for group in groups]
+            case "event":
+                found += [f"{path}?id={event_id}" for event_id in ids]
+            case "person":
+                found += [f"{path}?key={alice.pubkey}", f"{path}?key={owner.npub}"]
+            case "events":
+                found += [path, f"{path}?filter={FILTER}"]
+            case _:
+                found.append(path)
+    return found
+
+
+async def hostile(here: Site, payload: str) -> list[str]:
+    """Plant it wherever somebody may write; the pages on which it may appear."""
+    group = '"><img src=x onerror=zqx>'
+    profile = f'{{"name": {quoted(payload)}, "display_name": {quoted(payload)}}}'
+    await here.publish(
+        alice.sign(0, [], profile, NOW),
+        owner.sign(9007, [["h", group]], "", NOW),
+        owner.sign(9002, [["h", group], ["name", payload], ["about", payload]], payload, NOW),
+        owner.sign(9000, [["h", group], ["p", alice.pubkey, payload]], payload, NOW),
+    )
+    said = alice.sign(9, [["h", group], [payload, payload], ["e", payload]], payload, NOW)
+    await here.publish(said, alice.sign(1, [["e", said.id]], payload, NOW))
+    await here.publish(owner.sign(9009, [["h", group], ["code", f"12345678{payload}"]], "", NOW))
+    return pages_for([group], [said.id])
+
+
+def quoted(text: str) -> str:
+    import json
+
+    return json.dumps(text)
+
+
+@pytest.mark.parametrize("payload", PAYLOADS)
+async def test_no_text_of_somebody_else_becomes_markup(payload: str) -> None:
+    async with site() as here:
+        here.backstage.problems["plug-ins"] = payload
+        here.backstage.rules_refused[payload] = 1
+        here.backstage.found.append({"severity": "error", "text": payload, "cure": payload})
+        paths = await hostile(here, payload)
+        browser = await here.browser_of(owner)
+        shown = 0
+        for path in [*paths, f"/console/groups?find={quote(payload)}&sort={quote(payload)}"]:
+            page = await browser.text(path)
+            check_harmless(page)
+            shown += MARK in page
+        assert shown >= 4
+        missing = await browser.text(f"/console/group?id={quote(payload, safe='')}", 404)
+        check_harmless(missing)
+
+
+async def test_a_command_to_copy_is_one_command_whatever_a_group_is_called() -> None:
+    async with site() as here:
+        group = "tea; touch pwned; $(id)"
+        await here.publish(owner.sign(9007, [["h", group]], "", NOW))
+        browser = await here.browser_of(owner)
+        page = Parts(await browser.text(f"/console/group?id={quote(group, safe='')}"))
+        copied = [
+            attributes["data-copy"] for _, attributes in page.tags if "data-copy" in attributes
+        ]
+        assert "rookery group show 'tea; touch pwned; $(id)'" in copied
+
+
+# -- who sees what ---------------------------------------------------------------------------------
+
+
+async def test_a_hidden_group_is_answered_as_none() -> None:
+    async with site() as here:
+        await here.make_group("cellar", "hidden", "private", members=[alice])
+        for browser in (here.browser(), await here.browser_of(bob)):
+            for ending in ("", ".json", ".csv"):
+                of_den = await browser.get(f"/console/group{ending}?id=cellar")
+                of_none = await browser.get(f"/console/group{ending}?id=nowhere")
+                assert of_den.status == of_none.status == 404
+                text = (await of_den.text()).replace("cellar", "nowhere")
+                assert text == await of_none.text()
+            assert "cellar" not in str(await browser.json("/console/groups.json"))
+        mine = await (await here.browser_of(alice)).json("/console/groups.json")
+        assert [row["id"] for row in mine["table"]["rows"]] == ["cellar"]
+
+
+async def test_requests_and_invites_are_seen_by_admins_alone() -> None:
+    async with site() as here:
+        await here.make_group("den", "private", members=[alice])
+        invite = owner.sign(9009, [["h", "den"], ["code", "s3cret-code"]], "", NOW)
+        await here.publish(invite)
+        visit = await here.relay.visit()
+        asks = carol.sign(9021, [["h", "den"]], "let me in please", NOW)
+        assert (await visit.publishes(asks))[1].startswith(("restricted: pending", ""))
+        for who, is_admin in ((owner, True), (alice, False)):
+            text = await (await here.browser_of(who)).text("/console/group?id=den")
+            assert ("s3cret-code" in text) is is_admin
+        twin = await (await here.browser_of(alice)).json("/console/group.json?id=den")
+        assert twin["invites"] == []
+
+
+async def test_pages_of_owners_are_for_owners() -> None:
+    async with site() as here:
+        for browser, status in ((here.browser(), 401), (await here.browser_of(alice), 403)):
+            for name in OF_OWNERS:
+                for ending in ("", ".json"):
+                    assert (await browser.get(f"/console/{name}{ending}")).status == status
+        for who in (None, alice, robot):
+            browser = here.browser() if who is None else await here.browser_of(who)
+            assert (await browser.json("/console/home.json"))["behind"] is None
+        browser = await here.browser_of(owner)
+        assert (await browser.json("/console/home.json"))["behind"]["connections"] == 3
+
+
+async def test_people_are_those_of_lists_that_one_may_read() -> None:
+    async with site() as here:
+        await here.make_group("den", "private", members=[alice, bob])
+        await here.make_group("tea", members=[carol])
+        seen = {}
+        for who in (None, alice, owner):
+            browser = here.browser() if who is None else await here.browser_of(who)
+            data = await browser.json("/console/people.json")
+            seen[who] = {row["pubkey"] for row in data["table"]["rows"]}
+            assert (data["behind"] is not None) is (who is owner)
+        of_tea = {owner.pubkey, carol.pubkey}
+        assert seen[None] - {owner.pubkey} == of_tea - {owner.pubkey}
+        assert seen[alice] == of_tea | {alice.pubkey, bob.pubkey}
+        assert seen[owner] >= seen[alice] | {robot.pubkey}
+        data = await (await here.browser_of(carol)).json(f"/console/person.json?key={bob.npub}")
+        assert data["groups"] == []
+
+
+async def test_the_events_page_asks_as_a_client_does() -> None:
+    async with site() as here:
+        await here.make_group("den", "private", members=[alice])
+        said = alice.sign(9, [["h", "den"]], "only for members", NOW)
+        await here.publish(said)
+        asked = quote(f'{{"ids":["{said.id}"]}}')
+        path = f"/console/events.json?filter={asked}"
+        assert (await here.browser().json(path))["table"]["total"] == 0
+        browser = await here.browser_of(alice)
+        (row,) = (await browser.json(path))["table"]["rows"]
+        assert (row["id"], row["content"]) == (said.id, "only for members")
+        assert (await here.browser().get(f"/console/event?id={said.id}")).status == 404
+        named = quote('{"kinds":[9],"#h":["den"]}')
+        response = await here.browser().get(f"/console/events.json?filter={named}")
+        assert response.status == 401
+        for wrong in ("{", "[]", '{"kinds":["x"]}', "[" + ",".join(["{}"] * 11) + "]"):
+            data = await browser.json(f"/console/events.json?filter={quote(wrong)}")
+            assert data["error"]
+
+
+async def test_a_page_that_takes_long_is_stopped_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with site() as here:
+
+        async def never(*_: object) -> None:
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr("relay.console.app._PAGE_S", 0.0)
+        monkeypatch.setattr("relay.console.ask.stored_rows", never)
+        response = await here.browser().get("/console/events.json")
+        assert response.status == 503
+        assert "was stopped" in (await response.json())["error"]
+
+
+async def test_rights_lost_while_a_page_is_made_are_lost_on_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The page is made again with what is left."""
+    from relay.console.ask import Ask
+
+    async with site() as here:
+        await here.make_group("den", "private", members=[alice])
+        await here.publish(alice.sign(9, [["h", "den"]], "said inside", NOW))
+        browser = await here.browser_of(alice)
+        people = Ask.people
+        removed = owner.sign(9001, [["h", "den"], ["p", alice.pubkey]], "", NOW + 1)
+
+        async def late(self: Ask, pubkeys: Sequence[str]) -> dict[str, dict[str, str]]:
+            if "den" in self.query.get("id", "") and here.relay.state.groups.is_member(
+                alice.pubkey
+            ):
+                await here.publish(removed)
+            return await people(self, pubkeys)
+
+        monkeypatch.setattr(Ask, "people", late)
+        assert "said inside" not in await browser.text("/console/group?id=den")
+
+
+# -- addresses -------------------------------------------------------------------------------------
+
+
+async def test_documents_and_websockets_of_the_address_stay_as_they_were() -> None:
+    async with site() as here:
+        document = await here.relay.get(Accept="application/nostr+json")
+        assert document.content_type == "application/nostr+json"
+        visit = await here.relay.visit()
+        assert await visit.publishes(owner.sign(1, [], "", NOW)) == (True, "")
+        page = await here.relay.get(Accept="text/html")
+        assert (page.status, page.content_type) == (200, "text/html")
+
+
+async def test_a_relay_without_a_console_has_no_such_page() -> None:
+    async with serving() as relay:
+        assert (await relay.get("/console/groups")).status == 404
+        assert "This is a Nostr relay" in await (await relay.get(Accept="text/html")).text()
+
+
+async def test_a_relay_on_a_path_has_its_console_below_it() -> None:
+    config = '[relay]\nurl = "ws://127.0.0.1/nostr/"\n'
+    async with site(config) as here:
+        browser = here.browser()
+        page = await browser.text("/nostr/")
+        assert 'href="/nostr/console/groups"' in page
+        token = signed(here.relay, alice, "/nostr/console/sign-in", host="127.0.0.1")
+        response = await browser.post("/nostr/console/sign-in", Authorization=token)
+        assert response.status == 200
+        assert alice.npub in await browser.text("/nostr/console/groups")
+        assert (await browser.get("/console/groups")).status == 404
+
+
+async def test_style_sheet_and_script_are_kept_for_ever_under_names_of_their_content() -> None:
+    async with site() as here:
+        browser = here.browser()
+        page = Parts(await browser.text("/"))
+        named = [
+            attributes.get("src") or attributes.get("href", "")
+            for tag, attributes in page.tags
+            if tag in ("script", "link", "img")
+        ]
+        assert len(named) >= 3
+        for path in named:
+            response = await browser.get(path)
+            assert response.status == 200
+            assert "immutable" in response.headers["Cache-Control"]
+        assert (await browser.get("/console/static/..%2fapp.py")).status == 404
+
+
+async def test_the_first_page_is_light() -> None:
+    async with site() as here:
+        browser = here.browser()
+        page = await browser.text("/")
+        total = len(page)
+        for tag, attributes in Parts(page).tags:
+            if tag in ("script", "link", "img"):
+                path = attributes.get("src") or attributes["href"]
+                total += len(await (await browser.get(path)).read())
+        assert total < 60_000
+
+
+async def test_the_api_describes_every_page_that_answers() -> None:
+    async with site() as here:
+        described = await (await here.browser().get("/console/openapi.json")).json()
+        browser = await here.browser_of(owner)
+        named = {"/console/group.json": "?id=tea", "/console/event.json": f"?id={'0' * 64}"}
+        assert {page.name for page in PAGES} == {
+            path.removeprefix("/console/").removesuffix(".json")
+            for path in described["paths"]
+            if path.endswith(".json")
+        }
+        for path, methods in described["paths"].items():
+            assert methods["get"]["responses"]
+            response = await browser.get(path + named.get(path, ""))
+            assert response.status in (200, 404), (path, await response.text())
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+COLUMNS: Final = (
+    Column("name", "Name"),
+    Column("size", "Size", Holds.NUMBER),
+    Column("words", "Words", Holds.WORDS),
+)
+
+
+def rows(*given: tuple[str, int | None]) -> Rows:
+    return Rows(
+        COLUMNS, [{"name": name, "size": size, "words": ["a", name]} for name, size in given]
+    )
+
+
+def test_a_table_is_sorted_with_empty_cells_last() -> None:
+    whole = rows(("b", 2), ("a", None), ("c", 10))
+    assert [row["size"] for row in arranged(whole, {"sort": "size"})] == [2, 10, None]
+    assert [row["size"] for row in arranged(whole, {"sort": "-size"})] == [10, 2, None]
+    assert [row["name"] for row in arranged(whole, {"sort": "name"})] == ["a", "b", "c"]
+    assert [row["name"] for row in arranged(whole, {"sort": "nothing"})] == ["b", "a", "c"]
+
+
+def test_a_table_has_pages_and_a_wrong_number_is_the_nearest_one() -> None:
+    whole = rows(*((f"{number:03}", number) for number in range(120)))
+    for asked, page, first in (
+        ("1", 1, 0),
+        ("3", 3, 100),
+        ("99", 3, 100),
+        ("x", 1, 0),
+        ("٣", 1, 0),
+    ):
+        found = table(whole, {"page": asked})
+        assert (found["page"], found["pages"], found["total"]) == (page, 3, 120)
+        shown = found["rows"]
+        assert isinstance(shown, list)
+        assert shown[0]["size"] == first
+
+
+def test_rows_are_found_by_any_cell_and_by_names_of_people() -> None:
+    people = {"k1": {"npub": "npub1xyz", "name": "Ada"}}
+    whole = Rows((Column("who", "Who", Holds.PERSON),), [{"who": "k1"}, {"who": "k2"}], people)
+    assert arranged(whole, {"find": "ADA"}) == [{"who": "k1"}]
+    assert arranged(whole, {"find": "k2"}) == [{"who": "k2"}]
+
+
+@pytest.mark.parametrize("first", ["=", "+", "-", "@", "\t", "\r"])
+def test_no_cell_of_a_csv_is_a_formula(first: str) -> None:
+    text = as_csv(rows((f"{first}cmd|' /C calc'!A0", -5)), {})
+    _, row = list(csv.reader(io.StringIO(text)))
+    assert row[0].startswith("'")
+    assert row[1] == "-5"
+
+
+async def test_a_table_is_given_as_csv() -> None:
+    async with site() as here:
+        await here.make_group("tea")
+        response = await here.browser().get("/console/groups.csv")
+        assert response.content_type == "text/csv"
+        assert "attachment" in response.headers["Content-Disposition"]
+        assert [row[0] for row in csv.reader(io.StringIO(await response.text()))] == ["id", "tea"]

@@ -1,0 +1,311 @@
+"""relay/console: who is signed in, by what, for how long; and who is not."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import TYPE_CHECKING
+
+import orjson
+import pytest
+
+from relay.console.sessions import LINK_S, SESSION_S, Sessions
+from relay.errors import Refused
+from relay.server.app import Server
+from tests.cast import alice, bob, owner, person, stranger
+from tests.unit.console.browsing import header, signed, site
+from tests.unit.server.test_app import NOW
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
+
+
+async def error_of(response: ClientResponse) -> str:
+    return str((await response.json())["error"])
+
+
+async def test_a_signed_event_begins_a_session_and_sign_out_ends_it() -> None:
+    async with site() as here:
+        browser = here.browser()
+        assert "Sign in" in await browser.text("/")
+        response = await browser.sign_in(alice)
+        assert (response.status, (await response.json())["pubkey"]) == (200, alice.pubkey)
+        assert alice.npub in await browser.text("/")
+        copied = dict(browser.cookies)
+        csrf = await browser.csrf()
+        response = await browser.post("/console/sign-out", {"csrf": csrf})
+        assert (response.status, response.headers["Location"]) == (303, "/")
+        browser.cookies = copied
+        assert alice.npub not in await browser.text("/")
+
+
+async def test_the_cookie_is_for_this_site_alone_and_not_for_scripts() -> None:
+    async with site() as here:
+        browser = await here.browser_of(alice)
+        attributes = {part.strip().lower() for part in browser.set_cookie.split(";")[1:]}
+        assert {"httponly", "samesite=strict", "path=/"} <= attributes
+        assert "secure" not in attributes
+        (secret,) = browser.cookies.values()
+        assert len(secret) >= 43
+
+
+async def test_behind_tls_the_cookie_is_secure_and_bound_to_the_host() -> None:
+    async with site('[relay]\nurl = "wss://relay.example"\n') as here:
+        browser = here.browser()
+        token = signed(here.relay, alice, host="relay.example").replace("http:", "https:")
+        response = await browser.post("/console/sign-in", Authorization=token)
+        assert response.status == 200
+        attributes = {part.strip().lower() for part in browser.set_cookie.split(";")[1:]}
+        assert {"secure", "httponly", "samesite=strict", "path=/"} <= attributes
+        assert browser.set_cookie.startswith("__Host-")
+        assert "Strict-Transport-Security" in (await browser.get("/")).headers
+
+
+async def test_a_sign_in_is_good_once() -> None:
+    async with site() as here:
+        token = signed(here.relay, alice)
+        browser = here.browser()
+        assert (await browser.post("/console/sign-in", Authorization=token)).status == 200
+        other = here.browser()
+        response = await other.post("/console/sign-in", Authorization=token)
+        assert (response.status, await error_of(response)) == (
+            401,
+            "this authorization was already used",
+        )
+        assert other.cookies == {}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"at": NOW - 61}, "created_at: must be within 60 seconds of now"),
+        ({"at": NOW + 61}, "created_at: must be within 60 seconds of now"),
+        ({"host": "relay.example"}, "u: is not the URL of this request"),
+        ({"path": "/"}, "u: is not the URL of this request"),
+        ({"path": "/console/link"}, "u: is not the URL of this request"),
+        ({"path": "/console/sign-in?a=1"}, "u: is not the URL of this request"),
+        ({"method": "GET"}, "method: is not POST"),
+        ({"kind": 22242}, "kind: must be 27235"),
+    ],
+)
+async def test_what_was_signed_for_something_else_signs_nobody_in(
+    wrong: dict[str, object], says: str
+) -> None:
+    """Expired, of another relay, of another call of this one, a login of NIP-42."""
+    async with site() as here:
+        browser = here.browser()
+        token = signed(here.relay, alice, **wrong)  # type: ignore[arg-type]
+        response = await browser.post("/console/sign-in", Authorization=token)
+        assert (response.status, await error_of(response)) == (401, says)
+        assert browser.cookies == {}
+
+
+async def test_a_forged_event_signs_nobody_in() -> None:
+    async with site() as here:
+        tags = [["u", f"http://{here.relay.at}/console/sign-in"], ["method", "POST"]]
+        own = alice.sign(27235, tags, "", NOW)
+        forged = orjson.loads(own.raw)
+        others = orjson.loads(bob.sign(27235, tags, "", NOW).raw)
+        forged["sig"] = others["sig"]
+        browser = here.browser()
+        for fields in (forged, {**others, "pubkey": alice.pubkey}):
+            token = "Nostr " + b64encode(orjson.dumps(fields)).decode()
+            response = await browser.post("/console/sign-in", Authorization=token)
+            assert response.status == 401
+        assert browser.cookies == {}
+        assert (await browser.post("/console/sign-in")).status == 401
+
+
+async def test_a_signed_management_call_is_no_sign_in_and_the_other_way_round() -> None:
+    """Each names its own URL."""
+    async with site() as here:
+        browser = here.browser()
+        call = signed(here.relay, owner, "/")
+        assert (await browser.post("/console/sign-in", Authorization=call)).status == 401
+        own = signed(here.relay, owner)
+        named = {"Authorization": own, "Content-Type": "application/nostr+json+rpc"}
+        response = await here.relay.browser.post(
+            f"http://{here.relay.at}/", data=b'{"method":"supportedmethods"}', headers=named
+        )
+        assert response.status == 401
+
+
+async def test_a_ban_ends_sessions_at_once_and_lets_none_begin() -> None:
+    async with site() as here:
+        await here.make_group("den", "private", members=[alice])
+        browser = await here.browser_of(alice)
+        assert (await browser.json("/console/group.json?id=den"))["is_member"]
+        await here.call("banpubkey", alice.pubkey)
+        assert (await browser.get("/console/publish")).status == 405
+        assert alice.npub not in await browser.text("/")
+        response = await here.browser().sign_in(alice)
+        assert (response.status, await error_of(response)) == (403, "this key is banned here")
+        await here.call("unbanpubkey", alice.pubkey)
+        assert alice.npub not in await browser.text("/")
+
+
+async def test_who_was_removed_a_moment_ago_sees_no_more_than_an_outsider() -> None:
+    async with site() as here:
+        await here.make_group("den", "private", members=[alice])
+        await here.publish(alice.sign(9, [["h", "den"]], "a secret word", NOW))
+        browser = await here.browser_of(alice)
+        assert "a secret word" in await browser.text("/console/group?id=den")
+        await here.publish(owner.sign(9001, [["h", "den"], ["p", alice.pubkey]], "", NOW + 1))
+        assert "a secret word" not in await browser.text("/console/group?id=den")
+
+
+async def test_a_blocked_address_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with site() as here:
+        browser = here.browser()
+        monkeypatch.setattr(Server, "may_connect", lambda *_: False)
+        assert (await browser.get("/console/groups.json")).status == 403
+        assert (await browser.sign_in(alice)).status == 403
+
+
+# -- links of `rookery console` --------------------------------------------------------------------
+
+
+async def test_a_link_asks_first_and_signs_in_once() -> None:
+    async with site() as here:
+        program, browser = here.browser(), here.browser()
+        token = signed(here.relay, alice, "/console/link")
+        response = await program.post("/console/link", Authorization=token)
+        path = (await response.json())["path"]
+        for _ in range(2):  # whatever looks at it before does not use it up
+            assert alice.npub in await browser.text(path)
+        assert browser.cookies == {}
+        response = await browser.post(path)
+        assert (response.status, response.headers["Location"]) == (303, "/")
+        assert alice.npub in await browser.text("/")
+        other = here.browser()
+        assert (await other.post(path)).status == 403
+        assert (await other.get(path)).status == 403
+        assert other.cookies == {}
+
+
+def test_a_link_is_good_for_a_minute() -> None:
+    sessions = Sessions()
+    code = sessions.link(alice.pubkey, NOW, is_known=True)
+    assert sessions.linked(code, NOW + LINK_S - 1) is not None
+    assert sessions.follow(code, NOW + LINK_S) is None
+    assert sessions.follow("guessed", NOW) is None
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+def test_a_session_ends_after_twelve_hours() -> None:
+    sessions = Sessions()
+    secret = sessions.begin(alice.pubkey, NOW, is_known=True)
+    assert sessions.get(secret, NOW + SESSION_S - 1) is not None
+    assert sessions.get(secret, NOW + SESSION_S) is None
+
+
+def test_a_key_has_eight_sessions_and_the_oldest_goes() -> None:
+    sessions = Sessions()
+    secrets = [sessions.begin(alice.pubkey, NOW, is_known=True) for _ in range(9)]
+    assert sessions.get(secrets[0], NOW) is None
+    assert all(sessions.get(secret, NOW) is not None for secret in secrets[1:])
+
+
+def test_unknown_keys_take_no_place_of_known_ones() -> None:
+    sessions = Sessions()
+    for number in range(1024):
+        sessions.begin(f"{number:064x}", NOW, is_known=False)
+    with pytest.raises(Refused, match="rate-limited: too many are signed in"):
+        sessions.begin(stranger.pubkey, NOW, is_known=False)
+    assert sessions.get(sessions.begin(alice.pubkey, NOW, is_known=True), NOW) is not None
+    assert len(sessions) <= 2048
+    sessions.begin(stranger.pubkey, NOW + SESSION_S, is_known=False)
+
+
+# -- requests that others make ---------------------------------------------------------------------
+
+
+async def test_a_form_without_the_token_of_its_session_does_nothing() -> None:
+    async with site() as here:
+        browser, other = await here.browser_of(alice), await here.browser_of(bob)
+        foreign = await other.csrf()
+        event = alice.sign(1, [], "said by another page", NOW).raw.decode()
+        for form in ({"event": event}, {"event": event, "csrf": foreign}, {"csrf": ""}):
+            for path in ("/console/publish", "/console/sign-out"):
+                assert (await browser.post(path, form)).status == 403
+        assert alice.npub in await browser.text("/")
+        assert await browser.json('/console/events.json?filter={"kinds":[1]}') is not None
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "https://evil.example"},
+        {"Origin": "null"},
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+    ],
+)
+async def test_a_page_of_another_origin_can_send_nothing(headers: dict[str, str]) -> None:
+    async with site() as here:
+        browser = await here.browser_of(alice)
+        csrf = await browser.csrf()
+        for path in ("/console/sign-out", "/console/publish", "/console/sign-in", "/console/link"):
+            assert (await browser.post(path, {"csrf": csrf}, **headers)).status == 403
+        assert alice.npub in await browser.text("/")
+
+
+async def test_no_page_may_be_framed_cached_or_read_by_other_origins() -> None:
+    async with site() as here:
+        browser = await here.browser_of(owner)
+        for path in ("/", "/console/groups", "/console/groups.json", "/console/sign-in", "/nope"):
+            response = await browser.get(path, Accept="text/html")
+            if path == "/nope":
+                assert response.status == 404
+                continue
+            policy = response.headers["Content-Security-Policy"]
+            assert "frame-ancestors 'none'" in policy
+            assert "default-src 'none'" in policy
+            assert "unsafe" not in policy
+            assert response.headers["X-Frame-Options"] == "DENY"
+            assert response.headers["X-Content-Type-Options"] == "nosniff"
+            assert response.headers["Cache-Control"] == "no-store"
+            assert "Access-Control-Allow-Origin" not in response.headers
+
+
+# -- programs --------------------------------------------------------------------------------------
+
+
+async def test_a_program_reads_a_twin_with_nip98_once_and_for_its_own_url() -> None:
+    async with site() as here:
+        await here.make_group("den", "private", "hidden", members=[alice])
+        program = here.browser()
+        path = "/console/group.json?id=den"
+        assert (await program.get(path)).status == 404
+        token = signed(here.relay, alice, path, "GET")
+        assert (await program.get(path, Authorization=token)).status == 200
+        assert (await program.get(path, Authorization=token)).status == 401
+        for other in ("/console/group.json?id=tea", "/console/groups.json"):
+            token = signed(here.relay, alice, other, "GET")
+            assert (await program.get(path, Authorization=token)).status == 401
+        token = signed(here.relay, person("nobody known"), path, "GET")
+        assert (await program.get(path, Authorization=token)).status == 404
+
+
+async def test_what_a_browser_signed_is_published_as_by_a_client() -> None:
+    async with site() as here:
+        await here.make_group("den", "private", members=[alice])
+        browser = await here.browser_of(alice)
+        csrf = await browser.csrf()
+        said = alice.sign(9, [["h", "den"]], "from the console", NOW)
+        form = {"csrf": csrf, "event": said.raw.decode()}
+        reply = await (await browser.post("/console/publish", form)).json()
+        assert reply == {"ok": True, "message": ""}
+        assert "from the console" in await browser.text("/console/group?id=den")
+        elsewhere = stranger.sign(9, [["h", "den"]], "not a member", NOW)
+        form["event"] = elsewhere.raw.decode()
+        reply = await (await browser.post("/console/publish", form)).json()
+        assert reply["ok"] is False
+        form["event"] = "{"
+        response = await browser.post("/console/publish", form)
+        assert (response.status, await error_of(response)) == (400, "event: is not JSON")
+
+
+def test_a_header_is_what_nip98_says() -> None:
+    assert header(alice.sign(27235, [], "", NOW)).startswith("Nostr ey")
