@@ -32,9 +32,7 @@ async def stored_rows(
     if subscription is not None:
         try:
             if subscription.backlog is not None:
-                await queries.catch_up(
-                    subscription, peer, lambda _: peer.outbox.size < max_bytes
-                )
+                await queries.catch_up(subscription, peer, lambda _: peer.outbox.size < max_bytes)
         finally:
             queries.stop(subscription)
     refused = peer.outbox.refused
