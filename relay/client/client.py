@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
     from relay.client.connection import Connection
     from relay.client.negentropy import Difference
+    from relay.client.recall import Recall
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
@@ -279,6 +280,24 @@ class Client:
                         # Bounded by the filter's limit, or by one answer to a search.
                         seen.update(event.id for event in fresh)
                     yield fresh
+
+    async def recall(
+        self,
+        question: str,
+        *,
+        systems: Collection[str] = (),
+        kind: int | None = None,
+        group: str | None = None,
+        limit: int = 20,
+    ) -> Recall:
+        """What the five memory systems know of it, best first, each text once.
+
+        `systems`: letters of `relay.client.recall.SYSTEMS`; none: all. `group`: records with its
+        `h`. Raises QueryClosed.
+        """
+        from relay.client.recall import recall  # with it come all memory systems
+
+        return await recall(self, question, systems=systems, kind=kind, group=group, limit=limit)
 
     async def count(self, *filters: FilterLike, deadline_s: float | None = None) -> int:
         """Number of matching events (NIP-45). Raises QueryClosed."""

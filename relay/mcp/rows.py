@@ -7,14 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from relay.client.recall import SYSTEMS
+from relay.memory.fence import attribution
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from relay.client.nmem.queries import Found, FoundPrompt
+    from relay.client.recall import Hit
     from relay.memory.nmem.records import Session
 
 _PREVIEW: Final = 120
 """Characters."""
+_RECALLED: Final = 1000
+"""Characters of a record of any system."""
 _PROMPT: Final = 500
 """Characters of a prompt."""
 _TRACE: Final = 400
@@ -37,6 +43,19 @@ def hit(found: Found) -> dict[str, Any]:
 
 def _by(author: str) -> dict[str, str]:
     return {"author": author} if author else {}
+
+
+def recalled(found: Hit, reader: str) -> dict[str, Any]:
+    """A record of any memory system. `reader`: public key; others have `author`."""
+    event = found.event
+    return {
+        "system": SYSTEMS[found.system].name,
+        "timestamp": event.created_at,
+        "text": found.text.strip()[:_RECALLED],
+        "d": event.d,
+        "group": event.tag("h"),
+        "event_id": event.id,
+    } | _by("" if event.pubkey == reader else attribution(event.pubkey))
 
 
 def hits(found: Sequence[Found]) -> list[dict[str, Any]]:

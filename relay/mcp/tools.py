@@ -10,10 +10,11 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from relay.client.nmem.queries import Order
+from relay.client.recall import SYSTEMS
 from relay.mcp import git
 from relay.mcp.arguments import LARGEST, Kind, Parameter, ToolFault
 from relay.mcp.freshness import Freshness
-from relay.mcp.rows import by_session, hit, hits, summarised, traced, whole
+from relay.mcp.rows import by_session, hit, hits, recalled, summarised, traced, whole
 from relay.mcp.schedule import time_of
 
 if TYPE_CHECKING:
@@ -126,6 +127,10 @@ class Toolbox:
         if len(ids) > _MOST_IDS:
             raise ToolFault(f"ids array must not exceed {_MOST_IDS} elements")
         return [whole(found) for found in await self._nmem.get(int(each) for each in ids)]
+
+    async def recall(self, question: str, system: str | None, limit: int) -> object:
+        found = await self._nmem.recall(question, systems=system or "", limit=limit)
+        return [recalled(hit, self._nmem.pubkey) for hit in found.hits]
 
     # -- sessions and context ---------------------------------------------------------------------
 
@@ -294,6 +299,28 @@ TOOLS: Final = (
             ),
             _BEFORE,
             _AFTER,
+        ),
+    ),
+    ToolInfo(
+        "recall",
+        Toolbox.recall,
+        "Ask all memory at the relay: sessions, observations, preferences, notes and claims, by a"
+        " question in words. Best first. Needs the relay.",
+        (
+            Parameter(
+                "question",
+                Kind.TEXT,
+                'A question or words; "in May" or "last week" prefer that time.',
+                is_required=True,
+            ),
+            Parameter(
+                "system",
+                Kind.TEXT,
+                "Only A (assistant), D (conversations), S (people, groups), M (coding sessions)"
+                " or X (claims).",
+                choices=tuple(SYSTEMS),
+            ),
+            _limit(10, 50),
         ),
     ),
     ToolInfo(

@@ -11,17 +11,25 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Final
 
 MAX_TERMS: Final = 32
 """Words and phrases of a query; the rest is ignored."""
+MAX_ANY: Final = 16
+"""Of a query with `match:any`."""
 MAX_QUERY: Final = 2048
 """Characters of a query; the rest is ignored."""
 MAX_TEXT: Final = 100_000
 """Indexed characters of an event."""
+MAX_PERIODS: Final = 16
+"""`near:` periods of a query; the rest is ignored."""
+EXTENSIONS: Final = ("match", "near")
+"""What a query may have as `key:value`, beside words."""
 
 _PIECE: Final = re.compile(r'(-?)"([^"]*)"|(\S+)')
 _EXTENSION: Final = re.compile(r"-?[A-Za-z][\w.-]*:(?!//)[^\s\"].*", re.DOTALL)
+_NEAR: Final = re.compile(r"near:(\d{1,12})-(\d{1,12})")
 _WORD: Final = re.compile(r"[^\W_]+")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
@@ -32,9 +40,17 @@ _AVERAGE_LENGTH: Final = 40
 """Words; a constant instead of the average of the corpus, see above."""
 
 
+class Needs(Enum):
+    """How many of its terms a text must contain to match a search."""
+
+    ALL = auto()
+    ANY = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A text matches when it contains every one of `required` and none of `excluded`.
+    """A text matches when it contains every one of `required` (any, by `needs`) and none of
+    `excluded`.
 
     A term is a word or a phrase, which matches its words in sequence. A term without a word, as
     `!!!`, is no condition. A Search without any word, or with exclusions only, finds nothing: there
@@ -43,20 +59,29 @@ class Search:
 
     required: tuple[str, ...]
     excluded: tuple[str, ...] = ()
+    needs: Needs = Needs.ALL
+    near: tuple[tuple[int, int], ...] = ()
+    """Periods (first and last second): with `needs` ANY, texts of these times rank higher."""
 
 
 def search_from(query: str) -> Search | None:
     """Parse a query; None when it has no terms: the same as no search (N50-04, N50-07).
 
-    `"…"` is a phrase, `-` before a term excludes it, `key:value` extensions are ignored (a URL is
-    not one).
+    `"…"` is a phrase, `-` before a term excludes it. Of the `key:value` extensions (a URL is not
+    one) `match:any` and `near:SECONDS-SECONDS` count; others are ignored.
     """
     required: dict[str, None] = {}
     excluded: dict[str, None] = {}
+    near: dict[tuple[int, int], None] = {}
+    needs = Needs.ALL
     for minus, phrase, word in _PIECE.findall(_CONTROL.sub(" ", query[:MAX_QUERY])):
         if len(required) + len(excluded) == MAX_TERMS:
             break
         if word and _EXTENSION.fullmatch(word):
+            if word == "match:any":
+                needs = Needs.ANY
+            elif (period := _NEAR.fullmatch(word)) and len(near) < MAX_PERIODS:
+                near[int(period[1]), int(period[2])] = None
             continue
         if not word:
             term, into = phrase, excluded if minus else required
@@ -66,7 +91,10 @@ def search_from(query: str) -> Search | None:
             term, into = word, required
         if term.strip():
             into[term] = None
-    return Search(tuple(required), tuple(excluded)) if required or excluded else None
+    if not required and not excluded:
+        return None
+    terms = tuple(required) if needs is Needs.ALL else tuple(required)[:MAX_ANY]
+    return Search(terms, tuple(excluded), needs, tuple(near))
 
 
 def words_of(term: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from relay.groups.actions import MAX_ID_CHARS
 from relay.nostr.filters import Filter, as_json
 from relay.nostr.kinds import GROUP_METADATA, KindSet
 from relay.nostr.nip42 import relay_address
+from relay.nostr.nip50 import EXTENSIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -71,7 +72,10 @@ def information(config: Config, state: RelayState, relay_pubkey: str, features: 
             "payment_required": False,
             "restricted_writes": policy.restricted_writes,
         },
-        "memory": _memory(config, management, policy.systems.kinds),
+        "memory": {
+            **_memory(config, management, policy.systems.kinds),
+            "search": EXTENSIONS if features.search else [],
+        },
     }
     owners = sorted(policy.actors.owners)
     if owners:

@@ -229,6 +229,54 @@ async def test_scores_are_those_of_fts_matcher(store: Store) -> None:
     assert len(set(scores)) > 5
 
 
+# any word ----------------------------------------------------------------------------------------
+
+DAY = 86_400
+
+
+async def test_with_match_any_one_word_suffices(store: Store) -> None:
+    await says(store, *TEXTS)
+    assert set(await found(store, "match:any kettle coffee -naive")) == {TEXTS[0]}
+    assert await store.count([sought("match:any kettle coffee -naive")], EVERYTHING, now=0) == 1
+    assert await found(store, "match:any !!!") == []
+
+
+async def test_with_match_any_the_rarer_word_counts_more(store: Store) -> None:
+    await says(store, "tea here", "kettle here", *["tea there"] * 5, at=5)
+    assert (await found(store, "match:any tea kettle"))[0] == "kettle here"
+
+
+async def test_with_match_any_a_row_gains_by_what_its_author_said_there_that_day(
+    store: Store,
+) -> None:
+    """A thread: one author, kind, day and `d` without the hash at its end."""
+    of_one = [["d", "obs:one:" + "0" * 64]]
+    await says(store, "tea first", kind=78, tags=of_one, at=0)
+    await says(store, "a kettle", kind=78, tags=[["d", "obs:one:" + "1" * 64]], at=9)
+    await says(store, "tea later", kind=78, tags=[["d", "obs:two:" + "2" * 64]], at=10)
+    await says(store, "tea tomorrow", kind=78, tags=of_one, at=DAY)
+    order = await found(store, "match:any tea kettle")
+    assert order[:2] == ["a kettle", "tea first"]
+
+
+async def test_with_match_any_times_near_a_period_come_first(store: Store) -> None:
+    for day in (0, 9, 10, 11, 30):
+        await says(store, f"tea of day {day}", at=day * DAY)
+    asked = f"match:any near:{10 * DAY}-{11 * DAY - 1} tea"
+    assert await found(store, asked) == [f"tea of day {day}" for day in (10, 11, 30, 9, 0)]
+
+
+async def test_with_match_any_hidden_rows_change_no_rank(store: Store) -> None:
+    """Rows that the viewer may not read have no influence: not on rarity, nor on threads."""
+    await says(store, "tea now", "kettle now", "tea and so on", at=5)
+    outside = seen_by(ANONYMOUS, IN_DEN, groups=Groups().with_group(DEN))
+    before = await found(store, "match:any tea kettle", outside)
+    await a_den_with(store, *["kettle kettle"] * 20)
+    await indexed(store)
+    assert await found(store, "match:any tea kettle", outside) == before
+    assert len(await found(store, "match:any tea kettle")) == len(before) + 20
+
+
 # who may read ------------------------------------------------------------------------------------
 
 DEN = Group("den", flags=frozenset())

@@ -193,6 +193,7 @@ async def told(rookery: Rookery, tmp_path: Path) -> Rookery:
 
 TOOLS = {
     "search": ["query", "project", "obs_type", "limit", "offset", "orderBy", "before", "after"],
+    "recall": ["question", "system", "limit"],
     "get_observations": ["ids"],
     "timeline": ["anchor", "before", "after"],
     "session_summaries": ["project", "limit", "before", "after"],
@@ -207,6 +208,7 @@ TOOLS = {
 }
 DEFAULTS = {
     "search": {"limit": 20, "offset": 0, "orderBy": "relevance"},
+    "recall": {"limit": 10},
     "timeline": {"before": 5, "after": 5},
     "session_summaries": {"limit": 10},
     "recent_context": {"limit": 30},
@@ -247,6 +249,9 @@ async def test_every_tool_answers_what_another_machine_told(
             "command",
             "git_commit",
         }
+        (first, *_) = await agent.answer("recall", question="what was deduped?", system="M")
+        assert "dedupe" in first["text"]
+        assert first["author"].endswith("…)")
         (command,) = await agent.answer("search", query="dedupe", obs_type="command")
         assert list(command) == [
             "id",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from collections import Counter
 from contextlib import closing
 from typing import TYPE_CHECKING, Final, assert_never
 
@@ -22,10 +23,11 @@ from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import ERASURE_DAYS, Found, narrowed, references_of
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr import kinds
-from relay.nostr.nip50 import Searchable, search_from, searchable
+from relay.nostr.nip50 import Needs, Search, Searchable, search_from, searchable, words_of
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, Place
 from relay.storage.sqlite.fts import FtsMatcher
+from relay.storage.sqlite.sql.recall import NEAR_S, period_points, rarity
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -353,10 +355,33 @@ class ReferenceStore:
         )
         rows = [row for row in rows if self._contains(row, filter_)]
         with closing(FtsMatcher()) as reading:
-            scores = {row.seq: reading.score(self._texts[row.seq], search) for row in rows}
+            scores = (
+                {row.seq: reading.score(self._texts[row.seq], search) for row in rows}
+                if search.needs is Needs.ALL
+                else self._recalled(rows, search, reading)
+            )
         # Sorting is stable: equals stay newest first.
         rows.sort(key=lambda row: -scores[row.seq])
         return [row.seq for row in rows][:limit]
+
+    def _recalled(
+        self, rows: Sequence[Stored], search: Search, reading: FtsMatcher
+    ) -> dict[int, int]:
+        """Points of rows that have any of the words."""
+        points = {row.seq: _near_points(search, row.event.created_at) for row in rows}
+        threads = {row.seq: _thread_of(row) for row in rows}
+        for term in filter(words_of, search.required):
+            word = Search((term,))
+            hits = [row for row in rows if reading.contains(self._texts[row.seq], word)]
+            if not hits:
+                continue
+            weight, there = rarity(len(hits)), Counter(threads[row.seq] for row in hits)
+            for row in hits:
+                points[row.seq] += weight * reading.score(self._texts[row.seq], word)
+            for row in rows:
+                beside = there[threads[row.seq]]
+                points[row.seq] += weight * 1000 * beside // (beside + 1)
+        return points
 
     def _contains(self, row: Stored, filter_: Filter) -> bool:
         """What the filter's `search` asks for."""
@@ -523,3 +548,20 @@ def _puts_one_of(pubkeys: Set[str], event: Event) -> bool:
 def _is_content(row: Stored) -> bool:
     """Something that people wrote into a group, not what says that there is one (Z-03)."""
     return row.event.kind not in kinds.GROUP_RECORDS and row.event.kind not in kinds.GROUP_STATE
+
+
+def _near_points(search: Search, at: int) -> int:
+    return max(
+        (
+            period_points(since, until) * (NEAR_S - max(0, at - until)) // NEAR_S
+            for since, until in search.near
+            if since <= at < until + NEAR_S
+        ),
+        default=0,
+    )
+
+
+def _thread_of(row: Stored) -> tuple[object, ...]:
+    event = row.event
+    d = event.d[:-65] if event.d[-65:-64] == ":" else event.d
+    return event.pubkey, event.kind, event.created_at // 86_400, d, row.group

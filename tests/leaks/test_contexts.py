@@ -205,6 +205,7 @@ def test_every_list_names_a_test() -> None:
 
 CALLS: Final[dict[str, dict[str, object]]] = {
     "search": {"query": MARK, "limit": 100},
+    "recall": {"question": MARK},
     "get_observations": {"ids": list(range(1, 51))},
     "timeline": {"anchor": 1, "before": 50, "after": 50},
     "session_summaries": {"limit": 50},

@@ -62,6 +62,10 @@ plain = st.lists(st.sampled_from(["tea", "green", "run", "cafe"]), min_size=1, m
 queries = st.one_of(  # most of them find several rows
     plain.map(" ".join),
     plain.map(" ".join),
+    st.lists(plain, min_size=1, max_size=2).map(
+        lambda some: " ".join(["match:any near:1-2", *(word for words in some for word in words)])
+    ),
+    st.lists(pieces, min_size=1, max_size=4).map(lambda some: " ".join(["match:any", *some])),
     st.lists(pieces, min_size=1, max_size=4).map(" ".join),
     st.text(max_size=12),
 )

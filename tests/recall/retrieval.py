@@ -8,16 +8,17 @@ the conversation, and questions are asked a day after its end.
 
 from __future__ import annotations
 
-import asyncio
-from contextlib import asynccontextmanager
+import sqlite3
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from relay.client import Client
 from relay.client.anamnesis import Anamnesis
 from relay.client.nmem import Nmem
 from relay.client.nmem.queries import Order, Scope, search
+from relay.client.recall import recall
 from relay.memory.anamnesis.records import Entry, entry_draft, timestamp_of
-from relay.memory.keywords import RESULTS_PER_KEYWORD, any_of, keywords, merged
+from relay.memory.keywords import any_of, keywords
 from relay.memory.nmem.records import Observation, ObsType, observation_draft, session_draft
 from relay.memory.nmem.records import Session as NmemSession
 from relay.memory.transcripts.blocks import NoteText
@@ -45,8 +46,13 @@ class Method(NamedTuple):
     """A way to ask."""
 
     name: str
-    ask: Callable[[str], Awaitable[list[str]]]
-    """The session id of each hit, best first."""
+    ask: Callable[[str], Awaitable[list[Found]]]
+    """The hits, best first."""
+
+
+class Found(NamedTuple):
+    session: str
+    text: str
 
 
 class MemoryRefused(Exception):
@@ -70,7 +76,11 @@ async def methods_into(
             await nmem.sync()
             # The relay's index of texts follows its log: the first search waits for it.
             await client.query({"kinds": [kinds.CONVERSATION_NOTE], "search": "ready", "limit": 1})
-            yield _methods(client, nmem, anamnesis, conversation.ends_at + _DAY)
+            with closing(_lines(conversation)) as lines:
+                yield (
+                    *_methods(client, nmem, anamnesis, conversation.ends_at + _DAY),
+                    *_baselines(lines),
+                )
 
 
 def session_in(session_id: str) -> int:
@@ -103,38 +113,66 @@ def drafts(conversation: Conversation) -> Iterator[Draft]:
             yield session_draft(NmemSession(id_, _PROJECT, *times))
 
 
-def _methods(client: Client, nmem: Nmem, anamnesis: Anamnesis, now: int) -> tuple[Method, ...]:
-    async def found(query: str, limit: int) -> list[Any]:
-        wanted = {"kinds": [kinds.CONVERSATION_NOTE], "search": query, "limit": limit}
-        return await client.query(wanted)
+def _lines(conversation: Conversation) -> sqlite3.Connection:
+    """The turns in a full-text table, as anybody would have them."""
+    db = sqlite3.connect(":memory:")
+    db.execute("CREATE VIRTUAL TABLE turns USING fts5(text, session UNINDEXED, tokenize='porter')")
+    db.executemany(
+        "INSERT INTO turns VALUES (?, ?)",
+        (
+            (f"{turn.speaker}: {turn.text}", f"{_SESSION}{session.number}")
+            for session in conversation.sessions
+            for turn in session.turns
+        ),
+    )
+    return db
 
-    async def by_all_words(question: str) -> list[str]:
-        return [event.d for event in await found(question, HITS)]
 
-    async def by_any_word(question: str) -> list[str]:
+def _baselines(lines: sqlite3.Connection) -> tuple[Method, ...]:
+    async def by_bm25(question: str) -> list[Found]:
+        found = lines.execute(
+            "SELECT session, text FROM turns WHERE turns MATCH ? ORDER BY rank LIMIT ?",
+            (any_of(question), HITS),
+        )
+        return [Found(*row) for row in found]
+
+    async def by_grep(question: str) -> list[Found]:
+        """Lines with most of the words, the newest first of equals; `grep -i -o | sort | uniq`."""
         words = keywords(question)
-        answers = await asyncio.gather(*(found(word, RESULTS_PER_KEYWORD) for word in words))
-        sessions = {event.id: event.d for answer in answers for event in answer}
-        order = merged([[event.id for event in answer] for answer in answers])
-        return [sessions[id_] for id_ in order[:HITS]]
+        rows = lines.execute("SELECT session, text FROM turns ORDER BY rowid DESC").fetchall()
+        counted = [(sum(word in row[1].casefold() for word in words), row) for row in rows]
+        counted.sort(key=lambda each: -each[0])
+        return [Found(*row) for count, row in counted[:HITS] if count]
+
+    return Method("BM25 alone (FTS5)", by_bm25), Method("grep, most words", by_grep)
+
+
+def _methods(client: Client, nmem: Nmem, anamnesis: Anamnesis, now: int) -> tuple[Method, ...]:
+    async def by_recall(question: str) -> list[Found]:
+        answer = await recall(client, question, systems="D", limit=HITS, as_of=now)
+        return [Found(hit.event.d, hit.text) for hit in answer.hits]
+
+    async def by_all_words(question: str) -> list[Found]:
+        wanted = {"kinds": [kinds.CONVERSATION_NOTE], "search": question, "limit": HITS}
+        return [Found(event.d, event.content) for event in await client.query(wanted)]
 
     def in_the_cache(order: Order) -> Callable[[str], Any]:
-        async def ask(question: str) -> list[str]:
+        async def ask(question: str) -> list[Found]:
             # What Nmem.search does, at another time than now.
             with nmem.database.reading() as db:
                 hits = search(db, any_of(question), Scope(), order, now, HITS, 0)
-            return [hit.session_id for hit in hits]
+            return [Found(hit.session_id, hit.content) for hit in hits]
 
         return ask
 
-    async def recalled(question: str) -> list[str]:
+    async def recalled(question: str) -> list[Found]:
         hits = await anamnesis.recall(question, as_of=now, limit=HITS)
-        contexts: list[Any] = [hit.document.get("context") for hit in hits]
-        return [context["session"] for context in contexts]
+        documents: list[Any] = [hit.document for hit in hits]
+        return [Found(each["context"]["session"], each["content"]) for each in documents]
 
     return (
+        Method("recall", by_recall),
         Method("relay, all words", by_all_words),
-        Method("relay, any word", by_any_word),
         Method("nmem, any word", in_the_cache(Order.RELEVANCE)),
         Method("nmem, any word, blended", in_the_cache(Order.BLENDED)),
         Method("anamnesis recall", recalled),

@@ -44,23 +44,25 @@ async def test_a_sentence_is_answered_by_the_methods_that_take_any_word() -> Non
     answers = await program.ask_all([TALK], re.compile(""), asked.append)
     assert asked == ["two people"] * 2
     found = {(answer.method, answer.category): answer.quality for answer in answers}
-    everything, nothing = Quality(1, 1, 1), Quality(0, 0, 0)
+    everything, nothing = Quality(1, 1, 1, 1), Quality(0, 0, 0, 0)
     assert found["relay, all words", 4] == everything
     assert found["relay, all words", 2] == nothing
-    for method in ("relay", "nmem"):
-        assert found[f"{method}, any word", 4] == everything
-        assert found[f"{method}, any word", 2] == everything
+    for method in ("recall", "nmem, any word", "BM25 alone (FTS5)", "grep, most words"):
+        assert found[method, 4] == everything
+        assert found[method, 2] == everything
     assert found["nmem, any word, blended", 2] == everything
     assert found["anamnesis recall", 2] == everything
-    assert found[program.ANY_ORDER, 2] == Quality(1, 1, close((1 + 1 / 2 + 1 / 3) / 3))
+    assert found[program.ANY_ORDER, 2] == Quality(
+        close(1 / 3), 1, 1, close((1 + 1 / 2 + 1 / 3) / 3)
+    )
 
 
 def test_rows_have_all_questions_of_a_road_first_and_then_each_category() -> None:
     answers = [
-        program.Answer("b", 4, Quality(1, 1, 1), 0.003),
-        program.Answer("a", 4, Quality(1, 1, 1), None),
-        program.Answer("b", 1, Quality(0, 0.5, 0.25), 0.001),
-        program.Answer("b", 9, Quality(0, 0, 0), 0.002),
+        program.Answer("b", 4, Quality(1, 1, 1, 1), 0.003, 9),
+        program.Answer("a", 4, Quality(1, 1, 1, 1), None),
+        program.Answer("b", 1, Quality(0, 0, 0.5, 0.25), 0.001),
+        program.Answer("b", 9, Quality(0, 0, 0, 0), 0.002),
     ]
     rows = program.rows_of(answers)
     assert [(row.method, row.category, row.questions) for row in rows] == [
@@ -71,8 +73,9 @@ def test_rows_have_all_questions_of_a_road_first_and_then_each_category() -> Non
         ("a", "all", 1),
         ("a", "single-hop", 1),
     ]
-    assert rows[0].quality == Quality(close(1 / 3), 0.5, close(1.25 / 3))
-    assert rows[0].ms == pytest.approx(2)
+    assert rows[0].quality == Quality(close(1 / 3), close(1 / 3), 0.5, close(1.25 / 3))
+    assert rows[0].ms == pytest.approx((2, 3))
+    assert rows[0].tokens == 3
     assert rows[4].ms is None
 
 

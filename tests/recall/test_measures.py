@@ -12,14 +12,14 @@ from tests.recall.measures import Quality, chance, mean, quality, sessions_of
 @pytest.mark.parametrize(
     ("ranking", "sought", "expected"),
     [
-        ([3, 1, 2], {3}, Quality(1, 1, 1)),
-        ([1, 2, 3], {3}, Quality(1, 1, 1 / 3)),
-        ([1, 2, 4, 5, 6, 3], {3}, Quality(0, 1, 1 / 6)),
-        ([*range(10), 33], {33}, Quality(0, 0, 1 / 11)),
-        ([1, 2, 3, 4, 5, 6, 7], {2, 6}, Quality(0.5, 1, 1 / 2)),
-        ([1, 2], {2, 9}, Quality(0.5, 0.5, 1 / 2)),
-        ([], {1}, Quality(0, 0, 0)),
-        ([1, 2], {3}, Quality(0, 0, 0)),
+        ([3, 1, 2], {3}, Quality(1, 1, 1, 1)),
+        ([1, 2, 3], {3}, Quality(0, 1, 1, 1 / 3)),
+        ([1, 2, 4, 5, 6, 3], {3}, Quality(0, 0, 1, 1 / 6)),
+        ([*range(10), 33], {33}, Quality(0, 0, 0, 1 / 11)),
+        ([1, 2, 3, 4, 5, 6, 7], {2, 6}, Quality(0, 0.5, 1, 1 / 2)),
+        ([1, 2], {2, 9}, Quality(0, 0.5, 0.5, 1 / 2)),
+        ([], {1}, Quality(0, 0, 0, 0)),
+        ([1, 2], {3}, Quality(0, 0, 0, 0)),
     ],
 )
 def test_quality_counts_what_comes_early(

@@ -25,13 +25,18 @@ from relay.client.nmem.removal import Purge, Removed
 from relay.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from relay.client.nmem.apply import Progress
     from relay.client.nmem.cipher import CacheKey
     from relay.client.nmem.import_db import Imported
     from relay.client.nmem.sync import Synced
+    from relay.client.recall import Recall
 
 _RELAY_S: Final = 10.0
 """How long to wait for the relay."""
+_RECALL_S: Final = 3.0
+"""As `_RELAY_S`, while a model waits."""
 
 
 class Nmem(NmemRecorder):
@@ -81,6 +86,14 @@ class Nmem(NmemRecorder):
             self._client.now(),
             progress,
         )
+
+    async def recall(
+        self, question: str, *, systems: Collection[str] = (), limit: int = 20
+    ) -> Recall:
+        """`Client.recall`: of all memory systems, at the relay. Raises UserError while it is
+        away."""
+        await self._wait_for_relay(_RECALL_S)
+        return await self._client.recall(question, systems=systems, limit=limit)
 
     async def sweep(self, now: int | None = None) -> Removed:
         """Remove expired rows from the cache (M-25)."""

@@ -17,6 +17,7 @@ import aiosqlite
 
 from relay.errors import StoreFault, TooSlow
 from relay.storage import PAGE_BYTES
+from relay.storage.sqlite.sql.recall import rarity
 from relay.storage.sqlite.tag_functions import TagFunctions, tag_value
 
 if TYPE_CHECKING:
@@ -175,6 +176,7 @@ class ReaderFactory:
         """With the index of texts attached as `search`."""
         db = self.page_reader()
         db.execute("ATTACH ? AS search", (str(index_path(self._path)),))
+        db.create_function("rarity", 1, rarity, deterministic=True)
         return db
 
     def bulk_reader(self) -> sqlite3.Connection:

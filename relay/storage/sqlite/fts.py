@@ -7,9 +7,9 @@ One tokenizer decides what a text contains, in the index and for live events. Us
 from __future__ import annotations
 
 import sqlite3
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
-from relay.nostr.nip50 import words_of
+from relay.nostr.nip50 import Needs, words_of
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
 
 if TYPE_CHECKING:
@@ -20,8 +20,14 @@ _KEPT_STATEMENTS: Final = 16
 
 def expression(search: Search) -> str:
     """The right side of MATCH; `search` must require something."""
-    # An implicit AND: unlike AND, it ignores a term without any token.
-    wanted = f"text : ({_quoted(search.required, ' ')})"
+    match search.needs:
+        case Needs.ALL:
+            # An implicit AND: unlike AND, it ignores a term without any token.
+            wanted = f"text : ({_quoted(search.required, ' ')})"
+        case Needs.ANY:
+            wanted = f"text : ({_quoted(search.required, ' OR ')})"
+        case _:
+            assert_never(search.needs)
     if not search.excluded:
         return wanted
     return f"{wanted} NOT text : ({_quoted(search.excluded, ' OR ')})"

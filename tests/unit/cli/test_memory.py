@@ -632,7 +632,7 @@ async def test_each_system_is_searched_with_one_query(
     relay.on["REQ"] = answer
     relay.events = hits()
     assert await rookery("memory", "search", "tea") == 0
-    assert [(filter_["search"], filter_["limit"]) for filter_ in asked] == [("tea", 20)] * 5
+    assert [(filter_["search"], filter_["limit"]) for filter_ in asked] == [("tea", 40)] * 5
     captured = capsys.readouterr()
     assert (len(captured.out.splitlines()), captured.err) == (5, "")  # no configuration among them
 

@@ -258,6 +258,7 @@ def test_nip11_names_memory_kinds_and_filter_terms(tmp_path: Path) -> None:
         ],
         "index_tags": ["hk", "x"],
         "prefix_d_kinds": [78],
+        "search": ["match", "near"],
     }
     refused = Management().after(ListChange(ListName.REFUSED_KINDS, "30092", ""))
     told = document_of(tmp_path, Config(), management=refused)["memory"]["kinds"]

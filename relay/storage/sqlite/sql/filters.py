@@ -6,8 +6,9 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.nostr.filters import Filter
-from relay.nostr.nip50 import search_from
+from relay.nostr.nip50 import Needs, search_from
 from relay.storage.sqlite.fts import expression
+from relay.storage.sqlite.sql import recall
 from relay.storage.sqlite.sql.conditions import (
     AUTHOR_KEYS,
     AUTHORS,
@@ -314,7 +315,6 @@ class Compiler:
         All matches are ordered within the index; then rows are looked up one by one until there are
         enough. No statistics over all texts are used: they would reveal hidden rows.
         """
-        scored, values = score(search)
         shape = shape_of(filter_)
         rest = all_of(
             [
@@ -324,6 +324,10 @@ class Compiler:
                 self.visible(visibility, filter_),
             ]
         )
+        arguments = self._arguments(filter_, now)
+        if search.needs is Needs.ANY:
+            return Plan(recall.best(search, rest, upto=upto, limit=limit)).bound(arguments)
+        scored, values = score(search)
         best = (
             f"SELECT r.seq AS seq, {scored} AS score"
             " FROM search.words AS w CROSS JOIN search.ranks AS r ON r.seq = w.rowid"
@@ -335,7 +339,7 @@ class Compiler:
             f" WHERE {rest.sql} LIMIT ?",
             (*values, expression(search), upto, *rest.values, limit),
         )
-        return Plan(whole).bound(self._arguments(filter_, now))
+        return Plan(whole).bound(arguments)
 
     def rows(
         self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int

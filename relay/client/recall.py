@@ -1,0 +1,245 @@
+"""Recall: one question to all five memory systems, answered best first (G-26).
+
+A relay with `match:any` (Rookery) ranks texts with any word of the question; of another relay with
+NIP-50 the texts with all words are asked for, then those with each word; of one without, the newest
+records are read and compared here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from relay.client.information import can_search, offers_memory
+from relay.memory.keywords import RESULTS_PER_KEYWORD, keywords, merged
+from relay.memory.snowclaw.keys import AGENT, COLLECTIVE, CONFIG
+from relay.memory.systems import MEMORY_SYSTEMS
+from relay.memory.time_words import periods
+from relay.nostr import kinds
+from relay.nostr.event import is_hex64
+from relay.nostr.nip50 import search_from
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from relay.client.client import Client
+    from relay.nostr.event import Event
+    from relay.nostr.nip50 import Search
+
+SCAN_LIMIT: Final = 5_000
+"""Events read per system on a relay without search."""
+_SPARE: Final = 2
+"""So many times `limit` is asked for: repeated texts are dropped."""
+_RECORDS: Final = (kinds.APP_RECORD, kinds.APP_DATA)
+
+
+class System(NamedTuple):
+    """The searchable records of one memory system."""
+
+    name: str
+    kinds: tuple[int, ...]
+    prefixes: tuple[str, ...] = ()
+    """Prefixes of `d`; none: all records of its kinds."""
+
+    def has(self, event: Event) -> bool:
+        return event.kind in self.kinds and (not self.prefixes or event.d.startswith(self.prefixes))
+
+
+SYSTEMS: Final[Mapping[str, System]] = {
+    "A": System(
+        "aman",
+        (
+            kinds.DOC_MANIFEST,
+            kinds.CHUNK_REF,
+            kinds.PREFERENCE,
+            kinds.SUMMARY,
+            kinds.TOOL_HISTORY,
+            kinds.SUBSCRIPTION_STATE,
+        ),
+    ),
+    "D": System(
+        "transcripts", (kinds.CONVERSATION_NOTE, kinds.SESSION_STATE, kinds.RUN_CONFIGURATION)
+    ),
+    "S": System("snowclaw", (kinds.APP_DATA,), (AGENT, COLLECTIVE)),
+    "M": System("nmem", _RECORDS, ("nmem:",)),
+    "X": System("anamnesis", _RECORDS, ("anamnesis:",)),
+}
+"""By the letters of `--system`."""
+
+
+class Hit(NamedTuple):
+    """One record found."""
+
+    system: str
+    """A letter of SYSTEMS."""
+    event: Event
+    text: str
+
+    @property
+    def hashed(self) -> str:
+        """Anamnesis: hash of the claim, or of the claim it amends; empty: none."""
+        is_claim = self.event.d.startswith(("anamnesis:memory:", "anamnesis:meta:"))
+        hashed = self.event.tag("x") or "" if is_claim else ""
+        return hashed if is_hex64(hashed) else ""
+
+
+class Recall(NamedTuple):
+    hits: list[Hit]
+    """Best first."""
+    shortfall: str
+    """What the relay lacks, for people; empty: nothing."""
+
+
+async def recall(
+    client: Client,
+    question: str,
+    *,
+    systems: Collection[str] = (),
+    kind: int | None = None,
+    group: str | None = None,
+    limit: int = 20,
+    as_of: int | None = None,
+) -> Recall:
+    """What answers the question, best first, each text once. `systems`: letters; none: all.
+
+    Only quoted phrases, or a `-word`: taken literally. `as_of`: Unix seconds from which "last week"
+    counts; default: now. Raises QueryClosed, Unanswered.
+    """
+    wanted = {
+        letter: filter_
+        for letter in systems or SYSTEMS
+        if (filter_ := _filter(SYSTEMS[letter], kind, group)) is not None
+    }
+    if not wanted:
+        return Recall([], "")
+    document = await client.information_or_empty()
+    most = _SPARE * limit
+    if not can_search(document):
+        found = [await _scan(client, filter_, question) for filter_ in wanted.values()]
+        hits = _in_turn(wanted, found)
+        shortfall = (
+            f"{client.url} does not support search (NIP-50): the newest {SCAN_LIMIT:,} records"
+            " of each system are scanned"
+        )
+        return Recall(_each_once(hits, limit), shortfall)
+    if _is_question(question) and offers_memory(document, "search", "match"):
+        search = query_of(question, client.now() if as_of is None else as_of)
+        if kind is None and len(wanted) == len(SYSTEMS):
+            # One ranking over all: only memory records of their kinds have texts.
+            every = {number for system in SYSTEMS.values() for number in system.kinds}
+            answer = await client.query(
+                {"kinds": sorted(every), **_h(group), "search": search, "limit": most}
+            )
+            return Recall(_each_once(_hits(answer, wanted), limit), "")
+        found = await _ask(client, wanted, search, most)
+    else:
+        found = await _ask(client, wanted, question, most)
+        if not any(found) and _is_plain(question):
+            found = [await _by_any_word(client, each, question) for each in wanted.values()]
+    return Recall(_each_once(_in_turn(wanted, found), limit), "")
+
+
+def query_of(question: str, now: int) -> str:
+    """The `search` of a filter for a relay with `match:any`."""
+    search = search_from(question)
+    phrases = [] if search is None else [f'"{phrase}"' for phrase in _phrases(search)]
+    near = [f"near:{first}-{last}" for first, last in periods(question, now)]
+    return " ".join([*keywords(question), *phrases, "match:any", *near])
+
+
+def _filter(system: System, kind: int | None, group: str | None) -> dict[str, object] | None:
+    """None: the system has no records of that kind."""
+    if kind is not None and kind not in system.kinds:
+        return None
+    wanted: dict[str, object] = {"kinds": list(system.kinds) if kind is None else [kind]}
+    if system.prefixes:
+        wanted["#d"] = list(system.prefixes)
+    return {**wanted, **_h(group)}
+
+
+def _h(group: str | None) -> dict[str, object]:
+    return {} if group is None else {"#h": [group]}
+
+
+async def _ask(
+    client: Client, wanted: Mapping[str, Mapping[str, object]], search: str, limit: int
+) -> list[list[Event]]:
+    return await asyncio.gather(
+        *(
+            client.query({**filter_, "search": search, "limit": limit})
+            for filter_ in wanted.values()
+        )
+    )
+
+
+async def _scan(client: Client, wanted: Mapping[str, object], question: str) -> list[Event]:
+    prefixes = wanted.get("#d", [""])
+    assert isinstance(prefixes, list)
+    everything = {name: value for name, value in wanted.items() if name != "#d"}
+    words = question.casefold().split()
+    return [
+        event
+        async for event in client.query_all({**everything, "limit": SCAN_LIMIT})
+        if event.d.startswith(tuple(prefixes))
+        and (text := MEMORY_SYSTEMS.search_text(event))
+        and all(word in text.casefold() for word in words)
+    ]
+
+
+def _is_plain(question: str) -> bool:
+    """Plain words only: phrases and exclusions are not relaxed."""
+    search = search_from(question)
+    return search is not None and not search.excluded and not _phrases(search)
+
+
+def _is_question(question: str) -> bool:
+    """More than phrases, and nothing excluded: every word is a hint, none a condition."""
+    search = search_from(question)
+    return search is not None and not search.excluded and search.required != _phrases(search)
+
+
+def _phrases(search: Search) -> tuple[str, ...]:
+    return tuple(term for term in search.required if len(term.split()) > 1)
+
+
+async def _by_any_word(client: Client, wanted: Mapping[str, object], question: str) -> list[Event]:
+    """Fallback when no record contains all words, as for a question in a sentence."""
+    answers = await asyncio.gather(
+        *(
+            client.query({**wanted, "search": word, "limit": RESULTS_PER_KEYWORD})
+            for word in keywords(question)
+        )
+    )
+    events = {event.id: event for answer in answers for event in answer}
+    return [events[id_] for id_ in merged([[event.id for event in answer] for answer in answers])]
+
+
+def _in_turn(letters: Iterable[str], answers: Sequence[Sequence[Event]]) -> list[Hit]:
+    """Answers of several queries have no common scores, so they are merged by rank."""
+    ranked = [
+        (rank, hit)
+        for letter, answer in zip(letters, answers, strict=True)
+        for rank, hit in enumerate(_hits(answer, [letter]))
+    ]
+    ranked.sort(key=lambda each: (each[0], -each[1].event.created_at, each[1].event.id))
+    return [hit for _, hit in ranked]
+
+
+def _hits(events: Iterable[Event], letters: Collection[str]) -> list[Hit]:
+    return [
+        Hit(letter, event, MEMORY_SYSTEMS.search_text(event) or "")
+        for event in events
+        if not event.d.startswith(CONFIG)
+        for letter in letters
+        if SYSTEMS[letter].has(event)
+    ]
+
+
+def _each_once(hits: Iterable[Hit], limit: int) -> list[Hit]:
+    """The first `limit`; a text that was told before, by whomever, is left out."""
+    told = dict[str, Hit]()
+    for hit in hits:
+        told.setdefault(" ".join(hit.text.casefold().split()), hit)
+        if len(told) == limit:
+            break
+    return list(told.values())

@@ -1,0 +1,100 @@
+"""The query of a search with `match:any`: rows with any of its words, ranked.
+
+A word weighs more the fewer rows have it. A row gains by its own words, by those of its thread
+(what its author stored on the same day under the same `d`, without a hash at the end), and by a
+time in or soon after one of the periods of the search.
+
+Invariant: only rows that the viewer may read count, for weights and threads too.
+"""
+
+from __future__ import annotations
+
+from math import log
+from typing import TYPE_CHECKING, Final
+
+from relay.nostr.nip50 import Search, words_of
+from relay.storage.sqlite.fts import expression, more_often
+from relay.storage.sqlite.sql.conditions import Condition
+
+if TYPE_CHECKING:
+    from relay.storage.sqlite.sql.conditions import Bound
+
+MAX_ROWS: Final = 4000
+"""The newest rows with a word that are found by it."""
+_FEW: Final = 2000
+"""A word in so many rows weighs log 2."""
+_DAY_S: Final = 86_400
+_NEAR_POINTS: Final = 5_000_000
+"""Of a row in a period of more than two days; in a shorter one twice, in more than a month half."""
+NEAR_S: Final = 14 * _DAY_S
+"""So long after a period these points are gone: of most things people tell later."""
+
+_THREAD: Final = (
+    f"e.author_key || ' ' || e.kind || ' ' || (e.created_at / {_DAY_S}) || ' ' || CASE"
+    " WHEN substr(e.d, -65, 1) = ':' THEN substr(e.d, 1, length(e.d) - 65) ELSE e.d END"
+    " || ' ' || coalesce(e.grp, '')"
+)
+_HAS_MORE: Final = "r.seq IN (SELECT rowid FROM search.words WHERE words MATCH ?)"
+_HITS: Final = (
+    f"SELECT * FROM (SELECT %d AS word, e.seq AS seq, {_THREAD} AS thread,"
+    f" CASE WHEN {_HAS_MORE} THEN CASE WHEN {_HAS_MORE} THEN r.frequent ELSE r.repeated END"
+    " ELSE r.once END AS points"
+    " FROM search.words AS w CROSS JOIN events AS e ON e.seq = w.rowid"
+    " CROSS JOIN search.ranks AS r ON r.seq = e.seq"
+    f" WHERE words MATCH ? AND e.seq <= ? AND %s ORDER BY w.rowid DESC LIMIT {MAX_ROWS})"
+)
+_RANKED: Final = (
+    "WITH hits AS MATERIALIZED (%s),"
+    " weights AS MATERIALIZED (SELECT word, rarity(count(*)) AS weight FROM hits GROUP BY word),"
+    " threads AS (SELECT thread, sum(weight * 1000 * n / (n + 1)) AS points FROM"
+    " (SELECT thread, word, count(*) AS n FROM hits GROUP BY thread, word)"
+    " JOIN weights USING (word) GROUP BY thread),"
+    " found AS (SELECT seq, thread, sum(points * weight) AS points"
+    " FROM hits JOIN weights USING (word) GROUP BY seq)"
+    " SELECT h.seq FROM found AS h JOIN threads AS t USING (thread)"
+    " CROSS JOIN search.ranks AS r ON r.seq = h.seq"
+    " ORDER BY h.points + t.points + %s DESC, r.created_at DESC, r.id_key, h.seq LIMIT ?"
+)
+
+
+def rarity(rows: int) -> int:
+    """The weight of a word in so many rows, in thousandths. The SQL function `rarity`."""
+    return round(1000 * log(1 + _FEW / rows))
+
+
+def period_points(since: int, until: int) -> int:
+    """Of a row within this period."""
+    days = (until - since) // _DAY_S
+    return _NEAR_POINTS * (4 if days < 2 else 2 if days < 32 else 1) // 2
+
+
+def _near_sql(search: Search) -> Condition:
+    """The points of `r.created_at`."""
+    parts = ["0"]
+    values: list[Bound] = []
+    for since, until in search.near:
+        parts.append(
+            "CASE WHEN r.created_at BETWEEN ? AND ? THEN"
+            f" ? * ({NEAR_S} - max(0, r.created_at - ?)) / {NEAR_S} ELSE 0 END"
+        )
+        values += [since, until + NEAR_S - 1, period_points(since, until), until]
+    return Condition(f"max({', '.join(parts)}, 0)", tuple(values))
+
+
+def best(search: Search, readable: Condition, *, upto: int, limit: int) -> Condition:
+    """seq of the best rows, best first. `readable`: of `e`, what must hold beside the words."""
+    words = [term for term in search.required if words_of(term)]
+    if not words:
+        return Condition("SELECT 0 WHERE 0", ())
+    parts: list[str] = []
+    values: list[Bound] = []
+    for number, word in enumerate(words):
+        one = Search((word,), search.excluded)
+        more = more_often(one, word)
+        assert more is not None
+        parts.append(_HITS % (number, readable.sql))
+        values += [*more, expression(one), upto, *readable.values]
+    near = _near_sql(search)
+    return Condition(
+        _RANKED % (" UNION ALL ".join(parts), near.sql), (*values, *near.values, limit)
+    )

@@ -1,0 +1,91 @@
+"""`Client.recall`: what is asked of which relay, and what is left out of the answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client import Client
+from relay.client.recall import query_of, recall
+from tests.cast import robot, rover
+from tests.harness.fake_relay import FakeRelay
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from tests.harness.fake_relay import Visitor
+
+AT = 1_771_372_800
+
+
+@pytest.fixture
+async def relay() -> AsyncIterator[FakeRelay]:
+    async with FakeRelay() as fake:
+        fake.information = {"supported_nips": [1, 50], "memory": {"search": ["match", "near"]}}
+        yield fake
+
+
+def asked_of(relay: FakeRelay) -> list[dict[str, Any]]:
+    """The filters with `search` that the relay gets from now on; it answers with all events."""
+    asked: list[dict[str, Any]] = []
+
+    async def answer(visitor: Visitor, frame: list[Any]) -> None:
+        asked.append(dict(frame[2]))
+        del frame[2]["search"]
+        await relay.answer(visitor, frame)
+
+    relay.on["REQ"] = answer
+    return asked
+
+
+def note(text: str, who: Any = robot, at: int = AT) -> Any:
+    return who.sign(1988, [["d", "s"]], text, at)
+
+
+async def test_a_question_is_one_query_for_any_of_its_words(relay: FakeRelay) -> None:
+    asked = asked_of(relay)
+    relay.events = [note("the kettle leaks")]
+    async with Client(relay.url, robot) as client:
+        answer = await client.recall("What leaks in the kitchen?")
+    assert [(hit.system, hit.text.strip()) for hit in answer.hits] == [("D", "the kettle leaks")]
+    assert [filter_["search"] for filter_ in asked] == ["leaks kitchen match:any"]
+    assert {78, 1988, 30078, 30093} <= set(asked[0]["kinds"])
+    assert "#d" not in asked[0]
+
+
+async def test_its_times_become_periods(relay: FakeRelay) -> None:
+    asked = asked_of(relay)
+    async with Client(relay.url, robot) as client:
+        await recall(client, "what leaked yesterday?", systems="D", as_of=AT + 5)
+    (filter_,) = asked
+    assert filter_["search"] == f"leaked yesterday match:any near:{AT - 86_400}-{AT - 1}"
+
+
+def test_a_quoted_title_within_a_question_is_one_more_hint() -> None:
+    assert query_of('Who read "Nothing is Impossible"?', AT) == (
+        'read nothing impossible "Nothing is Impossible" match:any'
+    )
+
+
+@pytest.mark.parametrize("query", ['"green tea"', "tea -milk"])
+async def test_only_phrases_or_an_exclusion_are_taken_literally(
+    relay: FakeRelay, query: str
+) -> None:
+    asked = asked_of(relay)
+    async with Client(relay.url, robot) as client:
+        await client.recall(query, systems="D")
+    assert [filter_["search"] for filter_ in asked] == [query]
+
+
+async def test_a_text_that_was_copied_is_told_once(relay: FakeRelay) -> None:
+    asked_of(relay)
+    relay.events = [
+        note("The  kettle leaks", at=AT + 2),
+        note("the kettle leaks", at=AT + 1),
+        note("the kettle leaks", rover),
+        note("the tap leaks"),
+    ]
+    async with Client(relay.url, robot) as client:
+        answer = await client.recall("leaks", limit=2)
+    assert {hit.text.strip() for hit in answer.hits} == {"The  kettle leaks", "the tap leaks"}
