@@ -129,6 +129,8 @@ class Toolbox:
         return [whole(found) for found in await self._nmem.get(int(each) for each in ids)]
 
     async def recall(self, question: str, system: str | None, limit: int) -> object:
+        if system is not None and system not in SYSTEMS:
+            raise ToolFault(f'invalid system: "{system}" (expected A, D, S, M or X)')
         found = await self._nmem.recall(question, systems=system or "", limit=limit)
         return [recalled(hit, self._nmem.pubkey) for hit in found.hits]
 

@@ -332,6 +332,12 @@ BAD: Sequence[tuple[str, dict[str, object], str]] = [
         {"query": "a", "orderBy": "x"},
         'invalid orderBy: "x" (expected "relevance" or "blended")',
     ),
+    ("recall", {}, "question is missing"),
+    (
+        "recall",
+        {"question": "a", "system": "Z"},
+        'invalid system: "Z" (expected A, D, S, M or X)',
+    ),
     ("get_observations", {}, "ids is missing"),
     ("get_observations", {"ids": "1"}, "ids must be an array of integers"),
     ("get_observations", {"ids": []}, "ids array must not be empty"),

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.client import Client
-from relay.client.recall import query_of, recall
+from relay.client.recall import Hit, query_of, recall
+from relay.mcp.rows import recalled
+from relay.memory.fence import attribution
 from tests.cast import robot, rover
 from tests.harness.fake_relay import FakeRelay
 
@@ -89,3 +91,11 @@ async def test_a_text_that_was_copied_is_told_once(relay: FakeRelay) -> None:
     async with Client(relay.url, robot) as client:
         answer = await client.recall("leaks", limit=2)
     assert {hit.text.strip() for hit in answer.hits} == {"The  kettle leaks", "the tap leaks"}
+
+
+def test_a_model_is_told_who_else_wrote_it() -> None:
+    own, other = Hit("D", note("tea"), "tea\n"), Hit("X", note("x" * 5000, rover), "x" * 5000)
+    assert "author" not in recalled(own, robot.pubkey)
+    told = recalled(other, robot.pubkey)
+    assert told["author"] == attribution(rover.pubkey)
+    assert (told["system"], len(told["text"])) == ("anamnesis", 1000)
