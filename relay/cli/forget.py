@@ -70,6 +70,8 @@ def forget_command(
 ) -> None:
     """Delete events at the relay: by id or address (KIND:PUBLIC-KEY:D), or all of a key.
 
+    Signs as the owner, or with --key-file. Events of others: --group ID, as its moderator.
+
     A receipt is an event signed by the relay: which request erased how many events, of which kind,
     with their ids, and when. It repeats no text. The relay signs it once no byte of the events is
     left in its files, and gives it to the author of the request and to its owners, for 90 days.
@@ -97,7 +99,7 @@ def forget_command(
             return wanted, None, None
         return wanted, *await _receipt(client, settings.key, wanted)
 
-    wanted, event, erasure = with_settings(Actor.AGENT, relay, key_file, work)
+    wanted, event, erasure = with_settings(Actor.OWNER, relay, key_file, work)
     if output is not None and event is not None:
         output.write_bytes(event.raw + b"\n")
     if as_json:
@@ -138,7 +140,8 @@ async def _receipt(client: Client, key: SecretKey, request: str) -> tuple[Event,
         return await receipt_of(client, request, key)
     except NoReceipt as none:
         raise UserError(
-            f"request {request}: {none}; try again with `rookery forget --receipt {request}`"
+            f"request {request}: {none}; try again with `rookery forget --receipt {request}`."
+            " Events of others are deleted with --group, by a moderator"
         ) from none
 
 
