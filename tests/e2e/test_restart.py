@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
-import sys
 import time
 from contextlib import asynccontextmanager, suppress
-from subprocess import DEVNULL, PIPE, STDOUT
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import websockets
@@ -17,56 +15,20 @@ import websockets
 from relay.client import Client
 from tests import cast
 from tests.harness.patience import ANSWER_S
-from tests.harness.relay_program import Rookery, Wire, command, connected, until
+from tests.harness.relay_program import OwnProcess, Wire, command, connected, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
     from relay.nostr.event import Event
-    from tests.harness.programs import Process
 
 pytestmark = pytest.mark.slow
 
-# As systemd starts a service: with the socket of its socket unit as descriptor 3.
-ACTIVATE: Final = """
-import os, sys
-os.dup2(int(sys.argv[1]), 3)
-os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
-os.execv(sys.executable, [sys.executable, "-m", "relay", *sys.argv[2:]])
-"""
-
-
-class Program(Rookery):
-    """A process of its own: one forked by the harness does not know how it was started."""
-
-    socket: socket.socket | None = None
-    """What the next starts listen on."""
-
-    async def _started(self, *args: str) -> Process:
-        given: tuple[str, ...] = ("-m", "relay")
-        kept: tuple[int, ...] = ()
-        if self.socket is not None:
-            kept = (self.socket.fileno(),)
-            given = ("-c", ACTIVATE, str(kept[0]))
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            *given,
-            *args,
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=STDOUT,
-            pass_fds=kept,
-        )
-
-    @property
-    def starts(self) -> int:
-        return sum("listening on" in line for line in self.lines)
-
 
 @pytest.fixture
-async def rookery(tmp_path: Path) -> AsyncIterator[Program]:
-    rookery = Program(tmp_path / "data")
+async def rookery(tmp_path: Path) -> AsyncIterator[OwnProcess]:
+    rookery = OwnProcess(tmp_path / "data")
     async with rookery:
         await rookery.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
         yield rookery
@@ -86,7 +48,7 @@ async def to_the_end(wire: Wire) -> tuple[list[list[Any]], websockets.Connection
             return frames, closed
 
 
-async def restarted(rookery: Program) -> None:
+async def restarted(rookery: OwnProcess) -> None:
     code, text = await command("restart", "--data", str(rookery.folder))
     assert code == 0, text
     assert text.startswith("restarted: ")
@@ -117,7 +79,7 @@ class Visits:
 
 
 @asynccontextmanager
-async def load(rookery: Program) -> AsyncIterator[Visits]:
+async def load(rookery: OwnProcess) -> AsyncIterator[Visits]:
     """A writer, a reader of its events and visitors; nothing may be lost, refused or come twice."""
     stop = asyncio.Event()
     written: list[Event] = []
@@ -153,7 +115,7 @@ async def load(rookery: Program) -> AsyncIterator[Visits]:
     assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
 
 
-async def test_under_load_nothing_is_lost_and_nobody_refused(rookery: Program) -> None:
+async def test_under_load_nothing_is_lost_and_nobody_refused(rookery: OwnProcess) -> None:
     await rookery.start()
     pid, url = rookery.pid, rookery.url
     async with load(rookery) as visits:
@@ -173,10 +135,10 @@ async def test_under_load_nothing_is_lost_and_nobody_refused(rookery: Program) -
 
 
 async def test_on_the_socket_of_systemd_nobody_is_refused_between_two_processes(
-    rookery: Program,
+    rookery: OwnProcess,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as kept:
-        rookery.socket = kept
+        rookery.listening = kept
         await rookery.start()
         assert rookery.url == f"ws://127.0.0.1:{kept.getsockname()[1]}"
         async with load(rookery) as visits:
@@ -191,7 +153,7 @@ async def test_on_the_socket_of_systemd_nobody_is_refused_between_two_processes(
         assert await rookery.stop() == 0
 
 
-async def test_who_is_connected_is_told_and_what_was_sent_is_answered(rookery: Program) -> None:
+async def test_who_is_connected_is_told_and_what_was_sent_is_answered(rookery: OwnProcess) -> None:
     await rookery.start()
     notes = [note(f"{number}") for number in range(300)]
     async with connected(rookery.url) as wire:
@@ -213,7 +175,7 @@ async def test_who_is_connected_is_told_and_what_was_sent_is_answered(rookery: P
 
 
 @pytest.mark.parametrize("fault", ["policies", "settings", "key", "certificate"])
-async def test_a_relay_that_would_not_start_goes_on(rookery: Program, fault: str) -> None:
+async def test_a_relay_that_would_not_start_goes_on(rookery: OwnProcess, fault: str) -> None:
     await rookery.start()
     async with connected(rookery.url) as wire:
         if fault == "policies":
@@ -238,7 +200,7 @@ async def test_a_relay_that_would_not_start_goes_on(rookery: Program, fault: str
     assert await rookery.stop() == 0
 
 
-async def test_sigterm_during_a_restart_ends_the_relay(rookery: Program) -> None:
+async def test_sigterm_during_a_restart_ends_the_relay(rookery: OwnProcess) -> None:
     await rookery.start()
     async with connected(rookery.url) as wire:
         asking = asyncio.create_task(command("restart", "--data", str(rookery.folder)))
@@ -253,23 +215,23 @@ async def test_sigterm_during_a_restart_ends_the_relay(rookery: Program) -> None
     assert await rookery.stop() == 0
 
 
-async def test_a_folder_without_a_relay_cannot_be_restarted(rookery: Program) -> None:
+async def test_a_folder_without_a_relay_cannot_be_restarted(rookery: OwnProcess) -> None:
     code, text = await command("restart", "--data", str(rookery.folder))
     assert code == 1
     assert "no relay runs on" in text
     assert "rookery serve --data" in text
 
 
-async def test_a_socket_unit_that_is_no_tcp_socket_is_named(rookery: Program) -> None:
+async def test_a_socket_unit_that_is_no_tcp_socket_is_named(rookery: OwnProcess) -> None:
     with socket.socket(socket.AF_UNIX) as kept:
         kept.bind(str(rookery.folder / "other.sock"))
         kept.listen()
-        rookery.socket = kept
+        rookery.listening = kept
         with pytest.raises(AssertionError, match="no listening TCP socket"):
             await rookery.start()
 
 
-async def test_check_says_whether_the_relay_would_start(rookery: Program) -> None:
+async def test_check_says_whether_the_relay_would_start(rookery: OwnProcess) -> None:
     assert await command("serve", "--check", "--data", str(rookery.folder)) == (0, "")
     (rookery.folder / "relay.key").unlink()
     code, text = await command("serve", "--check", "--data", str(rookery.folder))
@@ -283,7 +245,7 @@ async def test_check_says_whether_the_relay_would_start(rookery: Program) -> Non
 
 @pytest.mark.parametrize("name", ["{}", "@{}"])
 async def test_systemd_is_told_when_the_relay_answers(
-    rookery: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    rookery: OwnProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     name = name.format(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:

@@ -22,7 +22,7 @@ from relay.write.ingest import STORE_FAILED
 from tests import cast
 from tests.faults.effort import tries
 from tests.faults.test_kill import Mutant, is_told_by, log_of
-from tests.harness.relay_program import Rookery, command, connected, until
+from tests.harness.relay_program import OwnProcess, Rookery, command, connected, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -291,6 +291,26 @@ async def test_a_start_that_is_ended_anywhere_leaves_a_folder_that_starts(
         await holds(rookery, writing)
         await rookery.stop()
         assert is_told_by(await log_of(rookery), rookery).by_id.keys() == {"tea", "food"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_restart_that_is_ended_anywhere_loses_nothing(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    chance, writing = Random(number), Writing()
+    async with OwnProcess(tmp_path / "data") as rookery:
+        await begun(rookery)
+        for _ in range(tries(20, 3)):
+            async with connected(rookery.url) as wire:
+                await writing.one(wire)
+            asked = asyncio.create_task(command("restart", "--data", str(rookery.folder)))
+            await asyncio.sleep(chance.random() * 1.5)
+            assert await rookery.stop(number) in (0, -number)
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+            await rookery.start()
+        assert not any("Traceback" in line for line in rookery.lines), rookery.lines
+        await holds(rookery, writing)
 
 
 async def ended(rookery: Rookery, number: int) -> int:

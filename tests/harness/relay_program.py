@@ -8,8 +8,9 @@ import io
 import json
 import re
 import signal
-from subprocess import PIPE
-from typing import TYPE_CHECKING, Any
+import sys
+from subprocess import DEVNULL, PIPE, STDOUT
+from typing import TYPE_CHECKING, Any, Final
 
 import websockets
 
@@ -20,6 +21,7 @@ from tests.harness.programs import start_rookery
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
     from pathlib import Path
+    from socket import socket
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
@@ -101,6 +103,42 @@ class Rookery:
     async def __aexit__(self, *_: object) -> None:
         if self._process is not None:
             await self.stop(signal.SIGKILL)
+
+
+# As systemd starts a service: with the socket of its socket unit as descriptor 3.
+ACTIVATE: Final = """
+import os, sys
+os.dup2(int(sys.argv[1]), 3)
+os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
+os.execv(sys.executable, [sys.executable, "-m", "relay", *sys.argv[2:]])
+"""
+
+
+class OwnProcess(Rookery):
+    """A process of its own: one forked by the harness does not know how it was started."""
+
+    listening: socket | None = None
+    """What the next starts listen on."""
+
+    async def _started(self, *args: str) -> Process:
+        given: tuple[str, ...] = ("-m", "relay")
+        kept: tuple[int, ...] = ()
+        if self.listening is not None:
+            kept = (self.listening.fileno(),)
+            given = ("-c", ACTIVATE, str(kept[0]))
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            *given,
+            *args,
+            stdin=DEVNULL,
+            stdout=PIPE,
+            stderr=STDOUT,
+            pass_fds=kept,
+        )
+
+    @property
+    def starts(self) -> int:
+        return sum("listening on" in line for line in self.lines)
 
 
 async def command(*args: str, stdin: bytes = b"", cwd: Path | None = None) -> tuple[int, str]:
