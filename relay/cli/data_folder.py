@@ -202,6 +202,10 @@ class _NoConnection:
     def connection(self) -> None:
         return None
 
+    @property
+    def message(self) -> None:
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class _ImportedLine(_NoConnection):

@@ -32,7 +32,7 @@ from relay.config import Config, ServerConfig, Synchronous, load_config
 from relay.console import Console
 from relay.errors import Prefix, Refused, UserError
 from relay.nostr.keys import npub
-from relay.observe import set_up_logging
+from relay.observe import LOG_FILE, set_up_logging
 from relay.server.app import Server
 from relay.server.connection import Stop
 from relay.server.control import ControlServer
@@ -104,6 +104,7 @@ def serve_command(
         _log.warning("[storage] synchronous = NORMAL: a power loss may lose acknowledged events")
     _raise_file_limit()
     with locked(folder):
+        log_lines.keep_in(folder / LOG_FILE)
         if sockets:
             host = sockets[0].getsockname()[0]
         else:
@@ -197,6 +198,12 @@ async def _serve(
         loop.add_signal_handler(number, end.stop)
     loop.add_signal_handler(signal.SIGHUP, reload.set)
     async with run_services(folder, config) as services:
+        services.metrics.watch(
+            "log_lines_total",
+            "Lines of the log by level, also those left out.",
+            lambda: log_lines.counts,
+            "level",
+        )
         server = Server(services, sockets, host)
         own_folder = LocalFolder(services, lambda: server.url, log_lines, end.restart)
         if config.console.enabled:

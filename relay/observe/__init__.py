@@ -6,12 +6,25 @@ once per batch and rendered on a scrape.
 """
 
 from relay.observe.costly import CostlyRead, CostlyReads, shape_of
-from relay.observe.logs import JsonLines, LogLine, LogLines, LogSettings, TextLines, set_up_logging
+from relay.observe.logs import (
+    LOG_FILE,
+    REQUEST,
+    JsonLines,
+    LogLine,
+    LogLines,
+    LogSettings,
+    TextLines,
+    read_log,
+    request_id,
+    set_up_logging,
+)
 from relay.observe.metrics import PARSED_OF, Metrics, Readiness, StageTimes, Status, Traffic
 from relay.observe.refusals import Refusal, Refusals
 
 __all__ = [
+    "LOG_FILE",
     "PARSED_OF",
+    "REQUEST",
     "CostlyRead",
     "CostlyReads",
     "JsonLines",
@@ -26,6 +39,8 @@ __all__ = [
     "Status",
     "TextLines",
     "Traffic",
+    "read_log",
+    "request_id",
     "set_up_logging",
     "shape_of",
 ]

@@ -1,22 +1,31 @@
-"""Log lines: text or JSON, one line an event; the last ones for `rookery log`."""
+"""Log lines: text or JSON on stderr, and JSON in a file of bounded size for `rookery log`.
+
+Invariants: one line for each event, whatever a client sent; no secret key; of one place in the code
+at most `_MOST_REPEATS` lines a minute, the others are counted.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sys
 import traceback
 from collections import deque
+from contextlib import nullcontext, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 import orjson
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
 
-_SECRET: Final = re.compile(r"nsec1[a-z0-9]+", re.IGNORECASE)
+_SECRET: Final = re.compile(r"(nsec|ncryptsec)1[a-z0-9]+", re.IGNORECASE)
 _OURS: Final = "rookery"
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -35,6 +44,20 @@ class LogSettings(Protocol):
 
 _MAX_LINES: Final = 1000
 _MAX_LINE_CHARS: Final = 2000
+_MAX_TRACE_CHARS: Final = 8000
+_MAX_FILE_BYTES: Final = 4 << 20
+_MOST_REPEATS: Final = 60
+_REPEATS_S: Final = 60.0
+_COLOURS: Final = {"warning": "33", "error": "31", "critical": "31"}
+LOG_FILE: Final = "rookery.log"
+
+REQUEST: Final[ContextVar[Callable[[], str] | None]] = ContextVar("request", default=None)
+"""Of a task that works for a client: gives the id of what is answered, see `request_id`."""
+
+
+def request_id(connection: int, message: int) -> str:
+    """`7.42`: message 42 of connection 7."""
+    return f"{connection}.{message}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,51 +65,206 @@ class LogLine:
     """One line of the log."""
 
     number: int
-    """Counted since start, from 1."""
+    """From 1, in order."""
     at: int
     """Unix seconds."""
     level: str
     logger: str
     text: str
+    """With the fields of `extra`."""
+    trace: str = ""
+    """Of an exception; has line breaks."""
+
+
+class BoundedFile:
+    """Appends to a file of mode 0600. A full one becomes `NAME.1`, in place of the one before.
+
+    What cannot be written is dropped: a full disk must not stop the relay.
+    """
+
+    def __init__(self, path: Path, max_bytes: int = _MAX_FILE_BYTES) -> None:
+        self._path = path
+        self._max_bytes = max_bytes
+        self._file: int | None = None
+
+    def write(self, line: bytes) -> None:
+        with suppress(OSError):
+            if self._file is None:
+                self._open()
+            assert self._file is not None
+            if os.fstat(self._file).st_size + len(line) > self._max_bytes:
+                self.close()
+                self._path.replace(older(self._path))
+                self._open()
+            os.write(self._file, line)
+
+    def _open(self) -> None:
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._file = os.open(self._path, flags, 0o600)
+        size = os.fstat(self._file).st_size
+        if size and os.pread(self._file, 1, size - 1) != b"\n":  # cut off by a kill
+            os.write(self._file, b"\n")
+
+    def close(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def older(path: Path) -> Path:
+    """The file before this one."""
+    return path.with_name(f"{path.name}.1")
+
+
+def read_log(path: Path) -> Sequence[LogLine]:
+    """The lines that a relay has left in its file, oldest first; none when there is no file.
+
+    Raises OSError. A line that was cut off by a kill is skipped.
+    """
+    found: list[LogLine] = []
+    for file in (older(path), path):
+        with suppress(FileNotFoundError):
+            for line in file.read_bytes().splitlines():
+                with suppress(ValueError, KeyError, TypeError):
+                    found.append(_line_of(len(found) + 1, line))
+    return found
+
+
+def _line_of(number: int, written: bytes) -> LogLine:
+    line = orjson.loads(written)
+    at = int(datetime.fromisoformat(line.pop("time")).timestamp())
+    level, logger, text = line.pop("level"), line.pop("logger"), line.pop("text")
+    trace = line.pop("trace", "")
+    return LogLine(number, at, level, logger, _with_fields(text, line)[:_MAX_LINE_CHARS], trace)
 
 
 class LogLines(logging.Handler):
-    """The last lines of the log, for `rookery log`."""
+    """The last lines of the log, for `rookery log`; gives each to `shown` and to its file."""
 
-    def __init__(self) -> None:
+    def __init__(self, shown: logging.Handler) -> None:
         super().__init__()
         self.name = _OURS
-        self._last: deque[LogLine] = deque(maxlen=_MAX_LINES)
+        self._shown = shown
+        self._format = JsonLines().format
+        self._last: deque[bytes] = deque(maxlen=_MAX_LINES)
         self._number = 0
+        self._file: BoundedFile | None = None
+        self._repeats = _Repeats()
+        self.counts = dict.fromkeys(("debug", "info", "warning", "error", "critical"), 0)
+        """By level, also of those that were left out."""
+
+    def keep_in(self, path: Path) -> None:
+        """Also write to this file. What it has comes before what is logged from now on."""
+        with self.lock or nullcontext():
+            self._file = BoundedFile(path)
+            early, before = [*self._last], []
+            for file in (older(path), path):
+                with suppress(OSError):
+                    before += file.read_bytes().splitlines()
+            self._last.clear()
+            self._last.extend([*before, *early])
+            self._number = len(self._last)
+            for line in early:
+                self._file.write(line + b"\n")
 
     def emit(self, record: logging.LogRecord) -> None:
-        extra = "".join(f"  {name}={value}" for name, value in _extra(record).items())
-        text = _masked(_one_line(f"{record.getMessage()}{extra}"))[:_MAX_LINE_CHARS]
-        self._number += 1
         level = record.levelname.lower()
-        line = LogLine(self._number, int(record.created), level, record.name, text)
+        self.counts[level] = self.counts.get(level, 0) + 1
+        request = REQUEST.get()
+        if request is not None and not hasattr(record, "request"):
+            record.request = request()
+        for each in self._repeats.ended():
+            self._take(each)
+        if not self._repeats.leaves_out(record):
+            self._take(record)
+
+    def _take(self, record: logging.LogRecord) -> None:
+        self._shown.handle(record)
+        try:
+            line = self._format(record).encode()
+        except Exception:  # such as an argument whose `__str__` raises  # noqa: BLE001
+            return  # `shown` has reported it
+        self._number += 1
         self._last.append(line)
+        if self._file is not None:
+            self._file.write(line + b"\n")
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        super().close()
 
     def after(self, number: int) -> Sequence[LogLine]:
         """Kept lines with a higher number, oldest first."""
-        return [line for line in tuple(self._last) if line.number > number]
+        lines = tuple(self._last)
+        first = self._number - len(lines) + 1
+        found = []
+        for at, line in enumerate(lines, first):
+            if at > number:
+                with suppress(ValueError, KeyError, TypeError):
+                    found.append(_line_of(at, line))
+        return found
+
+
+@dataclass(slots=True)
+class _Place:
+    record: logging.LogRecord
+    until: float
+    number: int = 0
+
+
+class _Repeats:
+    """Which lines are left out: of one place in the code those after the first of a minute.
+
+    Never those with `extra={"audit": True}`.
+    """
+
+    def __init__(self) -> None:
+        self._places: dict[tuple[str, int], _Place] = {}
+
+    def leaves_out(self, record: logging.LogRecord) -> bool:
+        if hasattr(record, "audit"):
+            return False
+        key = record.pathname, record.lineno
+        place = self._places.get(key)
+        if place is None:
+            place = self._places[key] = _Place(record, monotonic() + _REPEATS_S)
+        place.number += 1
+        return place.number > _MOST_REPEATS
+
+    def ended(self) -> Sequence[logging.LogRecord]:
+        """A line for each place whose minute is over and of which lines were left out."""
+        now = monotonic()
+        over = [key for key, place in self._places.items() if now >= place.until]
+        found = []
+        for place in map(self._places.pop, over):
+            if place.number > _MOST_REPEATS:
+                told = {
+                    "name": place.record.name,
+                    "levelno": place.record.levelno,
+                    "levelname": place.record.levelname,
+                    "msg": "%d more lines like this were left out: %s",
+                    "args": (place.number - _MOST_REPEATS, place.record.msg),
+                }
+                found.append(logging.makeLogRecord(told))
+        return found
 
 
 def set_up_logging(log: LogSettings, stream: TextIO | None = None) -> LogLines:
     """Log to `stream`, by default stderr; structured fields come from `extra={"peer": …}`.
 
-    A second call replaces the handlers of the first; others stay. Gives the last lines.
+    A second call replaces the handler of the first; others stay. Gives the last lines.
     """
-    lines = LogLines()
     stream = sys.stderr if stream is None else stream
-    handler = logging.StreamHandler(stream)
-    handler.name = _OURS
+    shown = logging.StreamHandler(stream)
     is_text = log.format == "text" or (log.format == "auto" and stream.isatty())
-    handler.setFormatter(TextLines() if is_text else JsonLines())
+    is_coloured = is_text and stream.isatty() and not os.environ.get("NO_COLOR")
+    text_form = TextLines(_COLOURS if is_coloured else {})
+    shown.setFormatter(text_form if is_text else JsonLines())
+    lines = LogLines(shown)
     root = logging.getLogger()
     for old in [old for old in root.handlers if old.name == _OURS]:
         root.removeHandler(old)
-    root.addHandler(handler)
     root.addHandler(lines)
     root.setLevel(log.level.upper())
     # The access log has one line per request; metrics count them instead.
@@ -99,11 +277,18 @@ def set_up_logging(log: LogSettings, stream: TextIO | None = None) -> LogLines:
 class TextLines(logging.Formatter):
     """`2026-05-04 12:34:56 info relay.write.ingest: text  peer=::1`, then the traceback."""
 
+    def __init__(self, colours: Mapping[str, str]) -> None:
+        """Level → SGR parameter of its name."""
+        super().__init__()
+        self._colours = colours
+
     def format(self, record: logging.LogRecord) -> str:
         clock = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-        extra = "".join(f"  {name}={value}" for name, value in _extra(record).items())
-        text = _one_line(f"{record.getMessage()}{extra}")
-        line = f"{clock} {record.levelname.lower()} {record.name}: {text}"
+        text = _with_fields(record.getMessage(), _extra(record))
+        level = record.levelname.lower()
+        colour = self._colours.get(level)
+        shown = f"\x1b[{colour}m{level}\x1b[0m" if colour else level
+        line = f"{clock} {shown} {record.name}: {text}"
         trace = _trace(record)
         return _masked(f"{line}\n{trace}" if trace else line)
 
@@ -113,11 +298,11 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
-            **_extra(record),
+            **{name: _short(value) for name, value in _extra(record).items()},
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "logger": record.name,
-            "text": record.getMessage(),
+            "text": _short(record.getMessage()),
         }
         trace = _trace(record)
         if trace:
@@ -129,6 +314,10 @@ class JsonLines(logging.Formatter):
             return _masked(orjson.dumps(safe).decode())
 
 
+def _with_fields(text: str, fields: Mapping[str, object]) -> str:
+    return _one_line(text + "".join(f"  {name}={value}" for name, value in fields.items()))
+
+
 def _extra(record: logging.LogRecord) -> Mapping[str, object]:
     return {name: value for name, value in vars(record).items() if name not in _STANDARD}
 
@@ -136,7 +325,12 @@ def _extra(record: logging.LogRecord) -> Mapping[str, object]:
 def _trace(record: logging.LogRecord) -> str:
     if record.exc_info is None or record.exc_info[1] is None:
         return ""
-    return _utf8("".join(traceback.format_exception(record.exc_info[1])).rstrip("\n"))
+    text = "".join(traceback.format_exception(record.exc_info[1])).rstrip("\n")
+    return _utf8(text[-_MAX_TRACE_CHARS:])
+
+
+def _short(value: object) -> object:
+    return value[:_MAX_LINE_CHARS] if isinstance(value, str) else value
 
 
 def _utf8(value: object) -> str:
@@ -154,4 +348,4 @@ def _one_line(text: str) -> str:
 
 def _masked(line: str) -> str:
     """Second line of defence: no caller should log a secret key."""
-    return _SECRET.sub("nsec1…", line) if "nsec1" in line.lower() else line
+    return _SECRET.sub(r"\g<1>1…", line) if "sec1" in line.lower() else line

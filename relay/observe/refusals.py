@@ -6,6 +6,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from relay.observe.logs import request_id
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from ipaddress import IPv4Address, IPv6Address
@@ -39,6 +41,8 @@ class Refusal:
     """Its tag `h`."""
     text: str = ""
     """What its author was told."""
+    request: str | None = None
+    """Connection and message, see `request_id`."""
 
 
 class Refusals:
@@ -55,6 +59,7 @@ class Refusals:
         at: int,
         connection: int | None,
         address: IPv4Address | IPv6Address | None,
+        message: int | None = None,
     ) -> None:
         self._number += 1
         self._last.append(
@@ -70,6 +75,7 @@ class Refusals:
                 None if address is None else str(address),
                 next((value[:_MAX_GROUP] for value in event.tag_values("h")), None),
                 reject.text[:_MAX_TEXT],
+                None if connection is None or message is None else request_id(connection, message),
             )
         )
 

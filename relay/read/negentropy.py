@@ -11,12 +11,14 @@ import asyncio
 import logging
 from collections import deque
 from contextlib import nullcontext
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from relay.errors import Prefix, Refused, StoreFault, TooManyRecords
 from relay.nostr import messages
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
 from relay.nostr.nip77 import reply_to
+from relay.observe import REQUEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -201,7 +203,7 @@ class NegentropyQueue:
         self._negentropy = negentropy
         self._peer = peer
         self._open: dict[str, _Exchange] = {}
-        self._queue: deque[tuple[_Exchange, bytes]] = deque()
+        self._queue: deque[tuple[_Exchange, bytes, str]] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def take(self, message: NegOpen | NegMessage | NegClose) -> None:
@@ -242,13 +244,14 @@ class NegentropyQueue:
             self._refuse(exchange, _busy())
             return
         self._negentropy.count_queued()
-        self._queue.append((exchange, payload))
+        self._queue.append((exchange, payload, self._peer.request_id()))
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="negentropy")
 
     async def _run(self) -> None:
         while self._queue:
-            exchange, payload = self._queue.popleft()
+            exchange, payload, request = self._queue.popleft()
+            REQUEST.set(partial(str, request))
             try:
                 if self._is_open(exchange):
                     await self._reply(exchange, payload)

@@ -29,5 +29,8 @@ class Peer(Protocol):
     async def drained(self) -> None:
         """Returns when the client has read most of what was sent."""
 
+    def request_id(self) -> str:
+        """Of the message that is handled now, for the log."""
+
     def closed_by_relay(self, sub: str) -> None:
         """The relay ended this subscription with CLOSED."""

@@ -11,11 +11,13 @@ import heapq
 import logging
 from collections import deque
 from contextlib import nullcontext
+from functools import partial
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.errors import Prefix, Refused, StoreFault
 from relay.nostr import kinds, messages, nip45
+from relay.observe import REQUEST
 from relay.read.fanout import Subscription
 
 if TYPE_CHECKING:
@@ -82,9 +84,9 @@ class QueryQueue:
         self._queries = queries
         self._peer = peer
         self._open: dict[str, Subscription] = {}
-        self._catching_up: dict[str, tuple[Subscription, float]] = {}
-        """With the time at which each was queued."""
-        self._counts: deque[tuple[str, tuple[Filter, ...]]] = deque()
+        self._catching_up: dict[str, tuple[Subscription, float, str]] = {}
+        """With the time at which each was queued, and the id of its request."""
+        self._counts: deque[tuple[str, tuple[Filter, ...], str]] = deque()
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, sub: str, filters: tuple[Filter, ...]) -> None:
@@ -94,7 +96,7 @@ class QueryQueue:
             return
         self._open[sub] = subscription
         if subscription.backlog is not None:
-            self._catching_up[sub] = subscription, perf_counter()
+            self._catching_up[sub] = subscription, perf_counter(), self._peer.request_id()
             self._start()
 
     def __len__(self) -> int:
@@ -106,7 +108,7 @@ class QueryQueue:
             busy = Refused(Prefix.RATE_LIMITED, f"at most {_MAX_COUNTS} COUNTs may be queued")
             self._peer.outbox.put(messages.closed(sub, busy))
             return
-        self._counts.append((sub, filters))
+        self._counts.append((sub, filters, self._peer.request_id()))
         self._start()
 
     def cancel(self, sub: str) -> None:
@@ -123,12 +125,14 @@ class QueryQueue:
     async def _run(self) -> None:
         while self._catching_up or self._counts:
             if self._catching_up:
-                subscription, since = self._catching_up.pop(next(iter(self._catching_up)))
+                subscription, since, request = self._catching_up.pop(next(iter(self._catching_up)))
+                REQUEST.set(partial(str, request))
                 self._queries.waited(perf_counter() - since)
                 if not await self._catch_up(subscription):
                     self._close(subscription)
             else:
-                sub, filters = self._counts.popleft()
+                sub, filters, request = self._counts.popleft()
+                REQUEST.set(partial(str, request))
                 await self._count(sub, filters)
 
     async def _catch_up(self, subscription: Subscription) -> bool:

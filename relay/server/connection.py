@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import secrets
 from enum import Enum
 from itertools import count
@@ -19,7 +20,7 @@ from relay.nostr import messages
 from relay.nostr.agents import attestation_of
 from relay.nostr.keys import is_signed
 from relay.nostr.messages import Close, Count, NegClose, NegMessage, NegOpen, Publish, Subscribe
-from relay.observe import PARSED_OF
+from relay.observe import PARSED_OF, REQUEST, request_id
 from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import Outbox
 from relay.read.query import QueryQueue
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from relay.server.session import Effect
     from relay.turns import Turns
     from relay.verdict import Result
+
+_log = logging.getLogger(__name__)
 
 _MAX_UNANSWERED: Final = 2048
 """Events of one connection that wait for their OK; with more its socket is not read."""
@@ -137,6 +140,7 @@ class Connection:
         self._address = address
         self.connection = next(_CONNECTION_IDS)
         self.message = 0
+        """Number of the frame that is handled, from 1."""
         self._socket = socket
         self._session = Session(
             secrets.token_hex(16),
@@ -204,6 +208,9 @@ class Connection:
         else:
             await asyncio.sleep(0)  # let other tasks run between two pages
 
+    def request_id(self) -> str:
+        return request_id(self.connection, self.message)
+
     def closed_by_relay(self, sub: str) -> None:
         self._session.closed_by_relay(sub)
 
@@ -258,6 +265,8 @@ class Connection:
         clock = services.clock
         receive, act, work = self._session.receive, self._act, self._slice
         traffic, parsed = services.metrics.traffic, services.metrics.write.parse
+        REQUEST.set(self.request_id)
+        _log.debug("connected", extra={"address": str(self._address)})
         self.outbox.put(self._session.greeting())
         try:
             async for frame in socket:
@@ -298,6 +307,7 @@ class Connection:
             await self._negentropy.aclose()
             if self._hangup is not None:
                 await self._hangup
+            _log.debug("connection closed")
 
     def _act(self, effect: Effect) -> None:
         match effect:

@@ -353,5 +353,10 @@ def _log_call(caller: str, method: str, params: Sequence[object], outcome: str) 
         params = ()  # an id, or a code by mistake
     logged = orjson.dumps(params).decode()[:_MAX_LOGGED]
     _log.info(
-        "NIP-86: %s called %s %s: %s", caller, orjson.dumps(method[:64]).decode(), logged, outcome
+        "NIP-86: %s called %s %s: %s",
+        caller,
+        orjson.dumps(method[:64]).decode(),
+        logged,
+        outcome,
+        extra={"audit": True},
     )

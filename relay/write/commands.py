@@ -38,6 +38,10 @@ class Author(Protocol):
     def connection(self) -> int | None:
         """Unique number of the connection; None: the event came over none."""
 
+    @property
+    def message(self) -> int | None:
+        """Number of the message that it sends now, on its connection."""
+
     def answered(self, event: Event, result: Result) -> None:
         """Called once per event, after the commit or a refusal. Must not block or raise."""
 
@@ -50,6 +54,8 @@ class WriteEvent:
     author: Author
     origin: Origin
     result: Result = WriteOutcome.STORED
+    message: int | None = None
+    """In which its author sent it."""
     objection: Reject | None = None
     """Of the first plug-in that refuses the event."""
 

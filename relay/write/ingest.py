@@ -20,6 +20,7 @@ from relay.errors import Prefix, StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import WritePlan
 from relay.nostr.keys import are_signed
+from relay.observe import request_id
 from relay.read.linked_rows import NO_LINKS
 from relay.turns import Slice, Turns
 from relay.verdict import Arrival, Origin, Reject
@@ -173,13 +174,15 @@ class Ingest:
         refusal = self._screened(event, origin)
         if refusal is None:
             is_over = origin is Origin.WIRE and self._weight >= _MAX_WEIGHT
-            if is_over or not self._verifying.put(WriteEvent(event, author, origin)):
+            if is_over or not self._verifying.put(
+                WriteEvent(event, author, origin, message=author.message)
+            ):
                 refusal = QUEUE_FULL
             else:
                 self._weight += weight_of(event)
         if refusal is not None:
             self._metrics.answered([refusal])
-            self._record_refusal(refusal, event, author)
+            self._record_refusal(refusal, event, author, author.message)
             author.answered(event, refusal)
 
     @property
@@ -196,8 +199,12 @@ class Ingest:
         relay = self._relay_key.pubkey
         return screen(event, origin, self._clock(), state.policy, state.management, relay)
 
-    def _record_refusal(self, reject: Reject, event: Event, author: Author) -> None:
-        self._metrics.refusals.note(reject, event, self._clock(), author.connection, author.address)
+    def _record_refusal(
+        self, reject: Reject, event: Event, author: Author, message: int | None
+    ) -> None:
+        self._metrics.refusals.note(
+            reject, event, self._clock(), author.connection, author.address, message
+        )
 
     async def dry_run(self, event: Event, author: Author) -> DryRun:
         """The outcome that an event would have now; nothing is stored or counted.
@@ -288,7 +295,7 @@ class Ingest:
     def _refuse(self, item: WriteEvent, refusal: Reject) -> None:
         self._weight -= weight_of(item.event)
         self._metrics.answered([refusal])
-        self._record_refusal(refusal, item.event, item.author)
+        self._record_refusal(refusal, item.event, item.author, item.message)
         item.author.answered(item.event, refusal)
 
     def _signed(self, events: Sequence[Event]) -> list[bool]:
@@ -329,7 +336,9 @@ class Ingest:
             self._answer(batch, STORE_FAILED)
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             if len(batch) == 1:
-                _log.exception("%s: internal error", _name_of(batch[0]))
+                _log.exception(
+                    "%s: internal error", _name_of(batch[0]), extra=_request_of(batch[0])
+                )
                 self._answer(batch, STORE_FAILED)
                 return
             # Only the event that raises must fail: try each alone.
@@ -354,7 +363,7 @@ class Ingest:
                     self._weight -= weight_of(item.event)
                     result = fault or item.result
                     if isinstance(result, Reject):
-                        self._record_refusal(result, item.event, item.author)
+                        self._record_refusal(result, item.event, item.author, item.message)
                     item.author.answered(item.event, result)
                 case ManagementChange():
                     item.answered(fault or item.result)
@@ -428,6 +437,13 @@ def _events_in(batch: Sequence[LaneItem]) -> list[WriteEvent]:
 def _set_done(item: ExpireRows | SweepRows, *, is_done: bool) -> None:
     if not item.done.done():  # the waiting task may have been cancelled
         item.done.set_result(is_done)
+
+
+def _request_of(item: LaneItem) -> Mapping[str, str]:
+    """For the log."""
+    if isinstance(item, WriteEvent) and item.author.connection is not None and item.message:
+        return {"request": request_id(item.author.connection, item.message)}
+    return {}
 
 
 def _name_of(item: LaneItem) -> str:

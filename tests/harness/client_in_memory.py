@@ -67,6 +67,9 @@ class Client:
         await self.may_read_on.wait()
         await asyncio.sleep(0)
 
+    def request_id(self) -> str:
+        return "1.1"
+
     def closed_by_relay(self, sub: str) -> None:
         self.closed.append(sub)
 

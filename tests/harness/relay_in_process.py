@@ -78,6 +78,7 @@ class Letter:
     attested: frozenset[Attestation] = frozenset()
     address = None
     connection: int | None = None
+    message: int | None = None
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
+import stat
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
@@ -15,19 +17,24 @@ from relay.config import LogConfig, LogFormat, LogLevel
 from relay.errors import Prefix
 from relay.nostr.filters import Filter
 from relay.observe import (
+    REQUEST,
     CostlyReads,
     JsonLines,
     Metrics,
     Readiness,
     Refusals,
+    read_log,
+    request_id,
     set_up_logging,
     shape_of,
 )
+from relay.observe.logs import BoundedFile
 from relay.verdict import Reject, WriteOutcome
 from tests.cast import alice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 log = logging.getLogger("relay.somewhere")
 JSON = LogConfig(LogLevel.INFO, LogFormat.JSON)
@@ -141,6 +148,117 @@ def test_values_that_json_cannot_encode_are_logged_as_text() -> None:
     line = orjson.loads(JsonLines().format(logging.makeLogRecord(facts)))
     assert line["text"] == "cannot read caf\\udce9"
     assert line["size"] == str(2**70)
+
+
+def lines_of(out: io.StringIO) -> list[str]:
+    return [orjson.loads(line)["text"] for line in out.getvalue().splitlines()]
+
+
+def flood(number: int, **extra: object) -> None:
+    for each in range(number):
+        log.warning("the disk of %s is full", each, extra=extra)
+
+
+def test_of_one_place_only_some_lines_a_minute_are_written_and_the_others_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("relay.observe.logs.monotonic", lambda: now[0])
+    out = io.StringIO()
+    kept = set_up_logging(JSON, out)
+    flood(1000)
+    log.info("something else")
+    assert len(lines_of(out)) == 60 + 1
+    now[0] = 59.0
+    flood(1)
+    assert len(lines_of(out)) == 60 + 1
+    now[0] = 60.0
+    flood(1)
+    left_out = "941 more lines like this were left out: the disk of %s is full"
+    assert lines_of(out)[61:] == [left_out, "the disk of 0 is full"]
+    assert [line.text for line in kept.after(61)] == lines_of(out)[61:]
+    assert kept.counts["warning"] == 1002
+
+
+def test_calls_that_are_audited_are_never_left_out() -> None:
+    out = io.StringIO()
+    set_up_logging(JSON, out)
+    flood(100, audit=True)
+    assert len(lines_of(out)) == 100
+
+
+@pytest.mark.parametrize(
+    ("stream", "no_colour", "level"),
+    [
+        (Terminal(), "", "\x1b[31merror\x1b[0m"),
+        (Terminal(), "1", " error "),
+        (io.StringIO(), "", " error "),
+    ],
+)
+def test_levels_have_colours_on_a_terminal_unless_NO_COLOR_is_set(  # noqa: N802
+    stream: io.StringIO, no_colour: str, level: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", no_colour)
+    set_up_logging(TEXT, stream)
+    log.error("no")
+    assert level in stream.getvalue()
+
+
+def test_a_line_that_is_logged_for_a_client_has_the_id_of_its_request() -> None:
+    kept = set_up_logging(JSON, io.StringIO())
+    log.info("at start")
+    was = REQUEST.set(lambda: request_id(7, 42))
+    log.info("a query failed")
+    REQUEST.reset(was)
+    assert [line.text for line in kept.after(0)] == ["at start", "a query failed  request=7.42"]
+
+
+def test_the_log_is_kept_in_a_file_of_the_relay_alone(tmp_path: Path) -> None:
+    path = tmp_path / "rookery.log"
+    first = set_up_logging(TEXT, io.StringIO())
+    log.info("before the folder is locked")
+    first.keep_in(path)
+    try:
+        raise ValueError("what went wrong")
+    except ValueError:
+        log.exception("a task failed", extra={"request": "7.42"})
+    first.close()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with path.open("ab") as file:
+        file.write(b'{"time":"2026-0')  # a kill
+    one, two = read_log(path)
+    assert (one.number, one.level, one.text) == (1, "info", "before the folder is locked")
+    assert (two.level, two.text) == ("error", "a task failed  request=7.42")
+    assert two.trace.endswith("ValueError: what went wrong")
+    second = set_up_logging(TEXT, io.StringIO())
+    second.keep_in(path)
+    log.info("after a restart")
+    assert [line.text for line in second.after(0)][-1] == "after a restart"
+    assert [line.text for line in second.after(0)][:2] == [one.text, two.text]
+    assert [line.text for line in read_log(path)][-1] == "after a restart"
+
+
+def test_the_file_of_the_log_is_bounded(tmp_path: Path) -> None:
+    file = BoundedFile(tmp_path / "rookery.log", max_bytes=1000)
+    for number in range(1000):
+        file.write(b'{"number":%4d}\n' % number)
+    kept = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert sorted(kept) == ["rookery.log", "rookery.log.1"]
+    assert max(map(len, kept.values())) <= 1000
+    numbers = [
+        json.loads(line)["number"]
+        for name in sorted(kept, reverse=True)
+        for line in kept[name].splitlines()
+    ]
+    assert numbers == [*range(1000 - len(numbers), 1000)]
+    assert len(numbers) >= 62
+
+
+def test_a_log_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    lines = set_up_logging(TEXT, io.StringIO())
+    lines.keep_in(tmp_path / "missing" / "rookery.log")
+    log.info("hello")
+    assert [line.text for line in lines.after(0)] == ["hello"]
 
 
 # -- metrics --------------------------------------------------------------------------------------
@@ -317,11 +435,11 @@ def test_the_last_lines_of_the_log_are_kept_without_control_characters_and_secre
     lines = set_up_logging(LogConfig(LogLevel.INFO, LogFormat.TEXT), io.StringIO())
     log = logging.getLogger("rookery")
     for number in range(1500):
-        log.info("line %d", number)
+        log.info("line %d", number, extra={"audit": True})
     log.debug("not logged")
     log.warning("nsec1%s \x1b[2J", "q" * 58, extra={"peer": "x" * 9000})
     kept = lines.after(0)
-    assert (len(kept), kept[0].text) == (1000, "line 501")
+    assert (len(kept), kept[0].text) == (1000, "line 501  audit=True")
     assert kept[-1].level == "warning"
     assert kept[-1].text.startswith("nsec1… \\x1b[2J  peer=x")
     assert len(kept[-1].text) == 2000

@@ -241,6 +241,7 @@ class Postbox:
     attested = frozenset[Never]()
     address = None
     connection = None
+    message = None
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[Result] = asyncio.Queue()

@@ -14,7 +14,7 @@ import pytest
 
 from relay.errors import FolderBusy, Invalid, Prefix, Refused, StoreFault, UserError
 from relay.nostr.filters import Filter, FilterTerms, filter_from
-from relay.observe import LogLine, LogLines, Metrics, Refusal, Status
+from relay.observe import LogLine, Metrics, Refusal, Status
 from relay.server.control import (
     ALLOWED,
     BANNED,
@@ -127,7 +127,9 @@ class FakeFolder:
             raise self.fault
 
     async def log_lines(self, after: int) -> Sequence[LogLine]:
-        return LogLines().after(after)
+        return [LogLine(number, 1_700_000_000, "info", "relay", "hello") for number in (1, 2)][
+            after:
+        ]
 
     async def status(self) -> Status:
         return Metrics().status()
@@ -257,6 +259,7 @@ async def test_managed_keys_and_refusals_are_transferred(folder: FakeFolder, pat
         assert await remote.refusals(0) == REFUSED
         assert await remote.refusals(2) == REFUSED[2:]
         assert await remote.refusals(3) == []
+        assert [line.number for line in await remote.log_lines(1)] == [2]
 
 
 async def test_no_events_make_no_request(folder: FakeFolder, path: Path) -> None:
