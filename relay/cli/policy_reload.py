@@ -55,9 +55,11 @@ class PolicyReload:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        if fingerprint(self._folder) != self._files:
-            self._requested.set()
+        before = self._files
         self._files = fingerprint(self._folder, self._policy.watched)
+        # After the other: a change between the two is seen here, a later one by the next poll.
+        if fingerprint(self._folder) != before:
+            self._requested.set()
         _log_notes(self._policy.notes)
         self._delete_rows_of_banned(frozenset())
         self._list_members()
