@@ -1,4 +1,4 @@
-"""`rookery log`: the last log lines and refusals of a running relay, in order of time."""
+"""`rookery log`: the last log lines and refusals of a relay, in order of time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import sys
 from dataclasses import asdict
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, assert_never
 
 import click
 
@@ -23,8 +23,9 @@ from relay.cli.options import (
 from relay.cli.tables import print_nothing_found
 from relay.config import LogLevel
 from relay.errors import UserError
-from relay.observe import LogLine, Refusal
+from relay.observe import LOG_FILE, LogLine, Refusal, read_log
 from relay.server.control import RemoteFolder
+from relay.server.refusal_file import FILE, read_refusals
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -51,15 +52,24 @@ def number_option(default: int, help_text: str) -> Callable[[Decorated], Decorat
 
 @click.command("log", epilog="Example: rookery log --data ./data --level warning --follow")
 @folder_option
-@number_option(50, "The last N; the relay remembers 1000 lines and 1000 refusals.")
+@number_option(50, "The last N; 1000 lines and 1000 refusals are kept, across restarts.")
 @click.option(
     "--level",
     type=click.Choice([level.value for level in _LEVELS]),
     default=LogLevel.DEBUG.value,
     help="Lowest level. Refusals are info.",
 )
-@click.option("--author", type=PublicKey(), metavar="KEY", help="Only refusals of this key.")
-@click.option("--group", metavar="ID", help="Only refusals of events with this group in `h`.")
+@click.option(
+    "--author",
+    type=PublicKey(),
+    metavar="KEY",
+    help="Only refusals of this key, and lines that name it.",
+)
+@click.option(
+    "--group",
+    metavar="ID",
+    help="Only refusals of events with this group in `h`, and lines that name it.",
+)
 @click.option("--follow", is_flag=True, help="Keep printing new ones.")
 @json_option
 def log_command(
@@ -72,44 +82,73 @@ def log_command(
     follow: bool,
     as_json: bool,
 ) -> None:
-    """Print the last log lines and refusals of a running relay, without any content.
+    """Print the last log lines and refusals of a relay, without any content.
 
-    With --json, one JSON object per line. A stopped relay remembers its refusals only (`rookery
-    policy log`): its log is where it was started, such as `journalctl -u rookery`.
+    With --json, one JSON object per line. A stopped relay's are those of before it stopped.
     """
-    if not (folder / "control.sock").exists():
-        raise UserError(
-            f"no relay runs on {folder}: only a running relay remembers its log; earlier lines are"
-            " where it was started, such as `journalctl -u rookery`, earlier refusals in `rookery"
-            " policy log`"
-        )
 
     def is_wanted(entry: LogLine | Refusal) -> bool:
-        found = entry.level if isinstance(entry, LogLine) else LogLevel.INFO.value
-        if _rank(found) < _rank(level):
-            return False
-        if author is None and group is None:
-            return True
-        return (
-            isinstance(entry, Refusal)
-            and author in (None, entry.author)
-            and group in (None, entry.group)
-        )
+        match entry:
+            case LogLine(level=found, text=text):
+                is_of_group = group is None or f"group {group!r}" in text
+                return _rank(found) >= _rank(level) and (author or "") in text and is_of_group
+            case Refusal():
+                return (
+                    _rank(LogLevel.INFO.value) >= _rank(level)
+                    and author in (None, entry.author)
+                    and group in (None, entry.group)
+                )
+            case _:
+                assert_never(entry)
+
+    def stopped() -> Sequence[LogLine | Refusal]:
+        entries: list[LogLine | Refusal] = [
+            *read_log(folder / LOG_FILE),
+            *read_refusals(folder / FILE),
+        ]
+        return sorted(entries, key=lambda entry: entry.at)
 
     reads = (RemoteFolder.log_lines, RemoteFolder.refusals)
-    asyncio.run(print_log(folder, reads, is_wanted, number, follow=follow, as_json=as_json))
+    print_log(folder, reads, stopped, is_wanted, number, follow=follow, as_json=as_json)
 
 
-async def print_log(
+def print_log(
     folder: Path,
     reads: Sequence[Callable[[RemoteFolder, int], Awaitable[Sequence[LogLine | Refusal]]]],
+    stopped: Callable[[], Sequence[LogLine | Refusal]],
     is_wanted: Callable[[LogLine | Refusal], bool],
     number: int,
     *,
     follow: bool,
     as_json: bool,
 ) -> None:
-    """The last entries of a running relay, in order of time. `reads`: what is after a number."""
+    """The last entries in order of time. `reads`: what a running relay has after a number;
+    `stopped`: what a stopped one has left. Raises UserError."""
+    socket = folder / "control.sock"
+    try:
+        if socket.exists():
+            asyncio.run(_print_running(folder, reads, is_wanted, number, follow, as_json))
+            return
+    except UserError:  # a killed relay leaves its socket
+        if follow:
+            raise
+    if follow or not (folder / "rookery.toml").exists():
+        raise UserError(f"no relay runs on {folder}: `rookery serve --data {folder}` starts one")
+    try:
+        found = [each for each in stopped() if is_wanted(each)]
+    except OSError as error:
+        raise UserError(f"{error.filename} cannot be read: {error.strerror}") from None
+    print_entries(folder, found[-number:] if number else (), as_json=as_json)
+
+
+async def _print_running(
+    folder: Path,
+    reads: Sequence[Callable[[RemoteFolder, int], Awaitable[Sequence[LogLine | Refusal]]]],
+    is_wanted: Callable[[LogLine | Refusal], bool],
+    number: int,
+    follow: bool,  # noqa: FBT001
+    as_json: bool,  # noqa: FBT001
+) -> None:
     last = [0] * len(reads)
     async with RemoteFolder(folder / "control.sock") as relay:
 
@@ -147,7 +186,8 @@ def text_of(entry: LogLine | Refusal, names: Names) -> str:
     """On one line; a refusal on a terminal on four."""
     clock = datetime.fromtimestamp(entry.at).astimezone().strftime("%Y-%m-%d %H:%M:%S%z")
     if isinstance(entry, LogLine):
-        return printable(f"{clock} {entry.level} {entry.logger}: {entry.text}")
+        line = f"{clock} {entry.level} {entry.logger}: {entry.text}"
+        return "\n  ".join(map(printable, (line, *entry.trace.splitlines())))
     source = "an import" if entry.connection is None else f"connection {entry.connection}"
     group = "" if entry.group is None else f"  group {entry.group}"
     where = f"{source} from {entry.address}" if entry.address else source

@@ -140,5 +140,25 @@ async def test_the_log_has_lines_and_refusals_by_level_author_and_group(rookery:
     assert "hidden" not in text
     assert await rookery.stop() == 0
     code, text = await command("log", "--data", str(rookery.folder))
+    assert code == 0
+    assert "info rookery: stopping" in text
+    assert "policies not reloaded" in text
+    assert f"by {stranger.npub}  group tea" in text
+    (found,) = await told("--group", "tea")
+    assert found == of_author
+    code, text = await command("log", "--follow", "--data", str(rookery.folder))
     assert code == 1
-    assert "only a running relay remembers its log" in text
+    assert "no relay runs on" in text
+
+
+async def test_the_log_of_a_killed_relay_is_in_its_folder(rookery: Rookery) -> None:
+    (rookery.folder / "policies" / "20-own.toml").write_text("[nothing]\n")
+    rookery.send_signal(signal.SIGHUP)
+    async with until("the relay has tried to reload") as tries:
+        async for _ in tries:
+            if (await status(rookery))["problems"]:
+                break
+    assert await rookery.stop(signal.SIGKILL) != 0
+    code, text = await command("log", "--data", str(rookery.folder))
+    assert code == 0
+    assert "policies not reloaded" in text

@@ -319,6 +319,19 @@ def test_traffic_is_counted_in_batches() -> None:
     assert page["rookery_subscriptions",] == 9
 
 
+def test_a_label_has_a_bounded_number_of_values() -> None:
+    metrics = Metrics()
+    for number in range(300):
+        metrics.answered([Reject(Prefix.BLOCKED, "no", f"rule {number}")])
+        metrics.swept({number: 2})
+        metrics.plugin_took(f"sifter {number}", 0.001)
+    page = samples(metrics)
+    assert page["rookery_refusals_total", "other"] == 100
+    assert page["rookery_swept_total", "other"] == 200
+    assert page["rookery_plugin_seconds_count", "other"] == 100
+    assert len([key for key in page if key[0] == "rookery_refusals_total"]) == 201
+
+
 def test_open_and_accepted_connections_are_counted() -> None:
     metrics = Metrics()
     for number in (1, 2, 1, 2, 1, 0):

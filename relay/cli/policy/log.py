@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import click
 
-from relay.cli.log import number_option, print_entries, print_log
+from relay.cli.log import number_option, print_log
 from relay.cli.options import folder_option, json_option
-from relay.errors import UserError
 from relay.observe import Refusal
 from relay.server.control import RemoteFolder
 from relay.server.refusal_file import FILE, read_refusals
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from relay.observe import LogLine
@@ -37,11 +36,8 @@ def log_command(
     def is_wanted(entry: LogLine | Refusal) -> bool:
         return isinstance(entry, Refusal) and connection in (None, entry.connection)
 
-    if (folder / "control.sock").exists():
-        reads = (RemoteFolder.refusals,)
-        asyncio.run(print_log(folder, reads, is_wanted, number, follow=follow, as_json=as_json))
-        return
-    if follow or not (folder / "rookery.toml").exists():
-        raise UserError(f"no relay runs on {folder}: `rookery serve --data {folder}` starts one")
-    found = [each for each in read_refusals(folder / FILE) if is_wanted(each)]
-    print_entries(folder, found[-number:] if number else (), as_json=as_json)
+    def stopped() -> Sequence[LogLine | Refusal]:
+        return read_refusals(folder / FILE)
+
+    reads = (RemoteFolder.refusals,)
+    print_log(folder, reads, stopped, is_wanted, number, follow=follow, as_json=as_json)
