@@ -171,7 +171,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             "events_waiting", "Events not yet committed.", lambda: ingest.waiting, "queue"
         )
         metrics.watch("search_lag_rows", "Rows not yet in the search index.", lambda: indexer.lag)
-        _watch_files(metrics, folder)
+        _watch_files(metrics, folder, store)
         metrics.watch(
             "negentropy_records", "Records in open negentropy snapshots.", lambda: negentropy.held
         )
@@ -249,7 +249,7 @@ def _back_up_before_upgrade(folder: Path) -> None:
         )
 
 
-def _watch_files(metrics: Metrics, folder: Path) -> None:
+def _watch_files(metrics: Metrics, folder: Path, store: SqliteStore) -> None:
     def sizes() -> Mapping[str, float]:
         paths = [folder / name for name in ("rookery.db", "search.db")]
         paths += [path.with_name(f"{path.name}-wal") for path in paths]
@@ -264,6 +264,23 @@ def _watch_files(metrics: Metrics, folder: Path) -> None:
     metrics.watch("file_bytes", "Size of a file of the store.", sizes, "file")
     metrics.watch("disk_free_bytes", "Free space for the store.", lambda: disk_usage(folder).free)
     metrics.watch("last_backup_timestamp_seconds", "When a backup was made.", last_backup)
+    upkeep = store.upkeep
+    metrics.watch(
+        "checkpoints_total",
+        "Truncations of the WAL; busy: another program read the store.",
+        lambda: {"truncated": upkeep.truncated, "busy": upkeep.busy},
+        "result",
+    )
+    metrics.watch(
+        "checkpoint_held_seconds_total",
+        "Seconds for which reads and writes were held by truncations.",
+        lambda: upkeep.held_s,
+    )
+    metrics.watch(
+        "vacuumed_pages_total",
+        "Free pages given back to the file system.",
+        lambda: upkeep.vacuumed,
+    )
 
 
 def _plugins(policy: policies.PolicySet, metrics: Metrics, readiness: Readiness) -> Chain:

@@ -95,6 +95,21 @@ async def test_the_last_backup_has_its_time(rookery: Rookery, tmp_path: Path) ->
     assert began - 1 < at < time.time() + 1
 
 
+async def test_what_deletion_leaves_is_truncated_and_counted(rookery: Rookery) -> None:
+    now = int(time.time())
+    async with connected(rookery.url) as wire:
+        note = alice.sign(1, [], "one", now)
+        assert (await wire.publish(note))[0] is True
+        before = (await scrape(rookery))["rookery_checkpoints_total", "truncated"]
+        assert (await wire.publish(alice.sign(5, [["e", note.id]], "", now)))[0] is True
+        async with until("the log is truncated") as tries:
+            async for _ in tries:
+                after = await scrape(rookery)
+                if after["rookery_checkpoints_total", "truncated"] > before:
+                    break
+    assert after["rookery_checkpoint_held_seconds_total",] > 0
+
+
 async def test_labels_have_no_key_no_group_and_no_content(rookery: Rookery) -> None:
     now = int(time.time())
     async with connected(rookery.url) as wire:

@@ -17,6 +17,7 @@ import logging
 import os
 import threading
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -54,6 +55,20 @@ _PASSIVE: Final = Query("PRAGMA wal_checkpoint(PASSIVE)", ())
 _TRUNCATE: Final = Query("PRAGMA wal_checkpoint(TRUNCATE)", ())
 
 
+@dataclass(slots=True)
+class Upkeep:
+    """What was done since the store was opened."""
+
+    truncated: int = 0
+    """How often the WAL was truncated."""
+    busy: int = 0
+    """… and could not be, because another program read the store."""
+    held_s: float = 0.0
+    """Seconds for which reads and writes were held meanwhile."""
+    vacuumed: int = 0
+    """Pages given back to the file system."""
+
+
 class Checkpoints:
     """For the event loop; works on a connection of its own. `start` once it is open."""
 
@@ -77,6 +92,7 @@ class Checkpoints:
         self._writing = writing
         self._flush = flush
         self._vacuum = vacuum
+        self.upkeep = Upkeep()
         self._is_settled = True
         self._oldest: float | None = None
         self._newest = 0.0
@@ -197,7 +213,9 @@ class Checkpoints:
     async def _give_back(self) -> None:
         """Some free pages, while no commits are made."""
         loop = asyncio.get_running_loop()
-        if await loop.run_in_executor(self._writing, self._vacuum):
+        pages = await loop.run_in_executor(self._writing, self._vacuum)
+        if pages:
+            self.upkeep.vacuumed += pages
             self._has_shrunk = True
             return
         self._may_have_free_pages = False
@@ -208,14 +226,18 @@ class Checkpoints:
         """False: something was reading."""
         for _ in range(2):  # most of the work, while others read and write
             await self._connection.rows(_PASSIVE)
+        holding = monotonic()
         async with AsyncExitStack() as held:
             for reader in self._readers:
                 await held.enter_async_context(reader.paused())
             await held.enter_async_context(self._writer_held())
             began = monotonic()
             ((busy, *_),) = await self._connection.rows(_TRUNCATE)
+        self.upkeep.held_s += monotonic() - holding
         if busy:
+            self.upkeep.busy += 1
             return False
+        self.upkeep.truncated += 1
         if self._oldest is not None:
             self._oldest = began if self._newest >= began else None
         return True

@@ -40,7 +40,7 @@ from relay.nostr.nip50 import search_from
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, Place
 from relay.storage.sqlite.checking import faults_of
-from relay.storage.sqlite.checkpoints import Checkpoints
+from relay.storage.sqlite.checkpoints import Checkpoints, Upkeep
 from relay.storage.sqlite.connections import (
     CLOSED,
     AsyncReader,
@@ -250,6 +250,10 @@ class SqliteStore:
             return False
         at = self._erasing.get(request, self._opened_at)
         return at < monotonic() - self.unerased_s()
+
+    @property
+    def upkeep(self) -> Upkeep:
+        return self._checkpoints.upkeep
 
     def unerased_s(self) -> float:
         return max(self._checkpoints.pending_s, self._index.pending_s)
