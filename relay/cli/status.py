@@ -48,6 +48,7 @@ _QUEUES: Final = {
 }
 _ROWS: Final = 8
 """Of each table; a screen has few lines."""
+_PLANS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,6 +280,11 @@ def _tables(status: Status) -> Iterator[str | Table]:
                 for read in status.reads[:_ROWS]
             ],
         )
+        plans = [(read.shape, read.plan) for read in status.reads[:_ROWS] if read.plan]
+        for shape, plan in plans[:_PLANS]:
+            yield ""
+            yield printable(f"plan of {shape}:")
+            yield from (f"  {printable(step)}" for step in plan)
 
 
 def _rates(before: Status, after: Status) -> Mapping[str, float]:

@@ -5,7 +5,7 @@ keys, addresses and rule names are allowed. Metrics are plain numbers, updated o
 once per batch and rendered on a scrape.
 """
 
-from relay.observe.costly import CostlyRead, CostlyReads, shape_of
+from relay.observe.costly import SLOW_S, CostlyRead, CostlyReads, shape_of
 from relay.observe.logs import (
     LOG_FILE,
     REQUEST,
@@ -25,6 +25,7 @@ __all__ = [
     "LOG_FILE",
     "PARSED_OF",
     "REQUEST",
+    "SLOW_S",
     "CostlyRead",
     "CostlyReads",
     "JsonLines",

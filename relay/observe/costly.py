@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence  # noqa: TC003 — msgspec reads the annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from relay.nostr.filters import Filter
 
+SLOW_S: Final = 0.5
+"""From so many seconds on, without those in which it waited for its client, a query is slow."""
 _NOTE_S: Final = 0.001
+_PLAN_S: Final = 0.05
 _MAX_SHAPES: Final = 64
 _MAX_LISTED: Final = 4
 """Kinds and filters that a shape names one by one."""
@@ -27,6 +29,12 @@ class CostlyRead:
     longest_s: float
     rows: int
     """Sent by the longest."""
+    plan: Sequence[str] | None = None
+    """Steps of SQLite's query plan, as of one of its readers; None: not asked for."""
+
+    @property
+    def wants_plan(self) -> bool:
+        return self.plan is None and self.seconds >= _PLAN_S
 
 
 class CostlyReads:
@@ -40,11 +48,17 @@ class CostlyReads:
     def __init__(self) -> None:
         self._reads: dict[str, CostlyRead] = {}
         self._unnoted_s = 0.0
+        self.slow = 0
+        """How many queries were slow."""
 
-    def took(self, verb: str, filters: Sequence[Filter], rows: int, seconds: float) -> None:
+    def took(
+        self, verb: str, filters: Sequence[Filter], rows: int, seconds: float
+    ) -> CostlyRead | None:
+        """None: this one is not noted."""
         self._unnoted_s += seconds
         if self._unnoted_s < _NOTE_S:
-            return
+            return None
+        self.slow += seconds >= SLOW_S
         shape = f"{verb} {shape_of(filters)}"
         read = self._reads.get(shape)
         if read is None:
@@ -55,6 +69,7 @@ class CostlyReads:
         self._unnoted_s = 0.0
         if seconds > read.longest_s:
             read.longest_s, read.rows = seconds, rows
+        return read
 
     def most(self, number: int) -> Sequence[CostlyRead]:
         """Most seconds first."""

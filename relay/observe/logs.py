@@ -258,7 +258,8 @@ def set_up_logging(log: LogSettings, stream: TextIO | None = None) -> LogLines:
     stream = sys.stderr if stream is None else stream
     shown = logging.StreamHandler(stream)
     is_text = log.format == "text" or (log.format == "auto" and stream.isatty())
-    is_coloured = is_text and stream.isatty() and not os.environ.get("NO_COLOR")
+    is_plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    is_coloured = is_text and stream.isatty() and not is_plain
     text_form = TextLines(_COLOURS if is_coloured else {})
     shown.setFormatter(text_form if is_text else JsonLines())
     lines = LogLines(shown)

@@ -23,7 +23,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from relay import __version__
-from relay.observe.costly import CostlyRead, CostlyReads
+from relay.observe.costly import SLOW_S, CostlyRead, CostlyReads
 from relay.observe.refusals import Refusals
 from relay.verdict import Reject, WriteOutcome
 
@@ -41,8 +41,6 @@ _MAX_VALUES: Final = 200
 _OTHER: Final = "other"
 _SHOWN_RULES: Final = 50
 _SHOWN_READS: Final = 20
-SLOW_S: Final = 0.5
-"""From so many seconds on, without those in which it waited for its client, a query is slow."""
 
 _OUTCOMES: Final = {outcome: (outcome.name.lower(), "") for outcome in WriteOutcome}
 """Labels `outcome` and `prefix`; a refusal has `refused` and its prefix."""
@@ -52,7 +50,6 @@ _COUNTERS: Final[Mapping[str, str]] = {
     "connections_refused": "Connections refused because of a limit or a blocked address.",
     "live_deliveries": "Events sent to live subscriptions.",
     "rows_sent": "Stored events sent to queries.",
-    "slow_queries": f"Queries that took {SLOW_S} s or more, without waits for their client.",
     "outbox_closes": "Connections closed because they read too slowly.",
 }
 _GAUGES: Final[Mapping[str, str]] = {
@@ -214,13 +211,14 @@ class Metrics(Collector):
 
     def scanned(
         self, filters: Sequence[Filter], rows: int, seconds: float, waited: float = 0.0
-    ) -> None:
-        """One query sent its last stored event; so long of it, it `waited` for its client."""
+    ) -> CostlyRead | None:
+        """One query sent its last stored event; so long of it, it `waited` for its client.
+
+        As `CostlyReads.took`.
+        """
         self._numbers["rows_sent"] += rows
         self._scans.add(seconds)
-        if seconds - waited >= SLOW_S:
-            self._numbers["slow_queries"] += 1
-        self.costly_reads.took("REQ", filters, rows, seconds - waited)
+        return self.costly_reads.took("REQ", filters, rows, seconds - waited)
 
     def too_slow(self) -> None:
         """A connection is closed because its outbox is full."""
@@ -291,6 +289,8 @@ class Metrics(Collector):
             events.add_metric(labels, number)
         yield events
         yield _counter("refusals", "Events refused, by rule.", self._refusals, "rule")
+        slow = f"Queries that took {SLOW_S} s or more, without waits for their client."
+        yield _counter("slow_queries", slow, {"": self.costly_reads.slow})
         yield _counter("swept", "Events deleted by sweeps, by kind.", self._swept, "kind")
         yield _counter("policy_reloads", "Reloads of the policies.", self._reloads, "result")
         for name, text, histograms, label in (

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.errors import Prefix, Refused, StoreFault
 from relay.nostr import kinds, messages, nip45
-from relay.observe import REQUEST
+from relay.observe import REQUEST, SLOW_S
 from relay.read.fanout import Subscription
 
 if TYPE_CHECKING:
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from relay.access.visibility import Viewer, Visibility
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.observe import Metrics
+    from relay.observe import CostlyRead, Metrics
     from relay.read.fanout import Fanout
     from relay.read.peer import Peer
     from relay.state import RelayState
-    from relay.storage import EventReader, Place
+    from relay.storage import EventReader, Place, Verb
 
 _log = logging.getLogger(__name__)
 
@@ -197,6 +197,7 @@ class QueryRunner:
         self._limits = limits
         self._clock = clock
         self._metrics = metrics
+        self._explaining: asyncio.Task[None] | None = None
 
     def waited(self, seconds: float) -> None:
         """A REQ has waited for others of its connection."""
@@ -260,7 +261,10 @@ class QueryRunner:
                 sent = perf_counter()
                 stages.query.add(found - began)
                 stages.send.add(sent - found)
-                self._metrics.scanned(filters, len(page.raws), sent - began)
+                rows = len(page.raws)
+                read = self._metrics.scanned(filters, rows, sent - began)
+                if read is not None:
+                    self._noted(read, "REQ", filters, visibility, rows, sent - began)
                 if not self._finish(peer, subscription):
                     self._fanout.close(subscription)
                     return None
@@ -294,17 +298,65 @@ class QueryRunner:
             self._fail(peer, subscription, fault)
             return False
         except Refused as refused:
-            reads = self._metrics.costly_reads
-            reads.took("REQ", subscription.filters, rows, perf_counter() - began - waited)
+            took = perf_counter() - began - waited
+            self._took("REQ", subscription.filters, peer, rows, took)
             peer.outbox.put(messages.closed(subscription.sub, refused))
             return False
         took = perf_counter() - began
         self._metrics.read.query.add(took - waited)
         self._metrics.read.send.add(waited)
-        self._metrics.scanned(subscription.filters, rows, took, waited)
+        read = self._metrics.scanned(subscription.filters, rows, took, waited)
+        if read is not None:
+            visibility = self._state.visibility(peer.reader.viewer)
+            self._noted(read, "REQ", subscription.filters, visibility, rows, took - waited)
         if not is_open(subscription):
             return True
         return self._finish(peer, subscription)
+
+    def _took(
+        self, verb: Verb, filters: Sequence[Filter], peer: Peer, rows: int, seconds: float
+    ) -> None:
+        """A query that got no EOSE, or a COUNT."""
+        read = self._metrics.costly_reads.took(verb, filters, rows, seconds)
+        if read is not None:
+            visibility = self._state.visibility(peer.reader.viewer)
+            self._noted(read, verb, filters, visibility, rows, seconds)
+
+    def _noted(
+        self,
+        read: CostlyRead,
+        verb: Verb,
+        filters: Sequence[Filter],
+        visibility: Visibility,
+        rows: int,
+        seconds: float,
+    ) -> None:
+        """Ask for the plan of a costly shape, once; log a slow query."""
+        is_busy = self._explaining is not None and not self._explaining.done()
+        if is_busy or not read.wants_plan:
+            _log_slow(read, rows, seconds)
+        else:
+            self._explaining = asyncio.create_task(
+                self._explain(read, verb, filters, visibility, rows, seconds), name="query plan"
+            )
+
+    async def _explain(
+        self,
+        read: CostlyRead,
+        verb: Verb,
+        filters: Sequence[Filter],
+        visibility: Visibility,
+        rows: int,
+        seconds: float,
+    ) -> None:
+        read.plan = ()
+        try:
+            read.plan = await self._store.plan(filters, visibility, verb, now=self._clock())
+        except StoreFault as fault:
+            _log.warning("no query plan of %s: %s", read.shape, fault)
+        except Exception:  # last frame of the task  # noqa: BLE001
+            _log.exception("no query plan of %s", read.shape)
+        _log_slow(read, rows, seconds)
 
     def _wants_invite(self, peer: Peer, filters: Sequence[Filter]) -> bool:
         """Whether a filter names the kind of invites, and the viewer may get one."""
@@ -489,7 +541,7 @@ class QueryRunner:
                 peer.outbox.put(messages.closed(sub, refused))
                 return
             finally:
-                self._metrics.costly_reads.took("COUNT", filters, 0, perf_counter() - began)
+                self._took("COUNT", filters, peer, 0, perf_counter() - began)
             await self._state.settled(self._store.committed())
             if self._state.visibility(peer.reader.viewer).covers(visibility):
                 peer.outbox.put(messages.count(sub, number, registers))
@@ -505,6 +557,12 @@ class QueryRunner:
             filters[0], visibility, now=self._clock(), at_most=_MAX_AUTHORS
         )
         return None if authors is None else nip45.registers(authors, nip45.offset_of(value))
+
+
+def _log_slow(read: CostlyRead, rows: int, seconds: float) -> None:
+    if seconds >= SLOW_S:
+        text = "slow query: %.1f s, %d rows, %s"
+        _log.info(text, seconds, rows, read.shape, extra={"plan": "; ".join(read.plan or ())})
 
 
 class _FilterScan:

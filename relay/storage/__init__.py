@@ -19,7 +19,7 @@ that were written; `seq` numbers rows in the order of commits and is never used 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -106,6 +106,9 @@ class Appender(EventLog, Protocol):
 
         May be called on any thread and is never needed; nothing of it can be observed.
         """
+
+
+Verb = Literal["REQ", "COUNT"]
 
 
 class EventReader(EventLog, Protocol):
@@ -201,6 +204,11 @@ class EventReader(EventLog, Protocol):
 
         And how many of `seqs` were looked at: fewer than all once the rows have PAGE_BYTES.
         """
+
+    async def plan(
+        self, filters: Sequence[Filter], visibility: Visibility, verb: Verb, *, now: int
+    ) -> Sequence[str]:
+        """How the store answers, step by step, for the admin: tables and indices, no value."""
 
     async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
         """For the relay itself: the newest `limit` rows, whoever may read them.

@@ -14,7 +14,9 @@ from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.row_cache import RowCache
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
+from tests.contract.test_store_search import sought
 from tests.contract.writing import (
+    EVERYTHING,
     TERMS,
     asked,
     change,
@@ -123,3 +125,16 @@ def is_settled(path: Path) -> bool:
         return "tags" in tables and db.execute("SELECT count(*) FROM tags").fetchone()[0] >= 300
     finally:
         db.close()
+
+
+async def test_the_plan_of_a_query_names_indices_and_no_value(store: SqliteStore) -> None:
+    await write(store, unsigned(cast.alice, at=5))
+    words = sought("hidden", kinds=[1])
+    wanted = asked(kinds=[1], authors=[cast.alice.pubkey], **{"#t": ["hidden"]})
+    for verb in ("REQ", "COUNT"):
+        steps = await store.plan([wanted, words], EVERYTHING, verb, now=0)
+        text = "\n".join(steps)
+        assert "INDEX" in text, verb
+        assert "hidden" not in text
+        assert cast.alice.pubkey[:16] not in text
+    assert await store.plan([asked(kinds=[])], EVERYTHING, "REQ", now=0) == []

@@ -392,6 +392,9 @@ class ReferenceStore:
         with closing(FtsMatcher()) as reading:
             return text is not None and reading.contains(text, search)
 
+    async def plan(self, *_asked: object, **_more: object) -> Sequence[str]:
+        return ()
+
     async def rows(
         self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
     ) -> tuple[Sequence[bytes], int]:

@@ -199,6 +199,7 @@ def test_levels_have_colours_on_a_terminal_unless_NO_COLOR_is_set(  # noqa: N802
     stream: io.StringIO, no_colour: str, level: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_COLOR", no_colour)
+    monkeypatch.setenv("TERM", "xterm")
     set_up_logging(TEXT, stream)
     log.error("no")
     assert level in stream.getvalue()

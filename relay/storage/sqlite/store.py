@@ -76,6 +76,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter, FilterTerms
+    from relay.storage import Verb
     from relay.storage.sqlite.checking import CheckedRow
     from relay.storage.sqlite.text_index import TextIndex
 
@@ -91,6 +92,8 @@ _SEARCH_S: Final = 2.0
 """How long a search may take; one for a word of a million texts takes about a second."""
 _READ_S: Final = 10.0
 """One page of a query, or a count, on the reader's thread: others wait for it."""
+_MAX_EXPLAINED: Final = 4
+_MAX_STEPS: Final = 64
 _STORED_COLUMNS: Final = "e.raw, e.seq, e.grp, e.quiet, e.slot, e.version, e.expires_at"
 _EVERYTHING: Final = everything_visible(Actors(), Groups())
 
@@ -701,6 +704,30 @@ class SqliteStore:
         )
         raws = [raw for raw, _ in rows]
         return raws, rows[-1][1] + 1 if _is_full(raws) else len(seqs)
+
+    async def plan(
+        self, filters: Sequence[Filter], visibility: Visibility, verb: Verb, *, now: int
+    ) -> Sequence[str]:
+        self._check_open()
+        possible = [filter_ for filter_ in filters if not filter_.impossible][:_MAX_EXPLAINED]
+        queries = [self._compiler.count(possible, visibility, now=now)] if possible else []
+        if verb == "REQ":
+            queries = [self._first_page(filter_, visibility, now) for filter_ in possible]
+        steps: list[str] = []
+        for sql, values in queries:
+            query = Query(f"EXPLAIN QUERY PLAN {sql}", values)
+            steps += [step for *_, step in await self._search_conn.rows(query)]
+        return steps[:_MAX_STEPS]
+
+    def _first_page(self, filter_: Filter, visibility: Visibility, now: int) -> Query:
+        """Its size does not matter for its plan."""
+        upto = self._writer.head
+        search = None if filter_.search is None else search_from(filter_.search)
+        if search is not None and search.required:
+            return self._compiler.search(search, filter_, visibility, limit=1, upto=upto, now=now)
+        return self._compiler.page(
+            filter_, visibility, columns="e.seq", upto=upto, now=now, after=None, size=1
+        )
 
     # -- both -----------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,6 +16,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay.errors import StoreFault
 from relay.lifecycle.rows import Stored
 from relay.nostr.nip45 import offset_of, registers
 from relay.observe import Metrics
@@ -26,7 +28,7 @@ from tests.harness.client_in_memory import Client
 from tests.harness.read_side import DEN, ReadSide
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from policies import PolicySet
     from relay.nostr.event import Event
@@ -41,8 +43,9 @@ class QuerySide(ReadSide):
 
     def __init__(self, policy: PolicySet) -> None:
         super().__init__(policy, page_size=PAGE)
+        self.metrics = Metrics()
         self.queries = QueryRunner(
-            self.store, self.state, self.fanout, self.limits, clock=lambda: 0, metrics=Metrics()
+            self.store, self.state, self.fanout, self.limits, clock=lambda: 0, metrics=self.metrics
         )
 
     async def answered(self, client: Client, *filters: Filter, sub: str = "s") -> list[str]:
@@ -525,3 +528,49 @@ async def test_registers_count_readable_rows_only(relay: QuerySide) -> None:
     offset = offset_of("tea")
     assert outside["hll"] == registers([bytes.fromhex(bob.pubkey)], offset)
     assert inside["hll"] == registers([bytes.fromhex(who.pubkey) for who in (admin, bob)], offset)
+
+
+# costly queries ----------------------------------------------------------------------------------
+
+
+async def test_a_slow_query_is_logged_with_its_plan_that_is_asked_for_once(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked_for: list[tuple[str, int]] = []
+
+    async def plan(filters: Sequence[Filter], _: object, verb: str, *, now: int) -> Sequence[str]:
+        assert now == 0
+        asked_for.append((verb, len(filters)))
+        return ["SEARCH events", "SCAN words"]
+
+    ticks = count()
+    monkeypatch.setattr("relay.read.query.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr(relay.store, "plan", plan)
+    caplog.set_level("INFO", "relay.read.query")
+    await relay.write(note("one"))
+    for _ in range(3):
+        await relay.answered(Client(), asked(kinds=[1]), asked(ids=["0" * 64]))
+        await relay.counted(Client(), asked(kinds=[1]))
+        await asyncio.sleep(0)
+    assert sorted(asked_for) == [("COUNT", 1), ("REQ", 2)]
+    lines = [record.getMessage() for record in caplog.records]
+    assert len(lines) == 6
+    assert any("rows, REQ kinds 1 | ids 1" in line for line in lines)
+    assert {vars(record)["plan"] for record in caplog.records} == {"SEARCH events; SCAN words"}
+    reads = relay.metrics.costly_reads
+    assert [read.plan for read in reads.most(9)] == [["SEARCH events", "SCAN words"]] * 2
+    assert reads.slow == 6
+
+
+async def test_a_plan_that_cannot_be_had_hurts_nobody(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def plan(*_: object, **__: object) -> Sequence[str]:
+        raise StoreFault("the disk is gone")
+
+    ticks = count()
+    monkeypatch.setattr("relay.read.query.perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr(relay.store, "plan", plan)
+    assert await relay.answered(Client(), asked(kinds=[1])) == ["<EOSE>"]
+    await asyncio.sleep(0)
+    assert [read.plan for read in relay.metrics.costly_reads.most(9)] == [()]
