@@ -32,7 +32,7 @@ from relay.config import Config, ServerConfig, Synchronous, load_config
 from relay.console import Console
 from relay.errors import Prefix, Refused, UserError
 from relay.nostr.keys import npub
-from relay.observe import LOG_FILE, set_up_logging
+from relay.observe import LOG_FILE, sent_traces, set_up_logging
 from relay.server.app import Server
 from relay.server.connection import Stop
 from relay.server.control import ControlServer
@@ -209,6 +209,7 @@ async def _serve(
         if config.console.enabled:
             server.show(Console(services, server, OwnersView(services, own_folder)))
         async with (
+            sent_traces(services.metrics),
             ControlServer(folder / "control.sock", own_folder),
             server,
             services.indexer,

@@ -20,6 +20,7 @@ from relay.observe.logs import (
 )
 from relay.observe.metrics import PARSED_OF, Metrics, Readiness, StageTimes, Status, Traffic
 from relay.observe.refusals import Refusal, Refusals
+from relay.observe.traces import configured_traces, sent_traces
 
 __all__ = [
     "LOG_FILE",
@@ -40,8 +41,10 @@ __all__ = [
     "Status",
     "TextLines",
     "Traffic",
+    "configured_traces",
     "read_log",
     "request_id",
+    "sent_traces",
     "set_up_logging",
     "shape_of",
 ]

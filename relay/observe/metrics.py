@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
     from relay.nostr.filters import Filter
+    from relay.observe.traces import Traces
 
 _SIZES: Final = (1.0, 4.0, 16.0, 64.0, 256.0)
 _SECONDS: Final = (0.00002, 0.0001, 0.0005, 0.002, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
@@ -156,6 +157,7 @@ class Metrics(Collector):
         self.read = ReadStages()
         self.refusals = Refusals()
         self.costly_reads = CostlyReads()
+        self.traces: Traces | None = None
         self.verify_batches = Histogram(_SIZES)
         self.plugin_batches = Histogram(_SIZES)
         self._commits = Histogram()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.errors import Prefix, Refused, StoreFault
 from relay.nostr import kinds, messages, nip45
-from relay.observe import REQUEST, SLOW_S
+from relay.observe import REQUEST, SLOW_S, shape_of
 from relay.read.fanout import Subscription
 
 if TYPE_CHECKING:
@@ -265,6 +265,18 @@ class QueryRunner:
                 read = self._metrics.scanned(filters, rows, sent - began)
                 if read is not None:
                     self._noted(read, "REQ", filters, visibility, rows, sent - began)
+                if self._metrics.traces is not None:
+                    self._metrics.traces.span(
+                        "REQ",
+                        (
+                            ("plan", arrived, began),
+                            ("query", began, found),
+                            ("send", found, sent),
+                        ),
+                        rows=rows,
+                        filters=shape_of(filters),
+                        request=peer.request_id(),
+                    )
                 if not self._finish(peer, subscription):
                     self._fanout.close(subscription)
                     return None
@@ -302,7 +314,18 @@ class QueryRunner:
             self._took("REQ", subscription.filters, peer, rows, took)
             peer.outbox.put(messages.closed(subscription.sub, refused))
             return False
-        took = perf_counter() - began
+        ended = perf_counter()
+        took = ended - began
+        if self._metrics.traces is not None:
+            request = REQUEST.get()
+            self._metrics.traces.span(
+                "REQ",
+                (("query", began, ended),),
+                rows=rows,
+                filters=shape_of(subscription.filters),
+                seconds_waited=waited,
+                request="" if request is None else request(),
+            )
         self._metrics.read.query.add(took - waited)
         self._metrics.read.send.add(waited)
         read = self._metrics.scanned(subscription.filters, rows, took, waited)

@@ -99,8 +99,9 @@ class Batch:
         """Everything accepted, in order: for live delivery."""
         self.groups = state.groups
         self.management = state.management
-        self.began_at = self.decided_at = self.judged_s = 0.0
-        """`perf_counter` at the begin and end of `decide`; seconds of the first judgement."""
+        self.taken_at = self.began_at = self.decided_at = self.stored_at = self.judged_s = 0.0
+        """`perf_counter` when it is given to the store, at the begin and end of `decide`, and when
+        it is stored; seconds of the first judgement."""
         self._judge = self._timed_judge
         self._members_at = now
         """created_at of what is signed about members of the relay."""

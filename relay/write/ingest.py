@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.observe import Metrics
+    from relay.observe.traces import Traces
     from relay.read.fanout import Fanout
     from relay.read.linked_rows import Links
     from relay.state import RelayState
@@ -70,6 +71,8 @@ _VERIFIED_HERE: Final = 2
 twice as long."""
 _MIN_SPLIT: Final = 32
 """From so many events on, a batch is verified on two threads."""
+_MAX_TRACED: Final = 32
+"""Requests that the span of a batch names."""
 _MAX_PLUGIN_BATCH: Final = 256
 """Events per request to the plug-ins."""
 _PLUGIN_SHUTDOWN_S: Final = 1.0
@@ -353,6 +356,8 @@ class Ingest:
             self._answer(batch, None)
             if committed.rows:
                 await self._deliver(committed.rows)
+            if self._metrics.traces is not None:
+                _trace(self._metrics.traces, batch, committed)
 
     def _answer(self, batch: Sequence[LaneItem], fault: Reject | None) -> None:
         """Report each item's own result, or the fault for all."""
@@ -408,24 +413,24 @@ class Ingest:
             vanished=self._vanished,
         )
         self._state.begin_commit(self._store.committed())
-        began = perf_counter()
+        batch.taken_at = perf_counter()
         try:
             await self._store.append(batch.lookups, batch.decide)
         except BaseException:
             self._state.end_commit()
             raise
         finally:
-            self._measure(batch, len(items), began)
+            self._measure(batch, len(items))
         return batch
 
-    def _measure(self, batch: Batch, size: int, began: float) -> None:
-        ended, stages = perf_counter(), self._metrics.write
-        self._metrics.committed(size, ended - began)
+    def _measure(self, batch: Batch, size: int) -> None:
+        batch.stored_at, stages = perf_counter(), self._metrics.write
+        self._metrics.committed(size, batch.stored_at - batch.taken_at)
         if not batch.decided_at:  # nothing was decided
             return
-        stages.lookup.add(batch.began_at - began)
+        stages.lookup.add(batch.began_at - batch.taken_at)
         stages.decide.add(batch.decided_at - batch.began_at)
-        stages.commit.add(ended - batch.decided_at)
+        stages.commit.add(batch.stored_at - batch.decided_at)
         if batch.judged_s:
             stages.policies.add(batch.judged_s)
 
@@ -437,6 +442,22 @@ def _events_in(batch: Sequence[LaneItem]) -> list[WriteEvent]:
 def _set_done(item: ExpireRows | SweepRows, *, is_done: bool) -> None:
     if not item.done.done():  # the waiting task may have been cancelled
         item.done.set_result(is_done)
+
+
+def _trace(traces: Traces, items: Sequence[LaneItem], batch: Batch) -> None:
+    requests = [_request_of(item).get("request", "") for item in items[:_MAX_TRACED]]
+    traces.span(
+        "batch",
+        (
+            ("lookup", batch.taken_at, batch.began_at),
+            ("decide", batch.began_at, batch.decided_at),
+            ("commit", batch.decided_at, batch.stored_at),
+            ("deliver", batch.stored_at, perf_counter()),
+        ),
+        changes=len(items),
+        rows=len(batch.rows),
+        requests=[*filter(None, requests)],
+    )
 
 
 def _request_of(item: LaneItem) -> Mapping[str, str]:

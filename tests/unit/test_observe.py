@@ -6,7 +6,9 @@ import io
 import json
 import logging
 import stat
+import sys
 from ipaddress import ip_address
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 import orjson
@@ -23,12 +25,14 @@ from relay.observe import (
     Metrics,
     Readiness,
     Refusals,
+    configured_traces,
     read_log,
     request_id,
     set_up_logging,
     shape_of,
 )
 from relay.observe.logs import BoundedFile
+from relay.observe.traces import Traces
 from relay.verdict import Reject, WriteOutcome
 from tests.cast import alice
 
@@ -458,3 +462,46 @@ def test_the_last_lines_of_the_log_are_kept_without_control_characters_and_secre
     assert kept[-1].text.startswith("nsec1… \\x1b[2J  peer=x")
     assert len(kept[-1].text) == 2000
     assert [line.number for line in lines.after(kept[-2].number)] == [kept[-1].number]
+
+
+# -- traces ---------------------------------------------------------------------------------------
+
+
+def test_without_an_endpoint_nothing_is_imported_for_traces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+        monkeypatch.delenv(name, raising=False)
+    before = {name for name in sys.modules if name.startswith("opentelemetry")}
+    assert configured_traces() is None
+    assert {name for name in sys.modules if name.startswith("opentelemetry")} == before
+
+
+def test_an_endpoint_without_the_library_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    assert configured_traces() is None
+    assert 'pip install "rookery[otel]"' in caplog.text
+
+
+def test_a_span_has_its_stages_and_their_times() -> None:
+    sdk = pytest.importorskip("opentelemetry.sdk.trace")
+    export = pytest.importorskip("opentelemetry.sdk.trace.export")
+    memory = pytest.importorskip("opentelemetry.sdk.trace.export.in_memory_span_exporter")
+    kept, provider = memory.InMemorySpanExporter(), sdk.TracerProvider()
+    provider.add_span_processor(export.SimpleSpanProcessor(kept))
+    began = perf_counter()
+    Traces(provider).span(
+        "batch",
+        (("decide", began, began + 0.25), ("commit", began + 0.25, began + 1)),
+        changes=2,
+        requests=["7.42"],
+    )
+    decide, commit, batch = kept.get_finished_spans()
+    assert [span.name for span in (decide, commit, batch)] == ["decide", "commit", "batch"]
+    assert {decide.parent.span_id, commit.parent.span_id} == {batch.context.span_id}
+    assert abs((decide.end_time - decide.start_time) - 250_000_000) < 10
+    assert abs((batch.end_time - batch.start_time) - 1_000_000_000) < 10
+    assert dict(batch.attributes) == {"changes": 2, "requests": ("7.42",)}
