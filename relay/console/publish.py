@@ -30,6 +30,7 @@ class _Sender:
     reply: asyncio.Future[tuple[bool, str]]
     attested: frozenset[Attestation] = frozenset()
     connection: int | None = None
+    message: int | None = None
 
     def answered(self, event: Event, result: Result) -> None:
         if not self.reply.done():

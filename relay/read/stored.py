@@ -57,6 +57,9 @@ class _Peer:
     async def drained(self) -> None:
         await asyncio.sleep(0)  # let other tasks run between two pages
 
+    def request_id(self) -> str:
+        return "no connection"
+
     def closed_by_relay(self, sub: str) -> None:
         """`_Rows` has the CLOSED."""
 
