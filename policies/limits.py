@@ -95,7 +95,9 @@ def _quota(rule: Table, name: str, match: Condition) -> Quota | None:
             for unit, most in ((Unit.EVENTS, events), (Unit.BYTES, size))
             if most is not None
         ]
-        return Quota(per, events, size, _counted(match.kinds), allowances=tuple(allowances))
+        # Deletions too, where the rule names them: they free nothing of an address.
+        counted = _counted(None) if match.kinds is None else match.kinds
+        return Quota(per, events, size, counted, allowances=tuple(allowances))
     _refuse_uncounted_keys(rule)
     if per is Per.RECIPIENT and (match.kinds != _WRAPS or match.h is not None):
         table.wrong("per", "a quota per recipient is about gift wraps: match = { kinds = [1059] }")
