@@ -71,12 +71,22 @@ def test_each_event_meets_the_rules_about_it_in_their_order(tmp_path: Path) -> N
 )
 def test_no_quota_is_about_what_makes_room_or_leads_groups(tmp_path: Path, kind: int) -> None:
     policy = rules(tmp_path, QUOTA, f"match = {{ kinds = [{kind}, 1] }}\n{QUOTA}\n{RATE}")
-    assert policy.quotas_of(kind) == ()
+    assert all(quota.per is Per.ADDRESS for quota in policy.quotas_of(kind)), "packaged"
     limits = policy.usage_limits(event_by(alice, kind), NOBODY)
     assert ("r1", None) in [(limit.rule, limit.quota) for limit in limits]
-    assert all(limit.quota is None for limit in limits)
+    assert all(limit.quota is None for limit in limits if limit.rule in ("r0", "r1"))
     for quota in policy.quotas_of(1):
         assert not quota.counts(kind)
+
+
+def test_a_quota_per_address_counts_what_its_rule_names(tmp_path: Path) -> None:
+    """Also what makes room: it frees nothing of an address."""
+    quota = 'quota = { per = "address", bytes = 9 }'
+    policy = rules(tmp_path, quota, f"match = {{ kinds = [5, 9000] }}\n{quota}")
+    for kind, counting in ((1, ["r0"]), (kinds.DELETION, ["r1"]), (kinds.PUT_USER, ["r1"])):
+        limits = policy.usage_limits(event_by(alice, kind), NOBODY)
+        counted = [limit.rule for limit in limits if limit.quota is not None]
+        assert [rule for rule in counted if rule in ("r0", "r1")] == counting
 
 
 def test_what_an_operator_brings_in_is_not_measured(tmp_path: Path) -> None:
