@@ -164,28 +164,33 @@ class _End:
 
     async def restart(self) -> None:
         """Raises Refused when the relay would not start; it goes on then."""
-        try:
-            async with asyncio.timeout(_CHECK_S):
-                # As a process: what is installed now may be another version.
-                check = await asyncio.create_subprocess_exec(
-                    sys.executable,
-                    *sys.orig_argv[1:],
-                    "--check",
-                    stdin=DEVNULL,
-                    stdout=PIPE,
-                    stderr=STDOUT,
-                )
-                out, _ = await check.communicate()
-        except TimeoutError:
-            check.kill()
-            raise Refused(Prefix.ERROR, f"no answer of --check within {_CHECK_S:g} s") from None
-        if check.returncode:
-            text = out.decode("utf-8", "replace").strip()
-            _log.error("not restarted, the relay would not start: %s", text)
-            raise Refused(Prefix.ERROR, f"not restarted, the relay would not start: {text}")
+        fault = await _start_fault()
+        if fault is not None:
+            text = f"not restarted, the relay would not start: {fault}"
+            _log.error("%s", text)
+            raise Refused(Prefix.ERROR, text)
         if not self.has_come.is_set():
             self.why = Stop.RESTART
             self.has_come.set()
+
+
+async def _start_fault() -> str | None:
+    """What `--check` says against a start, as a process: another version may be installed now."""
+    command = (sys.executable, *sys.orig_argv[1:], "--check")
+    try:
+        check = await asyncio.create_subprocess_exec(
+            *command, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT
+        )
+    except OSError as error:
+        return f"{sys.executable}: {error.strerror or error}"
+    try:
+        async with asyncio.timeout(_CHECK_S):
+            out, _ = await check.communicate()
+    except TimeoutError:
+        check.kill()
+        await check.wait()
+        return f"no answer of --check within {_CHECK_S:g} s"
+    return out.decode("utf-8", "replace").strip() if check.returncode else None
 
 
 async def _serve(

@@ -1,0 +1,66 @@
+"""relay/cli/serve.py: what a running relay asks before it starts again."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from relay.cli import serve
+from relay.errors import Refused
+from relay.server.connection import Stop
+
+pytestmark = pytest.mark.process
+
+
+def started_by(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-c", program, "serve"])
+
+
+async def test_a_program_that_would_start_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    started_by(monkeypatch, "import sys; assert sys.argv[1:] == ['serve', '--check']")
+    end = serve._End()
+    await end.restart()
+    assert end.has_come.is_set()
+    seen = [end.why]
+    end.stop()
+    assert [*seen, end.why] == [Stop.RESTART, Stop.FOR_GOOD]
+
+
+async def test_a_relay_that_stops_is_not_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    started_by(monkeypatch, "")
+    end = serve._End()
+    end.stop()
+    await end.restart()
+    assert end.why is Stop.FOR_GOOD
+
+
+@pytest.mark.parametrize(
+    ("program", "text"),
+    [
+        ("raise SystemExit('rookery: relay.key is missing')", "rookery: relay.key is missing"),
+        ("import no_such_module", "No module named 'no_such_module'"),
+        ("input(); import time; time.sleep(999)", "EOF"),
+    ],
+)
+async def test_what_the_program_says_against_it_is_told(
+    monkeypatch: pytest.MonkeyPatch, program: str, text: str
+) -> None:
+    started_by(monkeypatch, program)
+    end = serve._End()
+    with pytest.raises(Refused, match=f"not restarted, the relay would not start: (?s:.*){text}"):
+        await end.restart()
+    assert not end.has_come.is_set()
+
+
+async def test_a_program_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    started_by(monkeypatch, "import time; time.sleep(999)")
+    monkeypatch.setattr(serve, "_CHECK_S", 0.0)
+    with pytest.raises(Refused, match="no answer of --check within 0 s"):
+        await serve._End().restart()
+
+
+async def test_a_python_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/no/python")
+    with pytest.raises(Refused, match="/no/python: No such file or directory"):
+        await serve._End().restart()
