@@ -1,9 +1,17 @@
-"""One session, several places: resumed in another directory, imported again, shared with a group."""
+"""One session, several places: resumed elsewhere, imported again, shared with a group."""
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import json
+import os
+import pty
 import socket
+import struct
+import sys
+import termios
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,6 +19,7 @@ import pytest
 from relay.client import Client
 from tests import cast
 from tests.e2e.machines import Machine, machine
+from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import Rookery
 
 if TYPE_CHECKING:
@@ -100,6 +109,54 @@ async def begun(first: Machine) -> Path:
     out, _ = await rook(first, "import", str(path))
     assert out.endswith("7 stored, 0 duplicates\n")
     return path
+
+
+class Terminal:
+    """A command on a terminal."""
+
+    def __init__(self, process: asyncio.subprocess.Process, end: int) -> None:
+        self._process = process
+        self._end = end
+        self._seen = ""
+
+    async def until(self, words: str) -> str:
+        """What was printed up to these words, which may be anywhere in it."""
+        while words not in self._seen:
+            read = asyncio.to_thread(os.read, self._end, 65_536)
+            self._seen += (await asyncio.wait_for(read, ANSWER_S)).decode(errors="replace")
+        before, self._seen = self._seen, ""
+        return before
+
+    def type(self, keys: str) -> None:
+        os.write(self._end, keys.encode())
+
+    async def ended(self) -> int:
+        return await asyncio.wait_for(self._process.wait(), ANSWER_S)
+
+
+@asynccontextmanager
+async def on_terminal(place: Machine, *args: str) -> AsyncIterator[Terminal]:
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "relay",
+        *args,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**place.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=place.work,
+    )
+    os.close(theirs)
+    try:
+        yield Terminal(process, ours)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+        os.close(ours)
 
 
 @pytest.mark.proves("D-14", "D-21", "D-24")
@@ -220,3 +277,15 @@ async def test_the_permission_mode_is_left_out_when_asked(rookery: Rookery, firs
     assert not any(b"bypassPermissions" in event.raw for event in seen)
     _, err = await rook(first, "export", SESSION)
     assert "1 lines were stripped of permission-mode" in err
+
+
+async def test_a_session_is_read_on_a_terminal(rookery: Rookery, first: Machine) -> None:
+    await begun(first)
+    async with on_terminal(first, "session", "view", SESSION) as terminal:
+        assert "I look" in await terminal.until("? for keys")
+        terminal.type("/milk\r")
+        await terminal.until("not found")
+        terminal.type("?")
+        await terminal.until("next, previous match")
+        terminal.type("qq")
+        assert await terminal.ended() == 0

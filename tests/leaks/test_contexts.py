@@ -107,7 +107,7 @@ memory: forget get list set
 nmem: import maintain mark pin purge rebuild search status sync unpin
 policy: check diff explain log show sweep test
 profile: set
-session: export follow import list resume show verify
+session: export follow import list resume show verify view
 session pns: derive unwrap wrap
 : allow backup ban chat compact completion console demo doctor export forget hook import init keygen
  log man mcp restart restore serve stats status sync top unban verify

@@ -11,7 +11,7 @@ from relay.cli.session.envelopes import pns
 from relay.cli.session.export import export_command, resume_command, verify_command
 from relay.cli.session.follow import follow_command
 from relay.cli.session.import_files import import_command
-from relay.cli.session.read import list_command, search_command, show_command
+from relay.cli.session.read import list_command, search_command, show_command, view_command
 
 
 @click.group("session", epilog="Example: rookery session import ~/.claude/projects")
@@ -24,6 +24,7 @@ for _command in (
     follow_command,
     list_command,
     show_command,
+    view_command,
     search_command,
     export_command,
     verify_command,

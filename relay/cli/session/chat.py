@@ -1,101 +1,84 @@
-"""A conversation in a terminal: messages, and tool calls shortened to one line."""
+"""The blocks of a conversation as lines of a terminal."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from rich.text import Text
 
 from relay.cli.options import printable
-from relay.memory.fields import compact
 from relay.memory.times import utc
-from relay.memory.transcripts.display import (
-    Message,
-    Permission,
-    Role,
-    ToolUse,
-    entries,
-    mode_of,
-)
+from relay.memory.transcripts.view import Speaker, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from relay.memory.transcripts.display import Entry, Note
+    from relay.memory.transcripts.view import Block
 
-_STYLES: Final = {
-    Role.USER: "bold green",
-    Role.ASSISTANT: "bold cyan",
-    Role.TOOL_CALL: "yellow",
-    Role.TOOL_RESULT: "yellow",
-    Role.PERMISSION_REQUEST: "bold magenta",
+SPEAKERS: Final = {
+    Speaker.USER: "bold green",
+    Speaker.AGENT: "bold cyan",
+    Speaker.TOOL: "yellow",
+    Speaker.OTHER: "magenta",
+}
+TONES: Final = {
+    Tone.PLAIN: "",
+    Tone.DIM: "dim",
+    Tone.ADDED: "green",
+    Tone.REMOVED: "red",
+    Tone.HUNK: "cyan",
+    Tone.FAULT: "bold red",
 }
 _SHORT: Final = 100
-"""Length of a shortened line."""
+"""Length of a line of a folded block."""
+_TRUNCATED: Final = "(truncated; `rookery session export` has the full text)"
 
 
-def render(notes: Iterable[Note], *, is_full: bool) -> Iterator[Text]:
-    """One block per entry: time, role, content."""
-    for entry in entries(notes):
-        yield from _render(entry, is_full=is_full)
+class Row(NamedTuple):
+    """One line, safe to print: (text, style) parts."""
+
+    parts: tuple[tuple[str, str], ...]
+
+    @property
+    def text(self) -> str:
+        return "".join(text for text, _ in self.parts)
 
 
-def _render(entry: Entry, *, is_full: bool) -> Iterator[Text]:
-    match entry:
-        case Message(note):
-            if is_full or not note.is_quiet:
-                yield _block(note, _text_of(note), is_full=is_full)
-        case ToolUse(call, output):
-            if call is None:
-                lines = [entry.name]
-            else:
-                lines = [call.content if is_full else _shortened(call.content)]
-            if output is not None:
-                lines.append(_output(output.summary, output.text, is_full=is_full))
-            first = call or (output.note if output is not None else None)
-            if first is not None:
-                yield _block(first, "\n".join(lines), is_full=is_full)
-        case Permission(request, tool_name, tool_input, decision):
-            text = f"may {tool_name} run? {_shortened(compact(dict(tool_input)))}"
-            if decision is None:
-                text += "\n→ no answer"
-            else:
-                text += "\n→ allowed" if decision.is_allowed else "\n→ denied"
-                text += f": {decision.message}" if decision.message else ""
-            yield _block(request, text, is_full=is_full)
-        case _:
-            assert_never(entry)
+def render(blocks: Iterable[Block], *, is_full: bool) -> Iterator[Text]:
+    """One text per block: time, role, content."""
+    for block in blocks:
+        if is_full or not block.is_quiet:
+            rows = rows_of(block, is_folded=block.folds and not is_full)
+            text = Text("\n").join(Text.assemble(*row.parts) for row in rows)
+            yield text.append("\n")
 
 
-def _text_of(note: Note) -> str:
-    if note.role is Role.SET_PERMISSION_MODE:
-        return f"permission mode: {mode_of(note) or 'unknown'}"
-    return note.content
+def rows_of(block: Block, *, is_folded: bool) -> list[Row]:
+    """The lines of a block, its heading first."""
+    heading = [
+        (f"{utc(block.ms // 1000)} ", "dim"),
+        (printable(block.title), SPEAKERS[block.speaker]),
+    ]
+    if block.model is not None and not is_folded:
+        heading.append((f" {printable(block.model)}", "dim"))
+    rows = [Row(tuple(heading))]
+    if is_folded:
+        rows += (_row(_shortened(line)) for line in block.head)
+    else:
+        rows += (_row(line) for line in block.head[:1])
+        rows += (_row(line.text, TONES[line.tone]) for line in block.lines)
+    if block.is_cut:
+        rows.append(_row(_TRUNCATED, "dim"))
+    return rows
 
 
-def _output(summary: str, text: str, *, is_full: bool) -> str:
-    if is_full:
-        return "\n".join(f"→ {part}" for part in (summary, text) if part) or "→ nothing"
-    lines = text.count("\n") + 1 if text else 0
-    text = summary or text
-    more = f" (+{lines - 1} lines)" if lines > 1 and not summary else ""
-    return f"→ {_shortened(text)}{more}"
+def _row(text: str, style: str = "") -> Row:
+    return Row(((f"  {printable(text)}", style),))
 
 
-def _block(note: Note, content: str, *, is_full: bool) -> Text:
-    text = Text()
-    text.append(f"{utc(note.ms // 1000)} ", style="dim")
-    text.append(note.role.value, style=_STYLES.get(note.role, "dim"))
-    if note.model is not None and is_full:
-        text.append(f" {printable(note.model)}", style="dim")
-    for line in content.splitlines():
-        text.append(f"\n  {printable(line)}")
-    if note.is_cut:
-        text.append("\n  (truncated; `rookery session export` has the full text)", style="dim")
-    text.append("\n")
-    return text
-
-
-def _shortened(text: str) -> str:
-    line = next(iter(text.splitlines()), "")
-    return line if len(line) <= _SHORT else f"{line[: _SHORT - 1]}…"
+def _shortened(line: str) -> str:
+    head, mark, more = line.rpartition(" (+")
+    if len(line) <= _SHORT:
+        return line
+    end = f"{mark}{more}" if mark and more.endswith(" lines)") else ""
+    return f"{(head if end else line)[: _SHORT - 1]}…{end}"

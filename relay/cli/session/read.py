@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -19,10 +20,13 @@ from relay.cli.options import (
 )
 from relay.cli.session.chat import render
 from relay.cli.session.common import Server, on_relay
+from relay.cli.session.pager import Pager
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
+from relay.client.transcripts import Detail
 from relay.errors import UserError
 from relay.memory.fence import recalled
 from relay.memory.times import utc
+from relay.memory.transcripts.view import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
 
     from relay.client.transcripts import Conversation, Listed, Transcripts
     from relay.memory.transcripts.display import Note
+    from relay.memory.transcripts.lines import Fields
 
 
 @click.command("list", epilog="Example: rookery session list --json")
@@ -84,26 +89,53 @@ def list_command(
 def show_command(
     session: str, relay: str | None, key_file: Path | None, *, full: bool, as_json: bool
 ) -> None:
-    """Show a session as a conversation, tool calls shortened."""
+    """Show a session as a conversation, tool calls shortened; `view` to read in it."""
+
+    detail = Detail.LINES if full else Detail.TYPES
+    conversation = _conversation(Server(relay, key_file), session, detail)
+    notes = conversation.notes
+    if as_json:
+        print_json([_note_as_json(note, conversation.lines.get(note.id)) for note in notes])
+        return
+    out = console()
+    for text in render(conversation.blocks(), is_full=full):
+        out.print(text)
+
+
+@click.command("view", epilog="Example: rookery session view 5b0f6a1e…")
+@click.argument("session", metavar="S")
+@client_options
+def view_command(session: str, relay: str | None, key_file: Path | None) -> None:
+    """Read a session full screen: tools folded, changes as diffs; ? lists the keys.
+
+    Without a terminal it is printed, as `show --full` does.
+    """
+    found = _conversation(Server(relay, key_file), session, Detail.LINES)
+    if console().is_terminal and sys.stdin.isatty():
+        from relay.cli.session.screen import run
+
+        run(Pager(found.blocks(), session))
+        return
+    out = console()
+    for text in render(found.blocks(), is_full=True):
+        out.print(text)
+
+
+def _conversation(server: Server, session: str, detail: Detail) -> Conversation:
+    """Raises UserError if there is none; says what is uncertain about its order."""
 
     async def work(transcripts: Transcripts) -> Conversation:
-        return await transcripts.conversation(session)
+        return await transcripts.conversation(session, detail)
 
-    conversation = on_relay(Server(relay, key_file), work)
-    notes = conversation.notes
-    if conversation.notice is not None:
-        click.echo(conversation.notice, err=True)
-    if not notes:
+    conversation = on_relay(server, work)
+    if not conversation.notes:
         raise UserError(
             f"no session {printable(session)} is readable with this key;"
             " `rookery session list` lists sessions"
         )
-    if as_json:
-        print_json([_note_as_json(note) for note in notes])
-        return
-    out = console()
-    for text in render(notes, is_full=full):
-        out.print(text)
+    if conversation.notice is not None:
+        click.echo(conversation.notice, err=True)
+    return conversation
 
 
 @click.command("search", epilog="Example: rookery session search 'migration failed' --limit 5")
@@ -172,14 +204,16 @@ def _as_json(row: Listed) -> dict[str, object]:
     }
 
 
-def _note_as_json(note: Note) -> dict[str, object]:
+def _note_as_json(note: Note, line: Fields | None = None) -> dict[str, object]:
+    """`line`: of a note that is no message."""
     return {
         "id": note.id,
         "author": note.author,
         "session": note.session,
         "ms": note.ms,
         "role": note.role,
-        "content": note.content,
+        "type": note.line_type,
+        "content": note.content or ("" if line is None else text_of(line)),
         "tool_id": note.tool_id,
         "tool_name": note.tool_name,
         "model": note.model,

@@ -9,6 +9,7 @@ With a channel (`pns`) events are written in envelopes; reads look for both form
 
 from relay.client.transcripts.results import (
     Conversation,
+    Detail,
     ImportResult,
     Incomplete,
     Listed,
@@ -19,6 +20,7 @@ from relay.client.transcripts.transcripts import Transcripts
 
 __all__ = [
     "Conversation",
+    "Detail",
     "ImportResult",
     "Incomplete",
     "Listed",

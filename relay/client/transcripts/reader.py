@@ -13,6 +13,7 @@ from relay.client.responses import filters_of
 from relay.client.transcripts.envelopes import Envelopes
 from relay.client.transcripts.results import (
     Conversation,
+    Detail,
     Incomplete,
     Listed,
     NoSession,
@@ -20,11 +21,14 @@ from relay.client.transcripts.results import (
     SeveralAuthors,
     is_listed,
 )
+from relay.memory.fields import object_in
 from relay.memory.transcripts.assembly import assembled
+from relay.memory.transcripts.copies import line_in
 from relay.memory.transcripts.display import note_of
 from relay.memory.transcripts.order import order_of, ordered
 from relay.memory.transcripts.paths import Directory
 from relay.memory.transcripts.records import SessionState, state_of
+from relay.memory.transcripts.sources import Source, source_of
 from relay.memory.transcripts.token_usage import usage_in
 from relay.nostr import kinds
 from relay.nostr.pns import derive
@@ -36,11 +40,14 @@ if TYPE_CHECKING:
     from relay.client.client import Client
     from relay.memory.transcripts.assembly import Assembly
     from relay.memory.transcripts.display import Note
+    from relay.memory.transcripts.lines import Fields
     from relay.memory.transcripts.token_usage import Usage
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.nostr.pns import Channel
 
+_MAX_IDS: Final = 200
+"""Of a filter; for more, all lines of the session are read."""
 _LAST_NOTES: Final = 64
 """Number of last notes checked for their source lines."""
 
@@ -116,20 +123,54 @@ class TranscriptsReader(MemoryClient):
         self, session: str, since_order: tuple[int, int, str] | None = None
     ) -> list[Note]:
         """The notes in order. `since_order`: only notes after it, see `order_of`."""
-        return (await self.conversation(session, since_order)).notes
-
-    async def conversation(
-        self, session: str, since_order: tuple[int, int, str] | None = None
-    ) -> Conversation:
-        """The notes, in the order of their replies (D-25), and what is uncertain about it."""
         events = await self._in_either({"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]})
-        chain = ordered(events)
-        notes = [
+        return [
             note_of(event)
-            for event in chain.events
+            for event in ordered(events).events
             if since_order is None or order_of(event) > since_order
         ]
-        return Conversation(notes, chain.notice)
+
+    async def conversation(self, session: str, detail: Detail = Detail.TYPES) -> Conversation:
+        """The notes, in the order of their replies (D-25), and lines beside them."""
+        events = await self._in_either({"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]})
+        chain = ordered(events)
+        notes = list(map(note_of, chain.events))
+        wanted = {
+            note.id: note.author
+            for note in notes
+            if detail is Detail.LINES or (detail is Detail.TYPES and not note.content)
+        }
+        lines = await self._lines_of(session, wanted, chain.events) if wanted else {}
+        return Conversation(notes, chain.notice, lines)
+
+    async def _lines_of(
+        self, session: str, authors: Mapping[str, str], notes: Iterable[Event]
+    ) -> dict[str, Fields]:
+        """The lines that begin with these notes (id → author, who alone may say what the line is).
+        In the original's form they are in the notes."""
+        wanted: dict[str, object] = {"kinds": [kinds.SOURCE_DATA], "#d": [session]}
+        ids = list(authors)
+        if len(ids) <= _MAX_IDS:
+            wanted["#e"] = ids
+        where, archive = await asyncio.gather(self.directory_of(session), self._in_either(wanted))
+        within = [note for note in notes if note.id in authors and note.has_tag("source-data")]
+
+        def decoded() -> dict[str, Fields]:
+            sources: dict[str, list[Source]] = {}
+            for event in [*archive, *within]:
+                source = source_of(event)
+                id_ = event.tag("e") or "" if event.kind == kinds.SOURCE_DATA else event.id
+                if isinstance(source, Source) and authors.get(id_) == event.pubkey:
+                    sources.setdefault(id_, []).append(source)
+            directory = Directory(where or ".")
+            lines = {id_: line_in(of)[0] for id_, of in sources.items()}
+            texts = {
+                id_: directory.restored(line.text) if line.has_tokens else line.text
+                for id_, line in lines.items()
+            }
+            return {id_: fields for id_, text in texts.items() if (fields := object_in(text))}
+
+        return await asyncio.to_thread(decoded)
 
     async def sessions(self, *, include_deleted: bool = False) -> list[Listed]:
         """Newest first. Reads the notes of all sessions that this key may read."""

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TYPE_CHECKING
 
 from relay.client.errors import ClientError
 from relay.client.transcripts.session_events import title_of
 from relay.memory.transcripts.order import order_of
 from relay.memory.transcripts.records import SessionState, Status, state_of
+from relay.memory.transcripts.view import blocks
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from relay.client.errors import PublishRefused
     from relay.memory.transcripts.assembly import Assembly
     from relay.memory.transcripts.display import Note
+    from relay.memory.transcripts.lines import Fields
+    from relay.memory.transcripts.view import Block
     from relay.nostr.event import Event
+
+
+class Detail(Enum):
+    """Which lines are read beside the notes of a conversation."""
+
+    NOTES = "none"
+    TYPES = "those that are no message"
+    LINES = "all"
 
 
 class NoSession(ClientError):
@@ -70,6 +82,12 @@ class Conversation:
     """In order."""
     notice: str | None
     """What is uncertain about their order."""
+    lines: Mapping[str, Fields]
+    """Lines of the session's file, by the id of their first note: those that were asked for."""
+
+    def blocks(self) -> list[Block]:
+        """For people."""
+        return blocks(self.notes, self.lines)
 
 
 @dataclass(slots=True)

@@ -75,7 +75,7 @@ def _of_blocks(speaker: str, content: object) -> Iterator[NoteText]:
                 given = _cut(_spaced(block.get("input")), MAX_INPUT)
                 yield NoteText("tool_call", f"{name or ''}: {given}", name_in(block, "id"), name)
             case "tool_result":
-                shown = _cut(_output(block.get("content")), MAX_OUTPUT)
+                shown = _cut(output_text(block.get("content")), MAX_OUTPUT)
                 yield NoteText("tool_result", shown, name_in(block, "tool_use_id"))
 
 
@@ -103,7 +103,8 @@ def _joined(content: object) -> str:
     return "".join(_text(b.get("text")) for b in _blocks(content) if b.get("type") == "text")
 
 
-def _output(content: object) -> str:
+def output_text(content: object) -> str:
+    """The text of a tool's result."""
     if not isinstance(content, list):
         return _text(content)
     return "\n".join(

@@ -38,9 +38,7 @@ class Role(StrEnum):
 
 
 _ROLES: Final = {role.value: role for role in Role}
-_QUIET: Final = frozenset(
-    {Role.PROGRESS, Role.QUEUE_OPERATION, Role.FILE_HISTORY_SNAPSHOT, Role.UNKNOWN}
-)
+_QUIET: Final = frozenset({Role.PROGRESS, Role.QUEUE_OPERATION, Role.FILE_HISTORY_SNAPSHOT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +60,19 @@ class Note:
     perm_id: str | None
     is_cut: bool
     """Whether `content` is truncated."""
+    line_type: str | None = None
+    """Of the line in the session's file."""
 
     @property
     def is_quiet(self) -> bool:
         """Whether it may be hidden."""
         return self.role in _QUIET or not self.content
+
+    @property
+    def label(self) -> str:
+        """The role; without one the type of the line."""
+        has_none = self.role is Role.UNKNOWN and self.line_type
+        return self.line_type or "" if has_none else self.role.value
 
 
 def note_of(event: Event) -> Note:
@@ -89,6 +95,7 @@ def note_of(event: Event) -> Note:
         model=event.tag("model"),
         perm_id=event.tag("perm-id"),
         is_cut=event.has_tag("truncated"),
+        line_type=event.tag("turn-type"),
     )
 
 

@@ -1,5 +1,5 @@
-"""Stripping: removes token usage, request ids, permission modes or secrets from lines before they are
-sent. What names the machine is removed with the paths (`paths`).
+"""Stripping: removes token usage, request ids, permission modes or secrets from lines before they
+are sent. What names the machine is removed with the paths (`paths`).
 
 A changed line is serialised anew (compact), and its event names the stripped parts, so that an
 export can report that it differs from the file.

@@ -327,6 +327,69 @@ async def test_show_prints_a_chat_with_shortened_tools(
     assert [note["role"] for note in notes] == ["user", "tool_call", "tool_result", "progress"]
 
 
+async def test_lines_of_other_types_are_shown_as_what_they_are(
+    rookery: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.jsonl"
+    rows = [
+        {"type": "summary", "summary": f"read in {HOME}/a", "leafUuid": "u"},
+        {"type": "custom-title", "customTitle": "Tea \x1b[31m time", "sessionId": SESSION},
+        {"type": "pr-link", "sessionId": SESSION, "prNumber": 7},
+    ]
+    put(path, line() + b"".join(json.dumps(row).encode() + b"\n" for row in rows))
+    for layout in ([], ["--classic", "--session", "classic"]):
+        assert await rookery("import", str(path), *layout) == 0
+        capsys.readouterr()
+        session = layout[-1] if layout else SESSION
+        assert await rookery("show", session) == 0
+        said = [row.split(" ", 2)[-1] for row in capsys.readouterr().out.splitlines() if row]
+        assert said == [
+            "user",
+            "hello",
+            "summary",
+            f"read in {HOME}/a",
+            "custom-title",
+            "Tea �[31m time",
+            "pr-link",
+            '{"prNumber":7}',
+        ]
+        assert await rookery("show", session, "--json") == 0
+        found = json.loads(capsys.readouterr().out)
+        assert [(note["type"], note["role"]) for note in found[1:3]] == [
+            ("summary", "unknown"),
+            ("custom-title", "unknown"),
+        ]
+        assert found[1]["content"] == f"read in {HOME}/a"
+
+
+async def test_only_a_notes_author_says_what_its_line_is(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = robot.sign(1988, [["d", "x"], ["role", "unknown"], ["turn-type", "summary"]], "", 5)
+    relay.events += [
+        note,
+        person("eve").sign(
+            1989, [["e", note.id], ["d", "x"], ["source-data", '{"summary":"a lie"}']], "", 5
+        ),
+    ]
+    assert await rookery("show", "x", "--full") == 0
+    assert "lie" not in capsys.readouterr().out
+
+
+async def test_without_a_terminal_a_view_is_printed_in_full(
+    rookery: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "a.jsonl"
+    edit = call_block("e1", "Edit", file_path="a.py", old_string="x = 1\ny", new_string="x = 2\ny")
+    put(path, line("assistant", message=[edit]) + line(message=[result_block("e1", "done")]))
+    await rookery("import", str(path))
+    capsys.readouterr()
+    assert await rookery("view", SESSION) == 0
+    rows = [row.strip() for row in capsys.readouterr().out.splitlines()][1:]
+    assert rows[:6] == ["Edit: a.py", "@@ -1,2 +1,2 @@", "-x = 1", "+x = 2", "y", "done"]
+    assert await rookery("view", "nope") == 1
+
+
 @pytest.mark.proves("D-26")
 async def test_a_time_beyond_the_year_9999_is_printed_as_a_number(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
@@ -375,7 +438,7 @@ async def test_show_prints_permissions_modes_and_outputs_without_a_call(
     ]
     assert await rookery("show", "x", "--full") == 0
     out = capsys.readouterr().out
-    assert "  → 2 files\n  → a\n  b\n" in out
+    assert "  Glob\n  → 2 files\n  a\n  b\n" in out
     assert "assistant m-1" in out
 
 

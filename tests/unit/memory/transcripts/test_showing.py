@@ -237,7 +237,7 @@ def test_the_mode_of_permission_is_read() -> None:
 
 
 def test_what_a_reader_does_not_miss_is_quiet() -> None:
-    assert all(note(role, "x").is_quiet for role in ("progress", "queue-operation", "unknown"))
+    assert all(note(role, "x").is_quiet for role in ("progress", "queue-operation"))
     assert note("assistant", "").is_quiet
     assert not any(note(role, "x").is_quiet for role in ("user", "assistant", "system"))
 

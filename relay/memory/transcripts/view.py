@@ -1,0 +1,370 @@
+"""A conversation as blocks, for a terminal and for a web page: data only.
+
+Every text is as it was written by others: whoever draws it must make it harmless.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import unified_diff
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, assert_never
+
+from relay.memory.fields import compact
+from relay.memory.transcripts.blocks import output_text
+from relay.memory.transcripts.display import Message, Permission, Role, ToolUse, entries, mode_of
+from relay.memory.transcripts.lines import inner, name_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from relay.memory.transcripts.display import Note
+    from relay.memory.transcripts.lines import Fields
+
+MAX_LINES: Final = 2_000
+"""Lines of one block; more are counted only."""
+_MAX_HEAD: Final = 240
+_HUNK: Final = re.compile(r"@@ -\d+(?:,\d+)? \+\d+(?:,\d+)? @@")
+_ARGUMENTS: Final = (
+    "file_path",
+    "notebook_path",
+    "path",
+    "command",
+    "pattern",
+    "query",
+    "url",
+    "description",
+)
+"""The argument that says most about a tool call: the first of these that is given."""
+
+
+class Speaker(StrEnum):
+    USER = "user"
+    AGENT = "agent"
+    TOOL = "tool"
+    OTHER = "other"
+
+
+class Tone(StrEnum):
+    """How a line is meant."""
+
+    PLAIN = "plain"
+    DIM = "dim"
+    ADDED = "added"
+    REMOVED = "removed"
+    HUNK = "hunk"
+    """The place of a change in a diff."""
+    FAULT = "fault"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What is drawn together: a message, a tool call with its result, a permission."""
+
+    id: str
+    """Of its first note."""
+    speaker: Speaker
+    title: str
+    """The role; for a line of no role its type."""
+    ms: int
+    """Unix milliseconds."""
+    model: str | None
+    head: tuple[str, ...]
+    """What is shown of a folded block: a tool call, and its result. Empty for others."""
+    lines: tuple[Line, ...]
+    folds: bool
+    """Whether only the head is shown at first."""
+    is_quiet: bool
+    """Whether it may be hidden."""
+    is_cut: bool
+    """Whether the relay has only the beginning of the text."""
+
+    def contains(self, words: str) -> bool:
+        """`words`: casefolded."""
+        texts = (*self.head, *(line.text for line in self.lines))
+        return any(words in text.casefold() for text in texts)
+
+
+def blocks(notes: Iterable[Note], lines: Mapping[str, Fields] | None = None) -> list[Block]:
+    """`lines`: id of a line's first note → the line. With them tool calls are whole, and lines of
+    other types than messages have a text."""
+    lines = {} if lines is None else lines
+    tools = _Tools(lines.values())
+    found = []
+    for entry in entries(notes):
+        match entry:
+            case Message(note):
+                found.append(_message(note, lines.get(note.id)))
+            case ToolUse():
+                found.append(_tool(entry, tools))
+            case Permission(request, tool_name, tool_input, decision):
+                said = [f"may {tool_name} run? {_short(compact(dict(tool_input)))}"]
+                if decision is None:
+                    said.append("→ no answer")
+                else:
+                    answer = "→ allowed" if decision.is_allowed else "→ denied"
+                    said.append(f"{answer}: {decision.message}" if decision.message else answer)
+                found.append(_block(request, Speaker.OTHER, _plain("\n".join(said))))
+            case _:
+                assert_never(entry)
+    return found
+
+
+def text_of(fields: Fields) -> str:
+    """The text of a line that is no message: `summary`, `custom-title` and what else there is."""
+    for name in (
+        "summary",
+        "customTitle",
+        "aiTitle",
+        "agentName",
+        "lastPrompt",
+        "title",
+        "content",
+    ):
+        value = fields.get(name)
+        if isinstance(value, str) and value:
+            return value
+    parts = _parts(inner(fields, "message"))
+    thoughts = [text for part in parts if isinstance(text := part.get("thinking"), str)]
+    if thoughts:
+        return "\n".join(thoughts)
+    if fields.get("type") in ("user", "assistant"):
+        return ""
+    left = {name: value for name, value in fields.items() if name not in _FRAME}
+    return _short(compact(left)) if left else ""
+
+
+_FRAME: Final = frozenset(
+    {
+        "type",
+        "uuid",
+        "parentUuid",
+        "logicalParentUuid",
+        "leafUuid",
+        "sessionId",
+        "timestamp",
+        "cwd",
+        "gitBranch",
+        "version",
+        "userType",
+        "isSidechain",
+        "slug",
+        "isMeta",
+        "entrypoint",
+    }
+)
+"""Fields that most lines have."""
+
+
+def _message(note: Note, fields: Fields | None) -> Block:
+    content = note.content
+    if note.role is Role.SET_PERMISSION_MODE:
+        content = f"permission mode: {mode_of(note) or 'unknown'}"
+    elif not content and fields is not None:
+        content = text_of(fields)
+        is_thought = note.role is Role.ASSISTANT and bool(content)
+        tone = Tone.DIM if is_thought else Tone.PLAIN
+        return _block(
+            note, _speaker(note), _plain(content, tone), is_quiet=is_thought or not content
+        )
+    return _block(note, _speaker(note), _plain(content), is_quiet=note.is_quiet or not content)
+
+
+def _tool(entry: ToolUse, tools: _Tools) -> Block:
+    call, output = entry.call, entry.output
+    first = call if call is not None or output is None else output.note
+    assert first is not None
+    used = None if first.tool_id is None else tools.calls.get(first.tool_id)
+    body: list[Line] = []
+    name, given = (entry.name, None) if used is None else used
+    if call is None:
+        head = [name]
+    elif given is None:
+        head = [_short(call.content)]
+    else:
+        head = [f"{name}: {_argument(given)}"]
+        body += _of_input(name, given, tools.patches.get(first.tool_id or ""))
+    cut = call is not None and call.is_cut
+    if output is not None:
+        whole = None if first.tool_id is None else tools.outputs.get(first.tool_id)
+        text, is_fault = (output.text, False) if whole is None else whole
+        if output.summary:
+            body.append(Line(f"→ {output.summary}", Tone.DIM))
+        elif not text:
+            body.append(Line("→ nothing", Tone.DIM))
+        body += _shown(text, Tone.FAULT if is_fault else Tone.PLAIN)
+        cut = cut or (whole is None and output.note.is_cut)
+        head.append(_result(output.summary or text, is_fault=is_fault))
+    return _block(first, Speaker.TOOL, body, head=head, is_cut=cut)
+
+
+def _result(text: str, *, is_fault: bool) -> str:
+    lines = text.splitlines()
+    more = f" (+{len(lines) - 1} lines)" if len(lines) > 1 else ""
+    shown = lines[0] if lines else "nothing"
+    return f"→ {'failed: ' if is_fault else ''}{_short(shown)}{more}"
+
+
+def _block(
+    note: Note,
+    speaker: Speaker,
+    lines: Iterable[Line],
+    *,
+    head: Iterable[str] = (),
+    is_quiet: bool = False,
+    is_cut: bool | None = None,
+) -> Block:
+    kept = list(lines)
+    if len(kept) > MAX_LINES:
+        kept[MAX_LINES:] = [Line(f"(+{len(kept) - MAX_LINES} lines)", Tone.DIM)]
+    return Block(
+        id=note.id,
+        speaker=speaker,
+        title=note.label,
+        ms=note.ms,
+        model=note.model,
+        head=tuple(head),
+        lines=tuple(kept),
+        folds=speaker is Speaker.TOOL,
+        is_quiet=is_quiet,
+        is_cut=note.is_cut if is_cut is None else is_cut,
+    )
+
+
+def _speaker(note: Note) -> Speaker:
+    match note.role:
+        case Role.USER:
+            return Speaker.USER
+        case Role.ASSISTANT:
+            return Speaker.AGENT
+        case _:
+            return Speaker.OTHER
+
+
+def _plain(text: str, tone: Tone = Tone.PLAIN) -> list[Line]:
+    return [Line(line, tone) for line in text.splitlines()]
+
+
+def _shown(text: str, tone: Tone) -> Iterator[Line]:
+    """A tool's output; as a diff if it is one."""
+    is_diff = False
+    for line in text.splitlines():
+        if line.startswith("diff --git ") or _HUNK.match(line):
+            is_diff = True
+        yield Line(line, _diff_tone(line) if is_diff else tone)
+
+
+def _diff_tone(line: str) -> Tone:
+    match line[:1]:
+        case "@":
+            return Tone.HUNK
+        case "+":
+            return Tone.ADDED
+        case "-":
+            return Tone.REMOVED
+        case _:
+            return Tone.PLAIN
+
+
+def _of_input(name: str, given: Fields, patch: list[Line] | None) -> Iterator[Line]:
+    """What a tool was given; a change of a file as a diff."""
+    edits = given.get("edits")
+    changes = [given, *(edits if isinstance(edits, list) else ())]
+    diffs = [_diff(change) for change in changes if isinstance(change, dict)]
+    if patch is not None:
+        yield from patch
+    elif any(diffs):
+        for diff in diffs:
+            yield from diff
+    elif name == "Write" and isinstance(content := given.get("content"), str):
+        yield from (Line(f"+{line}", Tone.ADDED) for line in content.splitlines())
+    else:
+        for field, value in given.items():
+            text = value if isinstance(value, str) else _json(value)
+            first, *rest = text.splitlines() or [""]
+            yield Line(f"{field}: {first}", Tone.DIM)
+            yield from (Line(f"  {line}", Tone.DIM) for line in rest)
+
+
+def _diff(change: Fields) -> list[Line]:
+    old, new = change.get("old_string"), change.get("new_string")
+    if not isinstance(old, str) or not isinstance(new, str):
+        return []
+    if max(len(old), len(new)) > _MAX_DIFF:  # comparing takes the square of the lines
+        return [
+            *(Line(f"-{line}", Tone.REMOVED) for line in old.splitlines()),
+            *(Line(f"+{line}", Tone.ADDED) for line in new.splitlines()),
+        ]
+    compared = list(unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2))
+    return [Line(line, _diff_tone(line)) for line in compared[2:]]
+
+
+_MAX_DIFF: Final = 20_000
+"""Characters."""
+
+
+class _Tools:
+    """Whole calls and results, from the lines; by tool id."""
+
+    def __init__(self, lines: Iterable[Fields]) -> None:
+        self.calls: dict[str, tuple[str, Fields]] = {}
+        self.outputs: dict[str, tuple[str, bool]] = {}
+        """Text, and whether the tool failed."""
+        self.patches: dict[str, list[Line]] = {}
+        for fields in lines:
+            for part in _parts(inner(fields, "message")):
+                self._add(fields, part)
+
+    def _add(self, fields: Fields, part: Fields) -> None:
+        match part.get("type"):
+            case "tool_use":
+                id_ = name_in(part, "id")
+                if id_ is not None:
+                    self.calls[id_] = name_in(part, "name") or "", inner(part, "input")
+            case "tool_result":
+                id_ = name_in(part, "tool_use_id")
+                if id_ is not None:
+                    text = output_text(part.get("content"))
+                    self.outputs[id_] = text, part.get("is_error") is True
+                    patch = inner(fields, "toolUseResult").get("structuredPatch")
+                    if isinstance(patch, list) and patch:
+                        self.patches[id_] = [line for hunk in patch for line in _hunk(hunk)]
+
+
+def _hunk(hunk: object) -> Iterator[Line]:
+    if isinstance(hunk, dict):
+        numbers = [hunk.get(name) for name in ("oldStart", "oldLines", "newStart", "newLines")]
+        yield Line("@@ -{},{} +{},{} @@".format(*numbers), Tone.HUNK)
+        lines = hunk.get("lines")
+        for line in lines if isinstance(lines, list) else ():
+            if isinstance(line, str):
+                yield Line(line, _diff_tone(line))
+
+
+def _argument(given: Fields) -> str:
+    values = (given.get(name) for name in _ARGUMENTS)
+    return _short(next((v for v in values if isinstance(v, str) and v), None) or _json(given))
+
+
+def _parts(message: Fields) -> list[Fields]:
+    content = message.get("content")
+    return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
+
+
+def _json(value: object) -> str:
+    try:
+        return compact(value)
+    except (TypeError, RecursionError):
+        return "…"
+
+
+def _short(text: str) -> str:
+    line = next(iter(text.splitlines()), "")
+    return line if len(line) <= _MAX_HEAD else f"{line[: _MAX_HEAD - 1]}…"

@@ -1,0 +1,150 @@
+"""A conversation as blocks: folded tools, diffs, lines of other types."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from relay.memory.transcripts.display import notes_in_order
+from relay.memory.transcripts.view import MAX_LINES, Block, Line, Speaker, Tone, blocks, text_of
+from tests.unit.memory.transcripts.telling import (
+    archive,
+    call_block,
+    line,
+    notes,
+    result_block,
+    text_block,
+    told,
+)
+
+if TYPE_CHECKING:
+    from relay.memory.transcripts.lines import Fields
+
+LONG = "\n".join(f"row {number}" for number in range(300))
+
+
+def seen(data: bytes) -> list[Block]:
+    """With the lines beside the notes, as a reader gets them."""
+    events = told(data)
+    lines: dict[str, Fields] = {
+        event.tag("e") or "": json.loads(event.tag("source-data") or "")
+        for event in archive(events)
+    }
+    return blocks(notes_in_order(notes(events)), lines)
+
+
+def texts(block: Block, tone: Tone) -> list[str]:
+    return [found.text for found in block.lines if found.tone is tone]
+
+
+def test_who_speaks_is_told_apart() -> None:
+    data = (
+        line(message="go")
+        + line("assistant", message=[text_block("I go"), call_block("t", "Bash", command="ls")])
+        + line("system", content="compacted")
+    )
+    found = seen(data)
+    assert [block.speaker for block in found] == [
+        Speaker.USER,
+        Speaker.AGENT,
+        Speaker.TOOL,
+        Speaker.OTHER,
+    ]
+    assert [block.folds for block in found] == [False, False, True, False]
+    assert found[0].lines == (Line("go"),)
+    assert {block.ms for block in found} == {1_770_669_815_675}
+
+
+def test_a_tool_is_one_block_with_its_whole_input_and_output() -> None:
+    data = line("assistant", message=[call_block("t", "Bash", command="c" * 230)]) + line(
+        message=[result_block("t", LONG)]
+    )
+    (block,) = seen(data)
+    assert block.head == ("Bash: " + "c" * 230, "→ row 0 (+299 lines)")
+    assert texts(block, Tone.DIM) == ["command: " + "c" * 230]
+    assert texts(block, Tone.PLAIN) == LONG.splitlines()
+    assert not block.is_cut
+    (short,) = blocks(notes_in_order(told(data)))
+    assert short.head[0].startswith('Bash: {"command": "ccc')
+    assert len(short.lines) < 100, "of the note alone"
+
+
+def test_a_failed_tool_says_so() -> None:
+    failed = {**result_block("t", "no such file"), "is_error": True}
+    data = line("assistant", message=[call_block("t", "Read", file_path="a")])
+    (block,) = seen(data + line(message=[failed]))
+    assert block.head[1] == "→ failed: no such file"
+    assert texts(block, Tone.FAULT) == ["no such file"]
+
+
+def test_a_change_of_a_file_is_a_diff() -> None:
+    change = {"old_string": "a\nb\nc", "new_string": "a\nB\nc"}
+    edit = call_block("t", "Edit", file_path="x.py", **change)
+    (block,) = seen(line("assistant", message=[edit]))
+    assert block.head == ("Edit: x.py",)
+    assert [each.text for each in block.lines] == ["@@ -1,3 +1,3 @@", " a", "-b", "+B", " c"]
+    assert (texts(block, Tone.REMOVED), texts(block, Tone.ADDED)) == (["-b"], ["+B"])
+    several = call_block("t", "MultiEdit", file_path="x.py", edits=[change, change])
+    assert len(texts(seen(line("assistant", message=[several]))[0], Tone.ADDED)) == 2
+    written = call_block("t", "Write", file_path="x.py", content="one\ntwo")
+    assert texts(seen(line("assistant", message=[written]))[0], Tone.ADDED) == ["+one", "+two"]
+    large = call_block("t", "Edit", file_path="x", old_string="a\n" * 11_000, new_string="b")
+    assert len(seen(line("assistant", message=[large]))[0].lines) == MAX_LINES + 1
+
+
+def test_the_patch_that_was_made_counts_more_than_what_was_asked_for() -> None:
+    edit = call_block("t", "Edit", file_path="x.py", old_string="b", new_string="B")
+    hunk = {"oldStart": 7, "oldLines": 2, "newStart": 7, "newLines": 2, "lines": [" a", "-b", "+B"]}
+    data = line("assistant", message=[edit]) + line(
+        message=[result_block("t", "done")], toolUseResult={"structuredPatch": [hunk, 5]}
+    )
+    (block,) = seen(data)
+    assert [each.text for each in block.lines][:4] == ["@@ -7,2 +7,2 @@", " a", "-b", "+B"]
+
+
+def test_an_output_that_is_a_diff_has_its_tones() -> None:
+    output = "- a list\ndiff --git a/x b/x\n--- a/x\n+++ b/x\n@@ -1 +1 @@\n-b\n+B\n c"
+    data = line("assistant", message=[call_block("t", "Bash", command="git diff")])
+    (block,) = seen(data + line(message=[result_block("t", output)]))
+    assert "- a list" in texts(block, Tone.PLAIN)
+    assert texts(block, Tone.REMOVED) == ["--- a/x", "-b"]
+    assert texts(block, Tone.HUNK) == ["@@ -1 +1 @@"]
+
+
+def test_lines_of_other_types_have_their_type_and_text() -> None:
+    data = (
+        line() + b'{"type":"summary","summary":"Tea"}\n{"type":"custom-title","customTitle":"T"}\n'
+    )
+    _, summary, title = seen(data)
+    assert [(each.title, each.lines, each.is_quiet) for each in (summary, title)] == [
+        ("summary", (Line("Tea"),), False),
+        ("custom-title", (Line("T"),), False),
+    ]
+    assert text_of({"type": "mode", "uuid": "u"}) == ""
+    assert text_of({"type": "mode", "uuid": "u", "mode": "plan"}) == '{"mode":"plan"}'
+
+
+def test_thoughts_are_quiet() -> None:
+    thought = {"type": "thinking", "thinking": "hm\nhm", "signature": "x"}
+    (block,) = seen(line("assistant", message=[thought]))
+    assert (block.is_quiet, texts(block, Tone.DIM)) == (True, ["hm", "hm"])
+
+
+def test_words_are_found_in_head_and_lines() -> None:
+    data = line("assistant", message=[call_block("t", "Bash", command="make TEA")])
+    (block,) = seen(data + line(message=[result_block("t", "one\nGreen")]))
+    assert block.contains("tea")
+    assert block.contains("green")
+    assert not block.contains("milk")
+
+
+def test_odd_lines_are_shown_all_the_same() -> None:
+    deep: object = "x"
+    for _ in range(50):
+        deep = [deep]
+    odd = call_block("t", "Edit", old_string=1, new_string=None, edits=["x", 7], deep=deep)
+    result = {"type": "tool_result", "tool_use_id": 5, "content": {"a": 1}}
+    data = line("assistant", message=[odd]) + line(
+        message=[result], toolUseResult={"structuredPatch": 7}
+    )
+    assert len(seen(data)) == 2
