@@ -37,7 +37,7 @@ build=$(mktemp -d)
 trap 'rm -rf "$build"' EXIT
 python3 -m venv "$build/venv"
 "$build/venv/bin/pip" install --quiet --require-hashes -r deploy/build.lock
-"$build/venv/bin/python" -m hatchling build -t wheel -d "$build"
+"$build/venv/bin/python" -m hatchling build -t wheel -d "$build" >/dev/null
 # A virtual environment belongs to one version of Python: after an upgrade of Debian a new one.
 "$program/bin/python" -Ic 'import relay' 2>/dev/null || python3 -m venv --clear $program
 $program/bin/pip install --quiet --require-hashes -r deploy/requirements.lock

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +14,7 @@ import pytest
 from relay.observe import Metrics
 from relay.server.connection import _HEARTBEAT_S
 from relay.server.http import _FORWARDED
+from tests.harness.patience import PROGRAM_S
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
 
@@ -60,7 +63,6 @@ def test_a_restart_of_the_service_waits_for_the_relay_and_keeps_the_port() -> No
 
 @pytest.mark.parametrize("name", ["rookery.service", "rookery-backup.service"])
 def test_a_service_may_do_little(name: str) -> None:
-    """`systemd-analyze security --offline=true` says at most 2.0 for these."""
     service = unit(name)["Service"]
     assert service["User"] == service["Group"] == ["rookery"]
     assert service["CapabilityBoundingSet"] == [""]
@@ -68,6 +70,40 @@ def test_a_service_may_do_little(name: str) -> None:
     assert service["UMask"] == ["0077"]
     for key in ("NoNewPrivileges", "PrivateDevices", "PrivateTmp", "ProtectHome", "ProtectClock"):
         assert service[key] == ["true"], key
+
+
+def printed(*command: str) -> tuple[int, str]:
+    if shutil.which(command[0]) is None:
+        pytest.skip(f"{command[0]} is not installed")
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PROGRAM_S)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.mark.process
+def test_systemd_understands_the_units(tmp_path: Path) -> None:
+    """A program that is not installed would be a fault: another takes its place."""
+    for name in UNITS:
+        text = text_of(name).replace("/opt/rookery/bin/rookery", "/bin/true")
+        (tmp_path / name).write_text(text, "utf-8")
+    said = printed("systemd-analyze", "verify", *(str(tmp_path / name) for name in UNITS))
+    assert said == (0, "")
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["rookery.service", "rookery-backup.service"])
+def test_systemd_calls_the_exposure_of_a_service_at_most_2(name: str) -> None:
+    options = ("--offline=true", "--threshold=20")
+    code, text = printed("systemd-analyze", "security", *options, str(DEPLOY / name))
+    assert code == 0, text
+
+
+@pytest.mark.process
+def test_the_installer_is_a_shell_script_that_installs_nothing_by_accident() -> None:
+    assert printed("sh", "-n", str(DEPLOY / "install.sh")) == (0, "")
+    script = text_of("install.sh")
+    assert script.splitlines()[0] == "#!/bin/sh"
+    assert "\nset -eu\n" in script
+    assert "://" not in script.replace("wss://relay.example.org", "")  # no index of packages
 
 
 def test_the_installer_makes_what_the_units_name() -> None:
@@ -82,6 +118,32 @@ def test_the_installer_makes_what_the_units_name() -> None:
             assert path in (made["data"], made["backups"])
     for lock in ("requirements.lock", "build.lock"):
         assert f"--require-hashes -r deploy/{lock}" in script
+
+
+# containers ---------------------------------------------------------------------------------------
+
+
+def test_the_container_may_do_little_with_and_without_caddy() -> None:
+    """Its service is the same in both files, but for the network."""
+    alone, behind = text_of("compose.host.yaml"), text_of("compose.yaml")
+    shared, *_ = behind[behind.index("  rookery:") :].partition("    networks:")
+    assert shared in alone
+    for line in (
+        "read_only: true",
+        "cap_drop: [ALL]",
+        'security_opt: ["no-new-privileges:true"]',
+        "mem_limit: 1g",
+        "pids_limit: 200",
+    ):
+        assert f"    {line}\n" in shared
+
+
+def test_the_image_runs_as_nobody_in_particular_and_reports_its_health() -> None:
+    *_, image = text_of("Dockerfile").split("\nFROM ")
+    steps = re.findall(r"^[A-Z]+", image, re.M)
+    assert steps.index("USER") < steps.index("CMD")
+    assert {"HEALTHCHECK", "VOLUME"} <= set(steps)
+    assert "pip" not in image
 
 
 # proxies ------------------------------------------------------------------------------------------
