@@ -95,8 +95,6 @@ def backup_command(destination: Path, folder: Path, keep: int | None, *, as_json
 
 
 def _check_destination(folder: Path, file: Path) -> None:
-    if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: name the relay's data folder with --data")
     if os.path.lexists(file):
         raise UserError(f"{file} exists and is not overwritten; choose another name, or a folder")
     if not file.parent.is_dir():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from relay.access.management import ListName
 from relay.access.visibility import ANONYMOUS
 from relay.cli.folder_lock import locked
+from relay.cli.options import no_data_folder
 from relay.cli.services import run_services
 from relay.config import load_config
 from relay.errors import FolderBusy, UserError
@@ -43,10 +44,9 @@ _EXPORT_PAGE: Final = 500
 async def open_folder(folder: Path) -> AsyncIterator[DataFolder]:
     """Raises UserError for what is no data folder, FolderBusy when it is locked and no relay
     offers a control socket."""
-    if not folder.is_dir():  # noqa: ASYNC240 — nothing else runs on this loop
-        raise UserError(
-            f"{folder} is not a folder: `rookery init {folder} --owner KEY` creates one"
-        )
+    # A folder of something else gets no lock file.
+    if not any((folder / name).exists() for name in ("rookery.toml", "relay.key", "rookery.db")):
+        raise no_data_folder(folder)
     socket = folder / "control.sock"
     try:
         with locked(folder):

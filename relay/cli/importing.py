@@ -18,7 +18,14 @@ import click
 
 from relay.cli.group_records import GroupRecords
 from relay.cli.import_lines import ImportProgress, Outcome, Place, batch_of, outcome_of
-from relay.cli.options import Colour, coloured, folder_option, json_option, print_json, printable
+from relay.cli.options import (
+    Colour,
+    coloured,
+    json_option,
+    new_folder_option,
+    print_json,
+    printable,
+)
 from relay.cli.progress import RATE, Amount, progress_bar
 from relay.errors import StoreFault, UserError
 from relay.verdict import Origin
@@ -43,7 +50,7 @@ _TEMPORARY: Final = ("error:", "rate-limited:")
     metavar="FILE",
     type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
 )
-@folder_option
+@new_folder_option
 @click.option(
     "--trust",
     is_flag=True,

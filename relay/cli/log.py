@@ -172,7 +172,7 @@ async def _print_running(
 
 def print_entries(folder: Path, entries: Sequence[LogLine | Refusal], *, as_json: bool) -> None:
     if not (entries or as_json):
-        print_nothing_found()
+        print_nothing_found(f"this is the relay of {printable(str(folder))}, see --data")
     authors = [entry.author for entry in entries if isinstance(entry, Refusal)]
     names = Names() if as_json else names_in_folder(folder, authors)
     for entry in entries:

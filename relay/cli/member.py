@@ -50,7 +50,10 @@ def list_members(relay: str | None, key_file: Path | None, *, as_json: bool) -> 
         print_json(members)
         return
     if not members:
-        print_nothing_found("`rookery member add KEY` adds a member")
+        print_nothing_found(
+            "`rookery member add KEY` adds a member; owners and agents are in the relay's policies:"
+            " `rookery policy show`"
+        )
         return
     print_table(
         (Column("Member", Holds.KEY), Column("Roles"), Column("How")),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 import click
 import orjson
 
-from relay.errors import Invalid
+from relay.errors import Invalid, UserError
 from relay.nostr.keys import public_key
 from relay.nostr.nip50 import search_from
 
@@ -30,15 +30,34 @@ else:
 _WIDE: Final = 200
 """Output width when not on a terminal: a table in a pipe must not wrap keys."""
 
-folder_option = click.option(
-    "--data",
-    "folder",
-    default="data",
-    show_default=True,
-    metavar="DIR",
-    type=click.Path(file_okay=False, path_type=Path),
-    help="The relay's data folder.",
+
+def no_data_folder(folder: Path) -> UserError:
+    return UserError(
+        f"{folder} is no data folder: name the relay's with --data DIR, or make one with `rookery"
+        f" init {folder} --owner KEY`"
+    )
+
+
+def _existing(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:
+    if not (folder.is_dir() or ctx.resilient_parsing):
+        raise no_data_folder(folder)
+    return folder
+
+
+new_folder_option, folder_option = (
+    click.option(
+        "--data",
+        "folder",
+        default="data",
+        show_default=True,
+        metavar="DIR",
+        type=click.Path(file_okay=False, path_type=Path),
+        callback=callback,
+        help="The relay's data folder.",
+    )
+    for callback in (None, _existing)
 )
+"""The second: of a folder that is there."""
 
 
 def limit_option(default: int, most: int | None = None) -> Callable[[Decorated], Decorated]:

@@ -25,7 +25,7 @@ from relay.cli.console_backstage import OwnersView
 from relay.cli.data_folder import LocalFolder
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder, is_fresh
-from relay.cli.options import folder_option
+from relay.cli.options import new_folder_option
 from relay.cli.policy_reload import PolicyReload
 from relay.cli.services import check_start, run_services
 from relay.config import Config, ServerConfig, Synchronous, load_config
@@ -53,7 +53,7 @@ _CHECK_S: Final = 60.0
 
 
 @click.command("serve", epilog="Example: rookery serve --data ./data --port 7777")
-@folder_option
+@new_folder_option
 @click.option(
     "--config",
     "config_file",

@@ -302,7 +302,8 @@ def _relay_key(folder: Path) -> SecretKey:
         text = path.read_text("ascii")
     except FileNotFoundError:
         raise UserError(
-            f"{path} is missing: create the folder with `rookery init {folder} --owner KEY`"
+            f"{path} is missing: name the relay's data folder with --data DIR; a new one is made by"
+            f" `rookery init {folder} --owner KEY`"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error

@@ -15,7 +15,14 @@ import orjson
 
 from relay.cli.backup import LAST_BACKUP
 from relay.cli.humanize import age_of, counted, size_of
-from relay.cli.options import console, folder_option, json_option, print_json, printable
+from relay.cli.options import (
+    console,
+    folder_option,
+    json_option,
+    no_data_folder,
+    print_json,
+    printable,
+)
 from relay.cli.services import unix_now
 from relay.cli.tables import Column, Holds, as_table
 from relay.errors import UserError
@@ -32,6 +39,7 @@ if TYPE_CHECKING:
 
 _EVERY_S: Final = 1.0
 _DAY_S: Final = 86_400
+_LONG_DAYS: Final = 3652
 _RATES: Final = (
     "frames_in",
     "frames_out",
@@ -150,9 +158,7 @@ def _pressed(key: str, call: Callable[[], None]) -> Iterator[None]:
 async def running_status(folder: Path) -> Status | None:
     """None: no relay runs on the folder. Raises UserError for what is no data folder."""
     if not (folder / "rookery.toml").exists() and not (folder / "rookery.db").exists():
-        raise UserError(
-            f"{folder} is no data folder: `rookery init {folder} --owner KEY` creates one"
-        )
+        raise no_data_folder(folder)
     if not (folder / "control.sock").exists():
         return None
     with suppress(UserError):
@@ -211,7 +217,8 @@ def _screen(
         f"connections {numbers.get('connections', 0):,.0f}"
         f" ({numbers.get('connections_logged_in', 0):,.0f} logged in),"
         f" subscriptions {numbers.get('subscriptions', 0):,.0f}",
-        "per second: " + ", ".join(f"{name} {rate:,.0f}" for name, rate in rates.items()),
+        "per second: "
+        + ", ".join(f"{name.replace('_', ' ')} {rate:,.0f}" for name, rate in rates.items()),
         "queues: " + ", ".join(f"{what} {numbers.get(n, 0):,.0f}" for n, what in _QUEUES.items()),
         *_disk_lines(disk),
     ]
@@ -230,7 +237,8 @@ def _disk_lines(disk: Disk) -> Sequence[str]:
     growth = "growth unknown"
     if disk.bytes_per_day:
         days = disk.free_bytes // disk.bytes_per_day
-        growth = f"about {size_of(disk.bytes_per_day)} a day: full in {counted(days, 'day')}"
+        left = counted(days, "day") if days < _LONG_DAYS else "more than ten years"
+        growth = f"about {size_of(disk.bytes_per_day)} a day: full in {left}"
     backup = "none known" if disk.backup_at is None else age_of(disk.backup_at, unix_now())
     return [
         f"disk: store {size_of(disk.store_bytes)}, WAL {size_of(disk.wal_bytes)}, search"

@@ -76,3 +76,19 @@ async def test_backup_and_restore_take_relative_paths(tmp_path: Path) -> None:
     code, text = await command("verify", "--data", "new/folder", cwd=tmp_path)
     assert code == 0
     assert "nothing is wrong" in text
+
+
+@pytest.mark.parametrize(
+    "words",
+    ["status", "stats", "doctor", "policy show", "policy log", "verify", "backup x.tar.gz", "log"],
+)
+async def test_a_command_in_the_wrong_folder_says_how_to_name_the_right_one(
+    tmp_path: Path, words: str
+) -> None:
+    code, text = await command(*words.split(), cwd=tmp_path)
+    assert code == 1
+    assert text == (
+        "rookery: data is no data folder: name the relay's with --data DIR, or make one with"
+        " `rookery init data --owner KEY`\n"
+    )
+    assert list(tmp_path.iterdir()) == []

@@ -70,7 +70,11 @@ async def test_the_log_says_who_was_refused_and_why_and_not_what_they_said(
     _, ones = await told(rookery, "log", "--connection", str(refusals[0]["connection"]))
     assert ones == refusals[:1]
     args = "policy", "log", "--data", str(rookery.folder), "--connection", "1000"
-    assert await outputs(*args) == (0, b"", "nothing found\n")
+    assert await outputs(*args) == (
+        0,
+        b"",
+        f"nothing found; this is the relay of {rookery.folder}, see --data\n",
+    )
 
     code, out, _ = await outputs("policy", "log", "--data", str(rookery.folder))
     page = out.decode()

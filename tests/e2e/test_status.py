@@ -84,7 +84,7 @@ async def test_the_status_of_a_stopped_relay_is_read_from_its_files(rookery: Roo
 async def test_what_is_no_data_folder_has_no_status(tmp_path: Path) -> None:
     code, text = await command("status", "--data", str(tmp_path))
     assert code == 1
-    assert "is no data folder: `rookery init" in text
+    assert "is no data folder: name" in text
 
 
 async def test_the_doctor_says_nothing_of_a_relay_that_runs_and_what_it_reports(

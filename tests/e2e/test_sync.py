@@ -367,7 +367,7 @@ async def test_what_the_user_can_put_right_is_one_line(tmp_path: Path) -> None:
         " command when the relay is reachable\n",
     )
     for args, says in (
-        ((nowhere, "--data", str(tmp_path / "none")), (1, "is not a folder")),
+        ((nowhere, "--data", str(tmp_path / "none")), (1, "is no data folder")),
         (("https://example.com", *data), (2, "relay URL")),
         ((nowhere, *data, "--relay", nowhere), (2, "exclude each other")),
         ((nowhere, "--relay", "ws://127.0.0.1:9/"), (2, "is on both sides")),

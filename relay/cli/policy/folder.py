@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from relay.cli.options import no_data_folder
 from relay.errors import UserError
 from relay.groups.group import Groups, replayed
 from relay.nostr import kinds
@@ -35,7 +36,7 @@ def policy_folder(given: Path | None) -> Path:
     if (home / "policies").is_dir():
         return home / "policies"
     if not home.is_dir():
-        raise UserError(f"{home} is not a folder; make one with `rookery init {home} --owner KEY`")
+        raise no_data_folder(home)
     if (home / "rookery.toml").exists():
         raise UserError(f"{home} has no subfolder policies; `rookery init` makes one")
     return home

@@ -325,7 +325,7 @@ async def test_a_mistyped_user_key_is_reported(
     rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert await rookery("memory", "set", alice.pubkey[:-1], "--note", "x") == 2
-    assert "users are an npub or 64, 32 or 16 hex, groups are group:ID" in capsys.readouterr().err
+    assert "users are an npub, 64, 32 or 16 hex, or npub:NAME" in capsys.readouterr().err
 
 
 @pytest.mark.proves("S-23")

@@ -72,7 +72,7 @@ def test_a_folder_that_is_not_there_is_told_in_one_line(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["policy", "check", str(tmp_path / "nowhere")]) == 1
-    assert "is not a folder; make one with `rookery init" in capsys.readouterr().err
+    assert "is no data folder: name" in capsys.readouterr().err
 
 
 def test_check_says_what_an_admin_replaced(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
