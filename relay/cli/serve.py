@@ -230,4 +230,5 @@ async def _serve(
                 server.stop = end.why
                 kept = [os.dup(each.fileno()) for each in sockets]
                 _log.info("stopping" if end.why is Stop.FOR_GOOD else "restarting")
+        await asyncio.to_thread(services.used_calls.close)
     return kept if end.why is Stop.RESTART else []

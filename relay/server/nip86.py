@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -83,7 +84,8 @@ class UsedAuthorizations:
     """NIP-98 events that were used, until they expire: each is good for one call (N98-08).
 
     Across restarts too: what is dated before the start is refused, and ids of what is dated at its
-    use or later, by a clock that is ahead, are in a file, at most those of two minutes.
+    use or later, by a clock that is ahead, are in a file, at most those of two minutes. After a
+    stop all ids are in it, and another file says so: then nothing is refused for its date.
     """
 
     def __init__(self, started: int, path: Path | None = None) -> None:
@@ -93,11 +95,25 @@ class UsedAuthorizations:
         self._writing = asyncio.Lock()
         self._until: dict[str, int] = {}
         """id → last second at which it would be valid."""
-        if path is not None and path.exists():
+        if path is None:
+            return
+        if (mark := _mark(path)).exists():
+            self._started = 0
+            mark.unlink()
+            _sync(path.parent)  # after a crash it must not be there again
+        if path.exists():
             try:
                 self._until = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
             except (OSError, msgspec.DecodeError) as error:
                 raise UserError(f"{path} cannot be read: {error}; remove it") from error
+
+    def close(self) -> None:
+        """At a stop, after the last call."""
+        if self._path is not None:
+            with suppress(OSError):  # then the next start refuses by date
+                if self._until or self._path.exists():
+                    _write(self._path, orjson.dumps(self._until))
+                _mark(self._path).touch(0o600)
 
     async def was_used(self, event: Event, now: int, most: int | None = None) -> bool:
         """Marks the event as used, on disk before this returns. `most`: that may be remembered;
@@ -121,6 +137,18 @@ class UsedAuthorizations:
             except OSError as error:
                 raise Refused(Prefix.ERROR, _STORE_DOWN) from error
         return False
+
+
+def _mark(path: Path) -> Path:
+    return path.with_suffix(".complete")
+
+
+def _sync(folder: Path) -> None:
+    fd = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import websockets
+from aiohttp import ClientSession
 
 from relay.client import Client
+from relay.nostr.nip98 import header_for
 from tests import cast
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import OwnProcess, Wire, command, connected, until
@@ -212,6 +214,30 @@ async def test_sigterm_during_a_restart_ends_the_relay(rookery: OwnProcess) -> N
         with suppress(asyncio.CancelledError):
             await asking
     await rookery.start()
+    assert await rookery.stop() == 0
+
+
+async def test_a_call_that_was_signed_before_a_restart_is_answered_after_it(
+    rookery: OwnProcess,
+) -> None:
+    await rookery.start()
+    body = b'{"method":"listallowedpubkeys","params":[]}'
+    headers = {"Content-Type": "application/nostr+json+rpc"}
+
+    async def call(at: int) -> int:
+        url = rookery.url.replace("ws://", "http://")
+        headers["Authorization"] = header_for(cast.owner, url, body, at, "once")
+        async with ClientSession() as http, http.post(url, data=body, headers=headers) as answer:
+            return answer.status
+
+    at = int(time.time())
+    await restarted(rookery)
+    assert [await call(at - 1), await call(at - 2), await call(at - 1)] == [200, 200, 401]
+    await restarted(rookery)
+    assert [await call(at - 1), await call(at - 3)] == [401, 200]
+    await rookery.stop(signal.SIGKILL)
+    await rookery.start()
+    assert await call(at - 4) == 401
     assert await rookery.stop() == 0
 
 

@@ -5,6 +5,7 @@ N86, N98, N29-19, N42-09, N42-16.
 
 from __future__ import annotations
 
+import os
 from base64 import b64encode
 from contextlib import asynccontextmanager
 from hashlib import sha256
@@ -281,6 +282,25 @@ async def test_an_authorization_is_good_for_one_call_across_a_restart(tmp_path: 
     path.write_bytes(b"{torn")
     with pytest.raises(UserError, match=r"used_calls\.json"):
         UsedAuthorizations(start, path)
+
+
+async def test_after_a_stop_no_authorization_is_refused_for_its_date(tmp_path: Path) -> None:
+    """It waited while the relay restarted."""
+    path = tmp_path / "used_calls.json"
+    used, waiting, other = (owner.sign(27235, [["u", each]], "", NOW - 1) for each in "abc")
+    first = UsedAuthorizations(NOW - 100, path)
+    assert not await first.was_used(used, NOW)
+    first.close()
+    second = UsedAuthorizations(NOW, path)
+    assert await second.was_used(used, NOW)
+    assert not await second.was_used(waiting, NOW)
+    assert await second.was_used(waiting, NOW)
+    third = UsedAuthorizations(NOW, path)  # the second was killed
+    with pytest.raises(Invalid, match="before the start"):
+        await third.was_used(other, NOW)
+    UsedAuthorizations(NOW, tmp_path / "none.json").close()
+    assert not await UsedAuthorizations(NOW, tmp_path / "none.json").was_used(other, NOW)
+    assert sorted(os.listdir(tmp_path)) == ["used_calls.json"]
 
 
 @pytest.mark.proves("N98-09")
