@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from relay.nostr.event import event_from_raw
-from relay.storage import PAGE_BYTES
+from relay.storage import PAGE_BYTES, PageQuery
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence, Set
@@ -104,22 +104,15 @@ class LinkedRows:
         )
 
     async def _has_readable(self, target: Target, value: str, visibility: Visibility) -> bool:
-        filter_, upto, after = target.filter_for(value), self._store.committed(), None
+        filter_, upto = target.filter_for(value), self._store.committed()
+        query = PageQuery(filter_, visibility, _NO_LIMIT, upto, self._clock(), size=_MAX_HELD)
         while True:
-            page = await self._store.page(
-                filter_,
-                visibility,
-                limit=_NO_LIMIT,
-                upto=upto,
-                now=self._clock(),
-                after=after,
-                size=_MAX_HELD,
-            )
+            page = await self._store.page(query)
             if any(value in target.values_in(event_from_raw(raw)) for raw in page.raws):
                 return True
             if page.next is None:
                 return False
-            after = page.next
+            query = query.behind(page)
 
     async def _rows(self, target: Target, values: Set[str]) -> Sequence[Stored] | None:
         """Linked rows with one of the values; None: more than may be held."""

@@ -19,6 +19,7 @@ from relay.errors import Prefix, Refused, StoreFault
 from relay.nostr import kinds, messages, nip45
 from relay.observe import REQUEST, SLOW_S, shape_of
 from relay.read.fanout import Subscription
+from relay.storage import PageQuery
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -243,15 +244,15 @@ class QueryRunner:
             and self._state.knows(subscription.cursor)
         ):
             try:
-                page = self._store.page_now(
+                query = PageQuery(
                     filters[0],
                     visibility,
-                    limit=self._limit_of(filters[0]),
-                    upto=subscription.cursor,
-                    now=self._clock(),
-                    after=None,
-                    size=_PAGE_ROWS,
+                    self._limit_of(filters[0]),
+                    subscription.cursor,
+                    self._clock(),
+                    _PAGE_ROWS,
                 )
+                page = self._store.page_now(query)
             except StoreFault as fault:
                 self._fail(peer, subscription, fault)
                 return None
@@ -613,15 +614,7 @@ class _FilterScan:
 
     async def page(self, visibility: Visibility, now: int) -> Sequence[bytes]:
         """The next page; for a query of one filter."""
-        page = await self._store.page(
-            self._filter,
-            visibility,
-            limit=self._left,
-            upto=self._upto,
-            now=now,
-            after=self._after,
-            size=_PAGE_ROWS,
-        )
+        page = await self._store.page(self._query(visibility, now))
         self._left -= len(page.raws)
         self._after = page.next
         self.is_done = page.next is None
@@ -630,18 +623,15 @@ class _FilterScan:
     async def head(self, visibility: Visibility, now: int) -> Place | None:
         """The place of the next row; None at the end."""
         if self._index == len(self._rows) or self._read_as is not visibility:
-            self._rows = await self._store.places(
-                self._filter,
-                visibility,
-                limit=self._left,
-                upto=self._upto,
-                now=now,
-                after=self._after,
-                size=_PAGE_ROWS,
-            )
+            self._rows = await self._store.places(self._query(visibility, now))
             self._index, self._read_as = 0, visibility
             self.is_done = not self._rows
         return self._rows[self._index][0] if self._rows else None
+
+    def _query(self, visibility: Visibility, now: int) -> PageQuery:
+        return PageQuery(
+            self._filter, visibility, self._left, self._upto, now, _PAGE_ROWS, self._after
+        )
 
     def take(self) -> bytes:
         """The row whose place `head` gave; moves on behind it."""

@@ -33,6 +33,7 @@ from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64
 from relay.nostr.filters import Filter
 from relay.nostr.nip98 import WINDOW_S, authorization
+from relay.storage import PageQuery
 from relay.write.commands import ManagementChange
 
 if TYPE_CHECKING:
@@ -309,22 +310,15 @@ class Calls:
         """The newest matches that the caller may read."""
         visibility = self._state.visibility(Viewer(frozenset({caller})))
         found: list[bytes] = []
-        after = None
+        upto = self._store.committed()
+        query = PageQuery(filter_, visibility, _REPORTS, upto, self._clock(), size=_REPORTS)
         try:
             while len(found) < _REPORTS:
-                page = await self._store.page(
-                    filter_,
-                    visibility,
-                    limit=_REPORTS - len(found),
-                    upto=self._store.committed(),
-                    now=self._clock(),
-                    after=after,
-                    size=_REPORTS,
-                )
+                page = await self._store.page(query)
                 found += page.raws
-                after = page.next
-                if after is None:
+                if page.next is None:
                     break
+                query = query.behind(page)
         except StoreFault as fault:
             _log.error("a NIP-86 call failed: %s", fault)
             raise Refused(Prefix.ERROR, _STORE_DOWN) from fault

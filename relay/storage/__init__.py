@@ -59,6 +59,24 @@ class Page:
     """The `after` of the next page; None: this is the last."""
 
 
+class PageQuery(NamedTuple):
+    """The newest `limit` rows that match, in order of Place: up to `size` of them after `after`."""
+
+    filter: Filter
+    visibility: Visibility
+    limit: int
+    upto: int
+    """The greatest seq."""
+    now: int
+    """Unix seconds: rows that have expired by then are left out."""
+    size: int
+    after: Place | None = None
+
+    def behind(self, page: Page) -> PageQuery:
+        """For the page after this one."""
+        return self._replace(limit=self.limit - len(page.raws), after=page.next)
+
+
 @dataclass(frozen=True, slots=True)
 class Features:
     search: bool
@@ -114,47 +132,13 @@ Verb = Literal["REQ", "COUNT"]
 class EventReader(EventLog, Protocol):
     """Rows that match a filter, may be read by a viewer and are not expired."""
 
-    async def page(
-        self,
-        filter_: Filter,
-        visibility: Visibility,
-        *,
-        limit: int,
-        upto: int,
-        now: int,
-        after: Place | None,
-        size: int,
-    ) -> Page:
-        """Up to `size` rows in order of Place, after `after`; fewer once they have PAGE_BYTES.
+    async def page(self, query: PageQuery) -> Page:
+        """The next rows; fewer than `size` once they have PAGE_BYTES."""
 
-        Never a row with seq > `upto`. Over all pages never more than the newest `limit` rows: the
-        caller subtracts what it got.
-        """
-
-    def page_now(
-        self,
-        filter_: Filter,
-        visibility: Visibility,
-        *,
-        limit: int,
-        upto: int,
-        now: int,
-        after: Place | None,
-        size: int,
-    ) -> Page | None:
+    def page_now(self, query: PageQuery) -> Page | None:
         """`page` without waiting; None when it would take long: then call `page`."""
 
-    async def places(
-        self,
-        filter_: Filter,
-        visibility: Visibility,
-        *,
-        limit: int,
-        upto: int,
-        now: int,
-        after: Place | None,
-        size: int,
-    ) -> Sequence[tuple[Place, bytes]]:
+    async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
         """As `page`, each row with its place, for merging several filters."""
 
     async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:

@@ -21,6 +21,7 @@ from relay.lifecycle.versions import plan_for
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
+from relay.storage import PageQuery
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -117,12 +118,10 @@ async def _state_rows(store: Store, groups: Groups, now: int) -> list[Event]:
     filter_ = Filter(kinds=frozenset({*kinds.GROUP_STATE, *kinds.MEMBERSHIP_STATE}))
     seen, upto = everything_visible(Actors(), groups), await store.head()
     events: list[Event] = []
-    place = None
+    query = PageQuery(filter_, seen, upto + 1, upto, now, size=_PAGE)
     while True:
-        page = await store.page(
-            filter_, seen, limit=upto + 1, upto=upto, now=now, after=place, size=_PAGE
-        )
+        page = await store.page(query)
         events += map(event_from_raw, page.raws)
-        place = page.next
-        if place is None:
+        if page.next is None:
             return events
+        query = query.behind(page)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.nostr.event import signed
 from relay.nostr.filters import FilterTerms, filter_from
+from relay.storage import PageQuery
 from relay.storage.sqlite.connections import open_threaded
 from relay.storage.sqlite.store import SqliteStore
 from tests.contract.writing import EVERYTHING, MAX, Batch
@@ -62,9 +63,7 @@ async def _measure(store: SqliteStore) -> None:
     by_author: dict[str, object] = {"authors": ["a1" * 32]}
     for name, asked in (("newest", by_time), ("of an author", by_author)):
         filter_ = filter_from(asked, FilterTerms())
-        query = store._compiler.page(
-            filter_, EVERYTHING, columns="e.raw", upto=MAX, now=0, after=None, size=10
-        )
+        query = store._compiler.page(PageQuery(filter_, EVERYTHING, 10, MAX, 0, 10), "e.raw")
         with closing(store._factory.page_reader()) as here:
 
             async def on_loop(db: sqlite3.Connection = here, query: Query = query) -> None:

@@ -15,6 +15,7 @@ from relay.access.visibility import ANONYMOUS, visibility_for
 from relay.errors import StoreVersion, TooSlow, TooWide
 from relay.groups.group import Groups
 from relay.nostr.event import event_from_raw
+from relay.storage import PageQuery
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
@@ -189,7 +190,7 @@ async def test_a_read_that_takes_too_long_is_interrupted(
         with pytest.raises(TooSlow):
             await store.count([wide], EVERYTHING, now=0)
         with pytest.raises(TooSlow):
-            await store.page(wide, EVERYTHING, limit=3000, upto=MAX, now=0, after=None, size=3000)
+            await store.page(PageQuery(wide, EVERYTHING, limit=3000, upto=MAX, now=0, size=3000))
     assert await store.count([asked(kinds=[1])], EVERYTHING, now=0) == 3000
     await store.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +14,7 @@ from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group, Groups
 from relay.lifecycle.rows import Found, Keep, OwnRow, Slot, Stored, Tombstone, WritePlan
 from relay.nostr.kinds import KindSet
+from relay.storage import PageQuery
 from relay.verdict import Who, WriteOutcome
 from tests import cast
 from tests.contract.crowd import ALICE, BOB, CAROL, ORDERED, a_wide_crowd, keys, rule, seen_by
@@ -496,12 +497,12 @@ async def test_a_closed_store_raises(store: Store) -> None:
     """Finish what was begun; after this every call raises StoreFault."""
     await stored(store, unsigned(cast.alice))
     await store.close()
-    ask: dict[str, Any] = {"limit": 1, "upto": 1, "now": 0, "after": None, "size": 1}
+    query = PageQuery(asked(), EVERYTHING, 1, upto=1, now=0, size=1)
     batch = Batch(unsigned(cast.bob))
     for call in (
         lambda: store.append(batch.wanted, batch.decide),
-        lambda: store.page(asked(), EVERYTHING, **ask),
-        lambda: store.places(asked(), EVERYTHING, **ask),
+        lambda: store.page(query),
+        lambda: store.places(query),
         lambda: store.count([asked()], EVERYTHING, now=0),
         lambda: store.since(0, 1),
         store.head,
@@ -510,7 +511,7 @@ async def test_a_closed_store_raises(store: Store) -> None:
         with pytest.raises(StoreFault):
             await call()
     with pytest.raises(StoreFault):
-        store.page_now(asked(), EVERYTHING, **ask)
+        store.page_now(query)
     assert batch.found is None
 
 

@@ -17,7 +17,7 @@ from relay.lifecycle.rows import Found, Stored, WritePlan
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import MAX_PREFIXES
 from relay.nostr.kinds import KindSet
-from relay.storage import Place
+from relay.storage import PageQuery, Place
 from relay.verdict import Who, WriteOutcome
 from tests import cast
 from tests.contract.crowd import (
@@ -101,11 +101,11 @@ async def test_the_last_page_has_no_next(store: Store) -> None:
     """The `after` of the next page; None: this is the last."""
     await write(store, *[unsigned(cast.alice, at=at) for at in range(5)])
     ask = {"upto": MAX, "now": 0, "after": None}
-    all_of_it = await store.page(asked(), EVERYTHING, limit=100, size=100, **ask)  # type: ignore[arg-type]
+    all_of_it = await store.page(PageQuery(asked(), EVERYTHING, limit=100, size=100, **ask))  # type: ignore[arg-type]
     assert all_of_it.next is None
-    part = await store.page(asked(), EVERYTHING, limit=100, size=4, **ask)  # type: ignore[arg-type]
+    part = await store.page(PageQuery(asked(), EVERYTHING, limit=100, size=4, **ask))  # type: ignore[arg-type]
     assert part.next is not None
-    nothing = await store.page(asked(kinds=[2]), EVERYTHING, limit=100, size=4, **ask)  # type: ignore[arg-type]
+    nothing = await store.page(PageQuery(asked(kinds=[2]), EVERYTHING, limit=100, size=4, **ask))  # type: ignore[arg-type]
     assert (list(nothing.raws), nothing.next) == ([], None)
 
 
@@ -123,7 +123,9 @@ async def test_large_rows_take_more_pages(store: Store, size: int) -> None:
     after = None
     while True:
         places = await store.places(
-            asked(), EVERYTHING, limit=90 - len(got), upto=MAX, now=0, after=after, size=size
+            PageQuery(
+                asked(), EVERYTHING, limit=90 - len(got), upto=MAX, now=0, after=after, size=size
+            )
         )
         if not places:
             break
@@ -139,10 +141,10 @@ async def test_a_short_page_is_given_without_waiting(store: Store, name: str) ->
     await write(store, *a_crowd())
     ask = {"upto": MAX, "now": 0, "after": None}
     for limit, size in ((1000, 5), (3, 5), (1000, 1000), (0, 5)):
-        page = store.page_now(filter_, EVERYTHING, limit=limit, size=size, **ask)  # type: ignore[arg-type]
+        page = store.page_now(PageQuery(filter_, EVERYTHING, limit=limit, size=size, **ask))  # type: ignore[arg-type]
         if page is None:
             continue  # a slow machine
-        other = await store.page(filter_, EVERYTHING, limit=limit, size=size, **ask)  # type: ignore[arg-type]
+        other = await store.page(PageQuery(filter_, EVERYTHING, limit=limit, size=size, **ask))  # type: ignore[arg-type]
         assert (list(page.raws), page.next) == (list(other.raws), other.next)
 
 
@@ -153,7 +155,7 @@ async def test_places_are_those_of_the_page(store: Store) -> None:
     by_id = {row.event.id: row for row in await store.since(0, 1000)}
     filter_ = asked(kinds=[1, 7])
     got = list(
-        await store.places(filter_, EVERYTHING, limit=1000, upto=MAX, now=0, after=None, size=1000)
+        await store.places(PageQuery(filter_, EVERYTHING, limit=1000, upto=MAX, now=0, size=1000))
     )
     assert [raw for _, raw in got] == matching(filter_, crowd)
     for place, raw in got:
@@ -168,22 +170,26 @@ async def test_places_are_valid_as_after(store: Store) -> None:
     crowd = a_crowd()
     await write(store, *crowd)
     ask: dict[str, Any] = {"limit": 1000, "upto": MAX, "now": 0}
-    whole = list(await store.places(asked(), EVERYTHING, after=None, size=1000, **ask))
+    whole = list(await store.places(PageQuery(asked(), EVERYTHING, size=1000, **ask)))
     for start in (0, 1, 17, len(whole) - 1):
         rest = await store.places(
-            asked(),
-            EVERYTHING,
-            after=whole[start][0],
-            size=1000,
-            **ask,
+            PageQuery(
+                asked(),
+                EVERYTHING,
+                after=whole[start][0],
+                size=1000,
+                **ask,
+            )
         )
         assert list(rest) == whole[start + 1 :]
         first_two = await store.places(
-            asked(),
-            EVERYTHING,
-            after=whole[start][0],
-            size=2,
-            **ask,
+            PageQuery(
+                asked(),
+                EVERYTHING,
+                after=whole[start][0],
+                size=2,
+                **ask,
+            )
         )
         assert list(first_two) == whole[start + 1 : start + 3]
 
@@ -192,7 +198,7 @@ async def test_a_place_is_valid_after_its_row_is_deleted(store: Store) -> None:
     """After `after`."""
     events = [unsigned(cast.alice, content=str(n), at=n // 3) for n in range(9)]
     await write(store, *events)
-    page = await store.page(asked(), EVERYTHING, limit=100, upto=MAX, now=0, after=None, size=4)
+    page = await store.page(PageQuery(asked(), EVERYTHING, limit=100, upto=MAX, now=0, size=4))
     assert page.next is not None
     last_seq = page.next.seq
     await change(store, lambda plan: plan.removes.add(last_seq))
@@ -224,7 +230,7 @@ async def test_rows_committed_between_pages_are_left_out(store: Store) -> None:
     events = [unsigned(cast.alice, at=at) for at in range(6)]
     await write(store, *events)
     head = await store.head()
-    first = await store.page(asked(), EVERYTHING, limit=100, upto=head, now=0, after=None, size=3)
+    first = await store.page(PageQuery(asked(), EVERYTHING, limit=100, upto=head, now=0, size=3))
     await stored(store, unsigned(cast.alice, content="late", at=1))
     rest = await read(store, upto=head, after=first.next)
     assert [*first.raws, *rest] == in_order(*events)

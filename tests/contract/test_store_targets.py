@@ -18,6 +18,7 @@ from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
+from relay.storage import PageQuery
 from relay.verdict import Who
 from tests import cast
 from tests.contract.crowd import ALICE, BOB, CAROL, keys, rule, seen_by
@@ -205,7 +206,7 @@ async def test_all_read_methods_agree(store: Store) -> None:
     for filter_ in (asked(kinds=[30078]), asked(authors=[BOB]), asked(tag_x=["01", "03"])):
         expected = [event for event in shown if filter_.matches(event)]
         places = await store.places(
-            filter_, visibility, limit=99, upto=MAX, now=0, after=None, size=99
+            PageQuery(filter_, visibility, limit=99, upto=MAX, now=0, size=99)
         )
         assert [raw for _, raw in places if b":30078," in raw] == in_order(*expected)
         own = [event for event in entries if event.pubkey == ALICE and filter_.matches(event)]

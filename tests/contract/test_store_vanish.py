@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from relay.lifecycle.deletion import key_target
 from relay.lifecycle.rows import Slot, Stored, Tombstone, Vanish, WritePlan
 from relay.nostr.event import event_from_raw, signed
+from relay.storage import PageQuery
 from relay.storage.sqlite import writer as module
 from relay.verdict import WriteOutcome
 from tests import cast
@@ -66,10 +67,10 @@ def named_filters(events: Sequence[Event]) -> list[Filter]:
 
 async def found_anywhere(store: Store, filter_: Filter) -> set[str]:
     """Ids that any way of asking finds."""
-    ask: dict[str, Any] = {"limit": 10_000, "upto": MAX, "now": 0, "after": None, "size": 10_000}
-    page = await store.page(filter_, EVERYTHING, **ask)
-    now = store.page_now(filter_, EVERYTHING, **ask)
-    places = await store.places(filter_, EVERYTHING, **ask)
+    query = PageQuery(filter_, EVERYTHING, 10_000, MAX, now=0, size=10_000)
+    page = await store.page(query)
+    now = store.page_now(query)
+    places = await store.places(query)
     seen = [list(page.raws), [] if now is None else list(now.raws), [raw for _, raw in places]]
     ids = {event_from_raw(raw).id for raws_ in seen for raw in raws_}
     assert await store.count([filter_], EVERYTHING, now=0) == len(ids)

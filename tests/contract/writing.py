@@ -24,6 +24,7 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from relay.nostr.event import signed
 from relay.nostr.filters import FilterTerms, filter_from
+from relay.storage import PageQuery
 from relay.verdict import WriteOutcome
 from relay.write import lookups
 from relay.write.candidate import Sender, candidate_of
@@ -248,20 +249,14 @@ async def read(
 ) -> list[bytes]:
     """`size` rows, of several pages when the rows are large."""
     found: list[bytes] = []
+    filter_ = asked() if filter_ is None else filter_
+    query = PageQuery(filter_, visibility, limit, upto, now, size, after)
     while len(found) < min(size, limit):
-        page = await store.page(
-            asked() if filter_ is None else filter_,
-            visibility,
-            limit=limit - len(found),
-            upto=upto,
-            now=now,
-            after=after,
-            size=size - len(found),
-        )
+        page = await store.page(query)
         found += page.raws
-        after = page.next
-        if after is None:
+        if page.next is None:
             break
+        query = query.behind(page)._replace(size=size - len(found))
     return found
 
 
@@ -277,17 +272,14 @@ async def read_in_pages(
 ) -> list[list[bytes]]:
     """All pages of a result."""
     pages: list[list[bytes]] = []
-    after = None
+    query = PageQuery(filter_, visibility, limit, upto, now, size)
     while True:
-        page = await store.page(
-            filter_, visibility, limit=limit, upto=upto, now=now, after=after, size=size
-        )
+        page = await store.page(query)
         pages.append(list(page.raws))
-        limit -= len(page.raws)
         if page.next is None:
             return pages
-        assert after is None or page.next != after, "the pages do not get on"
-        after = page.next
+        assert page.next != query.after, "the pages do not get on"
+        query = query.behind(page)
 
 
 def raws(*events: Event) -> list[bytes]:

@@ -15,6 +15,7 @@ from relay.errors import StoreFault, UserError
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.keys import read_key_file
 from relay.read.search_indexer import SearchIndexer
+from relay.storage import PageQuery
 from relay.storage.sqlite import checkpoints, opening
 from relay.storage.sqlite.store import SqliteStore
 from relay.write.sweeper import Sweeper
@@ -82,15 +83,8 @@ async def answers_of(home: Home) -> Answers:
     """Raises StoreFault."""
     found = []
     for conditions in _QUESTIONS:
-        page = await home.store.page(
-            asked(**conditions),
-            EVERYTHING,
-            limit=10_000,
-            upto=MAX,
-            now=0,
-            after=None,
-            size=10_000,
-        )
+        query = PageQuery(asked(**conditions), EVERYTHING, 10_000, MAX, now=0, size=10_000)
+        page = await home.store.page(query)
         found.append(frozenset(page.raws))
     async with SearchIndexer(home.store, home.state, clock=lambda: 0) as index:
         if not await index.reached(home.store.committed()):

@@ -15,7 +15,7 @@ import pytest
 
 from relay.errors import StoreFault
 from relay.read.search_indexer import SearchIndexer
-from relay.storage import Page
+from relay.storage import Page, PageQuery
 from relay.storage.sqlite import checkpoints
 from relay.storage.sqlite.store import SqliteStore
 from relay.write.ingest import STORE_FAILED
@@ -163,16 +163,14 @@ async def reads(store: Recorded) -> None:
     """All rows, or a fault."""
     wanted = set(raws_in(store.run.states[-1]).values())
     found: set[bytes] = set()
-    after = None
+    query = PageQuery(asked(), EVERYTHING, 10_000, MAX, now=0, size=7)
     try:
         while True:
-            page = await store.page(
-                asked(), EVERYTHING, limit=10_000, upto=MAX, now=0, after=after, size=7
-            )
+            page = await store.page(query)
             found.update(page.raws)
-            after = page.next
-            if after is None:
+            if page.next is None:
                 break
+            query = query.behind(page)
     except StoreFault:
         return
     assert found == wanted, f"{len(found)} rows of {len(wanted)}"
@@ -257,9 +255,9 @@ class IgnoresFaults(Recorded):
 class ReadsLess(Recorded):
     """A read that fails gives the rows so far."""
 
-    async def page(self, *asked: Any, **more: Any) -> Any:
+    async def page(self, query: PageQuery) -> Page:
         try:
-            return await super().page(*asked, **more)
+            return await super().page(query)
         except StoreFault:
             return Page((), None)
 

@@ -20,6 +20,7 @@ import pytest
 from relay.errors import StoreFault
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.read.search_indexer import SearchIndexer
+from relay.storage import PageQuery
 from relay.storage.sqlite import checkpoints, opening
 from relay.storage.sqlite.connections import connection
 from relay.storage.sqlite.store import SqliteStore
@@ -197,15 +198,8 @@ async def _wrong_in_reads(store: SqliteStore, home: Home, now: Contents) -> str 
     raws = set(raws_in(now).values())
     for tag, value in (("t", "tea"), ("h", "tea"), ("h", "food")):
         wanted = {raw for raw in raws if f'["{tag}","{value}"'.encode() in raw}
-        page = await store.page(
-            asked(**{f"tag_{tag}": [value]}),
-            EVERYTHING,
-            limit=10_000,
-            upto=MAX,
-            now=0,
-            after=None,
-            size=10_000,
-        )
+        filter_ = asked(**{f"tag_{tag}": [value]})
+        page = await store.page(PageQuery(filter_, EVERYTHING, 10_000, MAX, now=0, size=10_000))
         if set(page.raws) != wanted:
             return f"#{tag} {value}: {len(page.raws)} of {len(wanted)} rows"
     said = {row[0]: _text_of(row[-1]) for row in now.get("events", ()) if row[5] in (1, 9)}

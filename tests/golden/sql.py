@@ -23,7 +23,7 @@ from relay.lifecycle.retention import LastScan, MaxAge, MaxAmount, Scope, SweepR
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
 from relay.nostr.nip50 import search_from
-from relay.storage import Place
+from relay.storage import PageQuery, Place
 from relay.storage.sqlite.hashes import Hashes
 from relay.storage.sqlite.sql.conditions import NOW as QUERY_TIME
 from relay.storage.sqlite.sql.conditions import BufferedRows
@@ -189,7 +189,7 @@ def _page(name: str, after: Place | None = None) -> Case:
     filter_ = filter_from(FILTERS[name], TERMS)
 
     def compose(by: Compiler, seen: Visibility) -> Query:
-        return by.page(filter_, seen, columns="e.raw", upto=1000, now=NOW, after=after, size=50)
+        return by.page(PageQuery(filter_, seen, 1000, 1000, NOW, 50, after), "e.raw")
 
     return Case(f"{'page' if after is None else 'next page'}: {name}", [filter_], compose)
 

@@ -9,10 +9,11 @@ from relay.errors import StoreFault
 from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.nip77 import Items
+    from relay.storage import Page, PageQuery, Place
 
 
 class ControlledStore(ReferenceStore):
@@ -64,18 +65,18 @@ class ControlledStore(ReferenceStore):
 
         return await super().append(wanted, noted)
 
-    def page_now(self, *asked: Any, size: int, **more: Any) -> Any:
+    def page_now(self, query: PageQuery) -> Any:
         if self.is_slow:
             return None
-        return super().page_now(*asked, size=self._size(size), **more)
+        return super().page_now(self._sized(query))
 
-    async def page(self, *asked: Any, size: int, **more: Any) -> Any:
+    async def page(self, query: PageQuery) -> Page:
         await self._before_page()
-        return super().page_now(*asked, size=self._size(size), **more)
+        return super().page_now(self._sized(query))
 
-    async def places(self, *asked: Any, size: int, **more: Any) -> Any:
+    async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
         await self._before_page()
-        return await super().places(*asked, size=self._size(size), **more)
+        return await super().places(self._sized(query))
 
     async def count(self, *asked: Any, **more: Any) -> int:
         number = await super().count(*asked, **more)
@@ -103,8 +104,9 @@ class ControlledStore(ReferenceStore):
             raise StoreFault("the disk is gone")
         return await super().matching(*args, **more)
 
-    def _size(self, size: int) -> int:
-        return size if self.page_size is None else min(size, self.page_size)
+    def _sized(self, query: PageQuery) -> PageQuery:
+        size = query.size if self.page_size is None else min(query.size, self.page_size)
+        return query._replace(size=size)
 
     async def _before_page(self) -> None:
         self.pages += 1

@@ -7,6 +7,7 @@ nothing is indexed or cached. Other stores are compared with it, so it must be o
 from __future__ import annotations
 
 import asyncio
+import sys
 from array import array
 from collections import Counter
 from contextlib import closing
@@ -25,7 +26,7 @@ from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr import kinds
 from relay.nostr.nip50 import Needs, Search, Searchable, search_from, searchable, words_of
 from relay.nostr.nip77 import Items
-from relay.storage import PAGE_BYTES, Features, Page, Place
+from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place
 from relay.storage.sqlite.fts import FtsMatcher
 from relay.storage.sqlite.sql.recall import NEAR_S, period_points, rarity
 
@@ -201,63 +202,22 @@ class ReferenceStore:
     def prepare(self, events: Sequence[Event]) -> None:
         pass
 
-    async def page(
-        self,
-        filter_: Filter,
-        visibility: Visibility,
-        *,
-        limit: int,
-        upto: int,
-        now: int,
-        after: Place | None,
-        size: int,
-    ) -> Page:
-        return self.page_now(
-            filter_, visibility, limit=limit, upto=upto, now=now, after=after, size=size
-        )
+    async def page(self, query: PageQuery) -> Page:
+        return self.page_now(query)
 
-    def page_now(
-        self,
-        filter_: Filter,
-        visibility: Visibility,
-        *,
-        limit: int,
-        upto: int,
-        now: int,
-        after: Place | None,
-        size: int,
-    ) -> Page:
-        left = self._result(filter_, visibility, limit=limit, upto=upto, now=now, after=after)
-        given = left[:size]
+    def page_now(self, query: PageQuery) -> Page:
+        left = self._result(query)
+        given = left[: query.size]
         more = len(left) > len(given)
         return Page([row.event.raw for row in given], _place(given[-1]) if more else None)
 
-    async def places(
-        self,
-        filter_: Filter,
-        visibility: Visibility,
-        *,
-        limit: int,
-        upto: int,
-        now: int,
-        after: Place | None,
-        size: int,
-    ) -> Sequence[tuple[Place, bytes]]:
-        left = self._result(filter_, visibility, limit=limit, upto=upto, now=now, after=after)
-        return [(_place(row), row.event.raw) for row in left[:size]]
+    async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
+        return [(_place(row), row.event.raw) for row in self._result(query)[: query.size]]
 
-    def _result(
-        self,
-        filter_: Filter,
-        visibility: Visibility,
-        *,
-        limit: int,
-        upto: int,
-        now: int,
-        after: Place | None,
-    ) -> list[Stored]:
+    def _result(self, query: PageQuery) -> list[Stored]:
         """All that is left to give, in order."""
         self._must_be_open()
+        filter_, visibility, limit, upto, now, _, after = query
         rows = [
             row
             for row in self._rows.values()
@@ -297,9 +257,7 @@ class ReferenceStore:
     async def authors(
         self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int
     ) -> Sequence[bytes] | None:
-        rows = self._result(
-            filter_, visibility, limit=len(self._rows), upto=self._head, now=now, after=None
-        )
+        rows = self._result(_all_of(filter_, visibility, self._head, now))
         keys = {bytes.fromhex(row.event.pubkey) for row in rows}
         return sorted(keys) if len(keys) <= at_most else None
 
@@ -313,8 +271,8 @@ class ReferenceStore:
         now: int,
         at_most: int,
     ) -> Items | None:
-        newest = len(self._rows) if limit is None else limit
-        rows = self._result(filter_, visibility, limit=newest, upto=upto, now=now, after=None)
+        query = _all_of(filter_, visibility, upto, now)
+        rows = self._result(query if limit is None else query._replace(limit=limit))
         if len(rows) > at_most:
             return None
         found = sorted((row.event.created_at, bytes.fromhex(row.event.id)) for row in rows)
@@ -350,9 +308,7 @@ class ReferenceStore:
         search = search_from(filter_.search or "")
         if search is None:
             return []
-        rows = self._result(
-            filter_, visibility, limit=len(self._rows), upto=upto, now=now, after=None
-        )
+        rows = self._result(_all_of(filter_, visibility, upto, now))
         rows = [row for row in rows if self._contains(row, filter_)]
         with closing(FtsMatcher()) as reading:
             scores = (
@@ -505,6 +461,10 @@ class ReferenceStore:
     def _must_be_open(self) -> None:
         if not self._is_open:
             raise StoreFault("the store is closed")
+
+
+def _all_of(filter_: Filter, visibility: Visibility, upto: int, now: int) -> PageQuery:
+    return PageQuery(filter_, visibility, sys.maxsize, upto, now, sys.maxsize)
 
 
 def _place(row: Stored) -> Place:

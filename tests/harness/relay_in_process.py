@@ -17,6 +17,7 @@ from relay.observe import Metrics
 from relay.read.fanout import Fanout
 from relay.read.linked_rows import NO_LINKS, LinkedRows
 from relay.state import RelayState, rebuilt_groups
+from relay.storage import PageQuery
 from relay.storage.sqlite.store import SqliteStore
 from relay.verdict import Origin, ok_reply
 from relay.write.commands import ManagementChange
@@ -248,15 +249,8 @@ class Home:
         return [row.event for row in await self.store.since(0, 10**6)]
 
     async def found(self, **conditions: object) -> list[Event]:
-        page = await self.store.page(
-            asked(**conditions),
-            EVERYTHING,
-            limit=10_000,
-            upto=MAX,
-            now=self.now,
-            after=None,
-            size=10_000,
-        )
+        query = PageQuery(asked(**conditions), EVERYTHING, 10_000, MAX, self.now, 10_000)
+        page = await self.store.page(query)
         return [event_from_raw(raw) for raw in page.raws]
 
 

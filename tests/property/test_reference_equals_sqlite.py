@@ -26,6 +26,7 @@ from relay.lifecycle.deletion import address_target, event_target, key_target
 from relay.lifecycle.rows import Lookups, Slot, Tombstone, Vanish
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import KindSet
+from relay.storage import PageQuery
 from relay.storage.sqlite.store import SqliteStore
 from tests.contract.writing import (
     MAX,
@@ -258,13 +259,15 @@ class Twins(RuleBasedStateMachine):
         async def places(store: Store) -> object:
             return list(
                 await store.places(
-                    first,
-                    visibility,
-                    limit=question.limit,
-                    upto=upto,
-                    now=question.now,
-                    after=None,
-                    size=1000,
+                    PageQuery(
+                        first,
+                        visibility,
+                        limit=question.limit,
+                        upto=upto,
+                        now=question.now,
+                        after=None,
+                        size=1000,
+                    )
                 )
             )
 

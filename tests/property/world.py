@@ -20,6 +20,7 @@ from relay.nostr.agents import Attestation
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import GROUP_STATE, KindSet
+from relay.storage import PageQuery
 from relay.storage.sqlite.store import SqliteStore
 from relay.verdict import Who
 from tests import cast
@@ -315,7 +316,7 @@ async def ids_seen(
     store: Store, filter_: Filter, visibility: Visibility, *, now: int = 0
 ) -> list[str]:
     page = await store.page(
-        filter_, visibility, limit=10_000, upto=MAX, now=now, after=None, size=10_000
+        PageQuery(filter_, visibility, limit=10_000, upto=MAX, now=now, size=10_000)
     )
     return [event_from_raw(raw).id for raw in page.raws]
 

@@ -38,7 +38,7 @@ from relay.lifecycle.retention import MaxAmount
 from relay.nostr.erasure import Erasure
 from relay.nostr.nip50 import search_from
 from relay.nostr.nip77 import Items
-from relay.storage import PAGE_BYTES, Features, Page, Place
+from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place
 from relay.storage.sqlite.checking import faults_of
 from relay.storage.sqlite.checkpoints import Checkpoints, Upkeep
 from relay.storage.sqlite.connections import (
@@ -263,96 +263,45 @@ class SqliteStore:
 
     # -- reading --------------------------------------------------------------------------------
 
-    async def page(
-        self,
-        filter_: Filter,
-        visibility: Visibility,
-        *,
-        limit: int,
-        upto: int,
-        now: int,
-        after: Place | None,
-        size: int,
-    ) -> Page:
-        page = self.page_now(
-            filter_, visibility, limit=limit, upto=upto, now=now, after=after, size=size
-        )
+    async def page(self, query: PageQuery) -> Page:
+        page = self.page_now(query)
         if page is not None:
             return page
-        query = self._compiler.page(
-            filter_,
-            visibility,
-            columns="e.raw",
-            upto=upto,
-            now=now,
-            after=after,
-            size=min(size, limit),
-        )
-        async with self._turn(visibility):
-            rows = await self._reader_conn.page_within(query, _READ_S)
-        return self._paged(rows, min(size, limit), limit)
+        sql = self._compiler.page(query, "e.raw")
+        async with self._turn(query.visibility):
+            rows = await self._reader_conn.page_within(sql, _READ_S)
+        return self._paged(rows, query)
 
-    def page_now(
-        self,
-        filter_: Filter,
-        visibility: Visibility,
-        *,
-        limit: int,
-        upto: int,
-        now: int,
-        after: Place | None,
-        size: int,
-    ) -> Page | None:
+    def page_now(self, query: PageQuery) -> Page | None:
         self._check_open()
-        size = min(size, limit)
-        if size <= 0 or filter_.impossible:
+        filter_, visibility, limit, upto, now, size, after = query
+        if min(size, limit) <= 0 or filter_.impossible:
             return Page((), None)
         state = self._writer.commits, now
-        asked = filter_, (id(visibility), limit, upto, after, size)
+        asked = filter_, (id(visibility), limit, upto, size, after)
         page = self._page_cache.page(state, asked)
         if page is None:
-            page = self._page_read_now(
-                filter_, visibility, limit=limit, upto=upto, now=now, after=after, size=size
-            )
+            page = self._page_read_now(query)
             if page is not None:
                 self._page_cache.add(state, asked, page, visibility)
         return page
 
-    def _page_read_now(
-        self,
-        filter_: Filter,
-        visibility: Visibility,
-        *,
-        limit: int,
-        upto: int,
-        now: int,
-        after: Place | None,
-        size: int,
-    ) -> Page | None:
+    def _page_read_now(self, query: PageQuery) -> Page | None:
         # The index of ids has the id's first bytes alone: its rows are fetched in any case.
-        is_fetched = filter_.ids is not None
-        query = self._compiler.page(
-            filter_,
-            visibility,
-            columns="e.raw" if is_fetched else "e.seq",
-            upto=upto,
-            now=now,
-            after=after,
-            size=size,
-        )
-        if is_fetched:
-            fetched = self._read_now(query, _page_of)
-            return None if fetched is None else self._paged(fetched, size, limit)
-        found = self._read_now(query, _all_of)
-        return None if found is None else self._page_of_seqs([seq for (seq,) in found], size, limit)
+        if query.filter.ids is not None:
+            rows = self._read_now(self._compiler.page(query, "e.raw"), _page_of)
+            return None if rows is None else self._paged(rows, query)
+        found = self._read_now(self._compiler.page(query, "e.seq"), _all_of)
+        return None if found is None else self._page_of_seqs([seq for (seq,) in found], query)
 
-    def _paged(self, rows: list[tuple[bytes]], size: int, limit: int) -> Page:
+    def _paged(self, rows: list[tuple[bytes]], query: PageQuery) -> Page:
         raws = [raw for (raw,) in rows]
-        if not raws or len(raws) == limit or (len(raws) < size and not _is_full(raws)):
+        is_short = len(raws) < min(query.size, query.limit)
+        if not raws or len(raws) == query.limit or (is_short and not _is_full(raws)):
             return Page(raws, None)
         return Page(raws, self._place_of(raws[-1]))
 
-    def _page_of_seqs(self, seqs: list[int], size: int, limit: int) -> Page | None:
+    def _page_of_seqs(self, seqs: list[int], query: PageQuery) -> Page | None:
         """Of rows that were found just now; None: fetching them exceeded the budget."""
         kept = self._row_cache.raws(seqs)
         end = len(seqs)
@@ -376,35 +325,16 @@ class SqliteStore:
             weights = accumulate([0 if raw is None else len(raw) for raw in kept])
             end = next(at for at, weight in enumerate(weights, 1) if weight >= PAGE_BYTES)
             raws = [raw for raw in kept[:end] if raw is not None]
-        if end == len(seqs) and (end < size or end == limit):
+        if end == len(seqs) and (end < query.size or end == query.limit):
             return Page(raws, None)
         return Page(raws, self._place_of(raws[-1])) if raws else None
 
-    async def places(
-        self,
-        filter_: Filter,
-        visibility: Visibility,
-        *,
-        limit: int,
-        upto: int,
-        now: int,
-        after: Place | None,
-        size: int,
-    ) -> Sequence[tuple[Place, bytes]]:
+    async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
         self._check_open()
-        size = min(size, limit)
-        if size <= 0 or filter_.impossible:
+        if min(query.size, query.limit) <= 0 or query.filter.impossible:
             return []
-        query = self._compiler.page(
-            filter_,
-            visibility,
-            columns="e.raw, e.created_at, e.id_key, e.seq",
-            upto=upto,
-            now=now,
-            after=after,
-            size=size,
-        )
-        rows = await self._page_within(query, visibility)
+        columns = "e.raw, e.created_at, e.id_key, e.seq"
+        rows = await self._page_within(self._compiler.page(query, columns), query.visibility)
         return [(Place(*place), raw) for raw, *place in rows]
 
     async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
@@ -537,16 +467,8 @@ class SqliteStore:
         self._check_open()
         if filter_.impossible:
             return []
-        query = self._compiler.page(
-            filter_,
-            _EVERYTHING,
-            columns=_STORED_COLUMNS,
-            upto=self._writer.head,
-            now=now,
-            after=None,
-            size=limit,
-        )
-        rows = await self._page_rows(query)
+        query = PageQuery(filter_, _EVERYTHING, limit, self._writer.head, now, size=limit)
+        rows = await self._page_rows(self._compiler.page(query, _STORED_COLUMNS))
         return [stored((seq, raw, *noted)) for raw, seq, *noted in rows]
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:

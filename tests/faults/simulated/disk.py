@@ -14,13 +14,13 @@ from relay.errors import StoreFault
 from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from random import Random
 
     from relay.access.visibility import Visibility
     from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
     from relay.nostr.filters import Filter
-    from relay.storage import Page
+    from relay.storage import Page, PageQuery, Place
     from tests.faults.simulated.promises import Promises
 
 _CACHED: Final = 64
@@ -51,9 +51,9 @@ class Disk(ReferenceStore):
             self._promises.faults += 1
             raise StoreFault("input/output error")
 
-    def _size(self, size: int) -> int:
-        """Of a page: the port allows fewer rows than were asked for."""
-        return min(size, self._dice.choice((5, 50)))
+    def _sized(self, query: PageQuery) -> PageQuery:
+        """The port allows fewer rows than were asked for."""
+        return query._replace(size=min(query.size, self._dice.choice((5, 50))))
 
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         await self._works()
@@ -71,21 +71,21 @@ class Disk(ReferenceStore):
             await asyncio.get_running_loop().create_future()
         return head
 
-    def page_now(self, *asked: Any, size: int, **more: Any) -> Any:
+    def page_now(self, query: PageQuery) -> Any:
         if self._dice.random() < 0.5:
             return None  # not there at once
         self._may_fail()
-        return super().page_now(*asked, size=self._size(size), **more)
+        return super().page_now(self._sized(query))
 
-    async def page(self, *asked: Any, size: int, **more: Any) -> Page:
+    async def page(self, query: PageQuery) -> Page:
         await self._works()
-        page: Page = super().page_now(*asked, size=self._size(size), **more)
+        page: Page = super().page_now(self._sized(query))
         await self._works()
         return page
 
-    async def places(self, *asked: Any, size: int, **more: Any) -> Any:
+    async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
         await self._works()
-        places = await super().places(*asked, size=self._size(size), **more)
+        places = await super().places(self._sized(query))
         await self._works()
         return places
 

@@ -14,6 +14,7 @@ from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
 from relay.groups.group import Group, Groups
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
+from relay.storage import PageQuery
 from relay.storage.sqlite.hashes import Hashes
 from relay.storage.sqlite.sql.filters import Compiler
 from relay.storage.sqlite.tag_buffer import TagBuffer
@@ -40,8 +41,7 @@ class Kept:
     def ask(self, asked: dict[str, Any], seen: Visibility | None = None) -> None:
         seen = seen or self._seen
         filter_ = filter_from(asked, TERMS)
-        moment: dict[str, Any] = {"upto": 9, "now": 1, "after": None, "size": 5}
-        self._compiler.page(filter_, seen, columns="e.raw", **moment)
+        self._compiler.page(PageQuery(filter_, seen, 5, upto=9, now=1, size=5), "e.raw")
         self._compiler.count([filter_], seen, now=1)
 
     def __len__(self) -> int:
@@ -89,9 +89,8 @@ def test_the_plan_of_many_keys_has_their_list_once() -> None:
     rules = tuple(replace(RULES[0], name=f"rule {number}") for number in range(50))
     seen = visibility_for(Viewer(keys), rules, Actors(), Groups())
     compiler = Compiler(Hashes(bytes(32)), TERMS.index_tags, TagBuffer(10))
-    query = compiler.page(
-        filter_from({}, TERMS), seen, columns="e.raw", upto=9, now=1, after=None, size=5
-    )
+    asked = PageQuery(filter_from({}, TERMS), seen, 5, upto=9, now=1, size=5)
+    query = compiler.page(asked, "e.raw")
     lists = [value for value in query.values if isinstance(value, str) and len(value) > 1000]
     assert len(lists) >= 50
     assert len({id(value) for value in lists}) == 1

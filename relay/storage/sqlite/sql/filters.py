@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.nostr.filters import Filter
 from relay.nostr.nip50 import Needs, search_from
+from relay.storage import PageQuery
 from relay.storage.sqlite.fts import expression
 from relay.storage.sqlite.sql import recall
 from relay.storage.sqlite.sql.conditions import (
@@ -54,7 +55,6 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.groups.group import Groups
     from relay.nostr.nip50 import Search
-    from relay.storage import Place
     from relay.storage.sqlite.hashes import Hashes
     from relay.storage.sqlite.sql.conditions import Bound, Buffer, Value
 
@@ -135,20 +135,17 @@ class Compiler:
         """How many plans and conditions are kept."""
         return len(self._plans) + len(self._reading)
 
-    def page(
-        self,
-        filter_: Filter,
-        visibility: Visibility,
-        *,
-        columns: str,
-        upto: int,
-        now: int,
-        after: Place | None,
-        size: int,
-    ) -> Query:
-        """The next `size` rows in order. `columns` are of `e`, the events table."""
+    def page(self, query: PageQuery, columns: str) -> Query:
+        """The next rows in order. `columns` are of `e`, the events table."""
+        filter_, visibility, limit, upto, now, size, after = query
         arguments = Arguments(
-            filter_, self._hashes, self._buffer, now=now, upto=upto, size=size, after=after
+            filter_,
+            self._hashes,
+            self._buffer,
+            now=now,
+            upto=upto,
+            size=min(size, limit),
+            after=after,
         )
         shape = shape_of(filter_, after)
         scans_buffer = self._scans_buffer(shape, arguments)
@@ -365,15 +362,8 @@ class Compiler:
     ) -> Query:
         """created_at and id of `at_most` rows of the newest `limit`, ascending by both."""
         if limit is not None:
-            sql, known = self.page(
-                filter_,
-                visibility,
-                columns="e.created_at, e.id",
-                upto=upto,
-                now=now,
-                after=None,
-                size=min(limit, at_most),
-            )
+            newest = PageQuery(filter_, visibility, limit, upto, now, size=at_most)
+            sql, known = self.page(newest, "e.created_at, e.id")
         else:
             sql, known = self._all_items(filter_, visibility, upto=upto, now=now, at_most=at_most)
         return Query(f"SELECT * FROM ({sql}) ORDER BY 1, 2", known)
