@@ -647,9 +647,7 @@ class SqliteStore:
         search = None if filter_.search is None else search_from(filter_.search)
         if search is not None and search.required:
             return self._compiler.search(search, filter_, visibility, limit=1, upto=upto, now=now)
-        return self._compiler.page(
-            filter_, visibility, columns="e.seq", upto=upto, now=now, after=None, size=1
-        )
+        return self._compiler.page(PageQuery(filter_, visibility, 1, upto, now, size=1), "e.seq")
 
     # -- both -----------------------------------------------------------------------------------
 
