@@ -131,6 +131,7 @@ async def test_the_log_has_lines_and_refusals_by_level_author_and_group(rookery:
     (of_author,) = await told("--author", stranger.npub)
     assert (of_author["event_id"], of_author["group"]) == (refused.id, "tea")
     assert of_author["text"]
+    assert of_author["request"] == f"{of_author['connection']}.1"
     assert await told("--group", "tea") == [of_author]
     assert await told("--group", "coffee") == []
     code, text = await command("log", "--data", str(rookery.folder))

@@ -16,7 +16,7 @@ from blockbuster import blockbuster_ctx
 
 from relay.nostr.event import Event, event_from
 from relay.state import rebuilt_groups
-from relay.verdict import Reject, Who, WriteOutcome, ok_reply
+from relay.verdict import Origin, Reject, Who, WriteOutcome, ok_reply
 from tests.cast import alice, bob, carol, dave, owner, robot
 from tests.harness.controlled_store import ControlledStore
 from tests.harness.folders import loaded
@@ -148,6 +148,28 @@ async def test_an_event_that_raises_fails_alone(
     assert await relay.take(*sent) == wanted
     assert await rebuilt_groups(relay.store, RELAY.pubkey) == relay.state.groups
     assert "ZeroDivisionError" in caplog.text
+
+
+async def test_lines_and_refusals_name_the_message_in_which_an_event_came(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not the one that its author sends by then."""
+    bad, judged = chat(alice, "the one"), relay.state.policy.refusal
+
+    def refusal(event: Event, facts: Facts) -> Reject | None:
+        return judged(event, 1 / 0 if event is bad else facts)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(relay.state.policy, "refusal", refusal)
+    letters = [Letter(), Letter()]
+    for number, (letter, event) in enumerate(zip(letters, (bad, chat(bob, "0")), strict=True), 42):
+        letter.connection, letter.message = 7, number
+        relay.ingest.submit(event, letter, Origin.WIRE)
+        letter.message = 99
+    for letter in letters:
+        await letter.answer
+    (failed,) = [each for each in caplog.records if each.exc_info]
+    assert vars(failed)["request"] == "7.42"
+    assert [each.request for each in relay.metrics.refusals.after(0)] == ["7.42", "7.43"]
 
 
 @pytest.mark.proves("N01-98")
