@@ -6,18 +6,39 @@ import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
+from click import UsageError
+
+from policies import PolicySet
+from policies.lint import warnings_of
+from policies.load import DEFAULTS
+from relay.access.read_rules import targets_of
+from relay.access.visibility import Viewer, everything_visible
 from relay.cli.doctor import findings_of
+from relay.cli.policy.check import left_open
+from relay.cli.policy.explain import asked_in, explained_here, group_in
+from relay.cli.policy.show import sections_of
 from relay.cli.status import disk_of
+from relay.errors import Invalid
+from relay.lifecycle.rows import Stored
+from relay.nostr.event import event_from_raw
+from relay.write.commands import Purpose
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
+    from policies.engine import ReadStep
     from relay.cli.data_folder import LocalFolder
     from relay.cli.services import Services
+    from relay.nostr.event import Event
     from relay.observe import LogLine, Refusal, Status
+    from relay.server.connection import Connection
 
 Made = TypeVar("Made")
 
+_MAX_READERS: Final = 200
+"""Members of a group for whom a read is explained."""
+_MAX_BESIDE: Final = 500
+_PACKAGED: Final = "packaged/"
 _FRESH_S: Final = 20
 """What is read from files is asked for again after so many seconds."""
 
@@ -25,8 +46,14 @@ _FRESH_S: Final = 20
 class OwnersView:
     """Satisfies `relay.console.parts.Backstage`."""
 
-    def __init__(self, services: Services, folder: LocalFolder) -> None:
+    def __init__(
+        self,
+        services: Services,
+        folder: LocalFolder,
+        connections: Callable[[], Collection[Connection]],
+    ) -> None:
         self._services = services
+        self._open = connections
         self._folder = folder
         self._disk = _Cached(services.clock, self._read_disk)
         self._findings = _Cached(services.clock, self._read_findings)
@@ -45,6 +72,137 @@ class OwnersView:
 
     async def findings(self) -> Sequence[Mapping[str, str]]:
         return await self._findings.value()
+
+    async def retention(self) -> Sequence[Mapping[str, object]]:
+        summed: dict[tuple[object, ...], dict[str, object]] = {}
+        async for lines in self._services.sweeper().run_now(Purpose.DRY_RUN):
+            for line in lines:
+                one = asdict(line)
+                named = (line.rule, line.place, line.kind, line.held)
+                before = summed.setdefault(named, {**one, "events": 0, "bytes": 0})
+                before["events"] = int(str(before["events"])) + line.events
+                before["bytes"] = int(str(before["bytes"])) + line.bytes
+        return [*summed.values()]
+
+    @property
+    def _policy(self) -> PolicySet:
+        """In force now."""
+        policy = self._services.state.policy
+        assert isinstance(policy, PolicySet)
+        return policy
+
+    async def policies(self) -> Mapping[str, object]:
+        found = self._policy
+        return {
+            "sections": [
+                {
+                    "title": title,
+                    "rules": [
+                        {"text": text, "name": name, **_place(where)} for text, name, where in lines
+                    ],
+                }
+                for title, lines in sections_of(found)
+                if lines
+            ],
+            "files": list(found.files),
+            "notes": [*map(str, warnings_of(found)), *left_open(found)],
+        }
+
+    async def policy_file(self, name: str) -> str | None:
+        if name not in self._policy.files:
+            return None
+        packaged = name.removeprefix(_PACKAGED)
+        folder = DEFAULTS if packaged != name else self._services.folder / "policies"
+        path = folder / packaged
+        try:
+            return await asyncio.to_thread(path.read_text, "utf-8", "replace")
+        except OSError:
+            return None
+
+    async def explain_write(self, fields: object, logins: frozenset[str]) -> Mapping[str, object]:
+        services = self._services
+        try:
+            asked = asked_in(fields, services.clock())
+        except UsageError as wrong:
+            raise Invalid(wrong.format_message()) from wrong
+        keys = logins or frozenset({asked.event.pubkey})
+        state, now = services.state, services.clock()
+        return await explained_here(
+            self._policy, asked, keys, self._folder, state.groups, state.actors, now
+        )
+
+    async def explain_read(self, event: Event) -> Mapping[str, object]:
+        state = self._services.state
+        found = self._policy.with_actors(state.actors)
+        row = Stored(1, event, group_in(event, found))
+        beside = await self._beside(found, row)
+
+        def seen_by(viewer: Viewer) -> Sequence[ReadStep]:
+            return found.explain_read(row, viewer, state.groups, beside)
+
+        group = None if row.group is None else state.groups.get(row.group)
+        people: dict[str, str] = {event.pubkey: "author"}
+        people = dict.fromkeys(sorted(state.actors.owners), "owner") | people
+        people = dict.fromkeys(sorted(state.actors.agents), "agent") | people
+        if group is not None:
+            for key in [*group.members][:_MAX_READERS]:
+                people.setdefault(key, "member of the group")
+        viewers = [("anybody", "", Viewer())]
+        viewers += [(who, key, Viewer(frozenset({key}))) for key, who in people.items()]
+        readers = []
+        for who, key, viewer in viewers:
+            hidden = next((step for step in seen_by(viewer) if not step.allowed), None)
+            banned = bool({key, event.pubkey} & state.actors.banned)
+            readers.append(
+                {
+                    "who": who,
+                    "pubkey": key,
+                    "allowed": hidden is None and not banned,
+                    "rule": "bans" if banned else "" if hidden is None else hidden.place.name,
+                }
+            )
+        rules = [
+            {
+                "rule": step.place.name,
+                "file": step.place.file,
+                "line": step.place.line,
+                "readers": step.readers,
+            }
+            for step in seen_by(Viewer())
+        ]
+        return {"rules": rules, "readers": readers}
+
+    async def _beside(self, found: PolicySet, row: Stored) -> Sequence[Stored]:
+        """Rows that the row's read rules refer to."""
+        services = self._services
+        state, store = services.state, services.store
+        everything = everything_visible(state.actors, state.groups)
+        beside: list[Stored] = []
+        for target, value in targets_of(found.read_rules, row, state.groups):
+            page = await store.page(
+                target.filter_for(value),
+                everything,
+                limit=_MAX_BESIDE,
+                upto=store.committed(),
+                now=services.clock(),
+                after=None,
+                size=_MAX_BESIDE,
+            )
+            others = [event_from_raw(raw) for raw in page.raws]
+            beside += [Stored(1, other, group_in(other, found)) for other in others]
+        return beside
+
+    def connections(self) -> Sequence[Mapping[str, object]]:
+        return [
+            {
+                "number": each.connection,
+                "address": "" if each.address is None else str(each.address),
+                "keys": sorted(each.authenticated),
+                "subscriptions": each.subscriptions,
+                "unsent_bytes": each.outbox.buffered_bytes,
+            }
+            for each in self._open()
+        ]
 
     async def _read_disk(self) -> Mapping[str, object]:
         disk = await asyncio.to_thread(disk_of, self._services.folder, self._services.clock())
@@ -71,3 +229,9 @@ class _Cached(Generic[Made]):
             if self._made is None or now - self._made[0] >= _FRESH_S:
                 self._made = (now, await self._make())
             return self._made[1]
+
+
+def _place(where: str) -> Mapping[str, object]:
+    """File and line of `file:line`."""
+    file, _, line = where.rpartition(":")
+    return {"file": file, "line": int(line)} if line.isdecimal() else {"file": "", "line": 0}

@@ -212,7 +212,8 @@ async def _serve(
         server = Server(services, sockets, host)
         own_folder = LocalFolder(services, lambda: server.url, log_lines, end.restart)
         if config.console.enabled:
-            server.show(Console(services, server, OwnersView(services, own_folder)))
+            behind = OwnersView(services, own_folder, lambda: server.connections)
+            server.show(Console(services, server, behind))
         async with (
             sent_traces(services.metrics),
             ControlServer(folder / "control.sock", own_folder),

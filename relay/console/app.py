@@ -196,6 +196,9 @@ class Console:
         except TimeoutError:
             text = f"this page takes longer than {_PAGE_S:.0f} s and was stopped: ask for less"
             return self._failed(request, who, 503, text, ending)
+        except Exception:  # last frame of a request  # noqa: BLE001
+            _log.exception("a page of the console failed")
+            return self._failed(request, who, 500, "internal error, try again later", ending)
         query = dict(request.query)
         if ending == ".csv":
             assert found.table is not None

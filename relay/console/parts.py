@@ -85,3 +85,24 @@ class Backstage(Protocol):
 
     async def findings(self) -> Sequence[Mapping[str, str]]:
         """Of `doctor`: `severity`, `text`, `cure`."""
+
+    async def retention(self) -> Sequence[Mapping[str, object]]:
+        """What a sweep would remove now: `rule`, `place`, `cause`, `kind`, `events`, `bytes`, and
+        `held`: why it stays all the same."""
+
+    async def policies(self) -> Mapping[str, object]:
+        """`sections`: `title` and `rules` in force (`text`, `name`, `file`, `line`); `files`: their
+        names; `notes`."""
+
+    async def policy_file(self, name: str) -> str | None:
+        """The text of a file in force; None: there is none of this name."""
+
+    async def explain_write(self, fields: object, logins: frozenset[str]) -> Mapping[str, object]:
+        """As `rookery policy explain --json`; no login: the author's. Raises Refused."""
+
+    async def explain_read(self, event: Event) -> Mapping[str, object]:
+        """`rules` that apply to a stored event (`rule`, `file`, `line`, `readers`), and `readers`:
+        of some who are known (`who`, `pubkey`, `allowed`, and the `rule` that hides it)."""
+
+    def connections(self) -> Sequence[Mapping[str, object]]:
+        """`number`, `address`, `keys`, `subscriptions`, `unsent_bytes`."""

@@ -193,6 +193,10 @@ class Connection:
         return self._address
 
     @property
+    def subscriptions(self) -> int:
+        return len(self._session.open)
+
+    @property
     def is_reading(self) -> bool:
         return self.outbox.buffered_bytes < self._outbox_bytes // _IS_READING_SHARE
 

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from policies import PolicySet
     from policies.engine import Explanation, ReadStep, Step
     from policies.write_rule import Place
+    from relay.access.actors import Actors
+    from relay.server.control.folder import Judgements
 
 _WORDS: Final = tuple(
     word.value for word in (Who.AGENT, Who.MEMBER, Who.KNOWN, Who.INSIDER, Who.ADMIN, Who.OWNER)
@@ -103,7 +105,7 @@ def explain_command(
     store = store_folder(data)
     now = int(time.time())  # noqa: TID251 — a shell reads the clock
     try:
-        asked = _asked(_fields(event), now)
+        asked = asked_in(_fields(event), now)
     except Refused as refused:
         return _print_malformed(refused, as_json=as_json)
     if reader is not None:
@@ -120,7 +122,7 @@ def explain_command(
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class Asked:
     """The event that is asked about."""
 
     event: Event
@@ -137,10 +139,10 @@ def _fields(file: BinaryIO) -> object:
         ) from None
 
 
-def _asked(fields: object, now: int) -> _Asked:
+def asked_in(fields: object, now: int) -> Asked:
     """Raises Invalid, naming the field."""
     if not isinstance(fields, dict) or "id" in fields or "sig" in fields:
-        return _Asked(event_from(fields), is_draft=False)
+        return Asked(event_from(fields), is_draft=False)
     unknown = fields.keys() - {"kind", "tags", "content", "pubkey", "created_at"}
     if unknown:
         raise Invalid(f"{min(map(str, unknown))}: is no field of an event")
@@ -156,7 +158,7 @@ def _asked(fields: object, now: int) -> _Asked:
     }
     # The id of what is ill-typed is made of nothing; event_from names the field before it asks.
     blank = event_from_draft(given)
-    return _Asked(blank, is_draft=True)
+    return Asked(blank, is_draft=True)
 
 
 def event_from_draft(given: dict[str, object]) -> Event:
@@ -205,7 +207,7 @@ class _Verdict:
 async def _verdict(
     found: PolicySet,
     store: Path | None,
-    asked: _Asked,
+    asked: Asked,
     keys: frozenset[str],
     supposed: frozenset[Who],
     now: int,
@@ -247,7 +249,7 @@ class _Decided:
     """For people: `config is the owner's (packaged/20-memory.toml:12)`."""
 
 
-def _decided(asked: _Asked, verdict: _Verdict) -> _Decided:
+def _decided(asked: Asked, verdict: _Verdict) -> _Decided:
     step = verdict.explanation.decided
     unsigned = not asked.is_draft and not is_signed(asked.event)
     if unsigned and (step is None or step.stage is not Stage.SCREEN):
@@ -289,33 +291,11 @@ def _print_malformed(refused: Refused, *, as_json: bool) -> int:
     return 1
 
 
-def _print_verdict(asked: _Asked, verdict: _Verdict, *, as_json: bool) -> int:
+def _print_verdict(asked: Asked, verdict: _Verdict, *, as_json: bool) -> int:
     decided = _decided(asked, verdict)
     steps = verdict.explanation.steps
     if as_json:
-        place = decided.place
-        print_json(
-            {
-                "ok": decided.ok,
-                "message": decided.message,
-                "rule": decided.rule,
-                "file": place.file if place is not None and place.file else None,
-                "line": place.line if place is not None and place.file else None,
-                "draft": asked.is_draft,
-                "store": verdict.has_store,
-                "steps": [
-                    {
-                        "rule": step.place.name,
-                        "file": step.place.file,
-                        "line": step.place.line,
-                        "stage": step.stage.value,
-                        "matched": step.matched,
-                        "says": None if step.verdict is None else ok_reply(step.verdict)[1],
-                    }
-                    for step in steps
-                ],
-            }
-        )
+        print_json(_verdict_as_json(asked, verdict))
         return 0 if decided.ok else 1
     for step in steps:
         click.echo(printable(_step_text(step)))
@@ -327,6 +307,52 @@ def _print_verdict(asked: _Asked, verdict: _Verdict, *, as_json: bool) -> int:
     for note in _notes(asked, verdict):
         click.echo(f"note: {note}")
     return 0 if decided.ok else 1
+
+
+def _verdict_as_json(asked: Asked, verdict: _Verdict) -> dict[str, object]:
+    decided = _decided(asked, verdict)
+    place = decided.place
+    return {
+        "ok": decided.ok,
+        "message": decided.message,
+        "rule": decided.rule,
+        "file": place.file if place is not None and place.file else None,
+        "line": place.line if place is not None and place.file else None,
+        "draft": asked.is_draft,
+        "store": verdict.has_store,
+        "steps": [
+            {
+                "rule": step.place.name,
+                "file": step.place.file,
+                "line": step.place.line,
+                "stage": step.stage.value,
+                "matched": step.matched,
+                "says": None if step.verdict is None else ok_reply(step.verdict)[1],
+            }
+            for step in verdict.explanation.steps
+        ],
+    }
+
+
+async def explained_here(
+    found: PolicySet,
+    asked: Asked,
+    keys: frozenset[str],
+    folder: Judgements,
+    groups: Groups,
+    actors: Actors,
+    now: int,
+) -> dict[str, object]:
+    """As `--json`, for a relay in this process. `actors`: with those that calls changed."""
+    reply = await folder.dry_run(asked.event, keys)
+    facts = reply.facts
+    if facts is None:
+        candidate = candidate_in(asked.event, found, Sender(Origin.WIRE, keys))
+        words = frozenset[Who]()
+        world = supposed_world(asked.event, candidate.group, found, actors, groups, words, now)
+        facts = facts_of(candidate, world)
+    verdict = _Verdict(found.explain(asked.event, facts), reply, _Basis.RELAY, has_store=True)
+    return _verdict_as_json(asked, verdict)
 
 
 def _step_text(step: Step) -> str:
@@ -342,7 +368,7 @@ def _step_text(step: Step) -> str:
     return f"{step.stage.value}: {step.place.name}{f' ({where})' if where else ''} {says}"
 
 
-def _notes(asked: _Asked, verdict: _Verdict) -> list[str]:
+def _notes(asked: Asked, verdict: _Verdict) -> list[str]:
     notes = []
     if asked.is_draft:
         author = asked.event.pubkey
@@ -421,7 +447,7 @@ def _viewer(reader: str, event: Event, found: PolicySet) -> Viewer:
     return Viewer(frozenset({min(keys)}) if keys else keys)
 
 
-def _print_reading(asked: _Asked, reading: _Reading, *, as_json: bool) -> int:
+def _print_reading(asked: Asked, reading: _Reading, *, as_json: bool) -> int:
     steps = reading.steps
     readable = all(step.allowed for step in steps) and not reading.is_banned
     if as_json:

@@ -126,6 +126,21 @@ def _own_in(shown: dict[str, object]) -> dict[str, object]:
     }
 
 
+def sections_of(found: PolicySet) -> Iterator[tuple[str, Sequence[Line]]]:
+    """(title, rules) of everything in force, in the order in which it applies; settings have no
+    name."""
+    yield "Who may write: all that match must accept the author", [*_writers(found)]
+    yield "Required form of events", [*_forms(found)]
+    yield "Rates and quotas", [*_amounts(found)]
+    yield "Plug-ins, asked last", [*_plugins(found)]
+    yield "Who may read: all that match must accept the reader", [*_readers(found)]
+    yield "Which version is kept: the last that matches applies", [*_kept(found)]
+    yield "What is removed over time: one that matches is enough", [*_swept(found)]
+    yield "What is kept all the same", [*_held(found)]
+    settings = [*_groups(found), *_members(found), *_settings(found)]
+    yield "Groups, members, limits", [(line, "", "") for line in settings]
+
+
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
     listed = list(lines)
     if listed:

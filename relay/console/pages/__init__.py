@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from relay.console.pages import events, groups, home, people
+from relay.console.pages import events, groups, home, operation, people, policies
 
 if TYPE_CHECKING:
     from relay.console.page import Page
@@ -18,4 +18,6 @@ PAGES: Final[tuple[Page, ...]] = (
     *groups.PAGES,
     *people.PAGES,
     *events.PAGES,
+    *policies.PAGES,
+    *operation.PAGES,
 )

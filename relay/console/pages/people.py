@@ -67,9 +67,13 @@ async def _people(ask: Ask) -> Found:
         {
             "pubkey": key,
             "is": [
-                *(word for word, having in known.items() if key in having),
-                *(["member of the relay"] if key in members else []),
-                *roles.get(key, []),
+                *dict.fromkeys(
+                    [
+                        *(word for word, having in known.items() if key in having),
+                        *(["member of the relay"] if key in members else []),
+                        *roles.get(key, []),
+                    ]
+                )
             ],
             "groups": sorted(groups.get(key, [])),
             "since": since.get(key),

@@ -39,6 +39,8 @@ class FakeBackstage:
     noted: list[Refusal] = field(default_factory=list)
     lines: list[LogLine] = field(default_factory=list)
     found: list[dict[str, str]] = field(default_factory=list)
+    text: str = "a text"
+    """Of names, rules and files."""
 
     async def status(self) -> Status:
         refused = self.rules_refused
@@ -56,6 +58,34 @@ class FakeBackstage:
 
     async def findings(self) -> Sequence[Mapping[str, str]]:
         return self.found
+
+    async def retention(self) -> Sequence[Mapping[str, object]]:
+        text = self.text
+        one = {"rule": text, "place": text, "cause": text, "kind": 9, "held": text}
+        return [{**one, "events": 1, "bytes": 10}]
+
+    async def policies(self) -> Mapping[str, object]:
+        rule = {"text": self.text, "name": self.text, "file": self.text, "line": 3}
+        sections = [{"title": self.text, "rules": [rule]}]
+        return {"sections": sections, "files": [self.text], "notes": [self.text]}
+
+    async def policy_file(self, name: str) -> str | None:
+        return f"# {self.text}\n" if name == self.text else None
+
+    async def explain_write(self, fields: object, logins: frozenset[str]) -> Mapping[str, object]:
+        text = self.text
+        place = {"rule": text, "file": text, "line": 3}
+        step = {**place, "stage": text, "matched": True, "says": text}
+        return {**place, "ok": False, "message": text, "draft": True, "steps": [step]}
+
+    async def explain_read(self, event: Event) -> Mapping[str, object]:
+        rule = {"rule": self.text, "file": self.text, "line": 3, "readers": self.text}
+        reader = {"who": self.text, "pubkey": "", "allowed": False, "rule": self.text}
+        return {"rules": [rule], "readers": [reader]}
+
+    def connections(self) -> Sequence[Mapping[str, object]]:
+        one = {"number": 1, "address": self.text, "keys": [owner.pubkey]}
+        return [{**one, "subscriptions": 2, "unsent_bytes": 0}]
 
 
 class Browser:

@@ -1,0 +1,113 @@
+"""Live, Health: what the relay does and how it is. For owners."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from relay.console.page import Audience, Found, Page
+from relay.console.tables import Column, Holds, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.console.ask import Ask
+    from relay.observe import CostlyRead
+
+_REFUSALS: Final = (
+    Column("at", "When", Holds.TIME),
+    Column("pubkey", "Who", Holds.PERSON),
+    Column("kind", "Kind", Holds.KIND),
+    Column("group", "Group", Holds.GROUP),
+    Column("text", "Answer"),
+    Column("rule", "Rule"),
+    Column("address", "From", Holds.CODE),
+)
+_LOG_LINES: Final = 100
+_READS: Final = 20
+
+
+async def _live(ask: Ask) -> Found:
+    behind = ask.behind
+    status, refused, lines = await asyncio.gather(
+        behind.status(), behind.refusals(), behind.log_lines()
+    )
+    connections = behind.connections()
+    keys = [key for each in connections for key in _keys_of(each["keys"])]
+    people = await ask.people([*keys, *(each.author for each in refused)])
+    rows: list[dict[str, object]] = [
+        {
+            "at": each.at,
+            "pubkey": each.author,
+            "kind": each.kind,
+            "group": each.group or "",
+            "text": f"{each.prefix}: {each.text}",
+            "rule": each.rule,
+            "address": each.address or "",
+        }
+        for each in reversed(refused)
+    ]
+    data: dict[str, object] = {
+        "connections": connections,
+        "reads": _reads(status.reads),
+        "waiting": int(status.numbers.get("events_waiting", 0)),
+        "log": [
+            {"at": each.at, "level": each.level, "logger": each.logger, "text": each.text}
+            for each in [*lines][-_LOG_LINES:]
+        ],
+    }
+    return Found(data, people, Rows(_REFUSALS, rows, people))
+
+
+def _keys_of(value: object) -> list[str]:
+    return [*value] if isinstance(value, list) else []
+
+
+def _reads(reads: Sequence[CostlyRead]) -> list[dict[str, object]]:
+    return [
+        {
+            "shape": each.shape,
+            "seconds": round(each.seconds, 3),
+            "longest_ms": round(1000 * each.longest_s, 1),
+            "rows": each.rows,
+        }
+        for each in [*reads][:_READS]
+    ]
+
+
+async def _health(ask: Ask) -> Found:
+    behind = ask.behind
+    status, disk, findings, retention = await asyncio.gather(
+        behind.status(), behind.disk(), behind.findings(), behind.retention()
+    )
+    data: dict[str, object] = {
+        "problems": dict(status.problems),
+        "plugins": dict(status.plugins),
+        "findings": findings,
+        "disk": disk,
+        "retention": retention,
+        "up_s": int(status.up_s),
+        "version": status.version,
+    }
+    return Found(data)
+
+
+PAGES: Final = (
+    Page(
+        "live",
+        "Live",
+        "Refused events with their reasons, connections, costly queries, the log.",
+        _live,
+        audience=Audience.OWNER,
+        has_table=True,
+        command="rookery log",
+    ),
+    Page(
+        "health",
+        "Health",
+        "What is wrong and its cure, disk, backups, what retention removes next.",
+        _health,
+        audience=Audience.OWNER,
+        command="rookery doctor",
+    ),
+)
