@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from click import UsageError
@@ -77,7 +78,7 @@ class OwnersView:
         summed: dict[tuple[object, ...], dict[str, object]] = {}
         async for lines in self._services.sweeper().run_now(Purpose.DRY_RUN):
             for line in lines:
-                one = asdict(line)
+                one = {**asdict(line), "place": self._short(line.place)}
                 named = (line.rule, line.place, line.kind, line.held)
                 before = summed.setdefault(named, {**one, "events": 0, "bytes": 0})
                 before["events"] = int(str(before["events"])) + line.events
@@ -98,22 +99,27 @@ class OwnersView:
                 {
                     "title": title,
                     "rules": [
-                        {"text": text, "name": name, **_place(where)} for text, name, where in lines
+                        {"text": text, "name": name, **_place(self._short(where))}
+                        for text, name, where in lines
                     ],
                 }
                 for title, lines in sections_of(found)
                 if lines
             ],
-            "files": list(found.files),
+            "files": [*map(self._short, found.files)],
             "notes": [*map(str, warnings_of(found)), *left_open(found)],
         }
 
+    def _short(self, file: str) -> str:
+        """Without the folder of the policies, which every own file has."""
+        return file.removeprefix(f"{self._services.folder / 'policies'}/")
+
     async def policy_file(self, name: str) -> str | None:
-        if name not in self._policy.files:
+        file = next((each for each in self._policy.files if self._short(each) == name), None)
+        if file is None:
             return None
-        packaged = name.removeprefix(_PACKAGED)
-        folder = DEFAULTS if packaged != name else self._services.folder / "policies"
-        path = folder / packaged
+        packaged = file.removeprefix(_PACKAGED)
+        path = Path(file) if packaged == file else DEFAULTS / packaged
         try:
             return await asyncio.to_thread(path.read_text, "utf-8", "replace")
         except OSError:
@@ -127,9 +133,14 @@ class OwnersView:
             raise Invalid(wrong.format_message()) from wrong
         keys = logins or frozenset({asked.event.pubkey})
         state, now = services.state, services.clock()
-        return await explained_here(
+        explained = await explained_here(
             self._policy, asked, keys, self._folder, state.groups, state.actors, now
         )
+        steps = explained["steps"]
+        assert isinstance(steps, list)
+        for each in (explained, *steps):
+            each["file"] = self._short(str(each["file"] or ""))
+        return explained
 
     async def explain_read(self, event: Event) -> Mapping[str, object]:
         state = self._services.state
@@ -164,7 +175,7 @@ class OwnersView:
         rules = [
             {
                 "rule": step.place.name,
-                "file": step.place.file,
+                "file": self._short(step.place.file),
                 "line": step.place.line,
                 "readers": step.readers,
             }

@@ -24,7 +24,11 @@ async def _policies(ask: Ask) -> Found:
     found = await ask.behind.policies()
     status = await ask.behind.status()
     # A file that is not in force: an older version is.
-    return Found({**found, "fault": status.problems.get("policies", "")})
+    files = found["files"]
+    assert isinstance(files, list)
+    packaged = [name for name in files if name.startswith("packaged/")]
+    fault = status.problems.get("policies", "")
+    return Found({**found, "packaged": packaged, "fault": fault})
 
 
 async def _policy_file(ask: Ask) -> Found:
