@@ -78,6 +78,17 @@ async def browser_of(relay: LeakRelay, key: SecretKey | None) -> AsyncIterator[B
         yield browser
 
 
+def values(tag: str, rows: Sequence[Row], *kinds: int) -> list[str]:
+    """What a page of memory is asked for by."""
+    found = {
+        value
+        for row in rows
+        if not kinds or row.event.kind in kinds
+        for value in row.event.tag_values(tag)
+    }
+    return sorted(found)
+
+
 def pages(rows: Sequence[Row]) -> list[str]:
     """Every page that there is, asked for by everything that names something here."""
     keys = sorted({row.event.pubkey for row in rows})
@@ -85,6 +96,11 @@ def pages(rows: Sequence[Row]) -> list[str]:
     named = {
         "group": [f"id={group}" for group in (*GROUPS, NOWHERE)],
         "person": [f"key={key}" for key in keys],
+        "memory": ["", *(f"by={key}" for key in keys), "q=psst"],
+        "aman": [f"hk={quote(hk)}" for hk in values("hk", rows)],
+        "session": [f"id={quote(d)}" for d in values("d", rows, 1988)],
+        "nmem": [f"session={quote(session)}" for session in values("s", rows)],
+        "claim": [f"hash={hashed}" for hashed in values("x", rows)],
         "event": [f"id={row.event.id}" for row in rows],
         "events": [
             *(f"filter={quote(json.dumps({'kinds': [kind]}))}" for kind in kinds),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from relay.console.pages import events, groups, home, operation, people, policies
+from relay.console.pages import events, groups, home, memory, operation, people, policies
 
 if TYPE_CHECKING:
     from relay.console.page import Page
@@ -17,6 +17,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *home.PAGES,
     *groups.PAGES,
     *people.PAGES,
+    *memory.PAGES,
     *events.PAGES,
     *policies.PAGES,
     *operation.PAGES,

@@ -13,6 +13,16 @@ import pytest
 
 from relay.console.pages import PAGES
 from relay.console.tables import Column, Holds, Rows, arranged, as_csv, table
+from relay.memory.aman.records import Preference, ToolCall, draft_of
+from relay.memory.anamnesis.checks import content_hash
+from relay.memory.anamnesis.records import Entry, entry_draft, timestamp_of
+from relay.memory.nmem.records import (
+    Observation,
+    Prompt,
+    Source,
+    observation_draft,
+    prompt_draft,
+)
 from relay.observe import LogLine, Refusal
 from tests.cast import alice, bob, carol, owner, robot
 from tests.unit.console.browsing import Site, signed, site
@@ -21,7 +31,11 @@ from tests.unit.server.test_app import NOW, serving
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from relay.nostr.event import Event
+
 OF_OWNERS: Final = {page.name for page in PAGES if page.audience.name == "OWNER"}
+HK: Final = "group:zqx"
+SESSION: Final = "session-1"
 FILTER: Final = quote('{"kinds":[0,9,9021,39000]}')
 MARK: Final = "zqx"
 PAYLOADS: Final = [
@@ -85,6 +99,12 @@ def pages_for(groups: Sequence[str], ids: Sequence[str], text: str) -> list[str]
                 found += [f"{path}?id={event_id}" for event_id in ids]
             case "person":
                 found += [f"{path}?key={alice.pubkey}", f"{path}?key={owner.npub}"]
+            case "aman":
+                found.append(f"{path}?hk={HK}")
+            case "session" | "nmem":
+                found.append(f"{path}?{'id' if page.name == 'session' else 'session'}={SESSION}")
+            case "claim":
+                found.append(f"{path}?hash={content_hash(text)}")
             case "policy-file":
                 found += [f"{path}?name={quote(text)}"]
             case "explain":
@@ -110,7 +130,26 @@ async def hostile(here: Site, payload: str) -> list[str]:
     said = alice.sign(9, [["h", group], [payload, payload], ["e", payload]], payload, NOW)
     await here.publish(said, alice.sign(1, [["e", said.id]], payload, NOW))
     await here.publish(owner.sign(9009, [["h", group], ["code", f"12345678{payload}"]], "", NOW))
+    await here.publish(*remembered(payload))
     return pages_for([group], [said.id], payload)
+
+
+def remembered(payload: str) -> list[Event]:
+    """The text in a record of each memory system, by an agent."""
+    drafts = [
+        draft_of(Preference(HK, payload, NOW)),
+        draft_of(ToolCall(HK, payload, True, payload, None, None, NOW)),  # noqa: FBT003
+        prompt_draft(Prompt(SESSION, NOW, Source.USER, payload)),
+        observation_draft(
+            Observation(SESSION, NOW, "marker", payload, payload, payload, payload), payload
+        ),
+        entry_draft(Entry(payload, robot.pubkey, payload, timestamp_of(NOW), tags=("a",))),
+    ]
+    notes = [
+        robot.sign(1988, [["d", SESSION], ["role", role], ["tool-name", payload]], payload, NOW)
+        for role in ("user", "tool_call")
+    ]
+    return [*(robot.sign(*draft) for draft in drafts), *notes]
 
 
 def quoted(text: str) -> str:

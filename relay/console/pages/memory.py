@@ -1,0 +1,499 @@
+"""Memory: records of all systems with signer and readers, and a view of each system.
+
+Whoever may not read a record finds none: everything comes from `Ask.events`.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
+
+from relay.console.ask import NotFoundError, cut
+from relay.console.page import Found, Page
+from relay.console.readers import readers_text
+from relay.console.tables import Column, Holds, Rows
+from relay.memory.aman.fold import Fold
+from relay.memory.anamnesis.archive import archive_of
+from relay.memory.anamnesis.provenance import MAX_NODES, children, trace
+from relay.memory.anamnesis.records import record_in as claim_in
+from relay.memory.nmem.checks import OBSERVATION, PIN, PROMPT, SESSION
+from relay.memory.nmem.records import Observation, Pin, Prompt, Session
+from relay.memory.nmem.records import record_in as nmem_in
+from relay.memory.transcripts.display import Message, Permission, ToolUse, entries, notes_in_order
+from relay.memory.unreadable import UnreadableRecord
+from relay.nostr import kinds
+from relay.nostr.event import is_hex64
+from relay.nostr.filters import Filter, filter_from
+from relay.nostr.keys import public_key
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from relay.console.ask import Ask
+    from relay.memory.aman.fold import Row
+    from relay.memory.anamnesis.archive import Archive
+    from relay.memory.registry import MemorySystem
+    from relay.memory.transcripts.display import Entry, Note
+    from relay.nostr.event import Event
+
+_ROWS: Final = 500
+_LINE: Final = 200
+_COLUMNS: Final = (
+    Column("title", "Record", Holds.LINK),
+    Column("system", "System"),
+    Column("text", "Text"),
+    Column("pubkey", "Signed by", Holds.PERSON),
+    Column("created_at", "When", Holds.TIME),
+    Column("readers", "May be read by"),
+)
+_AMAN_KINDS: Final = frozenset(range(kinds.PREFERENCE, kinds.SUBSCRIPTION_STATE + 1))
+_GRAPH_NODES: Final = 40
+_NOTHING: Final = "There is no such record, or you may not read it."
+
+
+async def _memory(ask: Ask) -> Found:
+    systems = ask.services.state.policy.systems
+    chosen = ask.query.get("system", "")
+    named = systems.by_name.get(chosen)
+    asked = [] if chosen and named is None else [named] if named else [*systems.systems]
+    author = _key(ask, "by")
+    filters = [_filter_of(ask, system, author) for system in asked]
+    found = await ask.events_or_none(*filters) if filters else []
+    rows = []
+    for event in found:
+        record = systems.type_of(event)
+        if record is None:
+            continue
+        system = next(each for each in asked if record in each.records)
+        rows.append(_record_row(ask, event, system.name, systems.search_text(event)))
+    rows.sort(key=lambda row: -int(str(row["created_at"])))
+    people = await ask.people(event.pubkey for event in found)
+    data: dict[str, object] = {
+        "systems": [system.name for system in systems.systems],
+        "system": chosen if named else "",
+        "by": ask.query.get("by", ""),
+        "q": ask.query.get("q", ""),
+        "is_full": len(found) >= _ROWS,
+    }
+    return Found(data, people, Rows(_COLUMNS, rows, people))
+
+
+def _key(ask: Ask, name: str) -> str | None:
+    """Raises Invalid."""
+    text = ask.query.get(name, "").strip()
+    return public_key(text) if text else None
+
+
+def _filter_of(ask: Ask, system: MemorySystem, author: str | None) -> Filter:
+    """Raises Invalid."""
+    prefixes = sorted({record.prefix for record in system.records if record.prefix})
+    given: dict[str, object] = {
+        "kinds": sorted({record.kind for record in system.records}),
+        "limit": _ROWS,
+    }
+    if prefixes:
+        given["#d"] = prefixes
+    if author is not None:
+        given["authors"] = [author]
+    if ask.query.get("q", "").strip():
+        given["search"] = ask.query["q"].strip()
+    return filter_from(given, ask.services.terms)
+
+
+def _record_row(ask: Ask, event: Event, system: str, text: str | None) -> dict[str, object]:
+    line = " ".join((text or "").split())
+    return {
+        "title": cut(_title(event), 60),
+        "link": _link(event, system),
+        "system": system,
+        "text": cut(line, _LINE),
+        "pubkey": event.pubkey,
+        "created_at": event.created_at,
+        "readers": readers_text(ask, event),
+        "id": event.id,
+    }
+
+
+_NAMES: Final = {
+    kinds.PREFERENCE: "preference",
+    kinds.SUMMARY: "summary",
+    kinds.TOOL_HISTORY: "tool call",
+    kinds.CLEAR_CONTEXT: "clear",
+    kinds.SUBSCRIPTION_STATE: "subscriptions",
+    kinds.CONVERSATION_NOTE: "conversation",
+    kinds.SOURCE_DATA: "line of a session",
+    kinds.SESSION_STATE: "session",
+    kinds.SESSION_COMMAND: "command",
+    kinds.RUN_CONFIGURATION: "configuration of runs",
+}
+
+
+def _title(event: Event) -> str:
+    name = _NAMES.get(event.kind)
+    if event.kind in _AMAN_KINDS:
+        return f"{name} of {event.tag('hk') or event.d}"
+    if name is not None:
+        return f"{name} {event.d}"
+    return event.d or f"kind {event.kind}"
+
+
+def _link(event: Event, system: str) -> str:
+    """The view that shows the record among others of its kind."""
+
+    hk, hashed = event.tag("hk"), event.tag("x")
+    if event.kind in _AMAN_KINDS and hk:
+        return "aman?" + urlencode({"hk": hk})
+    if event.kind == kinds.CONVERSATION_NOTE:
+        return "session?" + urlencode({"id": event.d})
+    if system == "anamnesis" and hashed and is_hex64(hashed):
+        return f"claim?hash={hashed}"
+    session = event.tag("s")
+    if system == "nmem" and session:
+        return "nmem?" + urlencode({"session": session})
+    return f"event?id={event.id}"
+
+
+# -- Aman ------------------------------------------------------------------------------------------
+
+
+async def _aman(ask: Ask) -> Found:
+    hk = ask.query.get("hk", "")
+    found = await ask.events_or_none(
+        Filter(kinds=_AMAN_KINDS, tags=(("hk", frozenset({hk})),), limit=_ROWS)
+    )
+    if not hk or not found:
+        raise NotFoundError(_NOTHING)
+    fold = Fold()
+    for event in found:
+        fold.apply(event)
+    snapshot = fold.snapshot(hk)
+    by_id = {event.id: event for event in found}
+
+    def row(of: Row[Any] | None, **more: object) -> dict[str, object] | None:
+        if of is None:
+            return None
+        readers = readers_text(ask, by_id[of.id])
+        return {"id": of.id, "pubkey": of.author, "at": of.time, "readers": readers, **more}
+
+    summary, preference = snapshot.summary, snapshot.preference
+    data: dict[str, object] = {
+        "hk": hk,
+        "cleared_at": snapshot.cleared_at,
+        "preference": preference and row(preference, text=preference.record.preference),
+        "summary": summary
+        and row(
+            summary,
+            text=summary.record.summary,
+            messages=summary.record.message_count,
+            is_cleared=summary.time <= (snapshot.cleared_at or 0),
+        ),
+        "tools": [
+            row(
+                each,
+                name=each.record.tool_name,
+                text=cut(each.record.content),
+                is_success=each.record.success,
+                is_cleared=each.time <= (snapshot.cleared_at or 0),
+            )
+            for each in snapshot.tools
+        ],
+        "clears": [row(each) for each in snapshot.clears],
+        "unread": len(snapshot.unread),
+    }
+    return Found(data, await ask.people(event.pubkey for event in found))
+
+
+# -- transcripts -----------------------------------------------------------------------------------
+
+
+async def _session(ask: Ask) -> Found:
+    session = ask.query.get("id", "")
+    found = await ask.events_or_none(
+        Filter(
+            kinds=frozenset({kinds.CONVERSATION_NOTE}),
+            tags=(("d", frozenset({session})),),
+            limit=_ROWS,
+        )
+    )
+    if not session or not found:
+        raise NotFoundError(_NOTHING)
+    folded = entries(note for note in notes_in_order(found) if not note.is_quiet)
+    data: dict[str, object] = {
+        "id": session,
+        "entries": [_entry(each) for each in folded],
+        "readers": readers_text(ask, found[0]),
+        "is_full": len(found) >= _ROWS,
+    }
+    return Found(data, await ask.people(event.pubkey for event in found))
+
+
+def _entry(entry: Entry) -> dict[str, object]:
+    match entry:
+        case Message(note):
+            return {"is": "message", **_note(note), "role": note.role.value}
+        case ToolUse(call, output):
+            first = call if call is not None or output is None else output.note
+            assert first is not None
+            return {
+                "is": "tool",
+                **_note(first),
+                "name": entry.name,
+                "input": "" if call is None else cut(call.content),
+                "output": "" if output is None else cut(output.text or output.summary),
+            }
+        case Permission(request, tool_name, _, decision):
+            return {
+                "is": "permission",
+                **_note(request),
+                "name": tool_name,
+                "decision": None if decision is None else decision.is_allowed,
+            }
+
+
+def _note(note: Note) -> dict[str, object]:
+    return {
+        "id": note.id,
+        "pubkey": note.author,
+        "at": note.ms // 1000,
+        "text": cut(note.content),
+        "model": note.model or "",
+    }
+
+
+# -- nmem ------------------------------------------------------------------------------------------
+
+
+async def _nmem(ask: Ask) -> Found:
+    session = ask.query.get("session", "")
+    both = frozenset({kinds.APP_DATA, kinds.APP_RECORD})
+    found = await ask.events_or_none(
+        Filter(kinds=both, tags=(("s", frozenset({session})),), limit=_ROWS)
+    )
+    found = [each for each in found if each.d.startswith((SESSION, OBSERVATION, PROMPT))]
+    if not session or not found:
+        raise NotFoundError(_NOTHING)
+    names = frozenset(f"{PIN}{event.id}" for event in found)
+    pins = await ask.events_or_none(
+        Filter(kinds=frozenset({kinds.APP_DATA}), tags=(("d", names),), limit=_ROWS)
+    )
+    pinned = {
+        record.event_id
+        for event in pins
+        if isinstance(record := nmem_in(event), Pin) and record.is_pinned
+    }
+    whole: dict[str, object] | None = None
+    timeline = []
+    for event in found:
+        line: dict[str, object] = {
+            "id": event.id,
+            "pubkey": event.pubkey,
+            "at": event.created_at,
+            "readers": readers_text(ask, event),
+            "is_pinned": event.id in pinned,
+        }
+        match nmem_in(event):
+            case Session() as record:
+                summary = record.summary
+                whole = {
+                    "project": record.project,
+                    "started_at": record.started_at,
+                    "ended_at": record.ended_at,
+                    "summary": None if summary is None else summary.fields(),
+                    **line,
+                }
+            case Prompt() as record:
+                timeline.append(
+                    {
+                        **line,
+                        "type": f"prompt by the {record.source.value}",
+                        "text": cut(record.content),
+                        "file": "",
+                        "at": record.timestamp,
+                    }
+                )
+            case Observation() as record:
+                timeline.append(
+                    {
+                        **line,
+                        "type": record.obs_type,
+                        "text": cut(record.content),
+                        "file": record.file_path or "",
+                        "at": record.timestamp,
+                    }
+                )
+            case _:
+                timeline.append({**line, "type": "unreadable", "text": "", "file": ""})
+    timeline.sort(key=lambda each: int(str(each["at"])))
+    data: dict[str, object] = {"session": session, "whole": whole, "timeline": timeline}
+    return Found(data, await ask.people(event.pubkey for event in found))
+
+
+# -- Anamnesis -------------------------------------------------------------------------------------
+
+
+async def _claim(ask: Ask) -> Found:
+    hashed = ask.query.get("hash", "")
+    if not is_hex64(hashed):
+        raise NotFoundError(_NOTHING)
+    archive = await _archive(ask, hashed)
+    claim = archive.original(hashed)
+    if claim is None:
+        raise NotFoundError(_NOTHING)
+    traced = trace(hashed, archive)
+    below = children(hashed, archive)
+    successor = archive.successor(hashed)
+    data: dict[str, object] = {
+        "hash": hashed,
+        "id": claim.event.id,
+        "pubkey": claim.author,
+        "created_at": claim.event.created_at,
+        "text": claim.entry.content,
+        "type": claim.entry.memory_type.value,
+        "confidence": claim.entry.confidence,
+        "tags": list(claim.entry.tags),
+        "readers": readers_text(ask, claim.event),
+        "superseded_by": None if successor is None else _brief(archive, successor.new),
+        "vouches": [
+            {
+                "id": vouch.event.id,
+                "pubkey": vouch.voucher,
+                "at": vouch.event.created_at,
+                "attestation": vouch.attestation.value,
+                "confidence": vouch.confidence,
+            }
+            for vouch in archive.vouches.get(hashed, ())
+        ],
+        "parents": [_brief(archive, each) for each in claim.entry.parents],
+        "children": [_brief(archive, each.hash) for each in below],
+        "graph": _graph(hashed, [*traced.order, *(each.hash for each in below)], archive),
+        "missing": len(traced.missing),
+        "is_truncated": traced.truncated or len(traced.order) > MAX_NODES,
+    }
+    keys = [claim.author, *(vouch.voucher for vouch in archive.vouches.get(hashed, ()))]
+    return Found(data, await ask.people(keys))
+
+
+async def _archive(ask: Ask, hashed: str) -> Archive:
+    """The claim, its ancestors, what rests on it, and what refers to them: as far as readable."""
+    both = frozenset({kinds.APP_DATA, kinds.APP_RECORD})
+    events: dict[str, Event] = {}
+    wanted, asked = {hashed}, set[str]()
+    while wanted - asked and len(asked) < _GRAPH_NODES:
+        now = frozenset(sorted(wanted - asked)[:_GRAPH_NODES])
+        asked |= now
+        filters = [Filter(kinds=both, tags=(("x", now),), limit=_ROWS)]
+        if hashed in now:
+            filters.append(Filter(kinds=both, tags=(("X", frozenset({hashed})),), limit=_ROWS))
+        for event in await ask.events_or_none(*filters):
+            events[event.id] = event
+            wanted.update(value for value in event.tag_values("X") if is_hex64(value))
+            wanted.update(value for value in event.tag_values("x") if is_hex64(value))
+    records = [claim_in(event) for event in events.values()]
+    readable = [record for record in records if not isinstance(record, UnreadableRecord)]
+    return archive_of(readable, ask.services.state.actors.owners, is_authoritative=True)
+
+
+def _brief(archive: Archive, hashed: str) -> dict[str, object]:
+    claim = archive.original(hashed)
+    return {"hash": hashed, "text": "" if claim is None else cut(claim.entry.content, 120)}
+
+
+def _graph(hashed: str, hashes: Iterable[str], archive: Archive) -> dict[str, object]:
+    """Nodes in columns by their distance from the roots, edges from parents; for an SVG."""
+    listed = [*dict.fromkeys(hashes)][:_GRAPH_NODES]
+    level: dict[str, int] = {}
+    for each in listed:  # parents come before children
+        claim = archive.original(each)
+        above = [] if claim is None else [level[p] for p in claim.entry.parents if p in level]
+        level[each] = 1 + max(above) if above else 0
+    columns: dict[int, list[str]] = {}
+    for each in listed:
+        columns.setdefault(level[each], []).append(each)
+    width, height, gap = 200, 46, 36
+    nodes, places = [], dict[str, tuple[int, int]]()
+    for x, column in columns.items():
+        for y, each in enumerate(column):
+            places[each] = (x * (width + gap), y * (height + 16))
+            claim = archive.original(each)
+            text = "" if claim is None else " ".join(claim.entry.content.split())
+            nodes.append(
+                {
+                    "hash": each,
+                    "x": places[each][0],
+                    "y": places[each][1],
+                    "lines": _wrapped(text),
+                    "is_this": each == hashed,
+                    "is_old": archive.successor(each) is not None,
+                }
+            )
+    edges = []
+    for each in listed:
+        claim = archive.original(each)
+        for parent in () if claim is None else claim.entry.parents:
+            if parent in places:
+                (x1, y1), (x2, y2) = places[parent], places[each]
+                edges.append([x1 + width, y1 + height // 2, x2, y2 + height // 2])
+    most = max((len(column) for column in columns.values()), default=1)
+    return {
+        "nodes": nodes,
+        "edges": edges,
+        "node": [width, height],
+        "width": max(columns, default=0) * (width + gap) + width,
+        "height": most * (height + 16),
+    }
+
+
+def _wrapped(text: str) -> Sequence[str]:
+    """Two lines of a node."""
+
+    return textwrap.wrap(text, 30, max_lines=2, placeholder="…", break_long_words=True)
+
+
+PAGES: Final = (
+    Page(
+        "memory",
+        "Memory",
+        "Records of every memory system, with who signed them and who may read them.",
+        _memory,
+        params={
+            "system": "aman, transcripts, snowclaw, nmem or anamnesis",
+            "by": "npub or 64 hex of the signer",
+            "q": "words to search for (NIP-50)",
+        },
+        has_table=True,
+        command="rookery memory search",
+    ),
+    Page(
+        "aman",
+        "Aman",
+        "What an agent keeps of one conversation: preference, summary, tool calls, clears.",
+        _aman,
+        params={"hk": "history key"},
+        in_menu=False,
+    ),
+    Page(
+        "session",
+        "Session",
+        "A session of a coding agent as a conversation, tool calls folded.",
+        _session,
+        params={"id": "id of the session"},
+        in_menu=False,
+    ),
+    Page(
+        "nmem",
+        "Session of nmem",
+        "What a coding agent did in one session: prompts, observations, pins.",
+        _nmem,
+        params={"session": "id of the session"},
+        in_menu=False,
+    ),
+    Page(
+        "claim",
+        "Claim",
+        "A memory of Anamnesis: what it rests on, who vouches, what replaced it.",
+        _claim,
+        params={"hash": "hash of the memory, 64 hex"},
+        in_menu=False,
+    ),
+)

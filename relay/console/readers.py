@@ -1,0 +1,50 @@
+"""Who may read an event, in the who-words of the rules about it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import Refused
+from relay.groups.actions import group_of
+from relay.lifecycle.rows import Stored
+from relay.verdict import Who
+
+if TYPE_CHECKING:
+    from relay.access.read_rules import ReadRule
+    from relay.console.ask import Ask
+    from relay.nostr.event import Event
+
+_ANYBODY: Final = "anybody"
+_WORDS: Final = {
+    Who.ANYONE: _ANYBODY,
+    Who.NOBODY: "nobody",
+    Who.OWNER: "owners",
+    Who.AGENT: "agents",
+    Who.MEMBER: "members of groups",
+    Who.KNOWN: "known people",
+    Who.INSIDER: "members of its group",
+    Who.ADMIN: "admins of its group",
+    Who.GROUP: "who may read its group",
+    Who.VISIBLE: "who may see its group",
+    Who.AUTHOR: "its author",
+    Who.RECIPIENT: "who is named in it",
+    Who.TRUSTED: "trusted addresses",
+    Who.TARGET: "who may read what it is about",
+}
+
+
+def readers_text(ask: Ask, event: Event) -> str:
+    """Such as `owners, agents; and who may read its group`: each part must hold."""
+    state = ask.services.state
+    try:
+        group = group_of(event, state.policy.groups.foreign_h)
+    except Refused:
+        group = None
+    row = Stored(0, event, group)
+    rules = [rule for rule in state.policy.read_rules if rule.applies_to(row, state.groups)]
+    return "; and ".join(dict.fromkeys(_words(rule) for rule in rules)) or _ANYBODY
+
+
+def _words(rule: ReadRule) -> str:
+    words = [text for word, text in _WORDS.items() if word in rule.readers]
+    return ", ".join([*words, *(f"keys in its tag {name}" for name in rule.tag_readers)])
