@@ -22,6 +22,7 @@ from relay.cli.status import disk_of
 from relay.errors import Invalid
 from relay.lifecycle.rows import Stored
 from relay.nostr.event import event_from_raw
+from relay.storage import PageQuery
 from relay.write.commands import Purpose
 
 if TYPE_CHECKING:
@@ -190,15 +191,15 @@ class OwnersView:
         everything = everything_visible(state.actors, state.groups)
         beside: list[Stored] = []
         for target, value in targets_of(found.read_rules, row, state.groups):
-            page = await store.page(
+            query = PageQuery(
                 target.filter_for(value),
                 everything,
-                limit=_MAX_BESIDE,
-                upto=store.committed(),
-                now=services.clock(),
-                after=None,
+                _MAX_BESIDE,
+                store.committed(),
+                services.clock(),
                 size=_MAX_BESIDE,
             )
+            page = await store.page(query)
             others = [event_from_raw(raw) for raw in page.raws]
             beside += [Stored(1, other, group_in(other, found)) for other in others]
         return beside
