@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from relay.cli.progress import Pace
 from relay.client import CallRefused, Client, PublishRefused, QueryClosed, Unreachable
 from relay.client.errors import ABOUT_AUTHOR
-from relay.client.settings import DEFAULT_RELAY, find_settings
-from relay.errors import RookeryError, UserError
+from relay.client.settings import find_settings
+from relay.errors import UserError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -45,29 +45,7 @@ def settings_here(actor: Actor, relay: str | None, key_file: Path | None) -> Cli
         environ=os.environ,
         home=Path.home(),
         here=Path(),
-        default_relay=_relay_here,
     )
-
-
-def _relay_here() -> str:
-    """URL of the relay that runs on ./data, else the default."""
-    from relay.config import load_config
-    from relay.server.control import RemoteFolder
-
-    folder = Path("data")
-    if not (folder / "control.sock").exists():
-        return DEFAULT_RELAY
-
-    async def listening() -> str:
-        async with RemoteFolder(folder / "control.sock") as running:
-            return (await running.status()).url
-
-    try:
-        # A login names the public URL.
-        url = load_config(folder / "rookery.toml").relay.url or asyncio.run(listening())
-    except (RookeryError, OSError):
-        return DEFAULT_RELAY
-    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:") or DEFAULT_RELAY
 
 
 def with_client(

@@ -8,11 +8,14 @@ key.
 from __future__ import annotations
 
 import re
+import socket
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
+
+import orjson
 
 from relay.errors import ConfigFaults, Fault, Invalid, UserError
 from relay.memory.fence import name_in
@@ -25,9 +28,10 @@ from relay.nostr.nip42 import relay_address
 from relay.toml.parsing import values_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 DEFAULT_RELAY: Final = "ws://127.0.0.1:7777"
+_ANSWER_S: Final = 2.0
 FILE: Final = Path(".config/rookery/client.toml")
 """Relative to the home folder."""
 KEYS: Final = ("relay", "key_file", "agent_key_file", "data")
@@ -107,11 +111,9 @@ def find_settings(
     environ: Mapping[str, str],
     home: Path,
     here: Path | None,
-    default_relay: Callable[[], str] = lambda: DEFAULT_RELAY,
 ) -> ClientSettings:
     """`relay`, `key_file`: options of the command. `here`: the current folder; None if the user did
     not choose it, as for hooks started by a coding agent: keys are not read from project folders.
-    `default_relay`: called when nothing else names a relay.
 
     Raises UserError with the next step to take, ConfigFaults for an invalid client.toml.
     """
@@ -121,7 +123,8 @@ def find_settings(
     elif environ.get("ROOKERY_RELAY"):
         url = relay_url(environ["ROOKERY_RELAY"], "ROOKERY_RELAY")
     else:
-        url = file.relay or default_relay()
+        nearby = None if file.relay or here is None else _running_on(here / "data")
+        url = file.relay or nearby or DEFAULT_RELAY
     return ClientSettings(
         relay=url,
         key=_key(actor, key_file, file, environ, here),
@@ -129,6 +132,24 @@ def find_settings(
         agent_key_file=file.agent_key_file,
         file=file,
     )
+
+
+def _running_on(folder: Path) -> str | None:
+    """URL of the relay that runs on a data folder; None: none answers."""
+    try:
+        with socket.socket(socket.AF_UNIX) as control:
+            control.settimeout(_ANSWER_S)
+            control.connect(str(folder / "control.sock"))
+            control.sendall(b'{"do":"status"}\n')
+            with control.makefile("rb") as reply:
+                (size,) = orjson.loads(reply.readline())["sizes"]
+                url = str(orjson.loads(reply.read(size))["url"])
+        settings = values_in((folder / "rookery.toml").read_text("utf-8"), "rookery.toml")
+        # A login names the public URL.
+        url = str(settings.get("relay", {}).get("url") or url)
+    except (OSError, ValueError, KeyError, TypeError, ConfigFaults):
+        return None
+    return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:") or None
 
 
 def read_client_file(home: Path) -> ClientFile:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.client.settings import Actor, find_settings
 from tests import cast
 from tests.harness.relay_program import Rookery, command, connected
 from tests.harness.screen import on_screen
@@ -23,6 +24,18 @@ async def test_client_commands_find_the_relay_of_the_folder_on_any_port(tmp_path
         assert (code, text) == (0, "created tea (private, restricted, closed)\n")
         code, text = await command("session", "list", cwd=tmp_path)
         assert code == 0, text
+        assert relay_found(tmp_path) == relay.url  # so do programs
+        settings = relay.folder / "rookery.toml"
+        public = '[relay]\nurl = "wss://relay.example.org"'
+        settings.write_text(settings.read_text().replace("[relay]", public))
+        assert relay_found(tmp_path) == "wss://relay.example.org", "a login names it"
+    assert relay_found(tmp_path) == "ws://127.0.0.1:7777"
+
+
+def relay_found(folder: Path) -> str:
+    return find_settings(
+        Actor.AGENT, relay=None, key_file=None, environ={}, home=folder, here=folder
+    ).relay
 
 
 async def test_top_is_drawn_again_until_q(tmp_path: Path) -> None:
@@ -68,6 +81,17 @@ async def test_backup_and_restore_take_relative_paths(tmp_path: Path) -> None:
         for destination in ("backups/", "one.tar.gz"):
             code, text = await command("backup", destination, cwd=tmp_path)
             assert code == 0, text
+        found = find_settings(
+            Actor.AGENT, relay=None, key_file=None, environ={}, home=tmp_path, here=tmp_path
+        )
+        assert found.relay == relay.url  # so do programs
+        settings = relay.folder / "rookery.toml"
+        public = 'url = "wss://relay.example.org"'
+        settings.write_text(settings.read_text().replace("[relay]", f"[relay]\n{public}"))
+        found = find_settings(
+            Actor.AGENT, relay=None, key_file=None, environ={}, home=tmp_path, here=tmp_path
+        )
+        assert found.relay == "wss://relay.example.org"
         assert await relay.stop() == 0
     code, text = await command("restore", "one.tar.gz", "--check", cwd=tmp_path)
     assert code == 0, text
@@ -91,4 +115,4 @@ async def test_a_command_in_the_wrong_folder_says_how_to_name_the_right_one(
         "rookery: data is no data folder: name the relay's with --data DIR, or make one with"
         " `rookery init data --owner KEY`\n"
     )
-    assert list(tmp_path.iterdir()) == []
+    assert os.listdir(tmp_path) == []
