@@ -105,6 +105,20 @@ def test_nothing_fires_while_all_is_well(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_queries_of_the_dashboard_are_promql(tmp_path: Path) -> None:
+    board = json.loads(ALERTS.with_name("dashboard.json").read_text("utf-8"))
+    queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    rules = [
+        {"record": f"query:{number}", "expr": query.replace("$__rate_interval", "5m")}
+        for number, query in enumerate(queries)
+    ]
+    file = tmp_path / "queries.yaml"
+    file.write_text(json.dumps({"groups": [{"name": "dashboard", "rules": rules}]}))
+    code, text = promtool("check", "rules", str(file))
+    assert (code, f"{len(queries)} rules found" in text) == (0, True), text
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ILL)
 def test_an_alert_fires_for_what_it_is_named_after(tmp_path: Path, name: str) -> None:
     assert set(ILL[name]) <= set(WELL)

@@ -233,7 +233,9 @@ def test_wrong_names_are_found() -> None:
 
 def alerts() -> dict[str, str]:
     """Expression of each alert."""
-    found = re.findall(r"^ +- alert: (\w+)\n +expr: (.+)$", text_of("alerts.yaml"), re.M)
+    found = re.findall(
+        r"^ +- alert: (\w+)\n(?: +#.*\n)* +expr: (.+)$", text_of("alerts.yaml"), re.M
+    )
     assert len(found) == text_of("alerts.yaml").count("alert:")
     return dict(found)
 
