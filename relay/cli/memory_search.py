@@ -126,6 +126,7 @@ def _as_json(
         "d": event.d,
         "h": event.tag("h"),
         "text": hit.text,
+        "copies": hit.copies,
     }
     if provenance is not None:
         shown |= {

@@ -8,6 +8,8 @@ records are read and compared here.
 from __future__ import annotations
 
 import asyncio
+import re
+import unicodedata
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.client.information import can_search, offers_memory
@@ -28,6 +30,11 @@ if TYPE_CHECKING:
 
 SCAN_LIMIT: Final = 5_000
 """Events read per system on a relay without search."""
+_LONG: Final = 8
+"""Words that two texts of one author must share before the second counts as a copy,"""
+_ALIKE: Final = 0.8
+"""and the part of all their words."""
+_WORD: Final = re.compile(r"\w+")
 _SPARE: Final = 2
 """So many times `limit` is asked for: repeated texts are dropped."""
 _RECORDS: Final = (kinds.APP_RECORD, kinds.APP_DATA)
@@ -74,6 +81,8 @@ class Hit(NamedTuple):
     """A letter of SYSTEMS."""
     event: Event
     text: str
+    copies: int = 0
+    """Hits left out because they say the same: by anybody, or nearly so by its author."""
 
     @property
     def hashed(self) -> str:
@@ -100,7 +109,8 @@ async def recall(
     limit: int = 20,
     as_of: int | None = None,
 ) -> Recall:
-    """What answers the question, best first, each text once. `systems`: letters; none: all.
+    """What answers the question, best first, each text once (`Hit.copies`). `systems`: letters;
+    none: all.
 
     Only quoted phrases, or a `-word`: taken literally. `as_of`: Unix seconds from which "last week"
     counts; default: now. Raises QueryClosed, Unanswered.
@@ -236,10 +246,33 @@ def _hits(events: Iterable[Event], letters: Collection[str]) -> list[Hit]:
 
 
 def _each_once(hits: Iterable[Hit], limit: int) -> list[Hit]:
-    """The first `limit`; a text that was told before, by whomever, is left out."""
-    told = dict[str, Hit]()
+    """The first `limit`; what repeats an earlier one is counted there instead."""
+    told: list[Hit] = []
+    words: list[frozenset[str]] = []
+    places: dict[str, int] = {}
     for hit in hits:
-        told.setdefault(" ".join(hit.text.casefold().split()), hit)
-        if len(told) == limit:
-            break
-    return list(told.values())
+        each = _WORD.findall(unicodedata.normalize("NFKC", hit.text).casefold())
+        text, found = " ".join(each), frozenset(each)
+        place = places.get(text)
+        if place is None:
+            place = next(
+                (
+                    number
+                    for number, earlier in enumerate(words)
+                    if told[number].event.pubkey == hit.event.pubkey and _repeats(found, earlier)
+                ),
+                None,
+            )
+        if place is not None:
+            told[place] = told[place]._replace(copies=told[place].copies + 1)
+        elif len(told) < limit:
+            places[text] = len(told)
+            told.append(hit)
+            words.append(found)
+    return told
+
+
+def _repeats(words: frozenset[str], earlier: frozenset[str]) -> bool:
+    """Whether two texts of some length differ by few words only: a number, a name."""
+    common = len(words & earlier)
+    return common >= _LONG and common >= _ALIKE * (len(words) + len(earlier) - common)

@@ -55,6 +55,7 @@ def recalled(found: Hit, reader: str) -> dict[str, Any]:
         "d": event.d,
         "group": event.tag("h"),
         "event_id": event.id,
+        "copies": found.copies,
     } | _by("" if event.pubkey == reader else attribution(event.pubkey))
 
 

@@ -331,7 +331,8 @@ class ReferenceStore:
             hits = [row for row in rows if reading.contains(self._texts[row.seq], word)]
             if not hits:
                 continue
-            weight, there = rarity(len(hits)), Counter(threads[row.seq] for row in hits)
+            there = Counter(threads[row.seq] for row in hits)
+            weight = rarity(len(there))
             for row in hits:
                 points[row.seq] += weight * reading.score(self._texts[row.seq], word)
             for row in rows:

@@ -270,7 +270,9 @@ class AnamnesisReader(MemoryClient):
         )
 
     def _archive(self, records: Iterable[Record], info: _RelayInfo) -> Archive:
-        return archive_of(records, info.owners, is_authoritative=info.is_authoritative)
+        return archive_of(
+            records, info.owners, reader=self.pubkey, is_authoritative=info.is_authoritative
+        )
 
     async def _archive_about(self, hashed: str) -> Archive:
         check_hash(hashed)

@@ -34,6 +34,9 @@ class Archive:
     """One per voucher, in the order in which they first vouched."""
     supersessions: Mapping[str, Sequence[Supersession]] = field(default_factory=dict)
     patches: Mapping[str, Sequence[Patch]] = field(default_factory=dict)
+    reader: str = ""
+    """Public key. What this key wrote is not corrected by another that tells the same, whatever
+    their dates (X-05)."""
     is_authoritative: bool = False
     """From one relay that checks permissions (X-16): it knows all owners, and rows not in here.
     Whoever superseded another author's memory there is an owner."""
@@ -98,12 +101,17 @@ class Archive:
 
     def _permitted(self, records: Sequence[_Referring], hashed: str) -> list[_Referring]:
         author = self._original_author(hashed)
+        tellers = {memory.author for memory in self.memories.get(hashed, ())}
+        copiers = tellers - {self.reader} - self.owners if self.reader in tellers else set()
         return [
             each
             for each in records
-            if self.is_authoritative
-            or each.event.pubkey in self.owners
-            or each.event.pubkey == author
+            if each.event.pubkey not in copiers
+            and (
+                self.is_authoritative
+                or each.event.pubkey in self.owners
+                or each.event.pubkey in (author, self.reader if copiers else author)
+            )
         ]
 
     def _original_author(self, hashed: str) -> str | None:
@@ -112,7 +120,11 @@ class Archive:
 
 
 def archive_of(
-    records: Iterable[Record], owners: Set[str] = frozenset(), *, is_authoritative: bool = False
+    records: Iterable[Record],
+    owners: Set[str] = frozenset(),
+    *,
+    reader: str = "",
+    is_authoritative: bool = False,
 ) -> Archive:
     unique = {record.event.id: record for record in records}
     memories: dict[str, list[Memory]] = {}
@@ -131,6 +143,7 @@ def archive_of(
                 patches.setdefault(record.of, []).append(record)
     return Archive(
         owners=owners,
+        reader=reader,
         memories=memories,
         vouches={hashed: _newest_of_each(found) for hashed, found in vouches.items()},
         supersessions={hashed: _newest_of_each(found) for hashed, found in supersessions.items()},

@@ -1,4 +1,4 @@
-"""Who may supersede or patch a stored memory (X-05, X-07, X-16).
+"""Who may store, supersede or patch a memory beside what is stored (X-05, X-07, X-16).
 
 `records` are those that the author of the event may read: others count as not stored, so that no
 refusal reveals them.
@@ -24,6 +24,10 @@ _MAY_NOT_SUPERSEDE: Final = (
     "only the author or the owner may supersede a memory",
 )
 _MAY_NOT_PATCH: Final = Prefix.RESTRICTED, "only the author or the owner may change metadata"
+_SOMEBODY_ELSES: Final = (
+    Prefix.RESTRICTED,
+    "this memory is somebody else's, vouch for it",
+)
 _SELF: Final = Prefix.INVALID, "a memory cannot supersede itself"
 _CYCLE: Final = Prefix.INVALID, "supersession cycle"
 
@@ -43,6 +47,16 @@ _Entry = TypeVar("_Entry", bound=_Dated)
 def original_of(entries: Iterable[_Entry]) -> _Entry | None:
     """The entry of the original author: the earliest, then the lowest id."""
     return min(entries, key=lambda entry: (entry.created_at, entry.id), default=None)
+
+
+def entry_objection(event: Event, records: Sequence[RecordFacts], _owns: Owns) -> Objection | None:
+    """An entry that would take the place of another author's as the original: a copy with an
+    earlier date, or of the same second with a lower id."""
+    original = original_of(record for record in records if record.d == event.d)
+    if original is None or original.pubkey == event.pubkey:
+        return None
+    is_before = (event.created_at, event.id) < (original.created_at, original.id)
+    return _SOMEBODY_ELSES if is_before else None
 
 
 def supersession_objection(

@@ -20,6 +20,12 @@ SUPERSEDED: Final = "anamnesis:superseded:"
 PATCH: Final = "anamnesis:meta:"
 
 
+def entry_references(event: Event) -> References:
+    """Entries with the same content, by other authors (X-05)."""
+    hashed = event.d.removeprefix(ENTRY)
+    return References(names=frozenset({entries_of(hashed)})) if is_hex64(hashed) else NO_REFERENCES
+
+
 def supersession_references(event: Event) -> References:
     """Entries and supersessions of the old and the new memory (X-07, X-16): followed, they lead
     along the chain."""

@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Final
 
 from relay.memory.anamnesis.checks import check
-from relay.memory.anamnesis.permissions import patch_objection, supersession_objection
+from relay.memory.anamnesis.permissions import (
+    entry_objection,
+    patch_objection,
+    supersession_objection,
+)
 from relay.memory.anamnesis.references import (
     ENTRY,
     PATCH,
     SUPERSEDED,
     VOUCH,
+    entry_references,
     patch_references,
     supersession_references,
 )
@@ -24,7 +29,13 @@ _HASHED: Final = ("d", "x")
 ANAMNESIS: Final = MemorySystem(
     "anamnesis",
     records=(
-        RecordType(kinds.APP_RECORD, ENTRY, _HASHED, fields("content", "tags")),
+        RecordType(
+            kinds.APP_RECORD,
+            ENTRY,
+            _HASHED,
+            fields("content", "tags"),
+            references=entry_references,
+        ),
         RecordType(kinds.APP_DATA, VOUCH, _HASHED),
         RecordType(kinds.APP_DATA, SUPERSEDED, _HASHED, references=supersession_references),
         RecordType(kinds.APP_DATA, PATCH, _HASHED, fields("tags"), references=patch_references),
@@ -34,6 +45,7 @@ ANAMNESIS: Final = MemorySystem(
     check=check,
     check_lenient=object_fault,
     record_rules={
+        "a memory stays its first author's": entry_objection,
         "agents and owners supersede": supersession_objection,
         "agents and owners change metadata": patch_objection,
     },

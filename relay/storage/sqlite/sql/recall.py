@@ -1,6 +1,6 @@
 """The query of a search with `match:any`: rows with any of its words, ranked.
 
-A word weighs more the fewer rows have it. A row gains by its own words, by those of its thread
+A word weighs more the fewer threads have it. A row gains by its own words, by those of its thread
 (what its author stored on the same day under the same `d`, without a hash at the end), and by a
 time in or soon after one of the periods of the search.
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS: Final = 4000
 """The newest rows with a word that are found by it."""
-_FEW: Final = 2000
-"""A word in so many rows weighs log 2."""
+_FEW: Final = 300
+"""A word in so many threads weighs log 2."""
 _DAY_S: Final = 86_400
 _NEAR_POINTS: Final = 5_000_000
 """Of a row in a period of more than two days; in a shorter one twice, in more than a month half."""
@@ -45,10 +45,11 @@ _HITS: Final = (
 )
 _RANKED: Final = (
     "WITH hits AS MATERIALIZED (%s),"
-    " weights AS MATERIALIZED (SELECT word, rarity(count(*)) AS weight FROM hits GROUP BY word),"
-    " threads AS (SELECT thread, sum(weight * 1000 * n / (n + 1)) AS points FROM"
-    " (SELECT thread, word, count(*) AS n FROM hits GROUP BY thread, word)"
-    " JOIN weights USING (word) GROUP BY thread),"
+    " counts AS MATERIALIZED"
+    " (SELECT thread, word, count(*) AS n FROM hits GROUP BY thread, word),"
+    " weights AS MATERIALIZED (SELECT word, rarity(count(*)) AS weight FROM counts GROUP BY word),"
+    " threads AS (SELECT thread, sum(weight * 1000 * n / (n + 1)) AS points"
+    " FROM counts JOIN weights USING (word) GROUP BY thread),"
     " found AS (SELECT seq, thread, sum(points * weight) AS points"
     " FROM hits JOIN weights USING (word) GROUP BY seq)"
     " SELECT h.seq FROM found AS h JOIN threads AS t USING (thread)"
@@ -57,9 +58,9 @@ _RANKED: Final = (
 )
 
 
-def rarity(rows: int) -> int:
-    """The weight of a word in so many rows, in thousandths. The SQL function `rarity`."""
-    return round(1000 * log(1 + _FEW / rows))
+def rarity(threads: int) -> int:
+    """The weight of a word in so many threads, in thousandths. The SQL function `rarity`."""
+    return round(1000 * log(1 + _FEW / threads))
 
 
 def period_points(since: int, until: int) -> int:

@@ -16,6 +16,7 @@ from relay.memory.anamnesis.provenance import MAX_NODES, children, credit, trace
 from relay.memory.anamnesis.recall import RecallQuery, recalled, recency_of, score_of
 from relay.memory.anamnesis.records import (
     Memory,
+    Supersession,
     entry_draft,
     fields_of,
     patch_draft,
@@ -395,3 +396,31 @@ def test_text_scores_go_from_the_best_to_the_last() -> None:
     assert (max(scores.values()), min(scores.values())) == (1, 0)
     assert normalised({"a": -2.0, "b": -2.0}) == {"a": 1, "b": 1}
     assert normalised({}) == {} == ranks("x", {})
+
+
+@pytest.mark.proves("X-05")
+def test_what_the_reader_wrote_is_not_corrected_by_whoever_tells_the_same_with_an_older_date() -> (
+    None
+):
+    """As another relay may hold it, which checks nothing."""
+    events = [
+        told(robot, "a"),
+        told(rover, "a", at=NOON - DAY),
+        told(rover, "b"),
+        superseded(rover, A, B),
+        patched(rover, A, confidence=0.0),
+    ]
+    records = [record_in(event) for event in events]
+    known = [record for record in records if not isinstance(record, UnreadableRecord)]
+    for is_authoritative in (False, True):
+        own = archive_of(known, reader=robot.pubkey, is_authoritative=is_authoritative)
+        assert own.successor(A) is None
+        assert own.metadata(A) == {}
+        other = archive_of(known, reader=alice.pubkey, is_authoritative=is_authoritative)
+        assert other.successor(A) is not None
+    corrected = archive_of(
+        [*known, read(Supersession, superseded(robot, A, C))], reader=robot.pubkey
+    )
+    successor = corrected.successor(A)
+    assert successor is not None
+    assert successor.new == C

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 SELF = (False, "invalid: a memory cannot supersede itself")
 CYCLE = (False, "invalid: supersession cycle")
 MAY_NOT_SUPERSEDE = (False, "restricted: only the author or the owner may supersede a memory")
+SOMEBODY_ELSES = (False, "restricted: this memory is somebody else's, vouch for it")
 MAY_NOT_PATCH = (False, "restricted: only the author or the owner may change metadata")
 MAY_NOT_PIN = (False, "restricted: only the author or the owner may pin")
 BAD_RECORD = (False, "invalid: d must be anamnesis:memory, vouch, superseded or meta and a hash")
@@ -93,7 +94,7 @@ async def test_who_is_neither_agent_nor_owner_hears_nothing_of_the_rest(home: Ho
 
 @pytest.mark.proves("X-05", "X-16")
 async def test_of_two_with_the_same_content_the_earlier_may_supersede(home: Home) -> None:
-    await home.take(told(rover, "a", at=NOON), told(robot, "a", at=NOON - 1), told(rover, "b"))
+    await home.take(told(robot, "a", at=NOON - 1), told(rover, "a", at=NOON), told(rover, "b"))
     assert await home.take(superseded(rover, A, B)) == [MAY_NOT_SUPERSEDE]
     assert await home.take(superseded(robot, A, B)) == [STORED]
 
@@ -102,9 +103,20 @@ async def test_of_two_with_the_same_content_the_earlier_may_supersede(home: Home
 async def test_of_two_of_one_second_that_with_the_lowest_id_may_supersede(home: Home) -> None:
     one, other = sorted([told(robot, "a"), told(rover, "a")], key=lambda event: event.id)
     who = {robot.pubkey: robot, rover.pubkey: rover}
-    await home.take(other, one, told(robot, "b"))
+    await home.take(one, other, told(robot, "b"))
     assert await home.take(superseded(who[other.pubkey], A, B)) == [MAY_NOT_SUPERSEDE]
     assert await home.take(superseded(who[one.pubkey], A, B)) == [STORED]
+
+
+@pytest.mark.proves("X-05")
+async def test_a_copy_never_becomes_the_original(home: Home) -> None:
+    """With an earlier date, or of the same second with a lower id."""
+    await home.take(told(robot, "a", at=NOON))
+    assert await home.take(told(rover, "a", at=NOON - 1)) == [SOMEBODY_ELSES]
+    assert await home.take(told(rover, "a", at=NOON + 1), told(rover, "b")) == [STORED] * 2
+    one, other = sorted([told(robot, "c"), told(rover, "c")], key=lambda event: event.id)
+    assert await home.take(other, one) == [STORED, SOMEBODY_ELSES]
+    assert await home.take(superseded(rover, A, B)) == [MAY_NOT_SUPERSEDE]
 
 
 @pytest.mark.proves("X-16")
@@ -437,12 +449,12 @@ async def test_how_long_a_memory_may_be_is_set_and_reloaded(home: Home) -> None:
     assert await home.take(told(robot, long)) == [STORED]
     set_to(home, "[memory.anamnesis]\nmax_chars = 9")
     says = "invalid: content.content must be a string of 1 to 9 characters"
-    assert await home.take(told(rover, long)) == [(False, says)]
+    assert await home.take(told(rover, long, at=NOON + 1)) == [(False, says)]
     set_to(home, "[memory.anamnesis]\nmax_bytes = 19")
     says = "invalid: content.content is over 19 bytes"
-    assert await home.take(told(rover, long)) == [(False, says)]
+    assert await home.take(told(rover, long, at=NOON + 1)) == [(False, says)]
     set_to(home, "[memory.anamnesis]\nmax_bytes = 20")
-    assert await home.take(told(rover, long)) == [STORED]
+    assert await home.take(told(rover, long, at=NOON + 1)) == [STORED]
 
 
 @pytest.mark.proves("X-07", "X-16", "M-07")
