@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from relay.client import Client
+    from relay.client.aman import Followed
     from relay.client.settings import ClientSettings
     from relay.client.writer import Written
     from relay.memory.aman.fold import Snapshot
@@ -183,16 +184,31 @@ def show(
 @click.option(
     "--db", type=_FILE, required=True, metavar="FILE", help="SQLite file; created if missing."
 )
+@click.option("--follow", is_flag=True, help="Keep the file current until Ctrl-C.")
 @any_author
 @client_options
 @json_option
 def rehydrate(
-    db: Path, relay: str | None, key_file: Path | None, *, any_author: bool, as_json: bool
+    db: Path,
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    follow: bool,
+    any_author: bool,
+    as_json: bool,
 ) -> None:
     """Write the memory into an SQLite file.
 
     For each history key the rows of summaries, tools and clears are replaced; other rows are kept.
     """
+    if follow:
+
+        async def keep_current(memory: Aman) -> None:
+            async for written in memory.follow_tables(db, any_author=any_author):
+                _report_followed(written, as_json=as_json)
+
+        _with_aman(Server(relay, key_file), keep_current)
+        return
 
     async def work(memory: Aman) -> Mapping[str, int]:
         with progress_bar("{task.completed:,.0f}") as progress:
@@ -318,6 +334,18 @@ def _print(snapshot: Snapshot, out: Console) -> None:
         sender = cleared.record.sender_id
         by = "" if sender is None else f" by {printable(sender)}"
         out.print(f"cleared {utc(cleared.time)}{by}")
+
+
+def _report_followed(written: Followed, *, as_json: bool) -> None:
+    _report_unread(written.skipped)
+    counts = dict(zip(_COUNTED[:-1], written.rows, strict=True))
+    if written.history_key is None:
+        print_counts({**counts, _COUNTED[-1]: len(written.skipped)}, as_json=as_json)
+    elif as_json:
+        print_json({"history_key": written.history_key, **counts})
+    else:
+        shown = ", ".join(f"{name} {count}" for name, count in counts.items())
+        click.echo(f"{printable(written.history_key)}: {shown}")
 
 
 def _report_unread(unread: Iterable[UnreadableRecord]) -> None:

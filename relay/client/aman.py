@@ -18,6 +18,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
+from msgspec import structs
+
 from relay.client.aman_order import ClearOrder
 from relay.client.aman_tables import (
     TABLES,
@@ -70,6 +72,19 @@ if TYPE_CHECKING:
 _KINDS: Final = frozenset(LABELS)
 
 
+_LOOKED_AT: Final = 50
+"""Newest records."""
+
+
+class _Newest(NamedTuple):
+    at: int
+    """Unix seconds; -1: none."""
+    ids: frozenset[str]
+
+
+_NOTHING: Final = _Newest(-1, frozenset())
+
+
 class Unreadable(ClientError):
     """The requested record is locked or invalid."""
 
@@ -77,6 +92,15 @@ class Unreadable(ClientError):
 class Rehydrated(NamedTuple):
     """Rows written by `rehydrate`, and unreadable records."""
 
+    rows: Replaced
+    skipped: tuple[UnreadableRecord, ...]
+
+
+class Followed(NamedTuple):
+    """Rows written by `follow_tables`."""
+
+    history_key: str | None
+    """None: all."""
     rows: Replaced
     skipped: tuple[UnreadableRecord, ...]
 
@@ -139,13 +163,25 @@ class Aman(MemoryClient):
 
         `created_at`: Unix seconds; None: now.
         """
-        at = self._order.after_clear(hk, self._client.now()) if created_at is None else created_at
+        if created_at is None:
+            clears = await self._clears(hk, since=self._client.now())
+            at = max(clears.at, self._order.after_clear(hk, self._client.now()))
+            self._order.wrote(hk, at)
+        else:
+            clears = await self._clears(hk, since=created_at, until=created_at)
+            at = created_at
         call = ToolCall(hk, tool_name, success, tool_content(content), sender_id, group_id, at)
-        return await self.append(call)
+        return await self.publish(self._draft(call, clears.ids if at == clears.at else ()))
 
     async def clear(self, hk: str, sender_id: str | None = None) -> Written:
         """Exclude earlier summaries and tools from snapshots (A-15)."""
         at = self._order.clearing(hk, self._client.now())
+        rows = await self._newest(hk, {Summary.kind, ToolCall.kind}, since=at)
+        clears = await self._clears(hk, since=at)
+        at = max(at, rows.at, clears.at)
+        if at == clears.at == rows.at:
+            at += 1  # rows of this second may be after the clear that there is
+        self._order.cleared(hk, at)
         return await self.append(Clear(hk, sender_id, at))
 
     async def append(self, record: ToolCall | Clear) -> Written:
@@ -160,17 +196,53 @@ class Aman(MemoryClient):
             if stored is not None:
                 record = replace(record, more=stored.more)
 
+        before = _NOTHING
+        if isinstance(record, Summary):
+            before = await self._clears(hk, since=self._client.now())
+        elif isinstance(record, Subscriptions):
+            newest = await self._newest(hk, {Subscriptions.kind}, since=self._client.now())
+            before = _Newest(newest.at + 1, frozenset())  # it may be under another `d`
+
         def draft_at(at: int) -> Draft:
+            at = max(at, before.at)
             if isinstance(record, Summary):
                 at = self._order.after_clear(hk, at)
-            return self._draft(replace(record, updated_at=at))
+            return self._draft(
+                replace(record, updated_at=at), before.ids if at == before.at else ()
+            )
 
         return await self.write(record.kind, f"{hk}:{D_ENDS[record.kind]}", draft_at)
 
-    def _draft(self, record: Record) -> Draft:
+    async def _clears(self, hk: str, since: int, until: int | None = None) -> _Newest:
+        return await self._newest(hk, {Clear.kind}, since, until)
+
+    async def _newest(self, hk: str, of: set[int], since: int, until: int | None = None) -> _Newest:
+        """The newest records of these kinds, also of other processes of this agent, if the relay
+        is there and finds them by history key."""
+        if not self.is_online or not await self.offers("index_tags", "hk"):
+            return _NOTHING
+        wanted = Filter(
+            kinds=frozenset(of),
+            authors=frozenset({self.pubkey}),
+            tags=(("hk", frozenset({hk})),),
+            since=since,
+            until=until,
+            limit=_LOOKED_AT,
+        )
+        try:
+            events = await self._client.query(wanted)
+        except ClientError:  # the record is still worth writing
+            return _NOTHING
+        times = [(records.key_and_time(event).ts or 0, event.id) for event in events]
+        at = max((ts for ts, _ in times), default=-1)
+        return _Newest(at, frozenset(id_ for ts, id_ in times if ts == at))
+
+    def _draft(self, record: Record, after: Iterable[str] = ()) -> Draft:
+        after = sorted(after)
         if self._key is None:
-            return draft_of(record)
-        return encrypted_draft_of(record, self._key.key, secrets.token_bytes(secretbox.NONCE_BYTES))
+            return draft_of(record, after)
+        nonce = secrets.token_bytes(secretbox.NONCE_BYTES)
+        return encrypted_draft_of(record, self._key.key, nonce, after)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -219,11 +291,7 @@ class Aman(MemoryClient):
             yield await self.snapshot(hk, any_author=any_author)
             await self._wait_online()
         wanted = await self._filter(hk, any_author=any_author)
-        deletions = Filter(
-            kinds=frozenset({kinds.DELETION}),
-            authors=wanted.authors,
-            since=self._client.now() - OVERLAP_S,
-        )
+        deletions = self._deletions(wanted)
         async with self._client.subscribe(wanted, deletions) as events:
             fold = self._fold_of([event async for event in events.stored()])
             yield fold.snapshot(hk, author, reader=self.pubkey)
@@ -251,6 +319,34 @@ class Aman(MemoryClient):
         snapshots = (fold.snapshot(hk, author, reader=self.pubkey) for hk in fold.history_keys())
         rows = await asyncio.to_thread(replace_rows, path, snapshots, self.url)
         return Rehydrated(rows, tuple(fold.unread()))
+
+    async def follow_tables(
+        self, path: Path, *, any_author: bool = False
+    ) -> AsyncIterator[Followed]:
+        """`rehydrate`, then keep the tables current, through reconnects: yields what was written,
+        first for all history keys, then for those that changed. Raises TablesUnusable."""
+        author = self._author(any_author=any_author)
+        wanted = Filter(kinds=_KINDS, authors=None if author is None else frozenset({author}))
+
+        async def write(fold: Fold, keys: Iterable[str]) -> Replaced:
+            snapshots = [fold.snapshot(hk, author, reader=self.pubkey) for hk in keys]
+            return await asyncio.to_thread(replace_rows, path, snapshots, self.url)
+
+        live = structs.replace(wanted, limit=0)
+        async with self._client.subscribe(live, self._deletions(wanted)) as events:
+            fold = await self.fold(any_author=any_author)
+            known = fold.history_keys()
+            yield Followed(None, await write(fold, known), tuple(fold.unread()))
+            async for event in events:
+                if event.kind == kinds.DELETION:
+                    fold = await self.fold(any_author=any_author)
+                    yield Followed(None, await write(fold, {*known, *fold.history_keys()}), ())
+                elif (hk := fold.apply(event)) is not None:
+                    yield Followed(hk, await write(fold, [hk]), ())
+
+    def _deletions(self, wanted: Filter) -> Filter:
+        since = self._client.now() - OVERLAP_S
+        return Filter(kinds=frozenset({kinds.DELETION}), authors=wanted.authors, since=since)
 
     async def import_tables(
         self, path: Path, *, progress: Callable[[int, int], None] = lambda sent, total: None
@@ -318,7 +414,12 @@ class Aman(MemoryClient):
 
     async def _stored(self, kind: type[R], hk: str) -> R | None:
         """The stored version of this key's own record. Raises Unreadable."""
-        wanted = address_filter(kind.kind, self.pubkey, f"{hk}:{D_ENDS[kind.kind]}")
+        if kind is Subscriptions:  # under any `d`
+            wanted = structs.replace(
+                await self._filter(hk, any_author=False), kinds=frozenset({kind.kind})
+            )
+        else:
+            wanted = address_filter(kind.kind, self.pubkey, f"{hk}:{D_ENDS[kind.kind]}")
         snapshot = self._fold_of(await self.read(wanted)).snapshot(hk, self.pubkey)
         _raise_unread(snapshot.unread)
         rows = snapshot.preference, snapshot.summary, snapshot.subscriptions

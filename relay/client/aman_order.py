@@ -29,8 +29,16 @@ class ClearOrder:
     def clearing(self, hk: str, now: int) -> int:
         """Time of a clear."""
         at = max(now, self._newest.get(hk, 0))
-        _record(self._cleared, hk, at)
+        self.cleared(hk, at)
         return at
+
+    def wrote(self, hk: str, at: int) -> None:
+        """A summary or tool call got another time than `after_clear` gave."""
+        _record(self._newest, hk, at)
+
+    def cleared(self, hk: str, at: int) -> None:
+        """A clear got another time than `clearing` gave."""
+        _record(self._cleared, hk, at)
 
 
 def _record(times: OrderedDict[str, int], hk: str, at: int) -> None:

@@ -15,9 +15,9 @@ import orjson
 
 from relay.client.errors import ClientError
 from relay.memory.aman.checks import FIELDS, VERSION, content_fault
-from relay.memory.aman.records import Clear, Preference, Summary, ToolCall
+from relay.memory.aman.records import Clear, Preference, Subscriptions, Summary, ToolCall
 from relay.memory.fence import attributed, attribution, harmless, name_in
-from relay.memory.fields import Need, whole_number
+from relay.memory.fields import Need, compact, whole_number
 from relay.memory.times import utc
 
 if TYPE_CHECKING:
@@ -34,6 +34,12 @@ TABLES: Final[Mapping[str, type[Kept]]] = {
     "tool_history": ToolCall,
     "clear_context_events": Clear,
 }
+_WRITTEN: Final[Mapping[str, type[Kept | Subscriptions]]] = {
+    **TABLES,
+    "subscription_state": Subscriptions,
+}
+_KEPT: Final = frozenset({"preferences", "subscription_state"})
+"""Tables whose rows stay when the relay has none."""
 _NOSTR: Final = ("nostr_event_id", "nostr_created_at", "nostr_relay", "nostr_schema_version")
 _TIMES: Final = ("updated_at", "created_at")
 _TEXTS: Final = ("preference", "summary", "content")
@@ -56,6 +62,9 @@ CREATE TABLE IF NOT EXISTS tool_history (
 );
 CREATE TABLE IF NOT EXISTS clear_context_events (
     history_key TEXT NOT NULL, sender_id TEXT, created_at TEXT NOT NULL
+);
+CREATE TABLE IF NOT EXISTS subscription_state (
+    history_key TEXT PRIMARY KEY, topics TEXT NOT NULL, updated_at TEXT NOT NULL
 );
 CREATE INDEX IF NOT EXISTS tool_history_of ON tool_history (history_key, created_at);
 CREATE INDEX IF NOT EXISTS clear_context_events_of ON clear_context_events (history_key, created_at)
@@ -93,14 +102,15 @@ def replace_rows(path: Path, snapshots: Iterable[Snapshot], relay: str) -> Repla
         file.execute("BEGIN IMMEDIATE")
         for statement in _SCHEMA.split(";"):
             file.execute(statement)
-        for table in TABLES:
+        for table in _WRITTEN:
             _add_columns(file, table)
         counts = dict.fromkeys(TABLES, 0)
         for snapshot in snapshots:
             for table, rows in _tables_of(snapshot).items():
-                if rows or table != "preferences":
+                if rows or table not in _KEPT:
                     _replace(file, table, snapshot, rows, relay)
-                counts[table] += len(rows)
+                if table in counts:
+                    counts[table] += len(rows)
         file.commit()
         file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # if its agent uses one
         return Replaced(*counts.values())
@@ -143,7 +153,7 @@ def _opened(path: Path, *, must_exist: bool) -> Iterator[sqlite3.Connection]:
         raise TablesUnusable(f"{path}: {error}") from error
 
 
-def _columns(record: type[Kept]) -> tuple[str, ...]:
+def _columns(record: type[Kept | Subscriptions]) -> tuple[str, ...]:
     return tuple(name for name, _, _ in FIELDS[record.kind])
 
 
@@ -157,12 +167,14 @@ def _add_columns(file: sqlite3.Connection, table: str) -> None:
 
 def _tables_of(snapshot: Snapshot) -> dict[str, Sequence[Row[Any]]]:
     preference, summary = snapshot.preference, snapshot.summary
+    topics = snapshot.subscriptions
     return {
         "preferences": [] if preference is None else [preference],
         "conversation_summaries": [] if summary is None else [summary],
         # Oldest first, as the agent writes them.
         "tool_history": snapshot.tools[::-1],
         "clear_context_events": snapshot.clears[::-1],
+        "subscription_state": [] if topics is None else [topics],
     }
 
 
@@ -175,7 +187,7 @@ def _replace(
         " AND ifnull(nostr_event_id, '') NOT IN (SELECT value FROM json_each(?))",
         (snapshot.history_key, locked),
     )
-    columns = _columns(TABLES[table])
+    columns = _columns(_WRITTEN[table])
     names = (*columns, *_NOSTR)
     file.executemany(
         f"INSERT OR REPLACE INTO {table} ({', '.join(names)})"
@@ -199,6 +211,9 @@ def _replace(
 def _shown(row: Row[Any], name: str, reader: str | None) -> object:
     """A column; texts of another key than the reader's name it, since a model is given them."""
     value = getattr(row.record, name)
+    if isinstance(value, tuple):  # topics, as JSON
+        is_others = reader not in (None, row.author)
+        return compact(list(map(name_in, value)) if is_others else list(value))
     if isinstance(value, str) and reader not in (None, row.author):
         if name in _TEXTS:
             return attributed(harmless(value), attribution(row.author))

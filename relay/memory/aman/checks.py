@@ -15,6 +15,7 @@ from relay.memory.fields import (
     whole_number,
 )
 from relay.nostr import kinds
+from relay.nostr.event import is_hex64
 from relay.nostr.secretbox import MIN_BYTES
 
 if TYPE_CHECKING:
@@ -38,7 +39,11 @@ D_ENDS: Final = {
     kinds.SUMMARY: "summary",
     kinds.SUBSCRIPTION_STATE: "subscription_state",
 }
-"""The part of `d` after `<hk>:`; for the other two kinds it is a hash."""
+"""The part of `d` after `<hk>:`; for the other two kinds it is a hash. A subscription state may
+have any `d`: the original's document gives none (A-05)."""
+
+AFTER: Final = "after"
+"""Tag of a row: the ids of clears of its second that it was written after."""
 
 ENCRYPTION: Final = "secretbox-v1"
 VERSION: Final = "1"
@@ -89,10 +94,13 @@ def check(event: Event, options: CheckOptions) -> str | None:
         return "ts must equal created_at"
     hk, d = event.tag("hk") or "", event.d
     end = D_ENDS.get(event.kind)
-    if end is not None and d != f"{hk}:{end}":
+    if end is not None and d != f"{hk}:{end}" and event.kind != kinds.SUBSCRIPTION_STATE:
         return f"d must be {hk}:{end}"
     if end is None and not (d.startswith(f"{hk}:") and len(d) > len(hk) + 1):
         return f"d must start with {hk}:"
+    for tag in event.tags:
+        if tag[:1] == [AFTER] and not all(map(is_hex64, tag[1:])):
+            return f"tag {AFTER} must name events"
     enc = event.tag("enc")
     if enc is not None:
         if enc != ENCRYPTION:

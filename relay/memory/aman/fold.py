@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
-from relay.memory.aman.checks import D_ENDS, LABELS
+from relay.memory.aman.checks import AFTER, D_ENDS, LABELS
 from relay.memory.aman.records import (
     Clear,
     Preference,
@@ -53,6 +53,8 @@ class Row(NamedTuple, Generic[R]):
     """Unix seconds, of the event."""
     time: int
     """Unix seconds: tag `ts`, else the payload's, else `created_at` (A-15)."""
+    after: frozenset[str] = frozenset()
+    """Clears of its second that it was written after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,7 @@ class Snapshot:
     """Newest first."""
     cleared_at: int | None
     """Time of the latest clear, readable or not (A-16): summaries and tool calls up to it are left
-    out."""
+    out, but for those that name it (`after`)."""
     unread: tuple[UnreadableRecord, ...]
     reader: str | None = None
     """64 hex: texts of other authors name them where a model reads them. None: unknown."""
@@ -92,6 +94,25 @@ class _Latest(NamedTuple):
     found: _Found
 
 
+class _Clears(NamedTuple):
+    """The latest clears."""
+
+    at: int
+    ids: frozenset[str]
+
+    def with_(self, at: int, ids: frozenset[str]) -> _Clears:
+        if at != self.at:
+            return _Clears(at, ids) if at > self.at else self
+        return _Clears(at, self.ids | ids)
+
+    def hide(self, row: Row[Any]) -> bool:
+        """A row of the same second is hidden unless it names each clear of that second."""
+        return row.time < self.at or (row.time == self.at and not self.ids <= row.after)
+
+
+_NO_CLEARS: Final = _Clears(-1, frozenset())
+
+
 @dataclass(slots=True)
 class _Scope:
     """Records of one author and history key."""
@@ -100,7 +121,7 @@ class _Scope:
     """By kind. An unreadable version still is the latest, as on the relay."""
     once: dict[tuple[int, str], _Found] = field(default_factory=dict)
     """By kind and `d`."""
-    cleared_at: int = -1
+    clears: _Clears = _NO_CLEARS
 
 
 _NEVER: Final = _Scope()
@@ -138,7 +159,7 @@ class Fold:
             return None
         scope.once[slot] = found
         if kind == kinds.CLEAR_CONTEXT:
-            scope.cleared_at = max(scope.cleared_at, _time_of(found))
+            scope.clears = scope.clears.with_(_time_of(found), frozenset({event.id}))
         return hk
 
     def snapshot(
@@ -182,7 +203,12 @@ class Fold:
         if isinstance(record, UnreadableRecord):
             return record
         time = record.time if ts is None else ts
-        return Row(record, event.id, event.pubkey, event.created_at, time)
+        return Row(record, event.id, event.pubkey, event.created_at, time, _after(event))
+
+
+def _after(event: Event) -> frozenset[str]:
+    # Short: a clear has no such tag, and most rows have none.
+    return frozenset(id_ for tag in event.tags if tag[:1] == [AFTER] for id_ in tag[1:])
 
 
 def _time_of(found: _Found) -> int:
@@ -195,18 +221,20 @@ def _time_of(found: _Found) -> int:
 def _snapshot(
     history_key: str, author: str | None, scopes: Collection[_Scope], reader: str | None
 ) -> Snapshot:
-    cleared_at = max((scope.cleared_at for scope in scopes), default=-1)
+    clears = _NO_CLEARS
+    for scope in scopes:
+        clears = clears.with_(*scope.clears)
     summary = _newest(scopes, Summary)
-    tools = (row for row in _all(scopes, ToolCall) if row.time > cleared_at)
+    tools = (row for row in _all(scopes, ToolCall) if not clears.hide(row))
     return Snapshot(
         history_key,
         author,
         preference=_newest(scopes, Preference),
-        summary=summary if summary is not None and summary.time > cleared_at else None,
+        summary=summary if summary is not None and not clears.hide(summary) else None,
         subscriptions=_newest(scopes, Subscriptions),
         tools=_newest_first(tools),
         clears=_newest_first(_all(scopes, Clear)),
-        cleared_at=cleared_at if cleared_at >= 0 else None,
+        cleared_at=clears.at if clears.at >= 0 else None,
         unread=tuple(_unread(scopes)),
         reader=reader,
     )

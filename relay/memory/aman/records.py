@@ -10,14 +10,22 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple
 
 from relay.errors import Invalid
-from relay.memory.aman.checks import D_ENDS, ENCRYPTION, FIELDS, LABELS, VERSION, content_fault
+from relay.memory.aman.checks import (
+    AFTER,
+    D_ENDS,
+    ENCRYPTION,
+    FIELDS,
+    LABELS,
+    VERSION,
+    content_fault,
+)
 from relay.memory.draft import Draft
 from relay.memory.fields import NOT_AN_OBJECT, compact_repaired, storable_object, whole_number
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds, secretbox
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from relay.nostr.event import Event
 
@@ -149,21 +157,24 @@ def payload_hash(payload: Mapping[str, object]) -> str:
     return _hash(compact_repaired(payload))
 
 
-def draft_of(record: Record) -> Draft:
-    """The record as an unencrypted event (A-01)."""
+def draft_of(record: Record, after: Iterable[str] = ()) -> Draft:
+    """The record as an unencrypted event (A-01). `after`: ids of the clears of its second that it
+    is written after."""
     text = compact_repaired(payload_of(record))
-    return Draft(record.kind, _tags(record, text), text, record.time)
+    return Draft(record.kind, _tags(record, text, after), text, record.time)
 
 
-def encrypted_draft_of(record: Record, key: bytes, nonce: bytes) -> Draft:
+def encrypted_draft_of(
+    record: Record, key: bytes, nonce: bytes, after: Iterable[str] = ()
+) -> Draft:
     """The record encrypted with a secretbox key (A-23). `nonce`: 24 random bytes."""
     text = compact_repaired(payload_of(record))
-    tags = [*_tags(record, text), ["enc", ENCRYPTION]]
+    tags = [*_tags(record, text, after), ["enc", ENCRYPTION]]
     return Draft(record.kind, tags, secretbox.seal(text, key, nonce), record.time)
 
 
-def _tags(record: Record, text: str) -> list[list[str]]:
-    hk = record.history_key
+def _tags(record: Record, text: str, after: Iterable[str]) -> list[list[str]]:
+    hk, clears = record.history_key, list(after)
     end = D_ENDS.get(record.kind) or _hash(text)
     return [
         ["d", f"{hk}:{end}"],
@@ -171,6 +182,7 @@ def _tags(record: Record, text: str) -> list[list[str]]:
         ["hk", hk],
         ["v", VERSION],
         ["ts", str(record.time)],
+        *([[AFTER, *clears]] if clears else ()),
     ]
 
 
@@ -213,7 +225,8 @@ def record_in(event: Event, key: SharedKey | None = None) -> Record | Event | Un
 def read_under(hk: str, event: Event, key: SharedKey | None) -> Record | UnreadableRecord:
     """`record_in` for one of the five kinds, with its known history key."""
     end = D_ENDS.get(event.kind)
-    if end is not None and event.d != f"{hk}:{end}":
+    is_free = event.kind == kinds.SUBSCRIPTION_STATE and event.d
+    if end is not None and event.d != f"{hk}:{end}" and not is_free:
         return UnreadableRecord(event, f"{_named(event)}: d must be <hk>:{end}")
     enc = event.tag("enc")
     if enc is None:  # unencrypted, with or without a key (A-26)

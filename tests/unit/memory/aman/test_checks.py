@@ -183,9 +183,24 @@ def test_ts_is_created_at_where_that_is_the_rule() -> None:
 
 
 @pytest.mark.proves("A-05")
-@pytest.mark.parametrize(
-    ("kind", "end"), [(30093, "preference"), (30094, "summary"), (30097, "subscription_state")]
-)
+def test_a_subscription_state_may_have_any_d() -> None:
+    for d in ("hk", "anything", "hk:topics", "hk2:subscription_state"):
+        assert check(event_of(30097, d=d), ANY) is None
+
+
+@pytest.mark.proves("A-20")
+def test_what_a_row_was_written_after_are_ids() -> None:
+    plain = event_of(30095, d="hk:1")
+    for ids, fault in (
+        ([], None),
+        (["a" * 64, "b" * 64], None),
+        (["a"], "tag after must name events"),
+    ):
+        event = robot.sign(30095, [*plain.tags, ["after", *ids]], plain.content, 7)
+        assert check(event, ANY) == fault
+
+
+@pytest.mark.parametrize(("kind", "end"), [(30093, "preference"), (30094, "summary")])
 def test_the_d_of_a_replaceable_record_is_fixed(kind: int, end: str) -> None:
     for d in ("", "hk", "hk:", end, f"hk:{end} ", f"hk2:{end}", f"hk:hk:{end}"):
         assert check(event_of(kind, d=d), ANY) == f"d must be hk:{end}"

@@ -117,6 +117,29 @@ def test_tools_are_kept_once_for_each_d_and_listed_newest_first() -> None:
     assert [row.id for row in found.tools] == [third.id, second.id, first.id]
 
 
+@pytest.mark.proves("A-15")
+@given(st.permutations(range(6)))
+def test_a_row_is_hidden_by_each_clear_of_its_second_that_it_does_not_name(
+    order: list[int],
+) -> None:
+    first, second = (written(Clear("hk", sender, 5)) for sender in ("a", "b"))
+    rows = [
+        robot.sign(*draft_of(tool(5, "after both"), [first.id, second.id])),
+        robot.sign(*draft_of(tool(5, "after one"), [first.id])),
+        written(tool(5, "after none")),
+        robot.sign(*draft_of(Summary("hk", "after both", 1, 5), [second.id, first.id, "0" * 64])),
+    ]
+    events = [first, second, *rows]
+    found = snapshot(*(events[at] for at in order))
+    assert [row.record.content for row in found.tools] == ["after both"]
+    assert found.summary is not None
+    assert found.cleared_at == 5
+    later = snapshot(*events, written(Clear("hk", None, 6)))
+    assert (later.tools, later.summary) == ((), None)
+    earlier = snapshot(written(Clear("hk", None, 4)), *rows)
+    assert len(earlier.tools) == 3, "a clear that is not there hides nothing"
+
+
 def test_in_one_second_the_lowest_id_is_the_oldest() -> None:
     events = [written(tool(1, content)) for content in "abc"]
     want = sorted((event.id for event in events), reverse=True)

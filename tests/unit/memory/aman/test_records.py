@@ -246,10 +246,10 @@ def test_a_bad_content_is_told_without_a_word_of_it(content: str, why: str) -> N
 
 
 @pytest.mark.proves("A-05")
-def test_a_subscription_state_under_another_d_is_none() -> None:
-    assert unread(event_of(30097, d="hk:topics")).why == (
-        "30097 'hk:topics': d must be <hk>:subscription_state"
-    )
+def test_a_subscription_state_is_read_under_any_d_but_none() -> None:
+    for d in ("hk:topics", "anything"):
+        assert isinstance(record_in(event_of(30097, d=d)), Subscriptions)
+    assert unread(event_of(30097, d="")).why == "30097 '': d must be <hk>:subscription_state"
 
 
 def test_what_others_put_into_tags_stays_on_one_short_line() -> None:
