@@ -370,13 +370,14 @@ def _port(seen: Examined) -> Iterator[Finding]:
             case errno.EADDRINUSE:
                 yield _error(
                     f"{where} is in use by another program",
-                    "stop that program, set [server] port, or start with `rookery serve --port N`",
+                    "stop that program, set [server] port, or start with `rookery serve --port N`;"
+                    " if it is systemd with rookery.socket, start rookery.service",
                 )
             case errno.EACCES:
                 yield _error(
                     f"{where} needs privileges below 1024",
-                    "set [server] port to 7777 behind a proxy, or give the service"
-                    " AmbientCapabilities=CAP_NET_BIND_SERVICE",
+                    "set [server] port to 7777 behind a proxy, or let systemd open the port:"
+                    " ListenStream= of rookery.socket",
                 )
             case _:
                 yield _error(
