@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 KINDS: Final = (kinds.CHAT, kinds.THREAD, kinds.THREAD_REPLY, kinds.THREAD_COMMENT, kinds.COMMENT)
 """Kinds that are read as messages; `say` writes CHAT."""
+_PREVIOUS: Final = 3
+"""Messages that one refers to, of the newest `_LOOKED_AT`."""
+_LOOKED_AT: Final = 50
 _MAX_SHOWN: Final = 10_000
 """Messages that a number stands for."""
 _INDENT: Final = "    "
@@ -329,7 +332,11 @@ async def _piped_lines() -> AsyncIterator[str]:
 
 
 async def _sent(client: Client, group_id: str, text: str, answered: Event | None) -> Event:
+    """With references to the newest messages (NIP-29): they order messages of one second."""
+    newest = (await _newest(client, group_id, _LOOKED_AT))[-_PREVIOUS:]
     tags = [["h", group_id]]
+    if newest:
+        tags.append(["previous", *(event.id[:8] for event in newest)])
     if answered is not None:
         tags += [["q", answered.id, client.url, answered.pubkey], ["p", answered.pubkey]]
     return await client.send(kinds.CHAT, text, tags)

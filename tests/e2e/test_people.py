@@ -176,6 +176,16 @@ async def test_a_chat_without_a_terminal_prints_history_and_sends_lines(tmp_path
         assert "not sent: restricted: " in err
 
 
+async def test_messages_of_one_second_are_read_as_they_were_said(tmp_path: Path) -> None:
+    async with town(tmp_path) as here:
+        await here.says(cast.owner, "group", "create", "tea")
+        words = [str(number) for number in range(6)]
+        await here.says(cast.owner, "chat", "tea", stdin="\n".join(words[:5]))
+        await here.says(cast.owner, "group", "say", "tea", words[5])
+        read = await here.json(cast.owner, "group", "read", "tea")
+        assert [each["content"] for each in read] == words
+
+
 async def test_what_arrives_does_not_destroy_what_is_being_typed(tmp_path: Path) -> None:
     async with town(tmp_path) as here:
         await here.says(cast.owner, "group", "create", "tea")

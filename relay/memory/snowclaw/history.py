@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from itertools import groupby
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from relay.nostr.event import Event
 
 _T = TypeVar("_T")
+_PREFIX_CHARS: Final = 8
+"""Of an id, in `previous` (NIP-29)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,24 +89,36 @@ def missing_from(
 
 
 def oldest_first(events: Iterable[Event]) -> list[Event]:
-    """By time; of one second by id, but no answer before what it answers.
+    """By time; of one second by id, but none before one that it answers or names as `previous`.
 
     What a relay sends does not tell in which order events of one second arrived.
     """
-    in_time = sorted(events, key=lambda event: (event.created_at, event.id))
-    at = {event.id: event.created_at for event in in_time}
+    found: list[Event] = []
+    in_time = sorted({event.id: event for event in events}.values(), key=lambda e: e.created_at)
+    for _, same in groupby(in_time, key=lambda event: event.created_at):
+        found += _of_one_second(sorted(same, key=lambda event: event.id))
+    return found
+
+
+def _of_one_second(events: list[Event]) -> list[Event]:
+    if len(events) == 1:
+        return events
+    by_prefix = {event.id[:_PREFIX_CHARS]: event.id for event in events}
+    named = {event.id: _earlier(event, by_prefix) for event in events}
     placed: dict[str, Event] = {}
-    waiting: dict[str, list[Event]] = {}
-    for event in in_time:
-        target = replied_to(event)
-        if target is not None and target not in placed and at.get(target) == event.created_at:
-            waiting.setdefault(target, []).append(event)
-            continue
-        following = [event]
-        for each in following:
-            placed[each.id] = each
-            following += waiting.pop(each.id, ())
+    left = {event.id: event for event in events}
+    while left:
+        # Of a circle the lowest id is first.
+        first = next((id_ for id_ in left if named[id_] <= placed.keys()), next(iter(left)))
+        placed[first] = left.pop(first)
     return list(placed.values())
+
+
+def _earlier(event: Event, by_prefix: Mapping[str, str]) -> set[str]:
+    """The ids that it answers or names as `previous`, of those with these prefixes."""
+    previous = [value for tag in event.tags if tag and tag[0] == "previous" for value in tag[1:]]
+    named = (*previous, replied_to(event) or "")
+    return {by_prefix.get(value[:_PREFIX_CHARS], "") for value in named} - {"", event.id}
 
 
 def replied_to(event: Event) -> str | None:

@@ -94,3 +94,19 @@ def test_of_one_second_an_answer_comes_after_what_it_answers() -> None:
         assert sorted(ordered, key=id) == sorted(events, key=id)
         assert ordered[0] == older
         assert [event for event in ordered if event in chain] == chain
+
+
+def test_of_one_second_a_message_comes_after_its_previous_ones() -> None:
+    said = [alice.sign(9, [["h", "tea"]], "0", 5)]
+    for number in range(1, 8):
+        previous = ["previous", *(event.id[:8] for event in said[-3:])]
+        said.append(bob.sign(9, [["h", "tea"], previous], str(number), 5))
+    for events in (said, said[::-1], sorted(said, key=lambda event: event.id)):
+        assert [event.content for event in oldest_first(events)] == [str(n) for n in range(8)]
+
+
+def test_two_messages_that_name_each_other_are_both_shown() -> None:
+    first = alice.sign(9, [["h", "tea"], ["previous", "ff" * 4]], "a", 5)
+    other = bob.sign(9, [["h", "tea"], ["previous", first.id[:8], "zz", ""]], "b", 5)
+    itself = bob.sign(9, [["h", "tea"], ["previous"], []], "c", 5)
+    assert {event.content for event in oldest_first([other, itself, first])} == {"a", "b", "c"}
