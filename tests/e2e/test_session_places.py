@@ -111,6 +111,31 @@ async def begun(first: Machine) -> Path:
     return path
 
 
+@pytest.mark.proves("D-14", "D-29")
+async def test_in_envelopes_too_a_resumed_session_is_there_once(
+    rookery: Rookery, first: Machine, second: Machine
+) -> None:
+    path = projects(first)
+    path.write_bytes(a_session(first.work))
+    await rook(first, "import", "--pns", str(path))
+    on_branch(second, "elsewhere")
+    await rook(second, "resume", SESSION)
+    with projects(second).open("ab") as file:
+        file.write(line(second.work, 4, f"and {second.work}/c.md", "elsewhere"))
+    out, _ = await rook(second, "import", "--pns", str(projects(second)))
+    assert out.endswith("2 stored, 7 duplicates\n")
+
+
+async def test_a_name_that_the_user_gave_is_the_title(rookery: Rookery, first: Machine) -> None:
+    path = await begun(first)
+    with path.open("ab") as file:
+        file.write(b'{"type":"custom-title","customTitle":"Tea time"}\n')
+    await rook(first, "import", str(path))
+    (row,) = json.loads((await rook(first, "list", "--json"))[0])
+    assert row["title"] == "Tea time"
+    assert "custom-title\n  Tea time" in (await rook(first, "show", SESSION))[0]
+
+
 class Terminal:
     """A command on a terminal."""
 

@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from relay.client.sync import items_of
+from relay.memory.transcripts.lines import line_of, name_in
 from relay.nostr import kinds
 from relay.nostr.event import id_bytes
 
@@ -40,10 +41,16 @@ class Tally:
     archive: int = 0
     title: str = ""
     """The first words of a user; empty until there are any."""
+    custom_title: str = ""
+    """The last one that the user gave; empty: none."""
 
     def add(self, raw: bytes, drafts: Iterable[Draft]) -> None:
         self.lines += 1
         self.read += len(raw)
+        if b'"custom-title"' in raw:
+            fields = line_of(0, raw).fields or {}
+            if fields.get("type") == "custom-title":
+                self.custom_title = title_of(name_in(fields, "customTitle") or "")
         for draft in drafts:
             if draft.kind == kinds.SOURCE_DATA:
                 self.archive += 1

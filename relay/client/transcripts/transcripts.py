@@ -110,6 +110,7 @@ class Transcripts(TranscriptsReader):
         *,
         max_inner: int | None = None,
         stripping: Stripping | None = None,
+        layout: Layout = Layout.ARCHIVE,
     ) -> ImportResult:
         """Import a file; events the relay has are not sent again (D-14).
 
@@ -124,7 +125,8 @@ class Transcripts(TranscriptsReader):
         file = await asyncio.to_thread(session_file, Path(path))
         if stripping is None:
             stripping = KEEP_ALL if group is None else HIDE_MACHINE
-        plan = Plan(session, group, path_style, chunk, None, stripping, homes=(str(Path.home()),))
+        homes = (str(Path.home()),)
+        plan = Plan(session, group, path_style, chunk, None, stripping, layout, homes=homes)
         return await self.import_session(file, await self.fitted(plan, max_inner))
 
     async def import_session(
@@ -155,6 +157,8 @@ class Transcripts(TranscriptsReader):
             await self._send(_ahead(events, lambda: on_progress(session_events.tally.read)), sent)
         tally = session_events.tally
         on_progress(tally.read)
+        if tally.custom_title:
+            await self._name(session, tally.custom_title)
         return ImportResult(
             session,
             tally.lines,
@@ -254,6 +258,14 @@ class Transcripts(TranscriptsReader):
                 cli_session=session,
             )
             await self._publish_state(state, None, plan.group)
+
+    async def _name(self, session: str, custom_title: str) -> None:
+        """Unless somebody has named it already."""
+        last = await self._last_state(session)
+        known = None if last is None else state_of(last)
+        if isinstance(known, SessionState) and known.custom_title is None:
+            with suppress(PublishRefused):
+                await self.state(session, custom_title=custom_title)
 
     async def origin_of(self, session: str) -> str | None:
         """The directory of a session's first import by this key, if known."""

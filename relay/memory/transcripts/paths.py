@@ -88,8 +88,13 @@ class HidingTokens(PathTokens):
     def __init__(self, base: str, homes: Iterable[str] = ()) -> None:
         """`homes`: hidden beside the one that the directory is in."""
         found = _HOME.match(base)
-        super().__init__(base, homes if found is None else (found[0], *homes))
+        all_homes = [home.rstrip("/") for home in ("" if found is None else found[0], *homes)]
+        super().__init__(base, [home for home in all_homes if home])
         self._keeping = PathTokens(base)
+
+    def _token(self, found: re.Match[str]) -> str:
+        token = super()._token(found)
+        return "~" if token == found[0] else token  # after other names too: file:///home/ann
 
     def tokenised(self, text: str) -> str:
         text = super().tokenised(text)
