@@ -12,12 +12,14 @@ import orjson
 from aiohttp import hdrs, web
 
 from relay.access.actors import is_known
+from relay.access.quotas import Per, Rate, TokenBuckets, subnet_of
 from relay.access.visibility import ANONYMOUS, Viewer
 from relay.console.ask import Ask, NotFoundError
 from relay.console.html import Assets, environment
 from relay.console.openapi import described
 from relay.console.page import Audience
 from relay.console.pages import PAGES
+from relay.console.parts import MAX_OF_OTHERS
 from relay.console.publish import published
 from relay.console.sessions import SESSION_S, Sessions
 from relay.console.tables import as_csv, table
@@ -35,8 +37,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 8
-"""Pages that are made at the same time."""
+"""Pages that are made at the same time, half of them for unknown keys; so of those that wait."""
 _MAX_WAITING: Final = 64
+_PACE: Final = Rate("console", Per.ADDRESS, burst=20, refill=60)
+"""Pages and signatures of unknown keys, of one address: a page takes the loop up to 0.1 s."""
 _PAGE_S: Final = 5.0
 """After that a page is given up."""
 _MAX_FORM: Final = 524_288 + 4096
@@ -86,8 +90,9 @@ class Console:
         self._sessions = Sessions()
         self._assets = Assets()
         self._templates = environment()
-        self._turn = asyncio.Semaphore(_AT_ONCE)
-        self._waiting = 0
+        self._turns = {known: asyncio.Semaphore(_AT_ONCE // 2) for known in (True, False)}
+        self._waiting = {True: 0, False: 0}
+        self._buckets = TokenBuckets()
         self._base = ""
         url = services.config.relay.url
         if url:
@@ -153,7 +158,9 @@ class Console:
             raise Refused(Prefix.AUTH_REQUIRED, invalid.text) from invalid
         if signed.pubkey in self._services.state.actors.banned:
             raise Refused(Prefix.RESTRICTED, "this key is banned here")
-        if await self._services.used_calls.was_used(signed, now):
+        self._pace(request, signed.pubkey)
+        most = None if self._is_owner(signed.pubkey) else MAX_OF_OTHERS
+        if await self._services.used_calls.was_used(signed, now, most):
             raise Refused(Prefix.AUTH_REQUIRED, "this authorization was already used")
         return signed.pubkey
 
@@ -161,9 +168,18 @@ class Console:
         actors = self._services.state.actors
         return pubkey is not None and (pubkey in actors.owners or pubkey == actors.relay)
 
-    def _is_known(self, pubkey: str) -> bool:
+    def _is_known(self, pubkey: str | None) -> bool:
         state = self._services.state
-        return is_known(pubkey, state.actors, state.groups)
+        return pubkey is not None and is_known(pubkey, state.actors, state.groups)
+
+    def _pace(self, request: web.Request, pubkey: str | None) -> None:
+        """Raises Refused."""
+        if self._is_known(pubkey):
+            return
+        name, now = subnet_of(self._site.address_of(request)), self._services.clock()
+        if self._buckets.wait_s(_PACE, name, now):
+            raise Refused(Prefix.RATE_LIMITED, "too many pages are asked for, wait a minute")
+        self._buckets.take(_PACE, name, now)
 
     # -- pages ------------------------------------------------------------------------------------
 
@@ -182,6 +198,8 @@ class Console:
                 if who.pubkey is None:
                     raise Refused(Prefix.AUTH_REQUIRED, "sign in as an owner of the relay")
                 raise Refused(Prefix.RESTRICTED, "this page is for owners of the relay")
+            if who.session is not None or who.pubkey is None:  # else its signature counted
+                self._pace(request, who.pubkey)
             ask, found = await self._found(request, page, who)
             # What a hidden group is, and what none: the same page, not only the same status.
         except NotFoundError as missing:
@@ -214,11 +232,12 @@ class Console:
 
     async def _found(self, request: web.Request, page: Page, who: _Who) -> tuple[Ask, Found]:
         """Raises NotFoundError, Refused, StoreFault, TimeoutError."""
-        if self._waiting >= _MAX_WAITING:
+        known = self._is_known(who.pubkey)
+        if self._waiting[known] >= _MAX_WAITING // 2:
             raise Refused(Prefix.RATE_LIMITED, "too many pages are asked for, try again")
-        self._waiting += 1
+        self._waiting[known] += 1
         try:
-            async with asyncio.timeout(_PAGE_S), self._turn:
+            async with asyncio.timeout(_PAGE_S), self._turns[known]:
                 for _ in range(_RETRIES):
                     before = self._services.state.visibility(who.viewer)
                     ask = Ask(
@@ -236,7 +255,7 @@ class Console:
                     if self._services.state.visibility(who.viewer).covers(before):
                         return ask, found
         finally:
-            self._waiting -= 1
+            self._waiting[known] -= 1
         raise Refused(Prefix.ERROR, "your rights are changing, try again")
 
     def _page(

@@ -27,7 +27,13 @@ MAX_ROWS: Final = 500
 """Of one query, unless a page asks for fewer."""
 _MAX_BYTES: Final = 8 << 20
 """A query ends with the page that reaches them."""
+_MAX_BYTES_UNKNOWN: Final = 1 << 20
+"""The same for who is unknown."""
 _MAX_NAMES: Final = 500
+_MAX_PEOPLE: Final = 2000
+"""Of one page: each npub takes 40 us of the loop."""
+_MAX_PEOPLE_UNKNOWN: Final = 500
+"""The same for who is unknown."""
 _CUT_CHARS: Final = 4000
 
 
@@ -60,6 +66,11 @@ class Ask:
         return next(iter(self.viewer.keys), None)
 
     @property
+    def is_known(self) -> bool:
+        """Whether the asking key is known here: pages of others are kept small."""
+        return self.services.state.visibility(self.viewer).is_known
+
+    @property
     def behind(self) -> Backstage:
         """Raises Refused for who is no owner."""
         if self.backstage is None:
@@ -74,7 +85,8 @@ class Ask:
         )
         found = []
         unreadable = 0
-        for raw in await stored_rows(self.services.queries, self.viewer, asked, _MAX_BYTES):
+        most = _MAX_BYTES if self.is_known else _MAX_BYTES_UNKNOWN
+        for raw in await stored_rows(self.services.queries, self.viewer, asked, most):
             try:
                 found.append(event_from_raw(raw))
             except (Invalid, UnicodeDecodeError, ValueError):
@@ -93,8 +105,15 @@ class Ask:
             raise
 
     async def people(self, pubkeys: Iterable[str]) -> dict[str, dict[str, str]]:
-        """pubkey → `npub`, and `name` as its profile gives it, fit for one line, or empty."""
+        """pubkey → `npub`, and `name` as its profile gives it, fit for one line, or empty.
+
+        Of the first ones; a note says so when there are more.
+        """
         wanted = [*dict.fromkeys(pubkeys)]
+        most = _MAX_PEOPLE if self.is_known else _MAX_PEOPLE_UNKNOWN
+        if len(wanted) > most:
+            self.notes.append(f"{len(wanted) - most} more people are not shown")
+            del wanted[most:]
         names: dict[str, str] = {}
         asked = frozenset(wanted[:_MAX_NAMES])
         if asked:

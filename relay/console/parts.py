@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +20,13 @@ if TYPE_CHECKING:
     from relay.write.ingest import Ingest
 
 
+MAX_OF_OTHERS: Final = 2048
+"""NIP-98 events of others than owners that are remembered: the rest is for owners."""
+
+
 class UsedAuthorizations(Protocol):
-    async def was_used(self, event: Event, now: int) -> bool:
-        """Marks a NIP-98 event as used. Raises Refused."""
+    async def was_used(self, event: Event, now: int, most: int | None = None) -> bool:
+        """Marks a NIP-98 event as used, unless `most` are remembered. Raises Refused."""
 
 
 class ConsoleServices(Protocol):

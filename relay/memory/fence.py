@@ -29,11 +29,15 @@ _MAX_READ: Final = 1_000
 _SHORT_KEY: Final = 12
 """Characters of an npub shown beside a name."""
 _TAG: Final = re.compile(r"<(?=[\s/]*memory\b)")
-_DASH: Final = r"[-\u2010-\u2015\u2043\u2212\u2500\u2501\u2796\u2e17\u2e3a\u2e3b\u30fc]"
-_BY: Final = re.compile(rf"{_DASH}(?=\s*by\b.{{0,200}}\bnpub1)")
+_DASH: Final = r"[-\u2010-\u2015\u2043\u2212\u2500\u2501\u2796\u2e17\u2e3a\u2e3b\u30fc\u23af\u2574]"
+_BY: Final = re.compile(rf"{_DASH}(?=\s*by\b(?s:.{{0,200}})\bnpub1)")
 _LINES: Final = re.compile(r"\s+")
 _INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
 """Not in the category Cf, and shown as nothing."""
+_CONTROLS: Final = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
+"""Shown as nothing, or obeyed by a terminal; without those that begin a line."""
+_IGNORABLE: Final = re.compile("[\U000e0000-\U000e0fff\u2065\ufff0-\ufff8]")
+"""Selectors of variations and others that are shown as nothing: each may hide a letter."""
 _JOINERS: Final = frozenset("\u200c\u200d")
 """Shown as nothing, but part of words and emoji."""
 _NOT_IN_A_NAME: Final = re.compile(r"[^\w .,'’+&@!?/_-]+|npub1\w*|(?<!\w)by(?!\w)", re.IGNORECASE)
@@ -54,7 +58,8 @@ def fence_head(source: str, author: str) -> str:
 def harmless(text: str) -> str:
     """The text as it stands in a fence: what looks like a tag of one begins with `&lt;`, and
     characters that are not shown are removed."""
-    return defused(visible(text), _TAG, "&lt;") if _may_hold(text, "memory") else text
+    text = visible(text)
+    return defused(text, _TAG, "&lt;") if _may_hold(text, "memory") else text
 
 
 def attributed(text: str, by: str) -> str:
@@ -98,11 +103,13 @@ def _name_in(text: str) -> str:
 
 def visible(text: str) -> str:
     """The text without characters that are shown as nothing or reorder others."""
+    if _CONTROLS.search(text) is not None:
+        text = _CONTROLS.sub("", text)
     if text.isascii():
         return text
     return "".join(
         each
-        for each in text
+        for each in _IGNORABLE.sub("", text)
         if each in _JOINERS or not (each in _INVISIBLE or unicodedata.category(each) == "Cf")
     )
 
@@ -127,7 +134,7 @@ def defused(text: str, pattern: re.Pattern[str], by: str | Callable[[str], str])
 
 def _may_hold(text: str, word: str) -> bool:
     """Whether its folded form may hold a word: most texts are settled by this."""
-    return not text.isascii() or word in text.lower()
+    return not text.isascii() or word in text.lower() or _CONTROLS.search(text) is not None
 
 
 def folded(text: str) -> tuple[str, list[int] | range]:
@@ -135,11 +142,13 @@ def folded(text: str) -> tuple[str, list[int] | range]:
 
     Beside it, for every character and the end, its index in `text`.
     """
-    if text.isascii():
+    if text.isascii() and _CONTROLS.search(text) is None:
         return text.lower(), range(len(text) + 1)
     form: list[str] = []
     origins: list[int] = []
     for index, each in enumerate(text):
+        if _CONTROLS.match(each) is not None or _IGNORABLE.match(each) is not None:
+            continue
         if each.isascii():
             seen = each.lower()
         elif each in _INVISIBLE or unicodedata.category(each) in ("Cf", "Mn", "Me"):
@@ -157,9 +166,9 @@ _BREAKS: Final = frozenset("\x85\u2028\u2029")
 _LOOKS: Final = {
     look: each
     for each, looks in {
-        "<": "‹〈⟨❮",
-        ">": "›〉⟩❯",
-        "/": "⁄∕╱",
+        "<": "‹〈⟨❮˂ᐸ",
+        ">": "›〉⟩❯˃ᐳ",
+        "/": "⁄∕╱⧸",
         "#": "♯",
         "[": "【〔",
         "]": "】〕",

@@ -159,6 +159,7 @@ async def _group(ask: Ask) -> Found:
     rows: list[dict[str, object]] = [
         {"pubkey": key, "roles": roles, "npub": people[key]["npub"]}
         for key, roles in sorted(members.items(), key=lambda each: not each[1])
+        if key in people
     ]
     return Found(data, people, Rows(_MEMBERS, rows, people))
 

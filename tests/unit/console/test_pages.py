@@ -25,6 +25,9 @@ from relay.memory.nmem.records import (
 )
 from relay.observe import LogLine, Refusal
 from tests.cast import alice, bob, carol, owner, robot
+
+
+from tests.cast import alice, bob, carol, owner, person, robot
 from tests.unit.console.browsing import Site, signed, site
 from tests.unit.server.test_app import NOW, serving
 
@@ -455,3 +458,31 @@ async def test_a_table_is_given_as_csv() -> None:
         assert response.content_type == "text/csv"
         assert "attachment" in response.headers["Content-Disposition"]
         assert [row[0] for row in csv.reader(io.StringIO(await response.text()))] == ["id", "tea"]
+
+
+async def test_a_page_of_a_stranger_is_small_and_rare() -> None:
+    """Anybody makes a group of thousands: one page of people took the loop for four seconds."""
+    async with site() as here:
+        await here.make_group("big")
+        keys = [f"{number:064x}" for number in range(3000)]
+        put = owner.sign(9000, [["h", "big"], *(["p", key] for key in keys)], "", NOW)
+        await here.publish(put)
+        anybody = here.browser()
+        found = await anybody.json("/console/people.json")
+        assert found["table"]["total"] == 500
+        assert found["notes"] == ["2501 more people are not shown"]
+        assert len((await anybody.json("/console/group.json?id=big"))["people"]) <= 500
+        answers = [(await anybody.get("/console/groups")).status for _ in range(20)]
+        assert answers == [200] * 18 + [429] * 2
+        owners = await here.browser_of(owner)
+        answers = [(await owners.get("/console/groups")).status for _ in range(25)]
+        assert answers == [200] * 25
+        assert (await owners.json("/console/people.json"))["table"]["total"] == 2000
+
+
+async def test_strangers_leave_owners_authorizations_and_places() -> None:
+    async with site() as here:
+        browser = here.browser()
+        answers = [(await browser.sign_in(person(f"{n}"))).status for n in range(21)]
+        assert answers == [200] * 20 + [429]
+        assert (await browser.sign_in(owner)).status == 200
