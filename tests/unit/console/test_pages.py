@@ -24,9 +24,6 @@ from relay.memory.nmem.records import (
     prompt_draft,
 )
 from relay.observe import LogLine, Refusal
-from tests.cast import alice, bob, carol, owner, robot
-
-
 from tests.cast import alice, bob, carol, owner, person, robot
 from tests.unit.console.browsing import Site, signed, site
 from tests.unit.server.test_app import NOW, serving
