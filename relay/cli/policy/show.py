@@ -174,9 +174,9 @@ def _actors(found: PolicySet, names: Names) -> Iterator[str]:
         f" {actors.agent_role!r} there"
     )
     if actors.allowed:
-        yield f"known by a file of [allow]: {len(actors.allowed)} keys"
+        yield f"known by a file of [allow]: {counted(len(actors.allowed), 'key')}"
     if actors.banned:
-        yield f"banned by a file of [bans]: {len(actors.banned)} keys"
+        yield f"banned by a file of [bans]: {counted(len(actors.banned), 'key')}"
     if found.trusted_readers:
         yield "trusted readers: " + ", ".join(map(str, found.trusted_readers))
 

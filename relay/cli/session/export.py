@@ -232,4 +232,5 @@ def _write(path: Path, data: bytes) -> None:
 
 
 def _summary(assembly: Assembly, data: bytes) -> str:
-    return f"{len(assembly.lines)} lines, {len(data)} bytes, sha256 {sha256(data).hexdigest()}"
+    size = f"{counted(len(assembly.lines), 'line')}, {counted(len(data), 'byte')}"
+    return f"{size}, sha256 {sha256(data).hexdigest()}"

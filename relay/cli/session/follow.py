@@ -121,8 +121,8 @@ def _report(step: Step) -> None:
             sent = step.sent
             waiting = f", {sent.queued} waiting" if sent.queued else ""
             click.echo(
-                f"{session}: {step.lines} lines, {sent.stored} stored,"
-                f" {sent.duplicates} duplicates{waiting}"
+                f"{session}: {counted(step.lines, 'line')}, {sent.stored} stored,"
+                f" {counted(sent.duplicates, 'duplicate')}{waiting}"
             )
             for refusal in sent.refused:
                 click.echo(f"  refused: {printable(str(refusal))}", err=True)

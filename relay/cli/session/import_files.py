@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from relay.cli.humanize import counted
 from relay.cli.options import client_options, json_option, print_json, printable
 from relay.cli.progress import Amount, progress_bar
 from relay.cli.session.common import PATH, Server, on_relay, plan_of, plan_options
@@ -110,9 +111,10 @@ def _report(result: ImportResult, file: SessionFile, *, is_renamed: bool, as_jso
         )
     else:
         click.echo(
-            f"{printable(result.session)}: {result.lines} lines, {result.notes} notes,"
-            f" {result.archive} source events, {result.stored} stored,"
-            f" {result.duplicates} duplicates"
+            f"{printable(result.session)}: {counted(result.lines, 'line')},"
+            f" {counted(result.notes, 'note')},"
+            f" {counted(result.archive, 'source event')}, {result.stored} stored,"
+            f" {counted(result.duplicates, 'duplicate')}"
         )
     if is_renamed:
         click.echo(

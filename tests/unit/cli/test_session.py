@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from relay.cli.humanize import counted
 from relay.memory import fence
 from relay.nostr import pns
 from relay.nostr.event import event_from_raw
@@ -81,18 +82,20 @@ async def test_a_golden_file_is_exported_byte_for_byte(
     lines = len(path.read_bytes().splitlines(keepends=True)) if name != "odd-bytes" else 10
     session = want["events"][0]["tags"][0][1]
     assert await rookery("import", str(path)) == 0
-    said = f"{session}: {lines} lines, {notes} notes, {archive} source events, "
+    counts = ((lines, "line"), (notes, "note"), (archive, "source event"))
+    said = f"{session}: {', '.join(counted(*each) for each in counts)}, "
     assert capfdbinary.readouterr().out.decode() == (
         f"{said}{notes + archive} stored, 0 duplicates\n"
     )
     assert await rookery("import", str(path)) == 0
     assert capfdbinary.readouterr().out.decode() == (
-        f"{said}0 stored, {notes + archive} duplicates\n"
+        f"{said}0 stored, {counted(notes + archive, 'duplicate')}\n"
     )
     assert await rookery("export", session) == 0
     out, err = capfdbinary.readouterr()
     assert out == path.read_bytes()
-    assert err.decode() == f"{lines} lines, {len(out)} bytes, sha256 {sha256(out).hexdigest()}\n"
+    size = f"{counted(lines, 'line')}, {counted(len(out), 'byte')}"
+    assert err.decode() == f"{size}, sha256 {sha256(out).hexdigest()}\n"
     assert await rookery("verify", session, str(path)) == 0
     assert capfdbinary.readouterr().out == b"identical\n"
 
@@ -106,6 +109,9 @@ async def test_export_writes_a_file_with_o(
     assert out.read_bytes() == DATA.replace(HOME.encode(), b"/elsewhere")
     assert capsys.readouterr().out.count("\n") == 1, "that of the import alone"
     assert out.stat().st_mode & 0o777 == 0o600
+    deep = tmp_path / "new" / "folder" / "out.jsonl"
+    assert await rookery("export", SESSION, "-o", str(deep)) == 0
+    assert deep.exists(), "its folder is made"
     out.chmod(0o644)
     assert await rookery("export", SESSION, "-o", str(out), "--cwd", "/elsewhere") == 0
     assert out.stat().st_mode & 0o777 == 0o600, "of a file that was there too"
@@ -502,18 +508,18 @@ async def test_follow_once_sends_new_lines(
     with file.open("ab") as open_file:
         open_file.write(line(message="more"))
     assert await rookery("follow", str(file), "--once") == 0
-    assert capsys.readouterr().out == f"{SESSION}: 1 lines, 2 stored, 0 duplicates\n"
+    assert capsys.readouterr().out == f"{SESSION}: 1 line, 2 stored, 0 duplicates\n"
     put(file, line(message="anew"))
     assert await rookery("follow", str(file), "--once") == 0
     out, err = capsys.readouterr()
-    assert out == f"{SESSION}: 1 lines, 2 stored, 0 duplicates\n"
+    assert out == f"{SESSION}: 1 line, 2 stored, 0 duplicates\n"
     assert "was rewritten: it is sent from the start; changed lines are in session" in err
     await relay.stop()
     with file.open("ab") as open_file:
         open_file.write(line(message="alone"))
     assert await rookery("follow", str(file), "--once") == 0
     out, err = capsys.readouterr()
-    assert out == f"{SESSION}: 1 lines, 0 stored, 0 duplicates, 2 waiting\n"
+    assert out == f"{SESSION}: 1 line, 0 stored, 0 duplicates, 2 waiting\n"
     assert "is unreachable: lines are queued in" in err
     await relay.start()
     assert await rookery("follow", str(file), "--once") == 0
