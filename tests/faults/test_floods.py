@@ -105,6 +105,7 @@ def _files(rookery: Rookery) -> int:
     return len(os.listdir(f"/proc/{rookery.pid}/fd"))
 
 
+@pytest.mark.timeout(900)
 async def test_a_flood_of_requests_beside_small_ones(rookery: Rookery) -> None:
     """20,000 REQs of one host on four connections that send all at once."""
     number, floods = tries(20_000, 2_000), 4

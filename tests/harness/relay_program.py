@@ -240,6 +240,8 @@ async def until(what: str, seconds: float = ANSWER_S) -> AsyncIterator[AsyncGene
 
 @contextlib.asynccontextmanager
 async def connected(url: str, **options: Any) -> AsyncIterator[Wire]:
+    # No pings of its own: a test that is busy for a while answers none.
+    options = {"ping_interval": None, **options}
     async with websockets.connect(url, max_size=None, **options) as socket:
         wire = Wire(socket)
         greeting = await wire.receive()
