@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests import cast
+from tests.bench.relays import free_port
 from tests.harness.clock import now
 from tests.harness.patience import PROGRAM_S
 from tests.harness.relay_program import Rookery, connected, until
@@ -185,26 +186,28 @@ async def running(name: str, folder: Path, relay: str) -> AsyncIterator[Behind]:
     program = shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")
     if program is None:
         pytest.skip(f"{name} is not installed: apt install {name}")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-    args, env = PROXIES[name](folder, port, relay)
-    process = await asyncio.create_subprocess_exec(
-        program, *args, env={**os.environ, **env}, cwd=folder, stdout=PIPE, stderr=STDOUT
-    )
-    reading = asyncio.create_task(process.communicate())
     root = folder / ("pki/authorities/local/root.crt" if name == "caddy" else "ca.pem")
-    try:
-        async with until(f"{name} accepts connections", PROGRAM_S) as tries:
-            async for _ in tries:
-                assert process.returncode is None, (await reading)[0].decode()
-                if root.exists() and await accepts(port, root):
-                    break
-        yield Behind(port, ssl.create_default_context(cafile=str(root)))
-    finally:
-        if process.returncode is None:
-            process.terminate()
-        await reading
+    said = []
+    for _ in range(3):  # the port may be taken between its choice and the start
+        port = free_port()
+        args, env = PROXIES[name](folder, port, relay)
+        process = await asyncio.create_subprocess_exec(
+            program, *args, env={**os.environ, **env}, cwd=folder, stdout=PIPE, stderr=STDOUT
+        )
+        reading = asyncio.create_task(process.communicate())
+        try:
+            async with until(f"{name} accepts connections", PROGRAM_S) as tries:
+                async for _ in tries:
+                    if process.returncode is not None or await accepts(port, root):
+                        break
+            if process.returncode is None:
+                yield Behind(port, ssl.create_default_context(cafile=str(root)))
+                return
+        finally:
+            if process.returncode is None:
+                process.terminate()
+            said.append((await reading)[0].decode())
+    pytest.fail("\n".join(said))
 
 
 async def accepts(port: int, root: Path) -> bool:
@@ -215,7 +218,7 @@ async def accepts(port: int, root: Path) -> bool:
             ssl=ssl.create_default_context(cafile=str(root)),
             server_hostname=DOMAIN,
         )
-    except OSError:  # Caddy accepts before it has its certificate
+    except OSError:  # also: Caddy accepts before its root has been written
         return False
     writer.transport.abort()
     return True
