@@ -130,6 +130,12 @@ class ConsoleConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class SearchConfig:
+    meaning: bool = False
+    """Rank by meaning too, where any word suffices; needs the extra `semantic`."""
+
+
+@dataclass(frozen=True, slots=True)
 class LogConfig:
     level: LogLevel = LogLevel.INFO
     format: LogFormat = LogFormat.AUTO
@@ -143,6 +149,7 @@ class Config:
     server: ServerConfig = field(default_factory=ServerConfig)
     limits: LimitsConfig = field(default_factory=LimitsConfig)
     storage: StorageConfig = field(default_factory=StorageConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
     console: ConsoleConfig = field(default_factory=ConsoleConfig)
     log: LogConfig = field(default_factory=LogConfig)
     ignored: tuple[str, ...] = ()
@@ -175,6 +182,7 @@ def config_from(text: str, path: Path) -> Config:
         server=_resolve_paths(_section(top, "server", ServerConfig), path.parent),
         limits=_section(top, "limits", LimitsConfig),
         storage=_section(top, "storage", StorageConfig),
+        search=_section(top, "search", SearchConfig),
         console=_section(top, "console", ConsoleConfig),
         log=_section(top, "log", LogConfig),
         ignored=ignored,
@@ -362,6 +370,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
         "index_tags": _index_tags,
         "prefix_d_kinds": _kinds,
     },
+    "search": {"meaning": _boolean},
     "console": {"enabled": _boolean},
     "log": {"level": _choice(LogLevel), "format": _choice(LogFormat)},
 }

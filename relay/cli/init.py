@@ -73,6 +73,9 @@ _SETTINGS: Final = """\
 # index_tags = ["hk"]                  # multi-letter tags that filters may name
 # prefix_d_kinds = [30078, 78]         # kinds where a #d value ending in ":" is a prefix
 
+[search]
+# meaning = false                      # recall ranks by meaning too; needs the extra "semantic"
+
 [console]
 # enabled = true                       # pages for browsers on the relay's address
 

@@ -39,6 +39,7 @@ from relay.server.tls import usable
 from relay.state import RelayState, rebuilt_groups
 from relay.storage.sqlite.copying import schema_of
 from relay.storage.sqlite.fts import FtsMatcher
+from relay.storage.sqlite.minilm import MiniLM
 from relay.storage.sqlite.opening import SCHEMA_VERSION, too_new
 from relay.storage.sqlite.store import SqliteStore
 from relay.write.ingest import Ingest
@@ -130,7 +131,10 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
     metrics, readiness = Metrics(), Readiness()
     addresses = OwnAddresses(config.relay.url)
     store = await SqliteStore.open(
-        folder / "rookery.db", terms, synchronous=config.storage.synchronous.value
+        folder / "rookery.db",
+        terms,
+        synchronous=config.storage.synchronous.value,
+        embedder=await asyncio.to_thread(MiniLM) if config.search.meaning else None,
     )
     matcher = FtsMatcher()
     verifiers, comparers = ThreadPoolExecutor(2, "verify"), ThreadPoolExecutor(2, "negentropy")
@@ -171,6 +175,9 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             "events_waiting", "Events not yet committed.", lambda: ingest.waiting, "queue"
         )
         metrics.watch("search_lag_rows", "Rows not yet in the search index.", lambda: indexer.lag)
+        metrics.watch(
+            "search_vectors", "Texts that can be compared by meaning.", lambda: store.vectors
+        )
         _watch_files(metrics, folder, store)
         metrics.watch(
             "negentropy_records", "Records in open negentropy snapshots.", lambda: negentropy.held

@@ -13,12 +13,12 @@ import unicodedata
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.client.information import can_search, offers_memory
-from relay.memory.keywords import RESULTS_PER_KEYWORD, keywords, merged
 from relay.memory.snowclaw.keys import AGENT, COLLECTIVE, CONFIG
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.memory.time_words import periods
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
+from relay.nostr.keywords import RESULTS_PER_KEYWORD, keywords, merged
 from relay.nostr.nip50 import search_from
 
 if TYPE_CHECKING:
@@ -151,10 +151,9 @@ async def recall(
 
 def query_of(question: str, now: int) -> str:
     """The `search` of a filter for a relay with `match:any`."""
-    search = search_from(question)
-    phrases = [] if search is None else [f'"{phrase}"' for phrase in _phrases(search)]
     near = [f"near:{first}-{last}" for first, last in periods(question, now)]
-    return " ".join([*keywords(question), *phrases, "match:any", *near])
+    # First, as long questions are cut; and what has a colon would be an extension.
+    return " ".join(["match:any", *near, question.replace(":", " ")])
 
 
 def _filter(system: System, kind: int | None, group: str | None) -> dict[str, object] | None:

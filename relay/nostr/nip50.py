@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
 
+from relay.nostr.keywords import MAX_KEYWORDS, keywords
+
 MAX_TERMS: Final = 32
 """Words and phrases of a query; the rest is ignored."""
-MAX_ANY: Final = 16
-"""Of a query with `match:any`."""
 MAX_QUERY: Final = 2048
 """Characters of a query; the rest is ignored."""
 MAX_TEXT: Final = 100_000
@@ -60,6 +60,8 @@ class Search:
     required: tuple[str, ...]
     excluded: tuple[str, ...] = ()
     needs: Needs = Needs.ALL
+    asked: str = ""
+    """With `needs` ANY: the question as it was put, for a store that compares meanings."""
     near: tuple[tuple[int, int], ...] = ()
     """Periods (first and last second): with `needs` ANY, texts of these times rank higher."""
 
@@ -68,14 +70,15 @@ def search_from(query: str) -> Search | None:
     """Parse a query; None when it has no terms: the same as no search (N50-04, N50-07).
 
     `"…"` is a phrase, `-` before a term excludes it. Of the `key:value` extensions (a URL is not
-    one) `match:any` and `near:SECONDS-SECONDS` count; others are ignored.
+    one) `match:any` and `near:SECONDS-SECONDS` count; others are ignored. With `match:any` the
+    query is a question: its keywords are looked for, and its phrases.
     """
     required: dict[str, None] = {}
     excluded: dict[str, None] = {}
     near: dict[tuple[int, int], None] = {}
     needs = Needs.ALL
     for minus, phrase, word in _PIECE.findall(_CONTROL.sub(" ", query[:MAX_QUERY])):
-        if len(required) + len(excluded) == MAX_TERMS:
+        if needs is Needs.ALL and len(required) + len(excluded) == MAX_TERMS:
             break
         if word and _EXTENSION.fullmatch(word):
             if word == "match:any":
@@ -93,8 +96,12 @@ def search_from(query: str) -> Search | None:
             into[term] = None
     if not required and not excluded:
         return None
-    terms = tuple(required) if needs is Needs.ALL else tuple(required)[:MAX_ANY]
-    return Search(terms, tuple(excluded), needs, tuple(near))
+    if needs is Needs.ALL:
+        return Search(tuple(required), tuple(excluded))
+    asked = " ".join(required)
+    phrases = [term for term in required if len(words_of(term)) > 1 and " " in term]
+    terms = tuple(dict.fromkeys([*keywords(asked), *phrases]))[:MAX_KEYWORDS]
+    return Search(terms, tuple(excluded), needs, asked, tuple(near))
 
 
 def words_of(term: str) -> tuple[str, ...]:

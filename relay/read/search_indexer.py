@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BATCH: Final = 250
+_EMBEDDED: Final = 8
+"""Texts at a time: a fifth of a second."""
 _PAUSE_RATIO: Final = 19
 """During writes it pauses so many times as long as it worked: 5 % of a core."""
 _MAX_PAUSE_S: Final = 1.0
@@ -105,7 +107,7 @@ class SearchIndexer:
     async def _step(self) -> None:
         try:
             await self._catch_up()
-            if await self._tidy():
+            if await self._tidy() or await self._embed():
                 return
             async with asyncio.timeout(_IDLE_S):
                 await self._store.committed_after(self._upto)
@@ -142,6 +144,15 @@ class SearchIndexer:
             if loop.time() > until:
                 break
         self._tidy_at = loop.time() + (0 if has_more else _TIDY_EVERY_S)
+        return has_more
+
+    async def _embed(self) -> bool:
+        """Of texts that are indexed, what they mean; True: there is more to do."""
+        loop = asyncio.get_running_loop()
+        began, head = loop.time(), self._store.committed()
+        has_more = await self._store.embed_texts(_EMBEDDED)
+        if self._store.committed() > head:
+            await self._pause(_PAUSE_RATIO * (loop.time() - began))
         return has_more
 
     async def _pause(self, seconds: float) -> None:

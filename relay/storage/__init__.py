@@ -211,6 +211,13 @@ class SearchIndex(EventLog, Protocol):
         the index is rebuilt. The index survives a restart, at least up to some earlier row.
         """
 
+    async def embed_texts(self, limit: int) -> bool:
+        """Compute what the next `limit` indexed texts mean, if the store compares meanings.
+
+        True: call again. `search` with `match:any` then also gives rows that have none of the
+        words, but a text that means nearly what was asked.
+        """
+
     async def tidy_index(self, now: int) -> bool:
         """A bounded step that removes texts of deleted and expired rows; True: call again at once.
 

@@ -289,6 +289,9 @@ class ReferenceStore:
         self._indexed = rows[-1].seq if len(rows) == limit else self._head
         return self._indexed
 
+    async def embed_texts(self, limit: int) -> bool:
+        return False
+
     async def tidy_index(self, now: int) -> bool:
         self._must_be_open()
         return False

@@ -11,10 +11,12 @@ import argparse
 import asyncio
 import json
 import re
+import sqlite3
 import sys
 import tempfile
 import time
 from collections import defaultdict
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -76,6 +78,9 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--only", default="", metavar="REGEX", help="methods whose name it finds")
     parser.add_argument(
+        "--meaning", action="store_true", help="with [search] meaning: needs the extra semantic"
+    )
+    parser.add_argument(
         "--part",
         choices=PARTS,
         default="all",
@@ -95,7 +100,11 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 async def ask_all(
-    conversations: Sequence[Conversation], only: re.Pattern[str], asked: Callable[[str], None]
+    conversations: Sequence[Conversation],
+    only: re.Pattern[str],
+    asked: Callable[[str], None],
+    *,
+    by_meaning: bool = False,
 ) -> list[Answer]:
     """By the methods that `only` finds in their names. Raises MemoryRefused."""
     answers: list[Answer] = []
@@ -104,8 +113,12 @@ async def ask_all(
             folder = Path(name)
             async with Rookery(folder / "relay") as rookery:
                 await rookery.init("--owner", cast.owner.npub, "--agent", AGENT.npub)
+                if by_meaning:
+                    rookery.set_up("search", "meaning = true")
                 await rookery.start()
                 async with methods_into(rookery.url, folder, conversation) as methods:
+                    if by_meaning:
+                        await compared(folder / "relay" / "search.db")
                     asking = [method for method in methods if only.search(method.name)]
                     there = sum(bool(session.turns) for session in conversation.sessions)
                     for question in conversation.questions:
@@ -127,6 +140,15 @@ async def ask_all(
                         answers.append(Answer(ANY_ORDER, question.category, reached, None))
                         asked(conversation.name)
     return answers
+
+
+async def compared(index: Path) -> None:
+    """Wait until each text of the relay's index has its vector."""
+    with closing(sqlite3.connect(f"file:{index}?mode=ro", uri=True)) as db:
+        while db.execute(  # noqa: ASYNC110  another process computes them
+            "SELECT (SELECT count(*) FROM vectors) < (SELECT count(*) FROM texts)"
+        ).fetchone()[0]:
+            await asyncio.sleep(0.2)
 
 
 def rows_of(answers: Sequence[Answer]) -> list[Row]:
@@ -237,6 +259,7 @@ def main() -> int:
                     asked,
                     re.compile(options.only),
                     lambda of: shown.update(task, description=of, advance=1),
+                    by_meaning=options.meaning,
                 )
             )
         except MemoryRefused as refused:

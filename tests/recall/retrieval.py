@@ -18,13 +18,13 @@ from relay.client.nmem import Nmem
 from relay.client.nmem.queries import Order, Scope, search
 from relay.client.recall import recall
 from relay.memory.anamnesis.records import Entry, entry_draft, timestamp_of
-from relay.memory.keywords import any_of, keywords
 from relay.memory.nmem.records import Observation, ObsType, observation_draft, session_draft
 from relay.memory.nmem.records import Session as NmemSession
 from relay.memory.transcripts.blocks import NoteText
 from relay.memory.transcripts.notes import Thread
 from relay.memory.transcripts.plan import Plan
 from relay.nostr import kinds
+from relay.nostr.keywords import any_of, keywords
 from tests import cast
 
 if TYPE_CHECKING:

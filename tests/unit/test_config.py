@@ -61,6 +61,7 @@ SETTINGS_AND_DEFAULTS: dict[str, dict[str, object]] = {
         "index_tags": {"hk"},
         "prefix_d_kinds": {30078, 78},
     },
+    "search": {"meaning": False},
     "console": {"enabled": True},
     "log": {"level": "info", "format": "auto"},
 }
@@ -326,7 +327,7 @@ BAD = [
     ('[bus]\nurl = "nats://x"', '2: "url" in [bus] is not offered by this version'),
     (
         "[bus]\nsize = 1",
-        '1: unknown table "bus"; known: console, limits, log, relay, server, storage',
+        '1: unknown table "bus"; known: console, limits, log, relay, search, server, storage',
     ),
     ('[log]\nlevel = "warn"', "2: level cannot be 'warn'; did you mean \"warning\"?"),
     ('[log]\nformat = "xml"', "2: format cannot be 'xml'; known: auto, json, text"),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from relay.memory.anamnesis.bm25 import ranks, text_of, words
-from relay.memory.keywords import keywords
+from relay.nostr.keywords import keywords
 from relay.nostr.nip50 import search_from
 
 if TYPE_CHECKING:

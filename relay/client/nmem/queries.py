@@ -12,11 +12,11 @@ import orjson
 from relay.client.nmem.cipher import database_errors
 from relay.client.nmem.updates import about, session_of
 from relay.memory.fence import attribution, fenced
-from relay.memory.keywords import any_of
 from relay.memory.nmem import context, ranking
 from relay.memory.nmem.ranking import Row
 from relay.memory.nmem.summary import EMPTY_SESSION
 from relay.nostr import kinds
+from relay.nostr.keywords import any_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -36,7 +36,7 @@ from relay.errors import StoreFault, TooSlow, TooWide
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.retention import MaxAmount
 from relay.nostr.erasure import Erasure
-from relay.nostr.nip50 import search_from
+from relay.nostr.nip50 import Needs, search_from
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place
 from relay.storage.sqlite.checking import faults_of
@@ -52,6 +52,7 @@ from relay.storage.sqlite.connections import (
     sqlite_faults,
 )
 from relay.storage.sqlite.hashes import Hashes, id_key
+from relay.storage.sqlite.meanings import NEAREST, Meanings, fused
 from relay.storage.sqlite.opening import fill_tag_buffer, open_file
 from relay.storage.sqlite.row_cache import PageCache, RowCache
 from relay.storage.sqlite.rows import event_in, stored
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter, FilterTerms
     from relay.storage import Verb
     from relay.storage.sqlite.checking import CheckedRow
+    from relay.storage.sqlite.meanings import Embedder
     from relay.storage.sqlite.text_index import TextIndex
 
 T = TypeVar("T")
@@ -112,10 +114,12 @@ class SqliteStore:
         head: int,
         tag_buffer: TagBuffer,
         index: TextIndex,
+        meanings: Meanings | None,
     ) -> None:
         """Use `open`."""
         self._compiler = Compiler(hashes, terms.index_tags, tag_buffer)
         self._index = index
+        self._meanings = meanings
         self._row_cache = RowCache()
         self._page_cache = PageCache()
         self._sweeps = SweepQueries(self._compiler, terms.index_tags)
@@ -164,10 +168,11 @@ class SqliteStore:
         *,
         synchronous: str = "FULL",
         tag_buffer_rows: int = TAG_BUFFER_ROWS,
+        embedder: Embedder | None = None,
     ) -> SqliteStore:
         """Open or make the file. Raises StoreVersion for one of another version or program.
 
-        `tag_buffer_rows`: see `TagBuffer`.
+        `tag_buffer_rows`: see `TagBuffer`. `embedder`: None: searches compare words only.
         """
         writer, hashes, head = await asyncio.to_thread(open_file, path, terms, synchronous)
         tag_buffer = TagBuffer(tag_buffer_rows)
@@ -175,10 +180,11 @@ class SqliteStore:
             opened_so_far.callback(writer.close)
             with sqlite_faults(path):
                 await asyncio.to_thread(fill_tag_buffer, writer, hashes, terms, tag_buffer)
-            index = await opened_index(path, hashes.fingerprint(), head)
+            meanings = None if embedder is None else Meanings(embedder)
+            index = await opened_index(path, hashes.fingerprint(), head, meanings)
             opened_so_far.push_async_callback(index.close)
             with sqlite_faults(path):
-                store = cls(path, writer, hashes, terms, head, tag_buffer, index)
+                store = cls(path, writer, hashes, terms, head, tag_buffer, index, meanings)
                 await store._connect()
             store._opened_at = monotonic()  # a crash may have left more to erase
             opened_so_far.pop_all()
@@ -595,6 +601,16 @@ class SqliteStore:
         async with self._index_faults():
             return await self._index.index_next(text_of, rules, limit, head)
 
+    @property
+    def vectors(self) -> int:
+        """How many texts can be compared by meaning."""
+        return 0 if self._meanings is None else len(self._meanings)
+
+    async def embed_texts(self, limit: int) -> bool:
+        self._check_open()
+        async with self._index_faults():
+            return await self._index.embed_next(limit)
+
     async def tidy_index(self, now: int) -> bool:
         self._check_open()
         async with self._index_faults():
@@ -607,8 +623,26 @@ class SqliteStore:
         search = search_from(filter_.search or "")
         if limit <= 0 or filter_.impossible or search is None or not search.required:
             return ()
-        query = self._compiler.search(search, filter_, visibility, limit=limit, upto=upto, now=now)
-        return [seq for (seq,) in await self._searched(query)]
+        meanings = self._meanings
+        if search.needs is Needs.ALL or search.excluded or meanings is None:
+            query = self._compiler.search(
+                search, filter_, visibility, limit=limit, upto=upto, now=now
+            )
+            return [row[0] for row in await self._searched(query)]
+        most = max(limit, NEAREST)
+        query = self._compiler.search(search, filter_, visibility, limit=most, upto=upto, now=now)
+        points = dict(await self._searched(query))
+        question = await asyncio.to_thread(meanings.question, search.asked)
+        near: list[int] = []
+        parts = meanings.nearest(question)
+        while len(near) < most and (part := await asyncio.to_thread(next, parts, None)):
+            left = most - len(near)
+            query = self._compiler.readable(
+                part, filter_, visibility, limit=left, upto=upto, now=now
+            )
+            near += [seq for (seq,) in await self._searched(query)]
+        cosines = await asyncio.to_thread(meanings.cosines, question, {*points, *near})
+        return fused(points, cosines, limit)
 
     async def _searched(self, query: Query) -> list[Any]:
         try:

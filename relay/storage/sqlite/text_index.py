@@ -14,8 +14,10 @@ import asyncio
 import os
 import sqlite3
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext, suppress
 from functools import partial
+from threading import get_native_id
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.storage.sqlite.connections import AsyncReader
+    from relay.storage.sqlite.meanings import Meanings
 
 APPLICATION_ID: Final = 0x526F6F6C  # "Rool"
 INDEX_VERSION: Final = 1
@@ -44,6 +47,7 @@ _DROP_CHUNK: Final = 1000
 _MAX_DELETED: Final = 100_000
 """Deleted rows that are remembered; `tidy` finds the others in its rounds."""
 _CHECK_CHUNK: Final = 2000
+_VECTORS_READ: Final = 10_000
 _MERGE_PAGES: Final = 200
 _MERGE_PAUSE_RATIO: Final = 9
 """Merges, when one follows the other, take a tenth of the time,"""
@@ -61,9 +65,17 @@ class TextIndex:
     """Use `opened_index`."""
 
     def __init__(
-        self, db: aiosqlite.Connection, upto: int, rules: str | None, *, is_clean: bool
+        self,
+        db: aiosqlite.Connection,
+        upto: int,
+        rules: str | None,
+        meanings: Meanings | None,
+        *,
+        is_clean: bool,
     ) -> None:
-        """`is_clean`: no text of a deleted row is in the files."""
+        """`is_clean`: no text of a deleted row is in the files. `meanings`: None: words only."""
+        self._meanings = meanings
+        self._embedding = ThreadPoolExecutor(1, "embed", _give_way)
         self._db = db
         self._lock = asyncio.Lock()
         self._rules = rules
@@ -136,8 +148,11 @@ class TextIndex:
             return upto
 
     async def _start_over(self, rules: str) -> None:
-        for query in ("empty_words", "empty_ranks", "empty_texts"):
+        for query in ("empty_words", "empty_ranks", "empty_texts", "empty_vectors"):
             await self._db.execute(QUERIES[query])
+        await self._put_meta("vectors_upto", 0)
+        if self._meanings is not None:
+            self._meanings.clear()
         self._must_truncate = True
         await self._put_meta("rules", rules)
         await self._put_meta("upto", 0)
@@ -163,6 +178,46 @@ class TextIndex:
         await self._db.executemany(QUERIES["drop_words"], words)
         await self._db.executemany(QUERIES["drop_rank"], of)
         await self._db.executemany(QUERIES["drop_text"], of)
+        await self._db.executemany(QUERIES["drop_vector"], of)
+        if self._meanings is not None:
+            self._meanings.drop(seq for seq, _ in found)
+
+    async def load_vectors(self) -> None:
+        """Into memory; at the start."""
+        if self._meanings is None:
+            return
+        after = 0
+        while rows := await self._rows("vectors", after, _VECTORS_READ):
+            await asyncio.to_thread(self._meanings.add, rows)
+            after = rows[-1][0]
+
+    async def embed_next(self, limit: int) -> bool:
+        """The vectors of the next `limit` texts; True: there may be more."""
+        meanings = self._meanings
+        if meanings is None:
+            return False
+        async with self._lock:
+            rules = self._rules
+            upto = (await self._rows("get_meta", "vectors_upto") or [(0,)])[0][0]
+            rows = await self._rows("next_texts", upto, limit)
+        if not rows:
+            return False
+        texts = [text for _, text in rows]
+        loop = asyncio.get_running_loop()
+        vectors = await loop.run_in_executor(self._embedding, meanings.vectors, texts)
+        seqs = [seq for seq, _ in rows]
+        async with self._lock:
+            if rules != self._rules:
+                return True
+            async with _transaction(self._db):
+                await self._db.executemany(
+                    QUERIES["add_vector"], list(zip(vectors, seqs, strict=True))
+                )
+                await self._put_meta("vectors_upto", seqs[-1])
+                there = {seq for (seq,) in await self._rows("has_vectors", _json(seqs))}
+            found = zip(seqs, vectors, strict=True)
+            meanings.add([(seq, vector) for seq, vector in found if seq in there])
+        return True
 
     async def tidy(self, now: int, searches: AsyncReader) -> bool:
         """Remove some texts of deleted and expired rows; True: call again at once.
@@ -249,6 +304,7 @@ class TextIndex:
                         pass
                     await self._put_meta("is_clean", int(self._is_clean))
         finally:  # also when cancelled
+            self._embedding.shutdown(wait=False, cancel_futures=True)
             await self._db.close()
 
 
@@ -277,6 +333,16 @@ def _texts(
     return out
 
 
+def _give_way() -> None:
+    """Let others have the CPU: of this thread, where the system can."""
+    with suppress(AttributeError, OSError):
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), 19)
+
+
+def _json(seqs: Sequence[int]) -> str:
+    return orjson.dumps(seqs).decode()
+
+
 def _columns_of(texts: Sequence[tuple[int, str]]) -> list[tuple[int, str, str, str]]:
     return [_columns(seq, searchable(text)) for seq, text in texts]
 
@@ -297,7 +363,9 @@ async def _transaction(db: aiosqlite.Connection) -> AsyncIterator[None]:
         raise
 
 
-async def opened_index(store: Path, key: str, head: int) -> TextIndex:
+async def opened_index(
+    store: Path, key: str, head: int, meanings: Meanings | None = None
+) -> TextIndex:
     """The index of the store at `store`; rebuilt when it does not fit this key and head.
 
     Raises StoreFault, StoreVersion.
@@ -315,7 +383,13 @@ async def opened_index(store: Path, key: str, head: int) -> TextIndex:
             raise
     except (OSError, sqlite3.Error) as error:
         raise StoreFault(f"{path}: {error}; check the folder and its permissions") from error
-    return TextIndex(db, upto, rules[0][0] if rules else None, is_clean=clean == [(1,)])
+    index = TextIndex(db, upto, rules[0][0] if rules else None, meanings, is_clean=clean == [(1,)])
+    try:
+        await index.load_vectors()
+    except BaseException:
+        await index.close()
+        raise
+    return index
 
 
 def _opened(store: Path, key: str, head: int) -> sqlite3.Connection:
@@ -325,6 +399,7 @@ def _opened(store: Path, key: str, head: int) -> sqlite3.Connection:
         for ending in ("", "-wal", "-shm"):
             path.with_name(path.name + ending).unlink(missing_ok=True)
         db = _fresh(path, key)
+    db.execute(QUERIES["make_vectors"])
     db.execute("ATTACH ? AS store", (str(store),))
     return db
 

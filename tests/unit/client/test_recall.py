@@ -10,6 +10,7 @@ from relay.client import Client
 from relay.client.recall import Hit, query_of, recall
 from relay.mcp.rows import recalled
 from relay.memory.fence import attribution
+from relay.nostr.nip50 import Needs, search_from
 from tests.cast import robot, rover
 from tests.harness.fake_relay import FakeRelay
 
@@ -51,7 +52,7 @@ async def test_a_question_is_one_query_for_any_of_its_words(relay: FakeRelay) ->
     async with Client(relay.url, robot) as client:
         answer = await client.recall("What leaks in the kitchen?")
     assert [(hit.system, hit.text.strip()) for hit in answer.hits] == [("D", "the kettle leaks")]
-    assert [filter_["search"] for filter_ in asked] == ["leaks kitchen match:any"]
+    assert [filter_["search"] for filter_ in asked] == ["match:any What leaks in the kitchen?"]
     assert {78, 1988, 30078, 30093} <= set(asked[0]["kinds"])
     assert "#d" not in asked[0]
 
@@ -61,13 +62,16 @@ async def test_its_times_become_periods(relay: FakeRelay) -> None:
     async with Client(relay.url, robot) as client:
         await recall(client, "what leaked yesterday?", systems="D", as_of=AT + 5)
     (filter_,) = asked
-    assert filter_["search"] == f"leaked yesterday match:any near:{AT - 86_400}-{AT - 1}"
+    assert filter_["search"] == f"match:any near:{AT - 86_400}-{AT - 1} what leaked yesterday?"
 
 
-def test_a_quoted_title_within_a_question_is_one_more_hint() -> None:
-    assert query_of('Who read "Nothing is Impossible"?', AT) == (
-        'read nothing impossible "Nothing is Impossible" match:any'
-    )
+def test_long_questions_and_colons_lose_nothing_of_what_is_asked() -> None:
+    search = search_from(query_of("is it so that " * 20 + "TypeError: kettle", AT))
+    assert search is not None
+    assert search.required == ("typeerror", "kettle")
+    search = search_from(query_of("tea " * 2000, AT))
+    assert search is not None
+    assert search.needs is Needs.ANY
 
 
 @pytest.mark.parametrize("query", ['"green tea"', "tea -milk"])

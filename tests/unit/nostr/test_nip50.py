@@ -11,6 +11,7 @@ from relay.nostr.nip50 import (
     MAX_QUERY,
     MAX_TERMS,
     MAX_TEXT,
+    Needs,
     Search,
     search_from,
     searchable,
@@ -107,3 +108,28 @@ def test_a_term_is_counted_by_its_words() -> None:
     assert words_of("Æther9") == ("Æther9",)
     assert words_of("green tea-time a_b") == ("green", "tea", "time", "a", "b")
     assert words_of("!") == ()
+
+
+@pytest.mark.parametrize(
+    ("query", "search"),
+    [
+        (
+            "What leaks in Ada's kitchen? match:any",
+            Search(("leaks", "ada", "kitchen"), (), Needs.ANY, "What leaks in Ada's kitchen?"),
+        ),
+        (
+            'who read "Nothing is Impossible" -film match:any near:5-9 near:x',
+            Search(
+                ("read", "nothing", "impossible", "Nothing is Impossible"),
+                ("film",),
+                Needs.ANY,
+                "who read Nothing is Impossible",
+                ((5, 9),),
+            ),
+        ),
+        ("match:any near:5-9", None),
+        ("tea match:all near:5-9", Search(("tea",))),
+    ],
+)
+def test_with_match_any_the_query_is_a_question(query: str, search: Search | None) -> None:
+    assert search_from(query) == search

@@ -313,14 +313,7 @@ class Compiler:
         enough. No statistics over all texts are used: they would reveal hidden rows.
         """
         shape = shape_of(filter_)
-        rest = all_of(
-            [
-                self._conditions(shape),
-                *by_words(search).times(shape),
-                UNEXPIRED,
-                self.visible(visibility, filter_),
-            ]
-        )
+        rest = self._beside_words(shape, filter_, visibility)
         arguments = self._arguments(filter_, now)
         if search.needs is Needs.ANY:
             return Plan(recall.best(search, rest, upto=upto, limit=limit)).bound(arguments)
@@ -337,6 +330,36 @@ class Compiler:
             (*values, expression(search), upto, *rest.values, limit),
         )
         return Plan(whole).bound(arguments)
+
+    def readable(
+        self,
+        seqs: Sequence[int],
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int,
+        upto: int,
+        now: int,
+    ) -> Query:
+        """The first `limit` of these rows that match the rest of a search, in their order."""
+        shape = shape_of(filter_)
+        rest = self._beside_words(shape, filter_, visibility)
+        whole = Condition(
+            "SELECT e.seq FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value"
+            f" WHERE e.seq <= ? AND {rest.sql} ORDER BY j.key LIMIT ?",
+            (listed(seqs), upto, *rest.values, limit),
+        )
+        return Plan(whole).bound(self._arguments(filter_, now))
+
+    def _beside_words(self, shape: Shape, filter_: Filter, visibility: Visibility) -> Condition:
+        return all_of(
+            [
+                self._conditions(shape),
+                *BY_TIME.times(shape),
+                UNEXPIRED,
+                self.visible(visibility, filter_),
+            ]
+        )
 
     def rows(
         self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int

@@ -52,9 +52,10 @@ _RANKED: Final = (
     " FROM counts JOIN weights USING (word) GROUP BY thread),"
     " found AS (SELECT seq, thread, sum(points * weight) AS points"
     " FROM hits JOIN weights USING (word) GROUP BY seq)"
-    " SELECT h.seq FROM found AS h JOIN threads AS t USING (thread)"
+    " SELECT h.seq, h.points + t.points + %s AS points"
+    " FROM found AS h JOIN threads AS t USING (thread)"
     " CROSS JOIN search.ranks AS r ON r.seq = h.seq"
-    " ORDER BY h.points + t.points + %s DESC, r.created_at DESC, r.id_key, h.seq LIMIT ?"
+    " ORDER BY 2 DESC, r.created_at DESC, r.id_key, h.seq LIMIT ?"
 )
 
 
@@ -83,10 +84,10 @@ def _near_sql(search: Search) -> Condition:
 
 
 def best(search: Search, readable: Condition, *, upto: int, limit: int) -> Condition:
-    """seq of the best rows, best first. `readable`: of `e`, what must hold beside the words."""
+    """seq and points of the best rows, best first. `readable`: what else must hold of `e`."""
     words = [term for term in search.required if words_of(term)]
     if not words:
-        return Condition("SELECT 0 WHERE 0", ())
+        return Condition("SELECT 0, 0 WHERE 0", ())
     parts: list[str] = []
     values: list[Bound] = []
     for number, word in enumerate(words):

@@ -20,6 +20,27 @@ CREATE VIRTUAL TABLE words USING fts5(
     tokenize='porter unicode61 remove_diacritics 2'
 );
 
+-- :make_vectors  384 signed bytes for each text that was compared, see meanings.py
+CREATE TABLE IF NOT EXISTS vectors (seq INTEGER PRIMARY KEY, vector BLOB NOT NULL);
+
+-- :next_texts  seq, limit -> seq, text of later texts
+SELECT seq, text FROM texts WHERE seq > ? ORDER BY seq LIMIT ?;
+
+-- :add_vector  vector, seq: if the text is still there
+INSERT OR REPLACE INTO vectors (vector, seq) SELECT ?, seq FROM texts WHERE seq = ?;
+
+-- :vectors  after, limit -> seq, vector
+SELECT seq, vector FROM vectors WHERE seq > ? ORDER BY seq LIMIT ?;
+
+-- :has_vectors  [seq] -> those that have one
+SELECT v.seq FROM json_each(?) AS j CROSS JOIN vectors AS v ON v.seq = j.value;
+
+-- :drop_vector  seq
+DELETE FROM vectors WHERE seq = ?;
+
+-- :empty_vectors
+DELETE FROM vectors;
+
 -- :count_tables  -> how many tables and indices the file has
 SELECT count(*) FROM sqlite_master;
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.memory.keywords import MAX_KEYWORDS, any_of, keywords, merged
 from relay.memory.nmem.ranking import safe_query
+from relay.nostr.keywords import MAX_KEYWORDS, any_of, keywords, merged
 from relay.nostr.nip50 import Search, search_from
 
 
