@@ -41,6 +41,9 @@ _REQUEST_S: Final = 0.1
 """A connection that was accepted before a stop may send its request for so long."""
 _CHECK_EVERY_S: Final = 1.0
 _BODY_TIMEOUT_S: Final = 10.0
+_MAX_SILENT: Final = 1024
+"""Sockets without a request, or with half of one: no place is counted for them yet, and they stay
+for 30 s. Of more the oldest are closed, before they use up the file descriptors."""
 
 
 class _ClientErrors(logging.Filter):
@@ -136,6 +139,7 @@ class Server:
             keepalive_timeout=30.0,
         )
         self._watching: asyncio.Task[None] | None = None
+        self._dropping: asyncio.Task[None] | None = None
         self.stop = Stop.FOR_GOOD
         """What the connections are told at exit."""
         self.port: int = listening[0].getsockname()[1]
@@ -170,7 +174,18 @@ class Server:
         except UserError:
             await self.__aexit__()
             raise
+        self._dropping = asyncio.create_task(self._drop_silent(), name="drop silent sockets")
         return self
+
+    async def _drop_silent(self) -> None:
+        server = self._runner.server
+        assert server is not None
+        while True:
+            await asyncio.sleep(_CHECK_EVERY_S)
+            # Oldest first. aiohttp has no other way to ask.
+            silent = [each for each in server.connections if each._current_request is None]
+            for each in silent[: max(0, len(silent) - _MAX_SILENT)]:
+                each.force_close()
 
     async def _watched_certificate(self) -> SSLContext | None:
         server = self._config.server
@@ -191,8 +206,9 @@ class Server:
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await asyncio.gather(self._stop_connections(), asyncio.sleep(_REQUEST_S))
                 await self._stop_connections()  # those that came to be meanwhile
-        if self._watching is not None:
-            self._watching.cancel()
+        for task in (self._watching, self._dropping):
+            if task is not None:
+                task.cancel()
         await self._runner.cleanup()
 
     async def _stop_connections(self) -> None:

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -453,6 +454,28 @@ async def test_a_member_is_not_kept_out_by_others_of_the_same_host(*, made_up: b
         assert await known.asks({}) == [["EOSE", "s"]]
         assert await flood[0].asks({}) == [["EOSE", "s"]], "who came before the flood stays"
         assert (await flood[10].hears())[0] == "closed"
+
+
+async def test_sockets_that_say_nothing_leave_descriptors_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They stay for 30 s, and no limit of connections counts them."""
+    monkeypatch.setattr("relay.server.app._MAX_SILENT", 3)
+    monkeypatch.setattr("relay.server.app._CHECK_EVERY_S", 0.01)
+    async with serving() as relay, contextlib.AsyncExitStack() as stack:
+        visit = await relay.visit()
+        sockets = []
+        for half in (b"", b"GET / HTTP/1.1\r\nHost: ") * 5:
+            reader, writer = await asyncio.open_connection(*relay.at.split(":"))
+            stack.callback(writer.transport.abort)
+            writer.write(half)
+            sockets.append(reader)
+        for reader in sockets[:7]:
+            async with asyncio.timeout(ANSWER_S):
+                with contextlib.suppress(ConnectionError):
+                    assert await reader.read() == b""
+        assert not any(reader.at_eof() for reader in sockets[7:])
+        assert await visit.asks({}) == [["EOSE", "s"]]
 
 
 async def test_who_takes_a_kept_place_logs_in_or_goes(monkeypatch: pytest.MonkeyPatch) -> None:
