@@ -21,20 +21,18 @@ from relay.client.transcripts.results import (
     SeveralAuthors,
     is_listed,
 )
-from relay.memory.fields import object_in
 from relay.memory.transcripts.assembly import assembled
-from relay.memory.transcripts.copies import line_in
 from relay.memory.transcripts.display import note_of
 from relay.memory.transcripts.order import order_of, ordered
 from relay.memory.transcripts.paths import Directory
 from relay.memory.transcripts.records import SessionState, state_of
-from relay.memory.transcripts.sources import Source, source_of
 from relay.memory.transcripts.token_usage import usage_in
+from relay.memory.transcripts.view import lines_of_notes
 from relay.nostr import kinds
 from relay.nostr.pns import derive
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping
+    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from relay.client.client import Client
@@ -134,43 +132,21 @@ class TranscriptsReader(MemoryClient):
         """The notes, in the order of their replies (D-25), and lines beside them."""
         events = await self._in_either({"kinds": [kinds.CONVERSATION_NOTE], "#d": [session]})
         chain = ordered(events)
-        notes = list(map(note_of, chain.events))
-        wanted = {
-            note.id: note.author
-            for note in notes
-            if detail is Detail.LINES or (detail is Detail.TYPES and not note.content)
-        }
-        lines = await self._lines_of(session, wanted, chain.events) if wanted else {}
-        return Conversation(notes, chain.notice, lines)
+        wanted = [
+            event
+            for event in chain.events
+            if detail is Detail.LINES or (detail is Detail.TYPES and not event.content)
+        ]
+        lines = await self._lines_of(session, wanted) if wanted else {}
+        return Conversation(list(map(note_of, chain.events)), chain.notice, lines)
 
-    async def _lines_of(
-        self, session: str, authors: Mapping[str, str], notes: Iterable[Event]
-    ) -> dict[str, Fields]:
-        """The lines that begin with these notes (id → author, who alone may say what the line is).
-        In the original's form they are in the notes."""
+    async def _lines_of(self, session: str, notes: Sequence[Event]) -> dict[str, Fields]:
+        """The lines that begin with these notes."""
         wanted: dict[str, object] = {"kinds": [kinds.SOURCE_DATA], "#d": [session]}
-        ids = list(authors)
-        if len(ids) <= _MAX_IDS:
-            wanted["#e"] = ids
+        if len(notes) <= _MAX_IDS:
+            wanted["#e"] = [note.id for note in notes]
         where, archive = await asyncio.gather(self.directory_of(session), self._in_either(wanted))
-        within = [note for note in notes if note.id in authors and note.has_tag("source-data")]
-
-        def decoded() -> dict[str, Fields]:
-            sources: dict[str, list[Source]] = {}
-            for event in [*archive, *within]:
-                source = source_of(event)
-                id_ = event.tag("e") or "" if event.kind == kinds.SOURCE_DATA else event.id
-                if isinstance(source, Source) and authors.get(id_) == event.pubkey:
-                    sources.setdefault(id_, []).append(source)
-            directory = Directory(where or ".")
-            lines = {id_: line_in(of)[0] for id_, of in sources.items()}
-            texts = {
-                id_: directory.restored(line.text) if line.has_tokens else line.text
-                for id_, line in lines.items()
-            }
-            return {id_: fields for id_, text in texts.items() if (fields := object_in(text))}
-
-        return await asyncio.to_thread(decoded)
+        return await asyncio.to_thread(lines_of_notes, notes, archive, where or ".")
 
     async def sessions(self, *, include_deleted: bool = False) -> list[Listed]:
         """Newest first. Reads the notes of all sessions that this key may read."""

@@ -5,6 +5,7 @@ Whoever may not read a record finds none: everything comes from `Ask.events`.
 
 from __future__ import annotations
 
+import asyncio
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -20,7 +21,9 @@ from relay.memory.anamnesis.records import record_in as claim_in
 from relay.memory.nmem.checks import OBSERVATION, PIN, PROMPT, SESSION
 from relay.memory.nmem.records import Observation, Pin, Prompt, Session
 from relay.memory.nmem.records import record_in as nmem_in
-from relay.memory.transcripts.display import Message, Permission, ToolUse, entries, notes_in_order
+from relay.memory.transcripts.display import note_of
+from relay.memory.transcripts.order import ordered
+from relay.memory.transcripts.view import blocks, lines_of_notes
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
@@ -34,11 +37,13 @@ if TYPE_CHECKING:
     from relay.memory.aman.fold import Row
     from relay.memory.anamnesis.archive import Archive
     from relay.memory.registry import MemorySystem
-    from relay.memory.transcripts.display import Entry, Note
+    from relay.memory.transcripts.view import Block
     from relay.nostr.event import Event
 
 _ROWS: Final = 500
 _LINE: Final = 200
+_LINES: Final = 200
+"""Of one block of a session."""
 _COLUMNS: Final = (
     Column("title", "Record", Holds.LINK),
     Column("system", "System"),
@@ -218,46 +223,41 @@ async def _session(ask: Ask) -> Found:
     )
     if not session or not found:
         raise NotFoundError(_NOTHING)
-    folded = entries(note for note in notes_in_order(found) if not note.is_quiet)
+    archive = await ask.events_or_none(
+        Filter(
+            kinds=frozenset({kinds.SOURCE_DATA}),
+            tags=(("d", frozenset({session})),),
+            limit=_ROWS,
+        )
+    )
+    chain = ordered(found)
+    lines = await asyncio.to_thread(lines_of_notes, chain.events, archive, ".")
+    shown = await asyncio.to_thread(blocks, map(note_of, chain.events), lines)
+    authors = {event.id: event.pubkey for event in found}
     data: dict[str, object] = {
         "id": session,
-        "entries": [_entry(each) for each in folded],
+        "blocks": [_block(each, authors[each.id]) for each in shown if not each.is_quiet],
+        "notice": chain.notice or "",
         "readers": readers_text(ask, found[0]),
         "is_full": len(found) >= _ROWS,
     }
     return Found(data, await ask.people(event.pubkey for event in found))
 
 
-def _entry(entry: Entry) -> dict[str, object]:
-    match entry:
-        case Message(note):
-            return {"is": "message", **_note(note), "role": note.role.value}
-        case ToolUse(call, output):
-            first = call if call is not None or output is None else output.note
-            assert first is not None
-            return {
-                "is": "tool",
-                **_note(first),
-                "name": entry.name,
-                "input": "" if call is None else cut(call.content),
-                "output": "" if output is None else cut(output.text or output.summary),
-            }
-        case Permission(request, tool_name, _, decision):
-            return {
-                "is": "permission",
-                **_note(request),
-                "name": tool_name,
-                "decision": None if decision is None else decision.is_allowed,
-            }
-
-
-def _note(note: Note) -> dict[str, object]:
+def _block(block: Block, author: str) -> dict[str, object]:
     return {
-        "id": note.id,
-        "pubkey": note.author,
-        "at": note.ms // 1000,
-        "text": cut(note.content),
-        "model": note.model or "",
+        "id": block.id,
+        "pubkey": author,
+        "speaker": block.speaker.value,
+        "title": cut(block.title),
+        "at": block.ms // 1000,
+        "model": cut(block.model or ""),
+        "head": [cut(line) for line in block.head],
+        "lines": [
+            {"text": cut(line.text), "tone": line.tone.value} for line in block.lines[:_LINES]
+        ],
+        "more": max(len(block.lines) - _LINES, 0),
+        "folds": block.folds,
     }
 
 

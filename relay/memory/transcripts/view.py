@@ -11,16 +11,21 @@ from difflib import unified_diff
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, assert_never
 
-from relay.memory.fields import compact
+from relay.memory.fields import compact, object_in
 from relay.memory.transcripts.blocks import output_text
+from relay.memory.transcripts.copies import line_in
 from relay.memory.transcripts.display import Message, Permission, Role, ToolUse, entries, mode_of
 from relay.memory.transcripts.lines import inner, name_in
+from relay.memory.transcripts.paths import Directory
+from relay.memory.transcripts.sources import Source, source_of
+from relay.nostr import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from relay.memory.transcripts.display import Note
     from relay.memory.transcripts.lines import Fields
+    from relay.nostr.event import Event
 
 MAX_LINES: Final = 2_000
 """Lines of one block; more are counted only."""
@@ -114,6 +119,32 @@ def blocks(notes: Iterable[Note], lines: Mapping[str, Fields] | None = None) -> 
                 found.append(_block(request, Speaker.OTHER, _plain("\n".join(said))))
             case _:
                 assert_never(entry)
+    return found
+
+
+def lines_of_notes(
+    notes: Iterable[Event], archive: Iterable[Event], directory: str
+) -> dict[str, Fields]:
+    """Id of a note → the line that begins with it: from the archive events of the note's author,
+    who alone may say what the line is, or from the note itself, as in the original's form.
+
+    `directory`: of the session, as it is to be shown.
+    """
+    authors = {note.id: note.pubkey for note in notes}
+    sources: dict[str, list[Source]] = {}
+    for event in (*archive, *notes):
+        id_ = event.tag("e") or "" if event.kind == kinds.SOURCE_DATA else event.id
+        if authors.get(id_) == event.pubkey and event.has_tag("source-data"):
+            source = source_of(event)
+            if isinstance(source, Source):
+                sources.setdefault(id_, []).append(source)
+    paths = Directory(directory)
+    found: dict[str, Fields] = {}
+    for id_, of_line in sources.items():
+        line = line_in(of_line)[0]
+        fields = object_in(paths.restored(line.text) if line.has_tokens else line.text)
+        if fields is not None:
+            found[id_] = fields
     return found
 
 
@@ -297,17 +328,18 @@ def _diff(change: Fields) -> list[Line]:
     old, new = change.get("old_string"), change.get("new_string")
     if not isinstance(old, str) or not isinstance(new, str):
         return []
-    if max(len(old), len(new)) > _MAX_DIFF:  # comparing takes the square of the lines
+    before, after = old.splitlines(), new.splitlines()
+    if len(before) * len(after) > _MAX_COMPARED:
         return [
-            *(Line(f"-{line}", Tone.REMOVED) for line in old.splitlines()),
-            *(Line(f"+{line}", Tone.ADDED) for line in new.splitlines()),
+            *(Line(f"-{line}", Tone.REMOVED) for line in before),
+            *(Line(f"+{line}", Tone.ADDED) for line in after),
         ]
-    compared = list(unified_diff(old.splitlines(), new.splitlines(), lineterm="", n=2))
+    compared = list(unified_diff(before, after, lineterm="", n=2))
     return [Line(line, _diff_tone(line)) for line in compared[2:]]
 
 
-_MAX_DIFF: Final = 20_000
-"""Characters."""
+_MAX_COMPARED: Final = 40_000
+"""Pairs of lines; comparing more would take seconds."""
 
 
 class _Tools:

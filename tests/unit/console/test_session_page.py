@@ -1,0 +1,79 @@
+"""A session of a coding agent in the console: the blocks that the terminal draws too."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.cast import person, robot
+from tests.unit.console.browsing import site
+from tests.unit.console.test_pages import PAYLOADS, check_harmless
+from tests.unit.memory.transcripts.telling import (
+    SESSION,
+    call_block,
+    line,
+    result_block,
+    text_block,
+    told,
+)
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+
+
+async def test_tools_are_folded_and_changes_of_files_are_diffs() -> None:
+    edit = call_block("t", "Edit", file_path="x.py", old_string="a\nb", new_string="a\nB")
+    data = (
+        line(message="go")
+        + line("assistant", message=[text_block("I go"), edit])
+        + line(message=[result_block("t", "done")])
+        + b'{"type":"summary","summary":"Tea"}\n'
+    )
+    async with site() as here:
+        await here.publish(*told(data))
+        browser = await here.browser_of(robot)
+        found = await browser.json(f"/console/session.json?id={SESSION}")
+        shown = [(each["speaker"], each["title"], each["head"]) for each in found["blocks"]]
+        assert shown == [
+            ("user", "user", []),
+            ("agent", "assistant", []),
+            ("tool", "tool_call", ["Edit: x.py", "→ done"]),
+            ("other", "summary", []),
+        ]
+        page = await browser.text(f"/console/session?id={SESSION}")
+        assert "<del>-b</del>" in page
+        assert "<ins>+B</ins>" in page
+        assert "Edit: x.py" in page
+        stranger = await here.browser_of(person("eve"))
+        await stranger.text(f"/console/session?id={SESSION}", 404)
+
+
+async def test_the_order_is_that_of_the_replies_and_a_broken_chain_is_told() -> None:
+    notes: list[Event] = []
+    for number in range(9):
+        thread = []
+        if notes:
+            thread = [["e", notes[0].id, "", "root"], ["e", notes[-1].id, "", "reply"]]
+        tags = [["d", SESSION], *thread, ["role", "user"]]
+        notes.append(robot.sign(1988, tags, str(number), 1_700_000_000))
+    async with site() as here:
+        await here.publish(*sorted(notes[:4] + notes[5:], key=lambda note: note.id))
+        browser = await here.browser_of(robot)
+        found = await browser.json(f"/console/session.json?id={SESSION}")
+        assert [each["lines"][0]["text"] for each in found["blocks"]] == [*"01235678"]
+        assert found["notice"] == "the reply chain is broken: 1 note is placed by time"
+
+
+async def test_texts_of_a_session_stay_texts() -> None:
+    data = b"".join(
+        line(message=text)
+        + line(
+            "assistant",
+            message=[call_block(f"t{at}", text, command=text, old_string=text, new_string="x")],
+        )
+        + line(message=[result_block(f"t{at}", text)])
+        for at, text in enumerate(PAYLOADS)
+    )
+    async with site() as here:
+        await here.publish(*told(data))
+        browser = await here.browser_of(robot)
+        check_harmless(await browser.text(f"/console/session?id={SESSION}"))
