@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _STOP_TIMEOUT_S: Final = 5.0
 _SHUTDOWN_S: Final = 2.0
-_REQUEST_S: Final = 0.1
+_REQUEST_S: Final = 0.05
 """A connection that was accepted before a stop may send its request for so long."""
 _CHECK_EVERY_S: Final = 1.0
 _BODY_TIMEOUT_S: Final = 10.0
