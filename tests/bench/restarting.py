@@ -8,7 +8,6 @@ or came twice, which has to be nothing.
 import argparse
 import asyncio
 import re
-import signal
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, STDOUT, Process
@@ -63,7 +62,7 @@ class Publisher:
 
     def pause(self, since: float, until: float) -> float:
         """The longest time without an OK that ended between the two."""
-        times = [at for at in sorted(self.answers) if since - 1 < at < until]
+        times = [*(at for at in sorted(self.answers) if since - 1 < at < until), until]
         return max(b - a for a, b in pairwise(times) if b > since)
 
 
@@ -123,6 +122,15 @@ async def main(options: argparse.Namespace, folder: Path) -> None:
     owner = SecretKey.parse("01" * 32)
     await finished("init", str(folder), "--owner", owner.npub, "--preset", "open")
     relay = await program("serve", "--data", str(folder), "--port", "0")
+    try:
+        await measured(options, folder, relay)
+    finally:
+        with suppress(ProcessLookupError):
+            relay.terminate()
+        await relay.wait()
+
+
+async def measured(options: argparse.Namespace, folder: Path, relay: Process) -> None:
     url = await asyncio.wait_for(listening(relay), START_S)
     output = asyncio.create_task(drained(relay))
     refused: list[str] = []
@@ -164,9 +172,7 @@ async def main(options: argparse.Namespace, folder: Path) -> None:
         for task in reading:
             task.cancel()
         kept = {event.id async for event in publishers[0]._client.query_all({"kinds": [1]})}
-    relay.send_signal(signal.SIGTERM)
-    await relay.wait()
-    await output
+    output.cancel()
     failed = [text for each in publishers for text in each.failed]
     cuts = quantiles(pauses, n=100)
     print(f"{len(ids) / lasted:,.0f} events/s by {options.clients} publishers for {lasted:.0f} s")
