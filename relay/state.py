@@ -14,6 +14,7 @@ from relay.access.management import Management
 from relay.access.read_rules import targets_of
 from relay.access.visibility import visibility_for
 from relay.groups.group import Groups, replayed
+from relay.nostr import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 _CACHED_VIEWERS: Final = 4096
 _LOG_PAGE: Final = 2000
+_GROUP_KINDS: Final = frozenset({*kinds.GROUP_RECORDS, *kinds.GROUP_STATE})
+"""All that `logged_action` looks at."""
 
 
 class EventLimits(Protocol):
@@ -204,10 +207,10 @@ class RelayState:
 
 
 async def rebuilt_groups(store: EventLog, relay_pubkey: str) -> Groups:
-    """Fold the whole log, to its end (N29-55). The store knows who was in a deleted group."""
+    """Fold the log of groups, to its end (N29-55). The store knows who was in a deleted group."""
     groups = Groups()
     seq = 0
-    while rows := await store.since(seq, _LOG_PAGE):
+    while rows := await store.since_of_kinds(seq, _GROUP_KINDS, _LOG_PAGE):
         groups = replayed(groups, (row.event for row in rows), relay_pubkey)
         seq = rows[-1].seq
     return groups.with_last_members(await store.ended_groups())

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence, Set
 
     from relay.access.management import Management
     from relay.access.quotas import Sized, SizedBy
@@ -89,6 +89,9 @@ class EventLog(Protocol):
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         """Rows with a greater seq that are still stored, ascending, at most `limit`."""
+
+    async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
+        """`since`, of these kinds alone; others are not read."""
 
     async def head(self) -> int:
         """seq of the newest row ever committed; 0 in an empty store. Never decreases."""

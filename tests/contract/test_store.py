@@ -420,6 +420,19 @@ async def test_since_gives_rows_in_the_order_of_commits(store: Store) -> None:
     assert list(await store.since(MAX, 10)) == []
 
 
+async def test_since_of_kinds_leaves_the_others_out(store: Store) -> None:
+    await write(store, *a_wide_crowd(), now=0)
+    alive = await store.since(0, 10_000)
+    found = sorted({row.event.kind for row in alive})
+    for wanted in (set(found[:2]), set(found[1:]), {found[-1], 65_000}, set[int]()):
+        rows = [row for row in alive if row.event.kind in wanted]
+        assert list(await store.since_of_kinds(0, wanted, 10_000)) == rows
+        assert list(await store.since_of_kinds(0, wanted, 2)) == rows[:2]
+        for row in rows[:3]:
+            after = [each for each in rows if each.seq > row.seq]
+            assert list(await store.since_of_kinds(row.seq, wanted, 10_000)) == after
+
+
 async def test_since_steps_over_gaps(store: Store) -> None:
     """Rows that are still stored, ascending."""
     rows = [await stored(store, unsigned(cast.alice, at=at)) for at in range(10)]

@@ -429,6 +429,11 @@ class ReferenceStore:
         self._must_be_open()
         return [self._rows[key] for key in sorted(self._rows) if key > seq][:limit]
 
+    async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
+        self._must_be_open()
+        rows = (self._rows[key] for key in sorted(self._rows) if key > seq)
+        return [row for row in rows if row.event.kind in kinds][:limit]
+
     async def ended_groups(self) -> Mapping[str, EndedGroup]:
         return {key: group for key, group in self.groups.items() if isinstance(group, EndedGroup)}
 

@@ -28,7 +28,7 @@ from tests.harness.folders import loaded
 from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Set
 
     from policies import PolicySet
     from relay.nostr.event import Event
@@ -139,8 +139,8 @@ def test_every_viewer_has_its_own_visibility(state: RelayState) -> None:
 class ShortPages(ReferenceStore):
     """Gives fewer rows of the log than it is asked for: the promise says `at most`."""
 
-    async def since(self, seq: int, limit: int) -> Sequence[Stored]:
-        return await super().since(seq, min(limit, 2))
+    async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
+        return await super().since_of_kinds(seq, kinds, min(limit, 2))
 
 
 def record(who: SecretKey, kind: int, *tags: list[str], h: str = "den") -> Event:

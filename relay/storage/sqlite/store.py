@@ -65,7 +65,7 @@ from relay.storage.sqlite.text_index import opened_index
 from relay.storage.sqlite.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -480,6 +480,12 @@ class SqliteStore:
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         self._check_open()
         rows = await self._reader_conn.rows(Query(QUERIES["rows_since"], (seq, limit)))
+        return [stored(row) for row in rows]
+
+    async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
+        self._check_open()
+        wanted = (orjson.dumps(sorted(kinds)).decode(), seq, limit)
+        rows = await self._reader_conn.rows(Query(QUERIES["rows_of_kinds_since"], wanted))
         return [stored(row) for row in rows]
 
     async def ended_groups(self) -> Mapping[str, EndedGroup]:

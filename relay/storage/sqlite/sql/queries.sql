@@ -47,6 +47,13 @@ FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value ORDER BY j.key;
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM events AS e WHERE e.seq > ? ORDER BY e.seq LIMIT ?;
 
+-- :rows_of_kinds_since  [kind], seq, limit -> columns of a row, in order of seq
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM (
+    SELECT seq FROM events INDEXED BY events_kind
+    WHERE kind IN (SELECT value FROM json_each(?)) AND seq > ? ORDER BY seq LIMIT ?
+) AS found CROSS JOIN events AS e ON e.seq = found.seq ORDER BY e.seq;
+
 -- :rows_of_group  hash of h, hash of d, group -> seq of rows to delete when a group ends (N29-124)
 SELECT e.seq FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
 WHERE t.hash IN (:h, :d) AND e.grp = :grp AND e.kind NOT IN (9007, 9008);
