@@ -466,15 +466,19 @@ async def test_sockets_that_say_nothing_leave_descriptors_to_others(
         visit = await relay.visit()
         sockets = []
         for half in (b"", b"GET / HTTP/1.1\r\nHost: ") * 5:
-            reader, writer = await asyncio.open_connection(*relay.at.split(":"))
-            stack.callback(writer.transport.abort)
-            writer.write(half)
-            sockets.append(reader)
-        for reader in sockets[:7]:
+            each = stack.enter_context(socket.create_connection(("127.0.0.1", relay.server.port)))
+            each.settimeout(0)
+            each.sendall(half)
+            sockets.append(each)
+            await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        for each in sockets[:7]:
             async with asyncio.timeout(ANSWER_S):
                 with contextlib.suppress(ConnectionError):
-                    assert await reader.read() == b""
-        assert not any(reader.at_eof() for reader in sockets[7:])
+                    assert await loop.sock_recv(each, 1) == b""
+        for each in sockets[7:]:
+            with pytest.raises(BlockingIOError):
+                each.recv(1)
         assert await visit.asks({}) == [["EOSE", "s"]]
 
 
