@@ -47,7 +47,7 @@ async def names(aman: Aman) -> list[str]:
     return sorted(call.tool_name for call in await aman.tools("u"))
 
 
-@pytest.mark.proves("A-15", "A-20")
+@pytest.mark.proves("A-15")
 async def test_a_row_after_another_process_cleared_in_that_second_is_seen(
     rookery: Rookery,
 ) -> None:

@@ -188,7 +188,7 @@ def test_a_subscription_state_may_have_any_d() -> None:
         assert check(event_of(30097, d=d), ANY) is None
 
 
-@pytest.mark.proves("A-20")
+@pytest.mark.proves("A-15")
 def test_what_a_row_was_written_after_are_ids() -> None:
     plain = event_of(30095, d="hk:1")
     for ids, fault in (
