@@ -100,7 +100,12 @@ class OwnersView:
                 {
                     "title": title,
                     "rules": [
-                        {"text": text, "name": name, **_place(self._short(where))}
+                        {
+                            "text": text,
+                            "name": name,
+                            **_place(self._short(where)),
+                            "is_own": not where.startswith(_PACKAGED) and (bool(where) or not name),
+                        }
                         for text, name, where in lines
                     ],
                 }

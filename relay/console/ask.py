@@ -82,7 +82,10 @@ class Ask:
         asked = tuple(
             each if each.limit is not None else msgspec.structs.replace(each, limit=MAX_ROWS)
             for each in filters
+            if not _is_impossible(each)
         )
+        if not asked:
+            return []
         found = []
         unreadable = 0
         most = _MAX_BYTES if self.is_known else _MAX_BYTES_UNKNOWN
@@ -126,6 +129,12 @@ class Ask:
         if self.services.relay_pubkey in wanted:
             names[self.services.relay_pubkey] = "this relay"
         return {key: {"npub": npub(key), "name": names.get(key, "")} for key in wanted}
+
+
+def _is_impossible(filter_: Filter) -> bool:
+    """A list is empty: nothing can match (N01-67)."""
+    lists = (filter_.ids, filter_.authors, filter_.kinds, *(values for _, values in filter_.tags))
+    return any(each is not None and not each for each in lists)
 
 
 def cut(text: str, most: int = _CUT_CHARS) -> str:

@@ -95,8 +95,8 @@ class Backstage(Protocol):
         `held`: why it stays all the same."""
 
     async def policies(self) -> Mapping[str, object]:
-        """`sections`: `title` and `rules` in force (`text`, `name`, `file`, `line`); `files`: their
-        names; `notes`."""
+        """`sections`: `title` and `rules` in force (`text`, `name`, `file`, `line`, `is_own`:
+        not packaged); `files`: their names; `notes`."""
 
     async def policy_file(self, name: str) -> str | None:
         """The text of a file in force; None: there is none of this name."""

@@ -41,10 +41,19 @@ def readers_text(ask: Ask, event: Event) -> str:
     except Refused:
         group = None
     row = Stored(0, event, group)
-    rules = [rule for rule in state.policy.read_rules if rule.applies_to(row, state.groups)]
-    return "; and ".join(dict.fromkeys(_words(rule) for rule in rules)) or _ANYBODY
+    listed = [
+        _words(rule) for rule in state.policy.read_rules if rule.applies_to(row, state.groups)
+    ]
+    sets = [frozenset(words) for words in listed]
+    # A rule that allows all whom another allows says nothing beside it.
+    parts = [
+        ", ".join(words)
+        for words, own in zip(listed, sets, strict=True)
+        if not any(other < own for other in sets)
+    ]
+    return "; and ".join(dict.fromkeys(parts)) or _ANYBODY
 
 
-def _words(rule: ReadRule) -> str:
+def _words(rule: ReadRule) -> list[str]:
     words = [text for word, text in _WORDS.items() if word in rule.readers]
-    return ", ".join([*words, *(f"keys in its tag {name}" for name in rule.tag_readers)])
+    return [*words, *(f"keys in its tag {name}" for name in rule.tag_readers)]

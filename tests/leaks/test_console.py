@@ -124,9 +124,10 @@ def pages(rows: Sequence[Row]) -> list[str]:
     }
     found = ["/"]
     for page in PAGES:
-        for query in named.get(page.name, [""]):
+        for number, query in enumerate(named.get(page.name, [""])):
             mark = "?" if query else ""
-            endings = [".json"] if page.name == "event" else ["", ".json"]
+            # The page is made of what the twin gives: of many alike a few are looked at too.
+            endings = ["", ".json"] if number < len(GROUPS) + 1 else [".json"]
             found += [f"/console/{page.name}{ending}{mark}{query}" for ending in endings]
     return found
 

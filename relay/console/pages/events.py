@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from difflib import unified_diff
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 import orjson
 
 from relay.console.ask import NotFoundError, shown
 from relay.console.page import Found, Page
+from relay.console.readers import readers_text
 from relay.console.tables import Column, Holds, Rows
 from relay.errors import Invalid
 from relay.nostr.event import is_hex64
@@ -16,6 +19,8 @@ from relay.nostr.filters import Filter, filter_from
 from relay.nostr.nip19 import EventPointer, encode_pointer
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from relay.console.ask import Ask
     from relay.nostr.event import Event
 
@@ -24,6 +29,11 @@ _DEFAULT: Final = '{"limit": 100}'
 _ROWS: Final = 500
 _MAX_FILTERS: Final = 10
 _LINE: Final = 160
+_MAX_VERSIONS: Final = 50
+_MAX_DIFF: Final = 400
+"""Lines of one difference."""
+_MAX_COMPARED: Final = 20_000
+"""Characters of two versions; comparing takes time on the loop."""
 _COLUMNS: Final = (
     Column("id", "Event", Holds.EVENT),
     Column("kind", "Kind", Holds.KIND),
@@ -82,7 +92,10 @@ async def _event(ask: Ask) -> Found:
     named = {value for value in event.tag_values("p") if is_hex64(value)}
     fields = orjson.loads(event.raw)
     answers = await ask.events_or_none(Filter(tags=(("e", frozenset({event.id})),), limit=50))
+    versions = await _versions(ask, event)
     data: dict[str, object] = {
+        "readers": readers_text(ask, event),
+        "versions": _differences(versions, event),
         "event": shown(event) | {"content": event.content},
         "tags": [list(tag) for tag in event.tags],
         "raw": orjson.dumps(fields, option=orjson.OPT_INDENT_2).decode(),
@@ -90,8 +103,48 @@ async def _event(ask: Ask) -> Found:
         "size": len(event.raw),
         "refers": [_row(other) for other in answers],
     }
-    people = await ask.people([event.pubkey, *sorted(named), *(each.pubkey for each in answers)])
+    others = (each.pubkey for each in (*answers, *versions))
+    people = await ask.people([event.pubkey, *sorted(named), *others])
     return Found(data, people)
+
+
+async def _versions(ask: Ask, event: Event) -> list[Event]:
+    """What is stored under the same address, by this author and by others, oldest first."""
+    if not event.d:
+        return []
+    found = await ask.events_or_none(
+        Filter(
+            kinds=frozenset({event.kind}), tags=(("d", frozenset({event.d})),), limit=_MAX_VERSIONS
+        )
+    )
+    return sorted(
+        (each for each in found if each.d == event.d), key=lambda each: (each.created_at, each.id)
+    )
+
+
+def _differences(versions: Sequence[Event], event: Event) -> list[dict[str, object]]:
+    """Each version with what it changed in the one before it by the same author."""
+    before: dict[str, str] = {}
+    listed = []
+    for each in versions:
+        text = _readable(each.content)
+        earlier = before.get(each.pubkey)
+        changed = []
+        if earlier is not None and len(earlier) + len(text) <= _MAX_COMPARED:
+            lines = unified_diff(earlier.splitlines(), text.splitlines(), n=2, lineterm="")
+            changed = [*islice(lines, 2, _MAX_DIFF)]
+        before[each.pubkey] = text
+        one = {"id": each.id, "pubkey": each.pubkey, "created_at": each.created_at}
+        listed.append({**one, "is_this": each.id == event.id, "changed": changed})
+    return listed if len(listed) > 1 else []
+
+
+def _readable(content: str) -> str:
+    """JSON by lines, any other text as it is."""
+    try:
+        return orjson.dumps(orjson.loads(content), option=orjson.OPT_INDENT_2).decode()
+    except ValueError:
+        return content
 
 
 PAGES: Final = (

@@ -121,6 +121,10 @@ async def _group(ask: Ask) -> Found:
     here = (("h", frozenset({group_id})),)
     said = await ask.events_or_none(Filter(kinds=_SAID, tags=here, limit=_MESSAGES))
     asked = await ask.events_or_none(Filter(kinds=frozenset({kinds.JOIN_REQUEST}), tags=here))
+    asking = frozenset(event.pubkey for event in asked)
+    moved = await ask.events_or_none(
+        Filter(kinds=frozenset({kinds.PUT_USER, kinds.REMOVE_USER}), tags=(*here, ("p", asking)))
+    )
     invites = await ask.events_or_none(Filter(kinds=frozenset({kinds.CREATE_INVITE}), tags=here))
     moderated = await ask.events_or_none(
         Filter(kinds=frozenset(kinds.MODERATION), tags=here, limit=20)
@@ -143,7 +147,7 @@ async def _group(ask: Ask) -> Found:
             if len(tag) > 1 and tag[0] == "role"
         ],
         "messages": [shown(event) for event in reversed(said)],
-        "requests": _requests(asked, members),
+        "requests": _requests(asked, members, moved),
         "invites": _invites(invites),
         "moderation": [{**shown(event), "what": _moderation(event)} for event in moderated],
         "may_moderate": bool({"admin", "moderator"}.intersection(my_roles)),
@@ -170,11 +174,19 @@ def _supported(metadata: Event) -> list[str] | None:
     return None if found is None else list(found[1:])
 
 
-def _requests(asked: Sequence[Event], members: Mapping[str, object]) -> list[dict[str, object]]:
-    """The newest 9021 of each key that is no member: those of members were answered."""
+def _requests(
+    asked: Sequence[Event], members: Mapping[str, object], moved: Sequence[Event]
+) -> list[dict[str, object]]:
+    """The newest 9021 of each key that is no member and was not answered since."""
     newest: dict[str, Event] = {}
     for event in asked:
         newest.setdefault(event.pubkey, event)
+    answered = {
+        (key, event.created_at) for event in moved for key in users_in(event) if key in newest
+    }
+    for key, at in answered:
+        if key in newest and newest[key].created_at <= at:
+            del newest[key]
     return [shown(event) for key, event in newest.items() if key not in members]
 
 

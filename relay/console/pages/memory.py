@@ -6,6 +6,7 @@ Whoever may not read a record finds none: everything comes from `Ask.events`.
 from __future__ import annotations
 
 import asyncio
+import re
 import textwrap
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
@@ -49,11 +50,13 @@ _COLUMNS: Final = (
     Column("system", "System"),
     Column("text", "Text"),
     Column("pubkey", "Signed by", Holds.PERSON),
-    Column("created_at", "When", Holds.TIME),
+    Column("created_at", "Newest", Holds.TIME),
+    Column("records", "Records", Holds.NUMBER),
     Column("readers", "May be read by"),
 )
 _AMAN_KINDS: Final = frozenset(range(kinds.PREFERENCE, kinds.SUBSCRIPTION_STATE + 1))
 _GRAPH_NODES: Final = 40
+_HASH: Final = re.compile("[0-9a-f]{64}")
 _NOTHING: Final = "There is no such record, or you may not read it."
 
 
@@ -65,14 +68,17 @@ async def _memory(ask: Ask) -> Found:
     author = _key(ask, "by")
     filters = [_filter_of(ask, system, author) for system in asked]
     found = await ask.events_or_none(*filters) if filters else []
-    rows = []
-    for event in found:
+    rows: dict[str, dict[str, object]] = {}
+    for event in sorted(found, key=lambda each: -each.created_at):
         record = systems.type_of(event)
         if record is None:
             continue
         system = next(each for each in asked if record in each.records)
-        rows.append(_record_row(ask, event, system.name, systems.search_text(event)))
-    rows.sort(key=lambda row: -int(str(row["created_at"])))
+        row = _record_row(ask, event, system.name, systems.search_text(event))
+        # What is shown on one page is one row, told by its newest record that has a text.
+        before = rows.setdefault(str(row["link"]), {**row, "records": 0})
+        before["records"] = int(str(before["records"])) + 1
+        before["text"] = before["text"] or row["text"]
     people = await ask.people(event.pubkey for event in found)
     data: dict[str, object] = {
         "systems": [system.name for system in systems.systems],
@@ -81,7 +87,7 @@ async def _memory(ask: Ask) -> Found:
         "q": ask.query.get("q", ""),
         "is_full": len(found) >= _ROWS,
     }
-    return Found(data, people, Rows(_COLUMNS, rows, people))
+    return Found(data, people, Rows(_COLUMNS, [*rows.values()], people))
 
 
 def _key(ask: Ask, name: str) -> str | None:
@@ -109,7 +115,7 @@ def _filter_of(ask: Ask, system: MemorySystem, author: str | None) -> Filter:
 def _record_row(ask: Ask, event: Event, system: str, text: str | None) -> dict[str, object]:
     line = " ".join((text or "").split())
     return {
-        "title": cut(_title(event), 60),
+        "title": cut(_title(event, system), 60),
         "link": _link(event, system),
         "system": system,
         "text": cut(line, _LINE),
@@ -120,40 +126,26 @@ def _record_row(ask: Ask, event: Event, system: str, text: str | None) -> dict[s
     }
 
 
-_NAMES: Final = {
-    kinds.PREFERENCE: "preference",
-    kinds.SUMMARY: "summary",
-    kinds.TOOL_HISTORY: "tool call",
-    kinds.CLEAR_CONTEXT: "clear",
-    kinds.SUBSCRIPTION_STATE: "subscriptions",
-    kinds.CONVERSATION_NOTE: "conversation",
-    kinds.SOURCE_DATA: "line of a session",
-    kinds.SESSION_STATE: "session",
-    kinds.SESSION_COMMAND: "command",
-    kinds.RUN_CONFIGURATION: "configuration of runs",
-}
-
-
-def _title(event: Event) -> str:
-    name = _NAMES.get(event.kind)
+def _title(event: Event, system: str) -> str:
+    """What the page behind the row is about."""
     if event.kind in _AMAN_KINDS:
-        return f"{name} of {event.tag('hk') or event.d}"
-    if name is not None:
-        return f"{name} {event.d}"
-    return event.d or f"kind {event.kind}"
+        return event.tag("hk") or event.d
+    if system == "transcripts":
+        return f"session {event.d}"
+    if system == "nmem":
+        return f"session {event.tag('s') or event.d}"
+    return _HASH.sub(lambda found: f"{found[0][:8]}…", event.d) or f"kind {event.kind}"
 
 
 def _link(event: Event, system: str) -> str:
     """The view that shows the record among others of its kind."""
-
-    hk, hashed = event.tag("hk"), event.tag("x")
+    hk, hashed, session = event.tag("hk"), event.tag("x"), event.tag("s")
     if event.kind in _AMAN_KINDS and hk:
         return "aman?" + urlencode({"hk": hk})
-    if event.kind == kinds.CONVERSATION_NOTE:
+    if event.kind in (kinds.CONVERSATION_NOTE, kinds.SOURCE_DATA):
         return "session?" + urlencode({"id": event.d})
     if system == "anamnesis" and hashed and is_hex64(hashed):
         return f"claim?hash={hashed}"
-    session = event.tag("s")
     if system == "nmem" and session:
         return "nmem?" + urlencode({"session": session})
     return f"event?id={event.id}"

@@ -24,11 +24,7 @@ async def _policies(ask: Ask) -> Found:
     found = await ask.behind.policies()
     status = await ask.behind.status()
     # A file that is not in force: an older version is.
-    files = found["files"]
-    assert isinstance(files, list)
-    packaged = [name for name in files if name.startswith("packaged/")]
-    fault = status.problems.get("policies", "")
-    return Found({**found, "packaged": packaged, "fault": fault})
+    return Found({**found, "fault": status.problems.get("policies", "")})
 
 
 async def _policy_file(ask: Ask) -> Found:

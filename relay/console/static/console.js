@@ -20,6 +20,9 @@ function localTimes(root) {
 
 const base64 = (text) => btoa(String.fromCharCode(...new TextEncoder().encode(text)));
 
+// crypto.randomUUID is missing where a page is neither https nor of this machine.
+const random = () => [...crypto.getRandomValues(new Uint8Array(12))].map((each) => each.toString(36)).join("");
+
 function extension() {
   if (!window.nostr) {
     say("No extension with a key (NIP-07) was found in this browser.");
@@ -31,10 +34,11 @@ function extension() {
 async function authorization(path, method, body) {
   const tags = [["u", new URL(path, location.href).href], ["method", method]];
   if (body) {
+    if (!crypto.subtle) throw new Error("The relay is managed over https only; use the command.");
     const hash = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(body));
     tags.push(["payload", [...new Uint8Array(hash)].map((each) => each.toString(16).padStart(2, "0")).join("")]);
   }
-  tags.push(["nonce", crypto.randomUUID()]);
+  tags.push(["nonce", random()]);
   const created_at = Math.floor(Date.now() / 1000);
   const signed = await extension().signEvent({ kind: 27235, created_at, tags, content: "" });
   return `Nostr ${base64(JSON.stringify(signed))}`;
@@ -54,7 +58,7 @@ async function act(button) {
   if (!extension()) return;
   if (name && window.prompt(`This cannot be undone. Type ${name} to go on.`) !== name) return;
   const named = JSON.parse(tags);
-  if (code) named.push(["code", crypto.randomUUID().replaceAll("-", "")]);
+  if (code) named.push(["code", random()]);
   const draft = { kind: Number(kind), tags: named, content: content || "", created_at: Math.floor(Date.now() / 1000) };
   const event = await extension().signEvent(draft);
   const body = new URLSearchParams({ csrf, event: JSON.stringify(event) });

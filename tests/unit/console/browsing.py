@@ -65,7 +65,7 @@ class FakeBackstage:
         return [{**one, "events": 1, "bytes": 10}]
 
     async def policies(self) -> Mapping[str, object]:
-        rule = {"text": self.text, "name": self.text, "file": self.text, "line": 3}
+        rule = {"text": self.text, "name": self.text, "file": self.text, "line": 3, "is_own": True}
         sections = [{"title": self.text, "rules": [rule]}]
         return {"sections": sections, "files": [self.text], "notes": [self.text]}
 

@@ -1,0 +1,350 @@
+"""The web console in a real browser: Chromium, driven by Playwright, with a stand-in for NIP-07.
+
+What needs no browser is in tests/unit/console.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+from relay.console.pages import PAGES
+from relay.memory.aman.records import Preference, draft_of
+from tests import cast
+from tests.harness.relay_program import Rookery, connected, outputs
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from playwright.async_api import Browser, BrowserContext, Page
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
+AXE: Final = importlib.util.find_spec("axe_playwright_python")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        CHROMIUM is None or importlib.util.find_spec("playwright") is None,
+        reason="no Chromium here: `apt install chromium`",
+    ),
+]
+RUNS: Final = "window.__ran = (window.__ran || 0) + 1"
+HANDLERS: Final = ("onload", "onerror", "onmouseover", "onfocus", "ontoggle", "onanimationstart")
+WRAPPINGS: Final = (
+    "{}",
+    '">{}',
+    "'>{}",
+    "</textarea>{}",
+    "</script>{}",
+    "</title>{}",
+    "-->{}",
+    "]]>{}",
+)
+ELEMENTS: Final = (
+    f"<script>{RUNS}</script>",
+    f"<img src=x onerror='{RUNS}'>",
+    f"<svg onload='{RUNS}'></svg>",
+    f"<iframe srcdoc='<script>parent.{RUNS}</script>'></iframe>",
+    f"<a href='javascript:{RUNS}' autofocus onfocus='{RUNS}'>x</a>",
+    f"<details open ontoggle='{RUNS}'><summary>x</summary></details>",
+    f"<object data='javascript:{RUNS}'></object>",
+    f"<form action='javascript:{RUNS}'><button autofocus>x</button></form>",
+)
+PAYLOADS: Final = [
+    *(wrapping.format(element) for wrapping in WRAPPINGS for element in ELEMENTS),
+    *(f'" {handler}="{RUNS}" x="' for handler in HANDLERS),
+    *(f"' {handler}='{RUNS}' x='" for handler in HANDLERS),
+    *(f"x {handler}={RUNS} autofocus" for handler in HANDLERS),
+    *(f"{scheme}:{RUNS}" for scheme in ("javascript", "JaVaScRiPt", "java\tscript", "vbscript")),
+    f"data:text/html,<script>{RUNS}</script>",
+    *(f"{{{{{code}}}}}" for code in ("7*7", "cycler.__init__", "self._TemplateReference__context")),
+    *(f"{{% {code} %}}" for code in ("raw", "include '/etc/passwd'", "endblock")),
+    *(f"&#x3c;script&#x3e;{RUNS}&#x3c;/script&#x3e;{end}" for end in ("", ";", "\n")),
+    "\u202e\u2066<script>\u0000</script>",
+    f"＜script＞{RUNS}＜/script＞",
+    f"<scr<script>ipt>{RUNS}</scr</script>ipt>",
+    f"<!--[if IE]><script>{RUNS}</script><![endif]-->",
+    f"<math><mtext></p><script>{RUNS}</script></mtext></math>",
+    f"<noscript><p title='</noscript><script>{RUNS}</script>'></noscript>",
+    f"<template><script>{RUNS}</script></template>",
+    f"<base href='//evil.example/'><script src='x.js'></script>{RUNS}",
+]
+
+
+def now() -> int:
+    return int(time.time())
+
+
+def test_there_are_a_hundred_payloads() -> None:
+    assert len(set(PAYLOADS)) >= 100
+
+
+@dataclass
+class Console:
+    """A relay with a group, and a browser to look at it."""
+
+    rookery: Rookery
+    browser: Browser
+    key_file: Path
+    reports: list[str] = field(default_factory=list)
+    """What the browser complained about: script errors, violations of the CSP."""
+
+    @property
+    def url(self) -> str:
+        return self.rookery.url.replace("ws", "http", 1)
+
+    async def publish(self, *events: Event) -> None:
+        async with connected(self.rookery.url) as wire:
+            for event in events:
+                assert await wire.publish(event) == (True, ""), event
+
+    async def members(self, group: str) -> set[str]:
+        """As another client finds them."""
+        async with connected(self.rookery.url) as wire:
+            await wire.log_in(cast.owner, self.rookery.url, now())
+            (found,) = await wire.query({"kinds": [39002], "#d": [group]})
+        return {tag[1] for tag in found["tags"] if tag[0] == "p"}
+
+    @contextlib.asynccontextmanager
+    async def page(self, who: SecretKey | None = None, **options: Any) -> AsyncIterator[Page]:
+        """A new browser window; `who` has an extension that signs (NIP-07)."""
+        context: BrowserContext = await self.browser.new_context(**options)
+        if who is not None:
+            await context.expose_function("signs", signer(who))
+            await context.add_init_script(
+                "window.nostr = { signEvent: async (draft) =>"
+                " JSON.parse(await window.signs(JSON.stringify(draft))) }"
+            )
+        page = await context.new_page()
+        page.on("pageerror", lambda error: self.reports.append(str(error)))
+        page.on("console", self._told)
+        try:
+            yield page
+        finally:
+            await context.close()
+
+    def _told(self, message: Any) -> None:
+        if "Content Security Policy" in message.text:
+            self.reports.append(message.text)
+
+    async def sign_in(self, page: Page) -> None:
+        await page.goto(f"{self.url}/console/sign-in")
+        await page.click("#sign-in")
+        await page.wait_for_selector(".me form")
+
+
+def signer(who: SecretKey) -> Any:
+    def signed(draft: str) -> str:
+        asked = json.loads(draft)
+        event = who.sign(asked["kind"], asked["tags"], asked["content"], asked["created_at"])
+        return event.raw.decode()
+
+    return signed
+
+
+@pytest.fixture
+async def console(tmp_path: Path) -> AsyncIterator[Console]:
+    from playwright.async_api import async_playwright
+
+    key_file = tmp_path / "owner.nsec"
+    key_file.write_text(cast.owner.nsec)
+    async with Rookery(tmp_path / "data") as rookery, async_playwright() as playwright:
+        await rookery.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
+        own = '[groups]\nnew = []\nalways = []\njoins = "review"\n'
+        (rookery.folder / "policies" / "50-own.toml").write_text(own)
+        await rookery.start()
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        made = Console(rookery, browser, key_file)
+        await made.publish(
+            cast.owner.sign(9007, [["h", "tea"]], "", now()),
+            cast.owner.sign(9002, [["h", "tea"], ["name", "Tea"], ["private"]], "", now()),
+            cast.owner.sign(9000, [["h", "tea"], ["p", cast.alice.pubkey]], "", now()),
+        )
+        yield made
+        await browser.close()
+
+
+async def test_one_signs_in_with_an_extension_and_out_again(console: Console) -> None:
+    for_members = "Only members may see who is in this group."
+    async with console.page(cast.alice) as page:
+        await page.goto(f"{console.url}/console/group?id=tea")
+        assert await page.get_by_text(for_members).count()
+        await console.sign_in(page)
+        await page.goto(f"{console.url}/console/group?id=tea")
+        assert not await page.get_by_text(for_members).count()
+        await page.click("text=Sign out")
+        await page.goto(f"{console.url}/console/group?id=tea")
+        assert await page.get_by_text(for_members).count()
+    async with console.page() as page:
+        await page.goto(f"{console.url}/console/sign-in")
+        await page.click("#sign-in")
+        await page.wait_for_selector("text=No extension with a key")
+    assert console.reports == []
+
+
+async def test_the_command_opens_a_link_that_signs_in_without_javascript(console: Console) -> None:
+    by = ("--relay", console.rookery.url, "--key-file", str(console.key_file))
+    code, out, err = await outputs("console", "--json", *by)
+    assert code == 0, err
+    async with console.page(java_script_enabled=False) as page:
+        await page.goto(json.loads(out)["link"])
+        await page.click("text=Sign in with this key")
+        assert await page.get_by_text("Signed in as owner").count()
+        for name in ("groups", "people", "memory", "events", "policies", "live", "health"):
+            await page.goto(f"{console.url}/console/{name}")
+            assert await page.get_by_text("Signed in as owner").count(), name
+        await page.click("text=Sign out")
+        assert await page.get_by_text("Public groups").count()
+
+
+async def test_an_admin_lets_somebody_in_and_takes_an_invite_back(console: Console) -> None:
+    async with connected(console.rookery.url) as wire:
+        asks = cast.bob.sign(9021, [["h", "tea"]], "may I?", now())
+        assert (await wire.publish(asks)) == (False, "restricted: pending review")
+    async with console.page(cast.owner) as page:
+        await console.sign_in(page)
+        await page.goto(f"{console.url}/console/group?id=tea")
+        await page.wait_for_selector("text=may I?")
+        async with page.expect_navigation():
+            await page.click("text=Let in")
+        assert await console.members("tea") >= {cast.bob.pubkey}
+        assert not await page.get_by_text("may I?").count()
+        async with page.expect_navigation():
+            await page.click("text=New invite")
+        async with page.expect_navigation():
+            await page.click("text=Take back")
+        await page.wait_for_selector("text=No invite is open")
+    assert console.reports == []
+
+
+async def test_what_cannot_be_undone_asks_for_the_name(console: Console) -> None:
+    async with console.page(cast.owner) as page:
+        await console.sign_in(page)
+        await page.goto(f"{console.url}/console/person?key={cast.alice.npub}")
+        answers = ["something else", cast.alice.npub]
+
+        async def answer(dialog: Any) -> None:
+            await dialog.accept(answers.pop(0))
+
+        page.on("dialog", answer)
+        await page.click("text=Ban from the relay")
+        assert not await page.get_by_text("banned", exact=True).count()
+        async with page.expect_navigation():
+            await page.click("text=Ban from the relay")
+        await page.wait_for_selector("text=Lift the ban")
+    async with console.page(cast.alice) as page:
+        await page.goto(f"{console.url}/console/sign-in")
+        await page.click("#sign-in")
+        await page.wait_for_selector("text=this key is banned here")
+
+
+async def test_a_message_comes_to_an_open_page(console: Console) -> None:
+    async with console.page(cast.alice) as page:
+        await console.sign_in(page)
+        await page.goto(f"{console.url}/console/group?id=tea")
+        await console.publish(cast.alice.sign(9, [["h", "tea"]], "the kettle sings", now()))
+        await page.wait_for_selector("text=the kettle sings")
+
+
+def paths(event_id: str) -> list[str]:
+    """Every page there is."""
+    named = {
+        "group": "?id=tea",
+        "event": f"?id={event_id}",
+        "person": f"?key={cast.alice.npub}",
+        "aman": "?hk=group:tea",
+        "policy-file": "?name=50-own.toml",
+        "explain": f"?id={event_id}",
+    }
+    missing = ("session", "nmem", "claim")
+    return [
+        "/",
+        "/console/sign-in",
+        *(
+            f"/console/{page.name}{named.get(page.name, '')}"
+            for page in PAGES
+            if page.name not in missing
+        ),
+    ]
+
+
+async def test_none_of_a_hundred_payloads_runs_on_any_page(console: Console) -> None:
+    every = "\n".join(PAYLOADS)
+    profile = json.dumps({"name": PAYLOADS[1], "about": every})
+    said = [cast.alice.sign(9, [["h", "tea"], ["x", each]], each, now()) for each in PAYLOADS[-40:]]
+    await console.publish(
+        cast.alice.sign(0, [], profile, now()),
+        cast.owner.sign(
+            9002, [["h", "tea"], ["name", PAYLOADS[0]], ["about", every], ["private"]], every, now()
+        ),
+        cast.owner.sign(
+            9000,
+            [
+                ["h", "tea"],
+                ["p", cast.alice.pubkey, *[each for each in PAYLOADS if len(each) <= 64][:8]],
+            ],
+            every,
+            now(),
+        ),
+        cast.robot.sign(*draft_of(Preference("group:tea", every, now()))),
+        cast.alice.sign(9, [["h", "tea"], *([each, each] for each in PAYLOADS)], every, now()),
+    )
+    async with console.page(cast.owner) as page:
+        await console.sign_in(page)
+        for event in said[:1]:
+            await console.publish(event)
+        for path in paths(said[0].id):
+            await page.goto(f"{console.url}{path}")
+            for each in await page.locator("summary").all():
+                await each.click()
+            assert await page.evaluate("window.__ran") is None, path
+    assert console.reports == []
+
+
+@pytest.mark.skipif(AXE is None, reason="axe-playwright-python is not installed")
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_no_page_has_a_violation_of_wcag_aa(console: Console, scheme: str) -> None:
+    assert AXE is not None
+    assert AXE.origin is not None
+    axe = Path(AXE.origin).with_name("axe.min.js").read_text("utf-8")
+    said = cast.alice.sign(9, [["h", "tea"]], "hello", now())
+    await console.publish(said, cast.robot.sign(*draft_of(Preference("group:tea", "short", now()))))
+    tags = json.dumps({"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]})
+    wrong = []
+    async with console.page(cast.owner, color_scheme=scheme) as page:
+        await console.sign_in(page)
+        for path in paths(said.id):
+            await page.goto(f"{console.url}{path}")
+            await page.evaluate(axe)
+            found = await page.evaluate(f"axe.run(document, {tags})")
+            wrong += [
+                (path, each["id"], [node["html"][:120] for node in each["nodes"][:2]])
+                for each in found["violations"]
+            ]
+    assert wrong == []
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+async def test_no_page_is_wider_than_its_window(console: Console, width: int) -> None:
+    said = cast.alice.sign(9, [["h", "tea"]], f"{'long' * 100} {'😀' * 50}", now())
+    await console.publish(said, cast.robot.sign(*draft_of(Preference("group:tea", "short", now()))))
+    async with console.page(cast.owner, viewport={"width": width, "height": 844}) as page:
+        await console.sign_in(page)
+        for path in paths(said.id):
+            await page.goto(f"{console.url}{path}")
+            over = await page.evaluate(
+                "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            )
+            assert over == 0, path
