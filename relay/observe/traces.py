@@ -14,6 +14,7 @@ from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from relay import __version__
+from relay.errors import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -86,7 +87,7 @@ def configured_traces() -> Traces | None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        _log.warning('no traces are sent: `pip install "rookery[otel]"` installs what it needs')
+        _log.warning("no traces are sent: `%s` installs what it needs", how_to_install("otel"))
         return None
     named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "rookery"}
     provider = TracerProvider(resource=Resource.create(named))

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from relay.config import LogConfig, LogFormat, LogLevel
-from relay.errors import Prefix
+from relay.errors import Prefix, how_to_install
 from relay.nostr.filters import Filter
 from relay.observe import (
     REQUEST,
@@ -483,7 +483,7 @@ def test_an_endpoint_without_the_library_is_a_warning(
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     assert configured_traces() is None
-    assert 'pip install "rookery[otel]"' in caplog.text
+    assert how_to_install("otel") in caplog.text
 
 
 def test_a_span_has_its_stages_and_their_times() -> None:

@@ -130,7 +130,7 @@ def test_an_encrypted_file_never_becomes_a_plain_one(
         a_session(made)
     before = path.read_bytes()
     monkeypatch.setattr(database, "cipher_module", lambda: None)
-    with pytest.raises(CacheUnusable, match=r"rookery\[sqlcipher\]"):
+    with pytest.raises(CacheUnusable, match=r"-m pip install .*\[sqlcipher\]"):
         Database(path, KEY)
     assert path.read_bytes() == before
 
