@@ -20,7 +20,7 @@ from relay.cli.line_editor import LineEditor, raw_terminal
 from relay.cli.names import Names, read_names
 from relay.cli.options import client_options, json_option, limit_option, print_json, printable
 from relay.cli.tables import print_nothing_found
-from relay.client import PublishRefused
+from relay.client import PublishRefused, QueryClosed
 from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.memory.bounded import BoundedDict
@@ -333,7 +333,9 @@ async def _piped_lines() -> AsyncIterator[str]:
 
 async def _sent(client: Client, group_id: str, text: str, answered: Event | None) -> Event:
     """With references to the newest messages (NIP-29): they order messages of one second."""
-    newest = (await _newest(client, group_id, _LOOKED_AT))[-_PREVIOUS:]
+    newest: list[Event] = []
+    with suppress(QueryClosed):  # who may not read is told so by the answer to the message
+        newest = (await _newest(client, group_id, _LOOKED_AT))[-_PREVIOUS:]
     tags = [["h", group_id]]
     if newest:
         tags.append(["previous", *(event.id[:8] for event in newest)])

@@ -184,6 +184,9 @@ async def test_messages_of_one_second_are_read_as_they_were_said(tmp_path: Path)
         await here.says(cast.owner, "group", "say", "tea", words[5])
         read = await here.json(cast.owner, "group", "read", "tea")
         assert [each["content"] for each in read] == words
+        code, _, err = await here.run(cast.stranger, "group", "say", "tea", "let me in")
+        assert code == 1
+        assert "restricted: only people known here may write" in err
 
 
 async def test_what_arrives_does_not_destroy_what_is_being_typed(tmp_path: Path) -> None:
