@@ -234,7 +234,7 @@ async def test_a_resumed_session_is_followed_without_sending_a_turn_twice(
     with projects(second).open("ab") as file:
         file.write(line(second.work, 5, f"at last {second.work}/d.md", "elsewhere"))
     out, _ = await rook(second, "follow", "--once", str(second.home / ".claude" / "projects"))
-    assert out == f"{SESSION}: 1 lines, 2 stored, 0 duplicates\n"
+    assert out == f"{SESSION}: 1 line, 2 stored, 0 duplicates\n"
     assert len(await stored(rookery, kinds=[1988])) == 6
     texts = {note.content for note in await stored(rookery, kinds=[1988])}
     assert f"at last {first.work}/d.md" in texts, "paths are those of the first import"
