@@ -24,6 +24,7 @@ from relay import __version__
 from relay.cli.humanize import counted, size_of
 from relay.cli.options import folder_option, json_option, print_json
 from relay.errors import UserError
+from relay.files import sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -165,7 +166,7 @@ def make_backup(
             ):
                 raise UserError(f"{file} was read back with another content: check the disk")
             unfinished.replace(file)
-            _sync(file.parent)
+            sync(file.parent)
             return manifest
     except OSError as error:
         raise UserError(f"{file} was not written: {_reason(error, store)}") from error
@@ -218,14 +219,6 @@ def _flocked(folder: Path) -> Iterator[None]:
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield
-    finally:
-        os.close(fd)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
     finally:
         os.close(fd)
 

@@ -8,7 +8,6 @@ signs what is not signed yet.
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ import click
 from relay.cli.humanize import counted
 from relay.cli.options import folder_option, json_option, print_json
 from relay.errors import FolderBusy, UserError
+from relay.files import sync
 from relay.nostr.keys import read_key_file
 
 if TYPE_CHECKING:
@@ -97,20 +97,12 @@ def replace_relay_key(folder: Path, old: SecretKey) -> tuple[SecretKey, Path]:
         for file, secret in ((unfinished, made), (kept, old)):
             file.unlink(missing_ok=True)  # of a rotation that was interrupted
             write_new(file, f"{secret.nsec}\n", 0o600)
-        _sync(folder)  # the old key has its other name before it loses this one
+        sync(folder)  # the old key has its other name before it loses this one
         unfinished.rename(path)
-        _sync(folder)
+        sync(folder)
     except OSError as error:
         raise UserError(f"{path} was not replaced: {error.strerror or error}") from error
     return made, kept
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 async def _opened(folder: Path) -> tuple[SecretKey, int]:

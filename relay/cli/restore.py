@@ -16,6 +16,7 @@ import click
 from relay.cli.humanize import counted
 from relay.cli.options import json_option, print_json, printable
 from relay.errors import StoreFault, UserError
+from relay.files import sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,8 +77,8 @@ def restored(file: Path, folder: Path) -> Manifest:
                 staging.rename(folder)
             else:
                 _move_up(staging, folder)
-            _sync(folder)
-            _sync(folder.parent)
+            sync(folder)
+            sync(folder.parent)
         return manifest
     except OSError as error:
         raise UserError(f"{folder} was not restored: {error.strerror or error}") from error
@@ -123,18 +124,10 @@ def _extracted(file: Path, parent: Path | None) -> Iterator[tuple[Path, Manifest
             raise UserError(f"{file}: the store in it is not the one of its manifest")
         (staging / "policies").mkdir(mode=0o700, exist_ok=True)
         for path, _, _ in os.walk(staging, topdown=False):
-            _sync(Path(path))
+            sync(Path(path))
         yield staging, manifest
     finally:
         shutil.rmtree(staging, ignore_errors=True)
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _drill(file: Path, parent: Path | None, *, as_json: bool) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -29,6 +28,7 @@ from relay.access.management import (
 from relay.access.membership import claim_id, claims_of
 from relay.access.visibility import Viewer
 from relay.errors import Invalid, Prefix, Refused, StoreFault, UserError
+from relay.files import replace_file, sync
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64
 from relay.nostr.filters import Filter
@@ -101,7 +101,7 @@ class UsedAuthorizations:
         if (mark := _mark(path)).exists():
             self._started = 0
             mark.unlink()
-            _sync(path.parent)  # after a crash it must not be there again
+            sync(path.parent)  # after a crash it must not be there again
         if path.exists():
             try:
                 self._until = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
@@ -113,7 +113,7 @@ class UsedAuthorizations:
         if self._path is not None:
             with suppress(OSError):  # then the next start refuses by date
                 if self._until or self._path.exists():
-                    _write(self._path, orjson.dumps(self._until))
+                    replace_file(self._path, orjson.dumps(self._until))
                 _mark(self._path).touch(0o600)
 
     async def was_used(self, event: Event, now: int, most: int | None = None) -> bool:
@@ -134,7 +134,7 @@ class UsedAuthorizations:
         if self._path is not None and event.created_at >= now:
             try:
                 async with self._writing:
-                    await asyncio.to_thread(_write, self._path, orjson.dumps(self._until))
+                    await asyncio.to_thread(replace_file, self._path, orjson.dumps(self._until))
             except OSError as error:
                 raise Refused(Prefix.ERROR, _STORE_DOWN) from error
         return False
@@ -142,25 +142,6 @@ class UsedAuthorizations:
 
 def _mark(path: Path) -> Path:
     return path.with_suffix(".complete")
-
-
-def _sync(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Replace the file, whole or not at all. Raises OSError."""
-    part = path.with_suffix(".part")
-    file = os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    with os.fdopen(file, "wb") as opened:
-        opened.write(data)
-        opened.flush()
-        os.fsync(file)
-    part.replace(path)
 
 
 class Calls:

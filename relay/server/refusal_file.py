@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from relay.files import replace_file
 from relay.observe import Refusal
 
 if TYPE_CHECKING:
@@ -39,36 +39,31 @@ def read_refusals(path: Path) -> Sequence[Refusal]:
 async def kept_refusals(path: Path, refusals: Refusals) -> AsyncIterator[None]:
     """Reads the file, then writes it every minute and at the end, if there are new ones."""
     refusals.restore(await asyncio.to_thread(read_refusals, path))
-    written = refusals.number
+    written, ended = refusals.number, asyncio.Event()
 
     async def save() -> None:
         nonlocal written
-        number, data = refusals.number, msgspec.json.encode(refusals.after(0))
+        number = refusals.number
         if number == written:
             return
+        data = msgspec.json.encode(refusals.after(0))
         try:
-            await asyncio.to_thread(_write, path, data)
+            await asyncio.to_thread(replace_file, path, data)
         except OSError as error:
             _log.warning("%s cannot be written: %s", path, error.strerror)
         written = number
 
     async def save_often() -> None:
-        while True:
-            await asyncio.sleep(_EVERY_S)
+        while not ended.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_EVERY_S):
+                    await ended.wait()
             await save()
 
-    saving = asyncio.create_task(save_often())
+    saving = asyncio.create_task(save_often(), name="refusals")
     try:
         yield
     finally:
-        saving.cancel()
-        with suppress(asyncio.CancelledError):
-            await saving
+        ended.set()  # a cancelled write would go on in its thread, beside the last one
+        await saving
         await save()
-
-
-def _write(path: Path, data: bytes) -> None:
-    part = path.with_suffix(".part")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(data)
-    part.replace(path)

@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import StoreFault
+from relay.files import sync
 from relay.storage.sqlite.connections import connection, index_path
 
 if TYPE_CHECKING:
@@ -45,18 +46,10 @@ def compact(path: Path) -> None:
             db.execute("VACUUM INTO ?", (str(copy),))
         if any(path.with_name(f"{path.name}{end}").exists() for end in ("-wal", "-journal")):
             raise StoreFault(f"{path}: another program has it open; close that and try again")
-        _sync(copy)
+        sync(copy)
         copy.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     except (OSError, sqlite3.Error) as error:
         raise StoreFault(f"{path} was not compacted, and is as it was: {error}") from error
     finally:
         copy.unlink(missing_ok=True)
-
-
-def _sync(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

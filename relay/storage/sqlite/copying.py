@@ -13,6 +13,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.errors import StoreFault, StoreVersion
+from relay.files import sync
 from relay.storage.sqlite.connections import connection, fault_of
 from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION
 from relay.storage.sqlite.sql.named import QUERIES, VERIFY_QUERIES
@@ -76,11 +77,7 @@ def copy_store(path: Path, copy: Path, note: Callable[[int], None]) -> None:
         if code == sqlite3.SQLITE_INTERRUPT:
             raise KeyboardInterrupt from None  # raised in `report`, which SQLite cannot pass on
         raise fault_of(error, path) from error
-    fd = os.open(copy, os.O_RDONLY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+    sync(copy)
 
 
 def facts_of(copy: Path) -> CopyFacts:
