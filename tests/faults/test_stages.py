@@ -7,10 +7,13 @@ that nothing has disturbed ends.
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from random import Random
+from shutil import copytree
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,7 +22,8 @@ import pytest
 from relay.errors import StoreFault
 from relay.groups import notices
 from relay.groups.notices import notices_for
-from relay.storage.sqlite import opening
+from relay.storage.sqlite import compacting, opening
+from relay.storage.sqlite.connections import connection
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.test_sqlite_files import of_version_1
@@ -33,7 +37,7 @@ from tests.faults.vfs import is_available, watched
 from tests.harness.relay_in_process import Home
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from policies import PolicySet
     from tests.faults.vfs import Step
@@ -226,3 +230,81 @@ async def test_notices_that_follow_the_clock_are_found(
     monkeypatch.setattr(notices, "_dated", by_the_clock)
     found = [await jumped(tmp_path / f"{seed}", rules, seed) for seed in range(4)]
     assert any(found)
+
+
+# -- compaction ------------------------------------------------------------------------------------
+
+
+async def left_by(
+    folder: Path, at: Path, compaction: Callable[[Path], None], patch: pytest.MonkeyPatch
+) -> list[Path]:
+    """Copies of the folder as a kill leaves it at each moment of the compaction, with the end."""
+    left: list[Path] = []
+
+    def killed_here(*_: object) -> None:
+        left.append(at / str(len(left)))
+        copytree(folder, left[-1])
+
+    def watched_connection(path: Path) -> sqlite3.Connection:
+        db = connection(path)
+        db.set_progress_handler(killed_here, 200)
+        return db
+
+    def noted(path: Path) -> None:
+        sync(path)
+        killed_here()
+
+    sync = compacting._sync
+    patch.setattr(compacting, "connection", watched_connection)
+    patch.setattr(compacting, "_sync", noted)
+    compaction(folder / "rookery.db")
+    killed_here()
+    patch.undo()
+    return left
+
+
+async def differing(left: Sequence[Path], wanted: Contents) -> list[str]:
+    """Those that do not hold what was there, or not after the next compaction."""
+    found = []
+    for each in left:
+        try:
+            if contents(each / "rookery.db") != wanted:
+                raise StoreFault("other contents")
+            compacting.compact(each / "rookery.db")
+            assert contents(each / "rookery.db") == wanted
+            assert not [*each.glob("*.compacting")]
+        except (StoreFault, sqlite3.Error) as fault:
+            found.append(f"{each.name}: {fault}")
+    return found
+
+
+async def test_a_compaction_that_is_killed_anywhere_changes_nothing(
+    tmp_path: Path, rules: PolicySet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    await prepared(folder, Stage.SWEEP, rules)
+    wanted = contents(folder / "rookery.db")
+    left = await left_by(folder, tmp_path / "left", compacting.compact, monkeypatch)
+    assert len(left) > 5
+    assert any([*each.glob("*.compacting")] for each in left)
+    assert await differing(left, wanted) == []
+
+
+async def test_a_compaction_that_writes_over_the_file_is_found(
+    tmp_path: Path, rules: PolicySet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def careless(path: Path) -> None:
+        watched_by: Callable[[Path], sqlite3.Connection] = vars(compacting)["connection"]
+        copy = compacting.unfinished(path)
+        path.rename(copy)
+        with closing(watched_by(copy)) as db:
+            db.execute("VACUUM INTO ?", (str(path),))
+        copy.unlink()
+
+    folder = tmp_path / "data"
+    folder.mkdir()
+    await prepared(folder, Stage.SWEEP, rules)
+    wanted = contents(folder / "rookery.db")
+    left = await left_by(folder, tmp_path / "left", careless, monkeypatch)
+    assert await differing(left, wanted)
