@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from relay.errors import StoreFault
+from relay.files import sync
 from relay.groups import notices
 from relay.groups.notices import notices_for
 from relay.storage.sqlite import compacting, opening
@@ -254,9 +255,8 @@ async def left_by(
         sync(path)
         killed_here()
 
-    sync = compacting._sync
     patch.setattr(compacting, "connection", watched_connection)
-    patch.setattr(compacting, "_sync", noted)
+    patch.setattr(compacting, "sync", noted)
     compaction(folder / "rookery.db")
     killed_here()
     patch.undo()
