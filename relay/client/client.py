@@ -112,6 +112,8 @@ class Client:
         self._start_offline = start_offline
         self._reconnector = Reconnector(url, keys, timeouts, now)
         self._verifier = SignatureVerifier()
+        self._document: Mapping[str, object] = {}
+        """Of the relay, as far as it was asked for."""
 
     @property
     def url(self) -> str:
@@ -423,6 +425,12 @@ class Client:
             return await self.information()
         except (Unreachable, Unanswered, NotARelay):
             return {}
+
+    async def known_information(self) -> Mapping[str, object]:
+        """As `information_or_empty`; fetched once."""
+        if not self._document:
+            self._document = await self.information_or_empty()
+        return self._document
 
     async def _supports_negentropy(self) -> bool:
         return lists_nip(await self.information_or_empty(), NEGENTROPY)

@@ -122,7 +122,7 @@ async def recall(
     }
     if not wanted:
         return Recall([], "")
-    document = await client.information_or_empty()
+    document = await client.known_information()
     most = _SPARE * limit
     if not can_search(document):
         found = [await _scan(client, filter_, question) for filter_ in wanted.values()]

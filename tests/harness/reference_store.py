@@ -28,7 +28,7 @@ from relay.nostr.nip50 import Needs, Search, Searchable, search_from, searchable
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place
 from relay.storage.sqlite.fts import FtsMatcher
-from relay.storage.sqlite.sql.recall import NEAR_S, period_points, rarity
+from relay.storage.sqlite.sql.recall import NEAR_S, period_points, rarity, thread_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -319,6 +319,8 @@ class ReferenceStore:
                 if search.needs is Needs.ALL
                 else self._recalled(rows, search, reading)
             )
+        if search.needs is Needs.ANY:
+            rows.sort(key=lambda row: -row.seq)
         # Sorting is stable: equals stay newest first.
         rows.sort(key=lambda row: -scores[row.seq])
         return [row.seq for row in rows][:limit]
@@ -328,7 +330,7 @@ class ReferenceStore:
     ) -> dict[int, int]:
         """Points of rows that have any of the words."""
         points = {row.seq: _near_points(search, row.event.created_at) for row in rows}
-        threads = {row.seq: _thread_of(row) for row in rows}
+        threads = {row.seq: thread_of(row.event) for row in rows}
         for term in filter(words_of, search.required):
             word = Search((term,))
             hits = [row for row in rows if reading.contains(self._texts[row.seq], word)]
@@ -531,9 +533,3 @@ def _near_points(search: Search, at: int) -> int:
         ),
         default=0,
     )
-
-
-def _thread_of(row: Stored) -> tuple[object, ...]:
-    event = row.event
-    d = event.d[:-65] if event.d[-65:-64] == ":" else event.d
-    return event.pubkey, event.kind, event.created_at // 86_400, d, row.group

@@ -28,6 +28,7 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
 from relay.storage.sqlite.connections import index_path, open_threaded
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
+from relay.storage.sqlite.sql.recall import thread_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.meanings import Meanings
 
 APPLICATION_ID: Final = 0x526F6F6C  # "Rool"
-INDEX_VERSION: Final = 1
+INDEX_VERSION: Final = 2
 """A file with another number is rebuilt."""
 _CACHE_KIB: Final = 32_768
 _DROP_CHUNK: Final = 1000
@@ -328,7 +329,7 @@ def _texts(
             continue
         found = searchable(text)
         out.words.append(_columns(seq, found))
-        out.ranks.append((seq, event.created_at, id_key, *found.scores))
+        out.ranks.append((seq, event.created_at, id_key, thread_of(event), *found.scores))
         out.texts.append((seq, found.text))
     return out
 

@@ -9,6 +9,7 @@ Invariant: only rows that the viewer may read count, for weights and threads too
 
 from __future__ import annotations
 
+from hashlib import blake2b
 from math import log
 from typing import TYPE_CHECKING, Final
 
@@ -17,9 +18,10 @@ from relay.storage.sqlite.fts import expression, more_often
 from relay.storage.sqlite.sql.conditions import Condition
 
 if TYPE_CHECKING:
+    from relay.nostr.event import Event
     from relay.storage.sqlite.sql.conditions import Bound
 
-MAX_ROWS: Final = 4000
+MAX_ROWS: Final = 1000
 """The newest rows with a word that are found by it."""
 _FEW: Final = 300
 """A word in so many threads weighs log 2."""
@@ -29,18 +31,13 @@ _NEAR_POINTS: Final = 5_000_000
 NEAR_S: Final = 14 * _DAY_S
 """So long after a period these points are gone: of most things people tell later."""
 
-_THREAD: Final = (
-    f"e.author_key || ' ' || e.kind || ' ' || (e.created_at / {_DAY_S}) || ' ' || CASE"
-    " WHEN substr(e.d, -65, 1) = ':' THEN substr(e.d, 1, length(e.d) - 65) ELSE e.d END"
-    " || ' ' || coalesce(e.grp, '')"
-)
 _HAS_MORE: Final = "r.seq IN (SELECT rowid FROM search.words WHERE words MATCH ?)"
 _HITS: Final = (
-    f"SELECT * FROM (SELECT %d AS word, e.seq AS seq, {_THREAD} AS thread,"
+    "SELECT * FROM (SELECT %d AS word, r.seq AS seq, r.thread AS thread,"
     f" CASE WHEN {_HAS_MORE} THEN CASE WHEN {_HAS_MORE} THEN r.frequent ELSE r.repeated END"
     " ELSE r.once END AS points"
-    " FROM search.words AS w CROSS JOIN events AS e ON e.seq = w.rowid"
-    " CROSS JOIN search.ranks AS r ON r.seq = e.seq"
+    " FROM search.words AS w CROSS JOIN search.ranks AS r ON r.seq = w.rowid"
+    " CROSS JOIN events AS e ON e.seq = r.seq"
     f" WHERE words MATCH ? AND e.seq <= ? AND %s ORDER BY w.rowid DESC LIMIT {MAX_ROWS})"
 )
 _RANKED: Final = (
@@ -53,10 +50,16 @@ _RANKED: Final = (
     " found AS (SELECT seq, thread, sum(points * weight) AS points"
     " FROM hits JOIN weights USING (word) GROUP BY seq)"
     " SELECT h.seq, h.points + t.points + %s AS points"
-    " FROM found AS h JOIN threads AS t USING (thread)"
-    " CROSS JOIN search.ranks AS r ON r.seq = h.seq"
-    " ORDER BY 2 DESC, r.created_at DESC, r.id_key, h.seq LIMIT ?"
+    " FROM found AS h JOIN threads AS t USING (thread)%s"
+    " ORDER BY 2 DESC, h.seq DESC LIMIT ?"
 )
+
+
+def thread_of(event: Event) -> int:
+    """Of a row: 64 bits."""
+    d = event.d[:-65] if event.d[-65:-64] == ":" else event.d
+    of = [event.pubkey, event.kind, event.created_at // _DAY_S, d, event.tag("h")]
+    return int.from_bytes(blake2b(repr(of).encode(), digest_size=8).digest(), "big", signed=True)
 
 
 def rarity(threads: int) -> int:
@@ -96,7 +99,9 @@ def best(search: Search, readable: Condition, *, upto: int, limit: int) -> Condi
         assert more is not None
         parts.append(_HITS % (number, readable.sql))
         values += [*more, expression(one), upto, *readable.values]
+    hits = " UNION ALL ".join(parts)
+    if not search.near:
+        return Condition(_RANKED % (hits, "0", ""), (*values, limit))
     near = _near_sql(search)
-    return Condition(
-        _RANKED % (" UNION ALL ".join(parts), near.sql), (*values, *near.values, limit)
-    )
+    times = " CROSS JOIN search.ranks AS r ON r.seq = h.seq"
+    return Condition(_RANKED % (hits, near.sql, times), (*values, *near.values, limit))

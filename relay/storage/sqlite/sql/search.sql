@@ -6,6 +6,7 @@ CREATE TABLE ranks (
     seq        INTEGER PRIMARY KEY,       -- of the event
     created_at INTEGER NOT NULL,
     id_key     INTEGER NOT NULL,
+    thread     INTEGER NOT NULL,          -- what its author stored that day under the same `d`
     once       INTEGER NOT NULL,
     repeated   INTEGER NOT NULL,
     frequent   INTEGER NOT NULL
@@ -59,8 +60,9 @@ SELECT seq, id_key, raw FROM store.events WHERE seq > ? ORDER BY seq LIMIT ?;
 -- :add_words  seq, text, repeated, frequent
 INSERT INTO words (rowid, text, repeated, frequent) VALUES (?, ?, ?, ?);
 
--- :add_rank  seq, created_at, id_key, once, repeated, frequent
-INSERT INTO ranks (seq, created_at, id_key, once, repeated, frequent) VALUES (?, ?, ?, ?, ?, ?);
+-- :add_rank  seq, created_at, id_key, thread, once, repeated, frequent
+INSERT INTO ranks (seq, created_at, id_key, thread, once, repeated, frequent)
+VALUES (?, ?, ?, ?, ?, ?, ?);
 
 -- :add_text  seq, text
 INSERT INTO texts (seq, text) VALUES (?, ?);
