@@ -56,7 +56,7 @@ _COLUMNS: Final = (
 )
 _AMAN_KINDS: Final = frozenset(range(kinds.PREFERENCE, kinds.SUBSCRIPTION_STATE + 1))
 _GRAPH_NODES: Final = 40
-_HASH: Final = re.compile("[0-9a-f]{64}")
+_HASH: Final = re.compile("[0-9a-f]{32,64}")
 _NOTHING: Final = "There is no such record, or you may not read it."
 
 
@@ -132,9 +132,13 @@ def _title(event: Event, system: str) -> str:
         return event.tag("hk") or event.d
     if system == "transcripts":
         return f"session {event.d}"
-    if system == "nmem":
-        return f"session {event.tag('s') or event.d}"
-    return _HASH.sub(lambda found: f"{found[0][:8]}…", event.d) or f"kind {event.kind}"
+    if system == "nmem" and event.tag("s"):
+        return f"session {event.tag('s')}"
+    hashed = event.tag("x")
+    if system == "anamnesis" and hashed is not None:
+        return f"claim {hashed[:8]}…"
+    name = _HASH.sub(lambda found: f"{found[0][:8]}…", event.d.removeprefix(f"{system}:"))
+    return name or f"kind {event.kind}"
 
 
 def _link(event: Event, system: str) -> str:
