@@ -187,9 +187,11 @@ async def _start_fault() -> str | None:
         async with asyncio.timeout(_CHECK_S):
             out, _ = await check.communicate()
     except TimeoutError:
-        check.kill()
-        await check.wait()
         return f"no answer of --check within {_CHECK_S:g} s"
+    finally:
+        if check.returncode is None:  # also when the relay stops meanwhile
+            check.kill()
+            await check.wait()
     return out.decode("utf-8", "replace").strip() if check.returncode else None
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from relay.cli import serve
 from relay.errors import Refused
 from relay.server.connection import Stop
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
 
 pytestmark = pytest.mark.process
 
@@ -58,6 +63,24 @@ async def test_a_program_that_says_nothing_is_ended(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(serve, "_CHECK_S", 0.0)
     with pytest.raises(Refused, match="no answer of --check within 0 s"):
         await serve._End().restart()
+
+
+async def test_a_check_ends_with_the_relay_that_stops(monkeypatch: pytest.MonkeyPatch) -> None:
+    started_by(monkeypatch, "import time; time.sleep(999)")
+    start, started = asyncio.create_subprocess_exec, asyncio.Queue["Process"]()
+
+    async def noted(*command: str, **given: Any) -> Process:
+        check = await start(*command, **given)
+        started.put_nowait(check)
+        return check
+
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", noted)
+    restarting = asyncio.ensure_future(serve._End().restart())
+    check = await started.get()
+    restarting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await restarting
+    assert check.returncode is not None
 
 
 async def test_a_python_that_is_gone_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
