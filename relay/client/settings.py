@@ -147,7 +147,7 @@ def _running_on(folder: Path) -> str | None:
         settings = values_in((folder / "rookery.toml").read_text("utf-8"), "rookery.toml")
         # A login names the public URL.
         url = str(settings.get("relay", {}).get("url") or url)
-    except (OSError, ValueError, KeyError, TypeError, ConfigFaults):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigFaults):
         return None
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:") or None
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -69,6 +71,26 @@ def test_the_defaults_are_the_relay_and_keys_of_serve(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("keys_of_serve")
+@pytest.mark.usefixtures("keys_of_serve")
+@pytest.mark.parametrize("settings", ["relay = 3", "relay = ["])
+def test_broken_settings_of_a_running_relay_are_no_fault_of_a_client(
+    tmp_path: Path, settings: str
+) -> None:
+    (tmp_path / "data" / "rookery.toml").write_text(settings)
+    with socket.socket(socket.AF_UNIX) as control, ThreadPoolExecutor(1) as relay:
+        control.bind(str(tmp_path / "data" / "control.sock"))
+        control.listen()
+
+        def answer() -> None:
+            with control.accept()[0] as asking:
+                asking.recv(100)
+                row = b'{"url":"ws://127.0.0.1:1"}'
+                asking.sendall(b'{"is":"page","sizes":[%d]}\n%s' % (len(row), row))
+
+        relay.submit(answer)
+        assert found(tmp_path).relay == "ws://127.0.0.1:7777"
+
+
 def test_without_a_chosen_folder_no_key_is_read_from_it(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="name agent_key_file in"):
         find_settings(Actor.AGENT, relay=None, key_file=None, environ={}, home=tmp_path, here=None)
