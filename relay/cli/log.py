@@ -127,7 +127,9 @@ def print_log(
     socket = folder / "control.sock"
     try:
         if socket.exists():
-            asyncio.run(_print_running(folder, reads, is_wanted, number, follow, as_json))
+            asyncio.run(
+                _print_running(folder, reads, is_wanted, number, follow=follow, as_json=as_json)
+            )
             return
     except UserError:  # a killed relay leaves its socket
         if follow:
@@ -146,8 +148,9 @@ async def _print_running(
     reads: Sequence[Callable[[RemoteFolder, int], Awaitable[Sequence[LogLine | Refusal]]]],
     is_wanted: Callable[[LogLine | Refusal], bool],
     number: int,
-    follow: bool,  # noqa: FBT001
-    as_json: bool,  # noqa: FBT001
+    *,
+    follow: bool,
+    as_json: bool,
 ) -> None:
     last = [0] * len(reads)
     async with RemoteFolder(folder / "control.sock") as relay:
