@@ -24,6 +24,7 @@ from relay.errors import Invalid
 from relay.memory.transcripts.copies import line_in
 from relay.memory.transcripts.lines import raw_lines, session_facts
 from relay.memory.transcripts.moved import without_branch
+from relay.memory.transcripts.paths import is_absolute
 from relay.memory.transcripts.plan import CHUNK, Layout, Paths, Plan
 from relay.memory.transcripts.records import (
     SessionState,
@@ -271,7 +272,8 @@ class Transcripts(TranscriptsReader):
         """The directory of a session's first import by this key, if known."""
         last = await self._last_state(session)
         state = None if last is None else state_of(last)
-        return state.cwd.rstrip("/") or None if isinstance(state, SessionState) else None
+        cwd = state.cwd.rstrip("/") if isinstance(state, SessionState) else ""
+        return cwd if is_absolute(cwd) else None  # other programs may write `.`
 
     async def without_moved(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Without the lines that are stored as they were on another branch.

@@ -30,6 +30,11 @@ _ABSOLUTE: Final = re.compile(r"/|[A-Za-z]:[\\/]|\\\\")
 _IN_A_NAME: Final = re.compile(r"[A-Za-z0-9_.\-/]|[^\x00-\x7f]")
 
 
+def is_absolute(path: str) -> bool:
+    """On any system."""
+    return _ABSOLUTE.match(path) is not None
+
+
 def escaped(path: str) -> str:
     """As between the quotes of a JSON string."""
     return json.dumps(path, ensure_ascii=False)[1:-1]
@@ -100,7 +105,7 @@ class HidingTokens(PathTokens):
         text = super().tokenised(text)
         fields = object_in(text) if '"cwd"' in text else None
         cwd = None if fields is None else fields.get("cwd")
-        is_elsewhere = isinstance(cwd, str) and _ABSOLUTE.match(cwd) is not None
+        is_elsewhere = isinstance(cwd, str) and is_absolute(cwd)
         return with_field(text, "cwd", "${CWD}") if is_elsewhere else text
 
     def shown(self, line: StrippedLine) -> StrippedLine:

@@ -444,6 +444,16 @@ async def test_stripped_parts_are_not_sent_and_reported(fake: FakeRelay, file: P
         assert assembly.stripped == {"request-ids": 1, "secrets": 1}
 
 
+@pytest.mark.parametrize("cwd", [".", "", "rook", "/"])
+async def test_a_state_without_a_whole_path_moves_no_file(
+    fake: FakeRelay, file: Path, cwd: str
+) -> None:
+    async with transcripts(fake) as memory:
+        await memory.state(SESSION, cwd=cwd, title="by another program")
+        await memory.import_file(file)
+        assert {event.id for event in EVENTS} <= {event.id for event in fake.events}
+
+
 def test_convert_asks_no_relay() -> None:
     memory = Transcripts("ws://127.0.0.1:1", robot)
     drafts = memory.convert(DATA, "the-stem")
