@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import fcntl
 import json
-import os
-import pty
+import re
 import socket
-import struct
-import sys
-import termios
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,8 +12,8 @@ import pytest
 from relay.client import Client
 from tests import cast
 from tests.e2e.machines import Machine, machine
-from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import Rookery
+from tests.harness.screen import on_screen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -134,54 +127,6 @@ async def test_a_name_that_the_user_gave_is_the_title(rookery: Rookery, first: M
     (row,) = json.loads((await rook(first, "list", "--json"))[0])
     assert row["title"] == "Tea time"
     assert "custom-title\n  Tea time" in (await rook(first, "show", SESSION))[0]
-
-
-class Terminal:
-    """A command on a terminal."""
-
-    def __init__(self, process: asyncio.subprocess.Process, end: int) -> None:
-        self._process = process
-        self._end = end
-        self._seen = ""
-
-    async def until(self, words: str) -> str:
-        """What was printed up to these words, which may be anywhere in it."""
-        while words not in self._seen:
-            read = asyncio.to_thread(os.read, self._end, 65_536)
-            self._seen += (await asyncio.wait_for(read, ANSWER_S)).decode(errors="replace")
-        before, self._seen = self._seen, ""
-        return before
-
-    def type(self, keys: str) -> None:
-        os.write(self._end, keys.encode())
-
-    async def ended(self) -> int:
-        return await asyncio.wait_for(self._process.wait(), ANSWER_S)
-
-
-@asynccontextmanager
-async def on_terminal(place: Machine, *args: str) -> AsyncIterator[Terminal]:
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "relay",
-        *args,
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-        env={**place.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(sys.path)},
-        cwd=place.work,
-    )
-    os.close(theirs)
-    try:
-        yield Terminal(process, ours)
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-        os.close(ours)
 
 
 @pytest.mark.proves("D-14", "D-21", "D-24")
@@ -306,11 +251,34 @@ async def test_the_permission_mode_is_left_out_when_asked(rookery: Rookery, firs
 
 async def test_a_session_is_read_on_a_terminal(rookery: Rookery, first: Machine) -> None:
     await begun(first)
-    async with on_terminal(first, "session", "view", SESSION) as terminal:
-        assert "I look" in await terminal.until("? for keys")
-        terminal.type("/milk\r")
-        await terminal.until("not found")
-        terminal.type("?")
-        await terminal.until("next, previous match")
-        terminal.type("qq")
-        assert await terminal.ended() == 0
+    for name, plain in (
+        ("xterm-256color", ""),
+        ("xterm-256color", "1"),
+        ("vt100", ""),
+        ("vt220", ""),
+    ):
+        environ = {**first.environ, "TERM": name, "NO_COLOR": plain}
+        async with on_screen("session", "view", SESSION, env=environ, cwd=first.work) as terminal:
+            await terminal.until("I look")
+            await terminal.until("? for keys")
+            terminal.type("/milk\r")
+            await terminal.until("not found")
+            terminal.type("?")
+            await terminal.until("next, previous match")
+            terminal.type("qq")
+            assert await terminal.exit_code() == 0
+            has_colours = re.search("\x1b\\[3[1-7]m", terminal.text) is not None
+            assert has_colours == (name == "xterm-256color" and not plain)
+
+
+@pytest.mark.parametrize("name", ["dumb", "no-such-terminal"])
+async def test_a_terminal_that_cannot_be_drawn_on_gets_the_whole_session(
+    rookery: Rookery, first: Machine, name: str
+) -> None:
+    await begun(first)
+    environ = {**first.environ, "TERM": name}
+    async with on_screen("session", "view", SESSION, env=environ, cwd=first.work) as terminal:
+        await terminal.ended()
+        assert await terminal.exit_code() == 0
+        assert "I look" in terminal.text
+        assert "? for keys" not in terminal.text

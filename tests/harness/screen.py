@@ -8,6 +8,7 @@ import os
 import pty
 import struct
 import termios
+from codecs import getincrementaldecoder
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,7 @@ class Screen:
         self._process = process
         self._more = asyncio.Event()
         self._is_closed = False
+        self._decoder = getincrementaldecoder("utf-8")()
         asyncio.get_running_loop().add_reader(terminal, self._read)
 
     def _read(self) -> None:
@@ -40,7 +42,7 @@ class Screen:
         if not data:
             self._is_closed = True
             asyncio.get_running_loop().remove_reader(self._terminal)
-        self.text += data.decode()
+        self.text += self._decoder.decode(data)
         self._more.set()
 
     def type(self, text: str) -> None:

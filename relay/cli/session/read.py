@@ -112,10 +112,11 @@ def view_command(session: str, relay: str | None, key_file: Path | None) -> None
     """
     found = _conversation(Server(relay, key_file), session, Detail.LINES)
     if console().is_terminal and sys.stdin.isatty():
-        from relay.cli.session.screen import run
+        from relay.cli.session import screen
 
-        run(Pager(found.blocks(), session))
-        return
+        if screen.is_possible():
+            screen.run(Pager(found.blocks(), session))
+            return
     out = console()
     for text in render(found.blocks(), is_full=True):
         out.print(text)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import curses
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from relay.cli.session.chat import Row
     from relay.cli.session.pager import Pager
 
@@ -35,22 +39,30 @@ _COLOURS: Final = {
 _LOOKS: Final = {"bold": curses.A_BOLD, "dim": curses.A_DIM, "reverse": curses.A_REVERSE}
 
 
+def is_possible() -> bool:
+    """Whether text can be written at any place of the terminal."""
+    try:
+        curses.setupterm()
+    except curses.error:  # TERM is unknown
+        return False
+    return bool(curses.tigetstr("cup"))
+
+
 def run(pager: Pager) -> None:
     """Until the user quits."""
     curses.wrapper(_run, pager)
 
 
 def _run(window: Any, pager: Pager) -> None:
-    curses.curs_set(0)
-    curses.use_default_colors()
-    for number, colour in enumerate(_COLOURS.values(), 1):
-        curses.init_pair(number, colour, -1)
+    with suppress(curses.error):  # some terminals cannot hide their cursor
+        curses.curs_set(0)
+    looks = {**_LOOKS, **_colours()}
     while not pager.is_done:
         height, width = window.getmaxyx()
         pager.resize(width, height)
         window.erase()
         for at, row in enumerate(pager.screen()):
-            _draw(window, at, row, width)
+            _draw(window, at, row, width, looks)
         window.refresh()
         try:
             key = window.get_wch()
@@ -59,20 +71,22 @@ def _run(window: Any, pager: Pager) -> None:
         pager.press(_KEYS.get(key, key if isinstance(key, str) else ""))
 
 
-def _draw(window: Any, at: int, row: Row, width: int) -> None:
+def _colours() -> Mapping[str, int]:
+    """Colour → attribute."""
+    if curses.has_colors():
+        curses.use_default_colors()  # else all is white on black
+    if not curses.has_colors() or os.environ.get("NO_COLOR"):
+        return dict.fromkeys(_COLOURS, 0)
+    for number, colour in enumerate(_COLOURS.values(), 1):
+        curses.init_pair(number, colour, -1)
+    return {name: curses.color_pair(number) for number, name in enumerate(_COLOURS, 1)}
+
+
+def _draw(window: Any, at: int, row: Row, width: int, looks: Mapping[str, int]) -> None:
     window.move(at, 0)
     for text, style in row.parts:
         try:
-            window.addnstr(text, width, _attributes(style))
+            attributes = sum({looks[word] for word in style.split()})
+            window.addnstr(text, width, attributes)
         except curses.error:  # the corner at the bottom cannot be written
             return
-
-
-def _attributes(style: str) -> int:
-    found = 0
-    for word in style.split():
-        if word in _COLOURS:
-            found |= curses.color_pair(list(_COLOURS).index(word) + 1)
-        else:
-            found |= _LOOKS[word]
-    return found
