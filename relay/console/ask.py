@@ -29,6 +29,7 @@ _MAX_BYTES: Final = 8 << 20
 """A query ends with the page that reaches them."""
 _MAX_BYTES_UNKNOWN: Final = 1 << 20
 """The same for who is unknown."""
+_FEW_NAMES: Final = 50
 _MAX_NAMES: Final = 500
 _MAX_PEOPLE: Final = 2000
 """Of one page: each npub takes 40 us of the loop."""
@@ -120,8 +121,11 @@ class Ask:
         names: dict[str, str] = {}
         asked = frozenset(wanted[:_MAX_NAMES])
         if asked:
-            found = Filter(kinds=frozenset({kinds.PROFILE}), authors=asked, limit=len(asked))
-            for event in await self.events_or_none(found):
+            # Of one author a look-up; of several a walk over all that they wrote.
+            keys = [frozenset({key}) for key in asked] if len(asked) <= _FEW_NAMES else [asked]
+            profile_of = frozenset({kinds.PROFILE})
+            filters = [Filter(kinds=profile_of, authors=each, limit=len(each)) for each in keys]
+            for event in await self.events_or_none(*filters):
                 profile = object_in(event.content) or {}
                 given = (profile.get(key) for key in ("display_name", "name"))
                 text = next((name_in(each) for each in given if isinstance(each, str)), "")

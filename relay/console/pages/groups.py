@@ -29,6 +29,8 @@ _SAID: Final = frozenset(
     {kinds.CHAT, kinds.THREAD_REPLY, kinds.THREAD, kinds.THREAD_COMMENT, kinds.COMMENT, kinds.NOTE}
 )
 _MESSAGES: Final = 50
+_RECORDS: Final = 1000
+_MODERATED: Final = 20
 _MAX_GROUPS: Final = 5000
 _MAX_ID: Final = 256
 _MEMBERS: Final = (
@@ -120,15 +122,14 @@ async def _group(ask: Ask) -> Found:
         raise NotFoundError(NO_GROUP)
     here = (("h", frozenset({group_id})),)
     said = await ask.events_or_none(Filter(kinds=_SAID, tags=here, limit=_MESSAGES))
-    asked = await ask.events_or_none(Filter(kinds=frozenset({kinds.JOIN_REQUEST}), tags=here))
-    asking = frozenset(event.pubkey for event in asked)
-    moved = await ask.events_or_none(
-        Filter(kinds=frozenset({kinds.PUT_USER, kinds.REMOVE_USER}), tags=(*here, ("p", asking)))
+    # One walk over the rows of the group, in which these kinds are few.
+    records = await ask.events_or_none(
+        Filter(kinds=frozenset(kinds.GROUP_RECORDS), tags=here, limit=_RECORDS)
     )
-    invites = await ask.events_or_none(Filter(kinds=frozenset({kinds.CREATE_INVITE}), tags=here))
-    moderated = await ask.events_or_none(
-        Filter(kinds=frozenset(kinds.MODERATION), tags=here, limit=20)
-    )
+    asked = [event for event in records if event.kind == kinds.JOIN_REQUEST]
+    moved = [event for event in records if event.kind in (kinds.PUT_USER, kinds.REMOVE_USER)]
+    invites = [event for event in records if event.kind == kinds.CREATE_INVITE]
+    moderated = [event for event in records if event.kind in kinds.MODERATION][:_MODERATED]
     admins = users_in(state.get(kinds.GROUP_ADMINS))
     members = {**users_in(state.get(kinds.GROUP_MEMBERS)), **admins}
     my_roles = admins.get(ask.pubkey or "", [])
