@@ -117,13 +117,16 @@ async def test_a_flood_of_requests_beside_small_ones(rookery: Rookery) -> None:
         others = [await stack.enter_async_context(connected(rookery.url)) for _ in range(5)]
         flooding = [asyncio.create_task(_flood(rookery, number // floods)) for _ in range(floods)]
         waits: list[float] = []
+        is_over = asyncio.Event()
         asking = [
-            asyncio.create_task(_ask(each, notes[n].id, waits)) for n, each in enumerate(others)
+            asyncio.create_task(_ask(each, notes[n].id, waits, is_over))
+            for n, each in enumerate(others)
         ]
-        answered = sum(await asyncio.gather(*flooding))
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        try:
+            answered = sum(await asyncio.gather(*flooding))
+        finally:
+            is_over.set()
+        await asyncio.gather(*asking)
     assert answered == number, "each REQ of the flood is answered too"
     p95 = quantiles(waits, n=20)[-1] if len(waits) > 1 else 0.0
     print(f"{number} REQs at once; {len(waits)} small ones beside: p95 {p95 * 1000:.0f} ms")
@@ -146,8 +149,8 @@ async def _flood(rookery: Rookery, number: int) -> int:
     return number
 
 
-async def _ask(wire: Wire, event_id: str, waits: list[float]) -> None:
-    while True:
+async def _ask(wire: Wire, event_id: str, waits: list[float], is_over: asyncio.Event) -> None:
+    while not is_over.is_set():
         began = time.monotonic()
         assert len(await wire.query({"ids": [event_id]})) == 1
         waits.append(time.monotonic() - began)
