@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -78,7 +78,7 @@ async def sent_traces(metrics: Metrics) -> AsyncIterator[None]:
 
 
 def configured_traces() -> Traces | None:
-    """None: no endpoint is set, or the library is missing."""
+    """None: no endpoint is set, the library is missing, or a variable is wrong."""
     if not any(os.environ.get(name) for name in _ENDPOINTS):
         return None
     try:
@@ -94,6 +94,9 @@ def configured_traces() -> Traces | None:
     timeout = None
     if "OTEL_EXPORTER_OTLP_TIMEOUT" not in os.environ:
         timeout = _EXPORT_S
-    with suppress(ValueError):
+    try:
         provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(timeout=timeout)))
+    except ValueError as wrong:
+        _log.warning("no traces are sent, an OTEL variable is wrong: %s", wrong)
+        return None
     return Traces(provider)

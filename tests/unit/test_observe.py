@@ -10,6 +10,7 @@ import sys
 from ipaddress import ip_address
 from time import perf_counter
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 
 import orjson
 import pytest
@@ -484,6 +485,22 @@ def test_an_endpoint_without_the_library_is_a_warning(
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     assert configured_traces() is None
     assert how_to_install("otel") in caplog.text
+
+
+def test_a_wrong_variable_of_traces_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def exporter(**_: object) -> None:
+        raise ValueError("could not convert string to float: '5 s'")
+
+    for name in ("exporter.otlp.proto.http.trace_exporter", "sdk.resources", "sdk.trace"):
+        monkeypatch.setitem(sys.modules, f"opentelemetry.{name}", MagicMock())
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace.export", MagicMock())
+    sent = sys.modules["opentelemetry.exporter.otlp.proto.http.trace_exporter"]
+    monkeypatch.setattr(sent, "OTLPSpanExporter", exporter)
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    assert configured_traces() is None
+    assert "no traces are sent, an OTEL variable is wrong: could not convert" in caplog.text
 
 
 def test_a_span_has_its_stages_and_their_times() -> None:
