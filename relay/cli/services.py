@@ -10,7 +10,7 @@ import logging
 import stat
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from shutil import disk_usage
 from typing import TYPE_CHECKING
@@ -258,9 +258,11 @@ def _back_up_before_upgrade(folder: Path) -> None:
 
 def _watch_files(metrics: Metrics, folder: Path, store: SqliteStore) -> None:
     def sizes() -> Mapping[str, float]:
-        paths = [folder / name for name in ("rookery.db", "search.db")]
-        paths += [path.with_name(f"{path.name}-wal") for path in paths]
-        return {path.name: path.stat().st_size for path in paths if path.exists()}
+        found: dict[str, float] = {}
+        for name in ("rookery.db", "rookery.db-wal", "search.db", "search.db-wal"):
+            with suppress(FileNotFoundError):
+                found[name] = (folder / name).stat().st_size
+        return found
 
     def last_backup() -> float:
         try:
