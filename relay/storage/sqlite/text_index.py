@@ -337,7 +337,7 @@ def _texts(
 def _give_way() -> None:
     """Let others have the CPU: of this thread, where the system can."""
     with suppress(AttributeError, OSError):
-        os.setpriority(os.PRIO_PROCESS, get_native_id(), 19)
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), 10)
 
 
 def _json(seqs: Sequence[int]) -> str:
