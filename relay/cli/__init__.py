@@ -62,7 +62,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "demo": ("demo", "make a data folder with a made-up team, to look at"),
         "console": ("console", "open the web console, signed in with a key file"),
         "doctor": ("doctor", "find what is wrong with a relay, and how to cure it"),
-        "status": ("status", "show what the relay does: rates, refusals, queries, free disk space"),
+        "status": ("status", "show what the relay does: rates, refusals, queries, free disk"),
         "top": ("status", "the same, again every second"),
         "log": ("log", "print or follow log lines and refusals, with their reasons"),
         "restart": ("restart", "restart a running relay without a refused connection"),
