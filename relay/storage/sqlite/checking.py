@@ -29,7 +29,9 @@ def faults_of(rows: Sequence[CheckedRow]) -> list[str]:
     for row in rows:
         why = _fault_of(*row)
         if why is not None:
-            found.append(f"row {row[0]}, event {row[1].hex()}: {why}")
+            # A damaged index gives a row without an id.
+            named = row[1].hex() if isinstance(row[1], bytes) else "unknown"
+            found.append(f"row {row[0]}, event {named}: {why}")
     return found
 
 
@@ -53,9 +55,10 @@ def _fault_of(
         if sha256(text).hexdigest() != event.id or not are_signed([event])[0]:
             return "it is not what its author signed"
         columns = (id_key(event.id), event.kind, event.created_at, id_key(event.pubkey), event.d)
+        keys = bytes.fromhex(event.id), bytes.fromhex(event.pubkey)
     except (StoreFault, ValueError, TypeError):
         return "its text is no event"
-    if (id_.hex(), pubkey.hex()) != (event.id, event.pubkey):
+    if (id_, pubkey) != keys:
         return "its id or key is not that of its text"
     if (key, kind, created_at, author_key, d) != columns:
         return "its columns are not those of its text"
