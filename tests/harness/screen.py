@@ -79,8 +79,14 @@ async def on_screen(
     """`rookery ARGS` on a terminal of 40 lines; killed if it still runs at the end."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    # These two would count more than the terminal's own size.
+    environ = {
+        name: value
+        for name, value in (os.environ if env is None else env).items()
+        if name not in ("COLUMNS", "LINES")
+    }
     process = await start_rookery(
-        *args, stdin=theirs, stdout=theirs, stderr=theirs, env=env, cwd=cwd
+        *args, stdin=theirs, stdout=theirs, stderr=theirs, env=environ, cwd=cwd
     )
     os.close(theirs)
     screen = Screen(ours, process)
