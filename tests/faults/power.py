@@ -51,13 +51,16 @@ class _File:
     def left(self, loss: Loss, chance: Random) -> bytes | None:
         if loss is Loss.ALL:
             return self.synced
-        deleted = [at for at, step in enumerate(self.pending) if step.call is Call.DELETE]
-        if not deleted:
+        emptied = [at for at, step in enumerate(self.pending) if _empties(step)]
+        if not emptied:
             return _File(self.synced, self.pending)._written(loss, chance)
-        # Under its name is what was deleted or what was made after that: never some of both.
+        # What was there, or what was made after that: never some of both. A file system gives back
+        # the blocks of a file that is deleted, or truncated to nothing, in one step.
         if loss is not Loss.NONE and chance.random() < 0.5:
-            return _File(self.synced, self.pending[: deleted[0]])._written(loss, chance)
-        return _File(None, self.pending[deleted[-1] + 1 :])._written(loss, chance)
+            return _File(self.synced, self.pending[: emptied[0]])._written(loss, chance)
+        last = emptied[-1]
+        base = None if self.pending[last].call is Call.DELETE else b""
+        return _File(base, self.pending[last + 1 :])._written(loss, chance)
 
     def _written(self, loss: Loss, chance: Random) -> bytes | None:
         match loss:
@@ -114,6 +117,10 @@ class Platter:
         """Path → content, of the files that are there."""
         found = ((path, file.left(loss, chance)) for path, file in self._files.items())
         return {path: content for path, content in found if content is not None}
+
+
+def _empties(step: Step) -> bool:
+    return step.call is Call.DELETE or (step.call is Call.TRUNCATE and step.offset == 0)
 
 
 def _after(content: bytes | None, steps: list[Step]) -> bytes | None:
