@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from relay.cli.console_backstage import OwnersView
+from relay.cli.console_owner_view import OwnersView
 from relay.cli.data_folder import LocalFolder
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder, is_fresh

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from relay.console.page import Found, Page
-    from relay.console.parts import Backstage, ConsoleServices, Site
+    from relay.console.parts import ConsoleServices, OwnerView, Site
     from relay.console.sessions import Session
 
 _log = logging.getLogger(__name__)
@@ -83,10 +83,10 @@ class _Who:
 class Console:
     """Satisfies `relay.server.app.Pages`."""
 
-    def __init__(self, services: ConsoleServices, site: Site, backstage: Backstage) -> None:
+    def __init__(self, services: ConsoleServices, site: Site, owner_view: OwnerView) -> None:
         self._services = services
         self._site = site
-        self._backstage = backstage
+        self._owner_view = owner_view
         self._sessions = Sessions()
         self._assets = Assets()
         self._templates = environment()
@@ -247,7 +247,7 @@ class Console:
                         orjson.loads(self._site.information()),
                         self._site.url_for(request),
                         self._base,
-                        self._backstage if self._is_owner(who.pubkey) else None,
+                        self._owner_view if self._is_owner(who.pubkey) else None,
                         self._services.clock(),
                     )
                     found = await page.find(ask)

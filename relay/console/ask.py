@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from relay.access.visibility import Viewer
-    from relay.console.parts import Backstage, ConsoleServices
+    from relay.console.parts import ConsoleServices, OwnerView
     from relay.nostr.event import Event
 
 MAX_ROWS: Final = 500
@@ -56,7 +56,7 @@ class Ask:
     """The relay's, ws:// or wss://."""
     base: str
     """Path of the relay, without a slash at the end."""
-    backstage: Backstage | None = None
+    owner_view: OwnerView | None = None
     """None: the asking key is no owner's."""
     now: int = 0
     notes: list[str] = field(default_factory=list)
@@ -72,11 +72,11 @@ class Ask:
         return self.services.state.visibility(self.viewer).is_known
 
     @property
-    def behind(self) -> Backstage:
+    def for_owner(self) -> OwnerView:
         """Raises Refused for who is no owner."""
-        if self.backstage is None:
+        if self.owner_view is None:
             raise Refused(Prefix.RESTRICTED, "this page is for owners of the relay")
-        return self.backstage
+        return self.owner_view
 
     async def events(self, *filters: Filter) -> list[Event]:
         """What a REQ with these filters gives the viewer. Raises Refused, StoreFault."""

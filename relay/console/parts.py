@@ -73,7 +73,7 @@ class Site(Protocol):
         """The NIP-11 document."""
 
 
-class Backstage(Protocol):
+class OwnerView(Protocol):
     """What only owners of the relay see, beside events: numbers, rules, findings."""
 
     async def status(self) -> Status: ...

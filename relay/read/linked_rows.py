@@ -112,7 +112,7 @@ class LinkedRows:
                 return True
             if page.next is None:
                 return False
-            query = query.behind(page)
+            query = query.following(page)
 
     async def _rows(self, target: Target, values: Set[str]) -> Sequence[Stored] | None:
         """Linked rows with one of the values; None: more than may be held."""

@@ -299,7 +299,7 @@ class Calls:
                 found += page.raws
                 if page.next is None:
                     break
-                query = query.behind(page)
+                query = query.following(page)
         except StoreFault as fault:
             _log.error("a NIP-86 call failed: %s", fault)
             raise Refused(Prefix.ERROR, _STORE_DOWN) from fault

@@ -72,7 +72,7 @@ class PageQuery(NamedTuple):
     size: int
     after: Place | None = None
 
-    def behind(self, page: Page) -> PageQuery:
+    def following(self, page: Page) -> PageQuery:
         """For the page after this one."""
         return self._replace(limit=self.limit - len(page.raws), after=page.next)
 

@@ -124,4 +124,4 @@ async def _state_rows(store: Store, groups: Groups, now: int) -> list[Event]:
         events += map(event_from_raw, page.raws)
         if page.next is None:
             return events
-        query = query.behind(page)
+        query = query.following(page)

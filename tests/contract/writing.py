@@ -256,7 +256,7 @@ async def read(
         found += page.raws
         if page.next is None:
             break
-        query = query.behind(page)._replace(size=size - len(found))
+        query = query.following(page)._replace(size=size - len(found))
     return found
 
 
@@ -279,7 +279,7 @@ async def read_in_pages(
         if page.next is None:
             return pages
         assert page.next != query.after, "the pages do not get on"
-        query = query.behind(page)
+        query = query.following(page)
 
 
 def raws(*events: Event) -> list[bytes]:

@@ -50,7 +50,11 @@ ILL: Final[Mapping[str, Mapping[str, str]]] = {
     "RookeryStartsAgainAndAgain": {"process_start_time_seconds": "0+60x240"},
     "RookeryWritesFail": {'rookery_events_total{prefix="error"}': "0+1x240"},
     "RookeryDiskFull": {"rookery_disk_free_bytes": "50000000000-20000000x240"},
-    "RookeryBackupOld": {"rookery_last_backup_timestamp_seconds": "-200000x240"},
+    # Never one, of a relay that runs for more than two days.
+    "RookeryBackupOld": {
+        "rookery_last_backup_timestamp_seconds": "0x240",
+        "process_start_time_seconds": "-200000x240",
+    },
     "RookeryErasurePending": {"rookery_erasure_pending_seconds": "0+60x240"},
     "RookeryLogLarge": {'rookery_file_bytes{file="rookery.db-wal"}': "500000000x240"},
     "RookeryLogsErrors": {'rookery_log_lines_total{level="error"}': "0+1x240"},

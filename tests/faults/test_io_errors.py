@@ -170,7 +170,7 @@ async def reads(store: Recorded) -> None:
             found.update(page.raws)
             if page.next is None:
                 break
-            query = query.behind(page)
+            query = query.following(page)
     except StoreFault:
         return
     assert found == wanted, f"{len(found)} rows of {len(wanted)}"

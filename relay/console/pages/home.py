@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from relay.console.ask import Ask
-    from relay.console.parts import Backstage
+    from relay.console.parts import OwnerView
 
 _SHOWN: Final = ("name", "description", "contact", "terms_of_service", "self", "pubkey", "version")
 _LIMITS: Final = {
@@ -48,14 +48,14 @@ async def _home(ask: Ask) -> Found:
         "restricted_writes": bool(limits.get("restricted_writes")),
         "groups": groups[:_GROUPS],
         "groups_total": len(groups),
-        "behind": None if ask.backstage is None else await _behind(ask.backstage, ask.now),
+        "owner": None if ask.owner_view is None else await _for_owner(ask.owner_view, ask.now),
     }
     return Found(data, people)
 
 
-async def _behind(backstage: Backstage, now: int) -> Mapping[str, object]:
+async def _for_owner(owner_view: OwnerView, now: int) -> Mapping[str, object]:
     status, disk, findings = await asyncio.gather(
-        backstage.status(), backstage.disk(), backstage.findings()
+        owner_view.status(), owner_view.disk(), owner_view.findings()
     )
     numbers = status.numbers
     return {

@@ -28,11 +28,9 @@ _READS: Final = 20
 
 
 async def _live(ask: Ask) -> Found:
-    behind = ask.behind
-    status, refused, lines = await asyncio.gather(
-        behind.status(), behind.refusals(), behind.log_lines()
-    )
-    connections = behind.connections()
+    view = ask.for_owner
+    status, refused, lines = await asyncio.gather(view.status(), view.refusals(), view.log_lines())
+    connections = view.connections()
     keys = [key for each in connections for key in _keys_of(each["keys"])]
     people = await ask.people([*keys, *(each.author for each in refused)])
     rows: list[dict[str, object]] = [
@@ -76,9 +74,9 @@ def _reads(reads: Sequence[CostlyRead]) -> list[dict[str, object]]:
 
 
 async def _health(ask: Ask) -> Found:
-    behind = ask.behind
+    view = ask.for_owner
     status, disk, findings, retention = await asyncio.gather(
-        behind.status(), behind.disk(), behind.findings(), behind.retention()
+        view.status(), view.disk(), view.findings(), view.retention()
     )
     data: dict[str, object] = {
         "problems": dict(status.problems),

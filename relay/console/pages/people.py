@@ -57,9 +57,9 @@ async def _people(ask: Ask) -> Found:
     }
     actors = ask.services.state.actors
     known = {
-        "owner": actors.owners if ask.backstage else frozenset[str](),
-        "agent": actors.agents if ask.backstage else frozenset[str](),
-        "banned": actors.banned if ask.backstage else frozenset[str](),
+        "owner": actors.owners if ask.owner_view else frozenset[str](),
+        "agent": actors.agents if ask.owner_view else frozenset[str](),
+        "banned": actors.banned if ask.owner_view else frozenset[str](),
     }
     keys = [*groups, *members, *since, *frozenset[str]().union(*known.values())]
     people = await ask.people(keys)
@@ -81,9 +81,9 @@ async def _people(ask: Ask) -> Found:
         }
         for key in people
     ]
-    data: dict[str, object] = {"behind": None}
-    if ask.backstage is not None:
-        data["behind"] = _behind(ask)
+    data: dict[str, object] = {"owner": None}
+    if ask.owner_view is not None:
+        data["owner"] = _for_owner(ask)
     return Found(data, people, Rows(_COLUMNS, rows, people))
 
 
@@ -98,7 +98,7 @@ def _memberships(lists: Sequence[Event]) -> tuple[dict[str, set[str]], dict[str,
     return groups, roles
 
 
-def _behind(ask: Ask) -> dict[str, object]:
+def _for_owner(ask: Ask) -> dict[str, object]:
     management = ask.services.state.management
     return {
         "banned": [
@@ -145,7 +145,7 @@ async def _person(ask: Ask) -> Found:
         "groups": sorted(groups.get(key, [])),
         "roles": roles.get(key, []),
         "wrote": [shown(event) for event in wrote],
-        "is_banned": ask.backstage is not None and key in ask.services.state.actors.banned,
+        "is_banned": ask.owner_view is not None and key in ask.services.state.actors.banned,
         "is_me": key == ask.pubkey,
     }
     return Found(data, people)

@@ -21,15 +21,15 @@ _MAX_EVENT: Final = 12_000
 
 
 async def _policies(ask: Ask) -> Found:
-    found = await ask.behind.policies()
-    status = await ask.behind.status()
+    found = await ask.for_owner.policies()
+    status = await ask.for_owner.status()
     # A file that is not in force: an older version is.
     return Found({**found, "fault": status.problems.get("policies", "")})
 
 
 async def _policy_file(ask: Ask) -> Found:
     name = ask.query.get("name", "")
-    text = await ask.behind.policy_file(name)
+    text = await ask.for_owner.policy_file(name)
     if text is None:
         raise NotFoundError("No policy file of this name is in force.")
     return Found({"name": name, "lines": text.splitlines()})
@@ -47,7 +47,7 @@ async def _explain(ask: Ask) -> Found:
     }
     if event_id:
         event = await _stored(ask, event_id)
-        read = await ask.behind.explain_read(event)
+        read = await ask.for_owner.explain_read(event)
         data |= {"event": shown(event), "read": read}
         readers = read["readers"]
         assert isinstance(readers, list)
@@ -55,7 +55,7 @@ async def _explain(ask: Ask) -> Found:
         return Found(data, await ask.people([event.pubkey, *keys]))
     if pasted:
         try:
-            data["write"] = await ask.behind.explain_write(_fields(pasted), _logins(ask))
+            data["write"] = await ask.for_owner.explain_write(_fields(pasted), _logins(ask))
         except Refused as refused:
             data["error"] = refused.text
     return Found(data)

@@ -31,7 +31,7 @@ _numbers = count()
 
 
 @dataclass
-class FakeBackstage:
+class FakeOwnerView:
     """What owners see, as a test sets it."""
 
     rules_refused: dict[str, int] = field(default_factory=dict)
@@ -172,7 +172,7 @@ def header(event: Event) -> str:
 @dataclass
 class Site:
     relay: Relay
-    backstage: FakeBackstage
+    owner_view: FakeOwnerView
     _session: ClientSession
 
     def browser(self) -> Browser:
@@ -215,13 +215,13 @@ class Site:
 @asynccontextmanager
 async def site(config: str = "", policy: str = PUBLIC) -> AsyncIterator[Site]:
     """A relay with a console; its groups are public unless they are made otherwise."""
-    backstage = FakeBackstage()
+    owner_view = FakeOwnerView()
 
     def pages(services: Services, server: Server) -> Console:
-        return Console(services, server, backstage)
+        return Console(services, server, owner_view)
 
     async with (
         serving(config, policy, pages=pages) as relay,
         ClientSession(cookie_jar=DummyCookieJar()) as session,
     ):
-        yield Site(relay, backstage, session)
+        yield Site(relay, owner_view, session)

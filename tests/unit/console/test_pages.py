@@ -161,16 +161,16 @@ def quoted(text: str) -> str:
 @pytest.mark.parametrize("payload", PAYLOADS)
 async def test_no_text_of_somebody_else_becomes_markup(payload: str) -> None:
     async with site() as here:
-        here.backstage.text = payload
-        here.backstage.problems["plug-ins"] = here.backstage.problems["policies"] = payload
+        here.owner_view.text = payload
+        here.owner_view.problems["plug-ins"] = here.owner_view.problems["policies"] = payload
         line = LogLine(1, NOW, "info", payload, payload)
-        here.backstage.lines.append(line)
+        here.owner_view.lines.append(line)
         noted = Refusal(
             1, NOW, payload, "blocked", 9, alice.pubkey, "", 1, payload, payload, payload
         )
-        here.backstage.noted.append(noted)
-        here.backstage.rules_refused[payload] = 1
-        here.backstage.found.append({"severity": "error", "text": payload, "cure": payload})
+        here.owner_view.noted.append(noted)
+        here.owner_view.rules_refused[payload] = 1
+        here.owner_view.found.append({"severity": "error", "text": payload, "cure": payload})
         paths = await hostile(here, payload)
         browser = await here.browser_of(owner)
         shown = 0
@@ -236,9 +236,9 @@ async def test_pages_of_owners_are_for_owners() -> None:
                     assert (await browser.get(f"/console/{name}{ending}")).status == status
         for who in (None, alice, robot):
             browser = here.browser() if who is None else await here.browser_of(who)
-            assert (await browser.json("/console/home.json"))["behind"] is None
+            assert (await browser.json("/console/home.json"))["owner"] is None
         browser = await here.browser_of(owner)
-        assert (await browser.json("/console/home.json"))["behind"]["connections"] == 3
+        assert (await browser.json("/console/home.json"))["owner"]["connections"] == 3
 
 
 async def test_people_are_those_of_lists_that_one_may_read() -> None:
@@ -250,7 +250,7 @@ async def test_people_are_those_of_lists_that_one_may_read() -> None:
             browser = here.browser() if who is None else await here.browser_of(who)
             data = await browser.json("/console/people.json")
             seen[who] = {row["pubkey"] for row in data["table"]["rows"]}
-            assert (data["behind"] is not None) is (who is owner)
+            assert (data["owner"] is not None) is (who is owner)
         of_tea = {owner.pubkey, carol.pubkey}
         assert seen[None] - {owner.pubkey} == of_tea - {owner.pubkey}
         assert seen[alice] == of_tea | {alice.pubkey, bob.pubkey}

@@ -46,7 +46,7 @@ _FRESH_S: Final = 20
 
 
 class OwnersView:
-    """Satisfies `relay.console.parts.Backstage`."""
+    """Satisfies `relay.console.parts.OwnerView`."""
 
     def __init__(
         self,
@@ -232,20 +232,29 @@ class OwnersView:
 
 
 class _Cached(Generic[Made]):
-    """A value that is slow to make, made at most every `_FRESH_S` and by one task at a time."""
+    """A value that is slow to make, made at most every `_FRESH_S` and by one task at a time.
+
+    Who stops waiting does not stop the task: its thread would go on, and what it found be lost.
+    """
 
     def __init__(self, clock: Callable[[], int], make: Callable[[], Awaitable[Made]]) -> None:
         self._clock = clock
         self._make = make
-        self._making = asyncio.Lock()
+        self._making: asyncio.Task[Made] | None = None
         self._made: tuple[int, Made] | None = None
 
     async def value(self) -> Made:
-        async with self._making:
-            now = self._clock()
-            if self._made is None or now - self._made[0] >= _FRESH_S:
-                self._made = (now, await self._make())
+        if self._made is not None and self._clock() - self._made[0] < _FRESH_S:
             return self._made[1]
+        if self._making is None:
+            self._making = asyncio.ensure_future(self._make())
+            self._making.add_done_callback(self._keep)
+        return await asyncio.shield(self._making)
+
+    def _keep(self, made: asyncio.Task[Made]) -> None:
+        self._making = None
+        if not made.cancelled() and made.exception() is None:
+            self._made = (self._clock(), made.result())
 
 
 def _place(where: str) -> Mapping[str, object]:
