@@ -144,17 +144,27 @@ class OwnProcess(Rookery):
 async def command(*args: str, stdin: bytes = b"", cwd: Path | None = None) -> tuple[int, str]:
     """One finished `rookery …`: its exit code, and what it printed on both streams."""
     process = await start_rookery(*args, stdin=PIPE, cwd=cwd)
-    out, _ = await asyncio.wait_for(process.communicate(stdin), PROGRAM_S)
-    assert process.returncode is not None
-    return process.returncode, out.decode()
+    code, out, _ = await _finished(process, stdin)
+    return code, out.decode()
 
 
 async def outputs(*args: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
     """One finished `rookery …`: its exit code, its stdout, its stderr."""
     process = await start_rookery(*args, stdin=PIPE, stderr=PIPE)
-    out, err = await asyncio.wait_for(process.communicate(stdin), PROGRAM_S)
+    code, out, err = await _finished(process, stdin)
+    return code, out, err.decode()
+
+
+async def _finished(process: Process, stdin: bytes) -> tuple[int, bytes, bytes]:
+    try:
+        out, err = await asyncio.wait_for(process.communicate(stdin), PROGRAM_S)
+    except BaseException:  # nobody waits any more: leave no process and no open pipe
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+        raise
     assert process.returncode is not None
-    return process.returncode, out, err.decode()
+    return process.returncode, out, err or b""
 
 
 class Wire:
