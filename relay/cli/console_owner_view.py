@@ -59,6 +59,7 @@ class OwnersView:
         self._folder = folder
         self._disk = _Cached(services.clock, self._read_disk)
         self._findings = _Cached(services.clock, self._read_findings)
+        self._retention = _Cached(services.clock, self._read_retention)
 
     async def status(self) -> Status:
         return await self._folder.status()
@@ -76,6 +77,9 @@ class OwnersView:
         return await self._findings.value()
 
     async def retention(self) -> Sequence[Mapping[str, object]]:
+        return await self._retention.value()
+
+    async def _read_retention(self) -> Sequence[Mapping[str, object]]:
         summed: dict[tuple[object, ...], dict[str, object]] = {}
         async for lines in self._services.sweeper().run_now(Purpose.DRY_RUN):
             for line in lines:

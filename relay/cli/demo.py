@@ -368,7 +368,7 @@ def _session(team: _Team) -> None:
             "parentUuid": parent,
             "timestamp": at,
             "sessionId": session,
-            "cwd": "/work/handbook",
+            "cwd": "/home/mira/handbook",
             "message": {"role": role, "content": content},
         }
         return orjson.dumps(fields) + b"\n"

@@ -64,7 +64,7 @@ class _Peer:
         """`_Rows` has the CLOSED."""
 
 
-class _Nowhere:
+class _NoSocket:
     """`Sink` of what is not sent."""
 
     def write(self, data: bytes) -> None: ...
@@ -82,7 +82,7 @@ class _Rows(Outbox):
 
     def __init__(self) -> None:
         queue = FlushQueue(lambda _: None)
-        super().__init__(_Nowhere(), queue, max_bytes=0, overflow=lambda: None)
+        super().__init__(_NoSocket(), queue, max_bytes=0, overflow=lambda: None)
         self.raws: list[bytes] = []
         self.size = 0
         self.refused: Refused | None = None

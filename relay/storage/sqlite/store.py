@@ -641,7 +641,11 @@ class SqliteStore:
         question = await asyncio.to_thread(meanings.question, search.asked)
         near: list[int] = []
         parts = meanings.nearest(question)
+        # Whoever may read few of many texts would go through all of them.
+        deadline = monotonic() + _SEARCH_S
         while len(near) < most and (part := await asyncio.to_thread(next, parts, None)):
+            if monotonic() > deadline:
+                raise TooWide
             left = most - len(near)
             query = self._compiler.readable(
                 part, filter_, visibility, limit=left, upto=upto, now=now
