@@ -190,7 +190,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         used_calls = UsedAuthorizations(unix_now(), folder / "used_calls.json")
         flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.traffic)
         kept = kept_refusals(folder / REFUSALS, metrics.refusals)
-        async with kept, plugins, ingest:
+        async with kept, plugins, queries, ingest:
             yield Services(
                 folder=folder,
                 config=config,
@@ -301,7 +301,9 @@ def _plugins(policy: policies.PolicySet, metrics: Metrics, readiness: Readiness)
 
     plugins = Chain(policy.plugins, changed=changed, took=metrics.plugin_took)
     metrics.watch("plugins_down", "Plug-ins that do not answer.", lambda: len(plugins.problems))
-    metrics.watch("plugin_failures", "Plug-in failures since start.", lambda: plugins.failures)
+    metrics.watch(
+        "plugin_failures_total", "Plug-in failures since start.", lambda: plugins.failures
+    )
     return plugins
 
 

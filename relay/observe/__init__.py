@@ -20,7 +20,7 @@ from relay.observe.logs import (
 )
 from relay.observe.metrics import PARSED_OF, Metrics, Readiness, StageTimes, Status, Traffic
 from relay.observe.refusals import Refusal, Refusals
-from relay.observe.traces import configured_traces, sent_traces
+from relay.observe.traces import Stage, configured_traces, sent_traces
 
 __all__ = [
     "LOG_FILE",
@@ -37,6 +37,7 @@ __all__ = [
     "Readiness",
     "Refusal",
     "Refusals",
+    "Stage",
     "StageTimes",
     "Status",
     "TextLines",

@@ -212,15 +212,12 @@ class Metrics(Collector):
         times.add(seconds)
 
     def scanned(
-        self, filters: Sequence[Filter], rows: int, seconds: float, waited: float = 0.0
+        self, filters: Sequence[Filter], rows: int, reading_s: float, sending_s: float
     ) -> CostlyRead | None:
-        """One query sent its last stored event; so long of it, it `waited` for its client.
-
-        As `CostlyReads.took`.
-        """
+        """One query sent its last stored event. As `CostlyReads.took`."""
         self._numbers["rows_sent"] += rows
-        self._scans.add(seconds)
-        return self.costly_reads.took("REQ", filters, rows, seconds - waited)
+        self._scans.add(reading_s + sending_s)
+        return self.costly_reads.took("REQ", filters, rows, reading_s)
 
     def too_slow(self) -> None:
         """A connection is closed because its outbox is full."""

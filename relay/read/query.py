@@ -13,7 +13,7 @@ from collections import deque
 from contextlib import nullcontext
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from relay.errors import Prefix, Refused, StoreFault
 from relay.nostr import kinds, messages, nip45
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Viewer, Visibility
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.observe import CostlyRead, Metrics
+    from relay.observe import CostlyRead, Metrics, Stage
     from relay.read.fanout import Fanout
     from relay.read.peer import Peer
     from relay.state import RelayState
@@ -200,6 +200,15 @@ class QueryRunner:
         self._metrics = metrics
         self._explaining: asyncio.Task[None] | None = None
 
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        """No query plan is asked for any more: the store may close."""
+        if self._explaining is not None:
+            self._explaining.cancel()
+            await asyncio.gather(self._explaining, return_exceptions=True)
+
     def waited(self, seconds: float) -> None:
         """A REQ has waited for others of its connection."""
         self._metrics.read.queue.add(seconds)
@@ -260,24 +269,14 @@ class QueryRunner:
                 found = perf_counter()
                 peer.outbox.put_each(subscription.head, page.raws, messages.EVENT_END)
                 sent = perf_counter()
-                stages.query.add(found - began)
-                stages.send.add(sent - found)
-                rows = len(page.raws)
-                read = self._metrics.scanned(filters, rows, sent - began)
-                if read is not None:
-                    self._noted(read, "REQ", filters, visibility, rows, sent - began)
-                if self._metrics.traces is not None:
-                    self._metrics.traces.span(
-                        "REQ",
-                        (
-                            ("plan", arrived, began),
-                            ("query", began, found),
-                            ("send", found, sent),
-                        ),
-                        rows=rows,
-                        filters=shape_of(filters),
-                        request=peer.request_id(),
-                    )
+                self._measured(
+                    subscription,
+                    len(page.raws),
+                    (("plan", arrived, began), ("query", began, found), ("send", found, sent)),
+                    peer.request_id,
+                    reading_s=found - began,
+                    sending_s=sent - found,
+                )
                 if not self._finish(peer, subscription):
                     self._fanout.close(subscription)
                     return None
@@ -316,26 +315,45 @@ class QueryRunner:
             peer.outbox.put(messages.closed(subscription.sub, refused))
             return False
         ended = perf_counter()
-        took = ended - began
-        if self._metrics.traces is not None:
-            request = REQUEST.get()
-            self._metrics.traces.span(
-                "REQ",
-                (("query", began, ended),),
-                rows=rows,
-                filters=shape_of(subscription.filters),
-                seconds_waited=waited,
-                request="" if request is None else request(),
-            )
-        self._metrics.read.query.add(took - waited)
-        self._metrics.read.send.add(waited)
-        read = self._metrics.scanned(subscription.filters, rows, took, waited)
-        if read is not None:
-            visibility = self._state.visibility(peer.reader.viewer)
-            self._noted(read, "REQ", subscription.filters, visibility, rows, took - waited)
+        self._measured(
+            subscription,
+            rows,
+            (("query", began, ended),),
+            REQUEST.get() or str,
+            reading_s=ended - began - waited,
+            sending_s=waited,
+        )
         if not is_open(subscription):
             return True
         return self._finish(peer, subscription)
+
+    def _measured(
+        self,
+        subscription: Subscription,
+        rows: int,
+        spans: Sequence[Stage],
+        request: Callable[[], str],
+        *,
+        reading_s: float,
+        sending_s: float,
+    ) -> None:
+        """All stored rows were sent. `sending_s`: how long its client was waited for."""
+        metrics, filters = self._metrics, subscription.filters
+        metrics.read.query.add(reading_s)
+        metrics.read.send.add(sending_s)
+        read = metrics.scanned(filters, rows, reading_s, sending_s)
+        if read is not None:
+            visibility = self._state.visibility(subscription.reader.viewer)
+            self._noted(read, "REQ", filters, visibility, rows, reading_s)
+        if metrics.traces is not None:
+            metrics.traces.span(
+                "REQ",
+                spans,
+                rows=rows,
+                filters=shape_of(filters),
+                seconds_sending=sending_s,
+                request=request(),
+            )
 
     def _took(
         self, verb: Verb, filters: Sequence[Filter], peer: Peer, rows: int, seconds: float

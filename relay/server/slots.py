@@ -37,7 +37,7 @@ class Full(Enum):
     ADDRESS = auto()
 
 
-class _Line(Generic[C]):
+class _Arrivals(Generic[C]):
     """Connections in order of arrival, also by address."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class _Line(Generic[C]):
         return True
 
 
-class _Crowds:
+class _AddressCounts:
     """How many there are of each address, and of which there are most."""
 
     def __init__(self) -> None:
@@ -106,10 +106,10 @@ class Slots(Generic[C]):
         self._here: Counter[str] = Counter()
         """Of each address, without those that leave; so is `_number` of all."""
         self._number = 0
-        self._settled: _Line[C] = _Line()
-        self._on_trial: _Line[C] = _Line()
+        self._settled: _Arrivals[C] = _Arrivals()
+        self._on_trial: _Arrivals[C] = _Arrivals()
         """These two without those that leave, or that were seen with a known key."""
-        self._unknown = _Crowds()
+        self._unknown = _AddressCounts()
         """Of both."""
 
     def __len__(self) -> int:
@@ -121,7 +121,7 @@ class Slots(Generic[C]):
         if is_limited and 0 < self._per_address <= self._here[address]:
             return self._displaced(address, self._per_address) or Full.ADDRESS
         if 0 < self._most <= self._number:
-            return self._of_a_crowd(address) or self._displaced(None, self._most) or Full.RELAY
+            return self._of_largest(address) or self._displaced(None, self._most) or Full.RELAY
         return None
 
     def _displaced(self, address: str | None, most: int) -> C | None:
@@ -139,15 +139,15 @@ class Slots(Generic[C]):
                 return self._leave(found)
         return None
 
-    def _of_a_crowd(self, address: str) -> C | None:
+    def _of_largest(self, address: str) -> C | None:
         """The oldest of the address that has most unknown ones, if it has more of them than this
         one will: nobody alone keeps all others out."""
         unknown = self._unknown.of
         while len(self._leaving) < _MAX_LEAVING:
-            crowded = self._unknown.largest()
-            if crowded is None or unknown[crowded] <= unknown[address] + 1:
+            largest = self._unknown.largest()
+            if largest is None or unknown[largest] <= unknown[address] + 1:
                 return None
-            found = next(iter(self._settled.of(crowded) or self._on_trial.of(crowded)))
+            found = next(iter(self._settled.of(largest) or self._on_trial.of(largest)))
             if not self.logged_in(found):
                 return self._leave(found)
         return None

@@ -310,7 +310,7 @@ def test_traffic_is_counted_in_batches() -> None:
     metrics.traffic.frames_in += 42
     metrics.traffic.frames_out += 7
     metrics.delivered(5)
-    metrics.scanned((), 500, 0.002)
+    metrics.scanned((), 500, 0.002, 0.0)
     metrics.too_slow()
     metrics.connection_refused()
     metrics.watch("subscriptions", "Open subscriptions.", lambda: 9)
