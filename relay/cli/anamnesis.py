@@ -12,13 +12,12 @@ import click
 import orjson
 
 from relay.cli.anamnesis_lineage import amend, children, credit, resolve
-from relay.cli.anamnesis_memory import SHORT, one_line, with_memory
-from relay.cli.anamnesis_offline import bench, validate_file
-from relay.cli.anamnesis_options import SHARE, TYPE, Moment, entry_options
+from relay.cli.anamnesis_memory import SHORT, Author, one_line, with_keys, with_memory
+from relay.cli.anamnesis_offline import bench, schema, validate_file
+from relay.cli.anamnesis_options import SHARE, TYPE, Moment, entry_options, given
 from relay.cli.connect import Server
-from relay.cli.names import profile_names
+from relay.cli.names import Person, profile_names
 from relay.cli.options import (
-    PublicKey,
     client_options,
     format_option,
     json_option,
@@ -35,7 +34,7 @@ from relay.memory.anamnesis.checks import Attestation
 from relay.memory.anamnesis.provenance import trace as traced
 from relay.memory.anamnesis.records import fields_of
 from relay.memory.anamnesis.rendering import dot_of, nodes_of, svg_of, tree_of
-from relay.memory.fence import recalled
+from relay.memory.fence import attribution, recalled
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,6 +78,8 @@ def remember(
     *,
     author_id: str | None,
     author_name: str | None,
+    platform: str | None,
+    context_fields: Sequence[tuple[str, object]],
     as_json: bool,
     **fields: Any,
 ) -> None:
@@ -86,7 +87,7 @@ def remember(
 
     async def work(memory: Anamnesis) -> None:
         named = [await memory.full_hash(parent) for parent in parents]
-        entry = memory.entry(text, parents=named, **fields)
+        entry = memory.entry(text, parents=named, **given(context_fields, fields))
         for warning in validate(fields_of(entry)).warnings:
             click.echo(f"warning: {warning}", err=True)
         written = await memory.add(entry)
@@ -98,7 +99,7 @@ def remember(
         if written.outcome is Outcome.DUPLICATE:
             click.echo("duplicate", err=True)
 
-    with_memory(Server(relay, key_file), work, author_id, author_name)
+    with_memory(Server(relay, key_file), work, Author(author_id, author_name, platform))
 
 
 @anamnesis.command("get", epilog="Example: rookery anamnesis get d78e3a18 --json")
@@ -223,6 +224,8 @@ def supersede(
     *,
     author_id: str | None,
     author_name: str | None,
+    platform: str | None,
+    context_fields: Sequence[tuple[str, object]],
     as_json: bool,
     **fields: Any,
 ) -> None:
@@ -230,9 +233,10 @@ def supersede(
 
     async def work(memory: Anamnesis) -> tuple[str, str]:
         old = await memory.full_hash(hashed)
-        return old, await memory.supersede(old, text, **fields)
+        return old, await memory.supersede(old, text, **given(context_fields, fields))
 
-    old, new = with_memory(Server(relay, key_file), work, author_id, author_name)
+    author = Author(author_id, author_name, platform)
+    old, new = with_memory(Server(relay, key_file), work, author)
     if as_json:
         print_json({"hash": new, "supersedes": old})
     else:
@@ -297,6 +301,7 @@ def trust(hashed: str, relay: str | None, key_file: Path | None, *, as_json: boo
                     "confirm": found.confirm,
                     "disputes": found.disputes,
                     "anchors": found.anchors,
+                    "weakest_source": found.weakest_source,
                 }
             )
         else:
@@ -320,10 +325,10 @@ def trust(hashed: str, relay: str | None, key_file: Path | None, *, as_json: boo
 @click.option(
     "--author",
     "authors",
-    type=PublicKey(),
+    type=Person(),
     multiple=True,
     metavar="KEY",
-    help="Only by this author; repeatable.",
+    help="Only by this author, a key or a name; repeatable.",
 )
 @click.option("--include-superseded", is_flag=True, help="Include superseded memories.")
 @click.option("--as-of", type=Moment(), metavar="TIME", help="State of knowledge at that time.")
@@ -343,12 +348,14 @@ def recall(
 ) -> None:
     """Find memories by words, ranked by text match, trust and age."""
 
-    async def work(memory: Anamnesis) -> tuple[Sequence[Hit], str, Mapping[str, str]]:
-        hits = await memory.recall(query, authors=authors or None, **wish)
-        named = {hit.memory.author for hit in hits} if form == "context" else ()
+    async def work(
+        memory: Anamnesis, keys: Sequence[str]
+    ) -> tuple[Sequence[Hit], str, Mapping[str, str]]:
+        hits = await memory.recall(query, authors=keys or None, **wish)
+        named = () if as_json else {hit.memory.author for hit in hits}
         return hits, memory.pubkey, await profile_names(memory.read, named)
 
-    hits, reader, names = with_memory(Server(relay, key_file), work)
+    hits, reader, names = with_keys(Server(relay, key_file), authors, work)
     if as_json:
         print_json([_hit_as_json(rank, hit) for rank, hit in enumerate(hits, 1)])
     elif not hits:
@@ -359,7 +366,7 @@ def recall(
             text, author = _on_terminal(hit.memory.entry.content), hit.memory.author
             click.echo(recalled(text, source, author, reader, names.get(author)))
     else:
-        _print_hits(hits)
+        _print_hits(hits, names)
 
 
 @anamnesis.command("import", epilog="Example: rookery anamnesis import entries.jsonl")
@@ -384,7 +391,8 @@ def import_(
             click.echo(printable(line), err=True)
         if done.claims:
             click.echo(
-                f"{done.claims} entries: unsigned vouchers and successors were left out",
+                f"{done.claims} entries: unsigned vouchers and successors are kept as claimed,"
+                " and never count",
                 err=True,
             )
         print_counts(
@@ -412,7 +420,7 @@ def export(
     print_counts({"exported": with_memory(Server(relay, key_file), work)}, as_json=as_json)
 
 
-for command in (resolve, children, credit, amend, validate_file, bench):
+for command in (resolve, children, credit, amend, validate_file, schema, bench):
     anamnesis.add_command(command)
 
 
@@ -433,13 +441,14 @@ def _hit_as_json(rank: int, hit: Hit) -> dict[str, object]:
     }
 
 
-def _print_hits(hits: Sequence[Hit]) -> None:
+def _print_hits(hits: Sequence[Hit], names: Mapping[str, str]) -> None:
     columns = (
         Column("#", Holds.NUMBER),
         Column("Score", Holds.NUMBER),
         Column("Trust", Holds.NUMBER),
         Column("Level"),
         Column("Memory", Holds.KEY),
+        Column("Author"),
         Column("Text"),
     )
     print_table(
@@ -451,6 +460,7 @@ def _print_hits(hits: Sequence[Hit]) -> None:
                 f"{hit.trust.score:g}",
                 hit.trust.level.value,
                 hit.hash[:SHORT],
+                attribution(hit.memory.author, names.get(hit.memory.author)),
                 one_line(hit.memory.entry.content),
             )
             for rank, hit in enumerate(hits, 1)

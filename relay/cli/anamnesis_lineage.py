@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.anamnesis_memory import SHORT, one_line, with_memory
-from relay.cli.anamnesis_options import SHARE, TYPE
+from relay.cli.anamnesis_options import SHARE, TYPE, context_option, given
 from relay.cli.connect import Server
 from relay.cli.options import client_options, json_option, print_json, printable
 from relay.cli.tables import print_nothing_found
@@ -123,6 +123,7 @@ def credit(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bo
     "--tag", "tags", multiple=True, metavar="T", help="New tag; repeatable, replaces all tags."
 )
 @click.option("--confidence", type=SHARE, metavar="C", help="New confidence.")
+@context_option
 @click.option("--undo", is_flag=True, help="Restore the memory's own values.")
 @client_options
 @json_option
@@ -131,20 +132,24 @@ def amend(
     memory_type: str | None,
     tags: tuple[str, ...],
     confidence: float | None,
+    context_fields: Sequence[tuple[str, object]],
     relay: str | None,
     key_file: Path | None,
     *,
     undo: bool,
     as_json: bool,
 ) -> None:
-    """Change type, tags or confidence of one's own memory; text and hash are kept.
+    """Change type, tags, confidence or context of one's own memory; text and hash are kept.
 
     An amendment replaces the previous one as a whole.
     """
-    given = {"memory_type": memory_type, "tags": list(tags) or None, "confidence": confidence}
-    fields = {name: value for name, value in given.items() if value is not None}
+    fields = given(
+        context_fields, {"memory_type": memory_type, "tags": tags, "confidence": confidence}
+    )
     if undo == bool(fields):
-        raise click.UsageError("give one or more of --type, --tag and --confidence, or --undo")
+        raise click.UsageError(
+            "give one or more of --type, --tag, --confidence and --context, or --undo"
+        )
 
     async def work(memory: Anamnesis) -> tuple[str, str]:
         full = await memory.full_hash(hashed)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
 from relay.cli.connect import Server, with_settings
+from relay.cli.names import keys_of
 from relay.cli.options import printable
 from relay.client.anamnesis import Anamnesis, UnknownMemory
 from relay.client.anamnesis.settings import anamnesis_settings
@@ -15,7 +17,7 @@ from relay.client.settings import Actor
 from relay.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
 
     from relay.client import Client
     from relay.client.settings import ClientSettings
@@ -27,22 +29,44 @@ SHORT: Final = 12
 _LONGEST_LINE: Final = 200
 
 
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Options of a new entry's author; None: as in client.toml."""
+
+    id: str | None = None
+    name: str | None = None
+    platform: str | None = None
+
+
 def with_memory(
     server: Server,
     work: Callable[[Anamnesis], Awaitable[Result]],
-    author_id: str | None = None,
-    author_name: str | None = None,
+    author: Author = Author(),
 ) -> Result:
+    return with_keys(server, (), lambda memory, _: work(memory), author)
+
+
+def with_keys(
+    server: Server,
+    people: Sequence[str],
+    work: Callable[[Anamnesis, Sequence[str]], Awaitable[Result]],
+    given: Author = Author(),
+) -> Result:
+    """`with_memory`, for work that takes the keys of `people`: what `Person` let through."""
+
     async def on(client: Client, settings: ClientSettings) -> Result:
         table = anamnesis_settings(settings.file, Path.home())
-        name = author_name or table.author_name
-        who = author_id or table.author_id
+        name, who = given.name or table.author_name, given.id or table.author_id
+        platform = given.platform or table.platform
         author = None
-        if who or name:
-            author = {"id": who or settings.key.pubkey, "name": name or who}
+        if who or name or platform:
+            who = who or settings.key.pubkey
+            author = {"id": who, "name": name or who}
+            author |= {"platform": platform} if platform else {}
+        keys = await keys_of(client, settings, people) if people else ()
         async with Anamnesis(client, settings.key, author, reputations=table.reputations) as memory:
             try:
-                result = await work(memory)
+                result = await work(memory, keys)
             except UnknownMemory as unknown:
                 raise UserError(
                     f"{unknown}; `rookery anamnesis recall WORDS` finds what this key may read"

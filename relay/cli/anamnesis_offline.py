@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import orjson
 
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_table
@@ -29,6 +30,14 @@ def validate_file(file: Any, *, as_json: bool) -> int:
         for warning in warnings:
             click.echo(f"warning: {warning}", err=True)
     return 1 if errors else 0
+
+
+@click.command("schema", epilog="Example: rookery anamnesis schema > memory-entry-schema.json")
+def schema() -> None:
+    """Print the JSON Schema of an entry."""
+    from relay.memory.anamnesis.schema import ENTRY_SCHEMA
+
+    click.echo(orjson.dumps(ENTRY_SCHEMA, option=orjson.OPT_INDENT_2).decode())
 
 
 _COLUMNS: Final = {

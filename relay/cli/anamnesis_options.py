@@ -5,15 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+import orjson
 
 from relay.memory.anamnesis.checks import MemoryType, time_in
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     MomentType = click.ParamType[int]
+    FieldType = click.ParamType[tuple[str, object]]
 else:
-    MomentType = click.ParamType  # takes no arguments in older versions of click
+    MomentType = FieldType = click.ParamType  # takes no arguments in older versions of click
 
 SHARE: Final = click.FloatRange(0, 1)
 TYPE: Final = click.Choice([each.value for each in MemoryType])
@@ -37,15 +39,56 @@ class Moment(MomentType):
         return seconds
 
 
+class ContextField(FieldType):
+    """`KEY=VALUE` of the context: a value that begins with `[` or `{` is JSON, another is text."""
+
+    name = "field"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, object]:
+        key, equals, text = value.partition("=")
+        if not (key and equals):
+            self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
+        if not text.startswith(("[", "{")):
+            return key, text
+        try:
+            return key, orjson.loads(text)
+        except orjson.JSONDecodeError as error:
+            self.fail(f"{key}: not JSON: {error}", param, ctx)
+
+
+context_option = click.option(
+    "--context",
+    "context_fields",
+    type=ContextField(),
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Field of the context, text or a JSON array or object; repeatable.",
+)
+
+
+def given(
+    context_fields: Sequence[tuple[str, object]], fields: Mapping[str, object]
+) -> dict[str, Any]:
+    """The options that were given, as fields of an entry."""
+    every = {**fields, "context": dict(context_fields)}
+    return {name: value for name, value in every.items() if value not in (None, (), {})}
+
+
 def entry_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Fields of a new memory, for `remember` and `supersede`."""
+    """Fields of a new memory, for `remember` and `supersede`; those not given are None or ()."""
     for option in (
+        click.option(
+            "--platform", metavar="P", help="Author's platform; default: platform in client.toml."
+        ),
         click.option(
             "--author-name", metavar="N", help="Author name; default: author_name in client.toml."
         ),
         click.option(
             "--author-id", metavar="I", help="Author id; default: author_id in client.toml."
         ),
+        context_option,
         click.option("--group", metavar="G", help="Only members of this group may read it."),
         click.option(
             "--anchor",
@@ -57,19 +100,21 @@ def entry_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--confidence",
             type=SHARE,
-            default=0.5,
-            show_default=True,
             metavar="C",
-            help="Confidence, 0 to 1.",
+            help="Confidence, 0 to 1; default: 0.5, or that of the superseded memory.",
         ),
-        click.option("--tag", "tags", multiple=True, metavar="T", help="Tag; repeatable."),
+        click.option(
+            "--tag",
+            "tags",
+            multiple=True,
+            metavar="T",
+            help="Tag; repeatable. Default: those of the superseded memory.",
+        ),
         click.option(
             "--type",
             "memory_type",
             type=TYPE,
-            default=MemoryType.EPISODIC.value,
-            show_default=True,
-            help="Memory type.",
+            help="Memory type; default: episodic, or that of the superseded memory.",
         ),
     ):
         command = option(command)

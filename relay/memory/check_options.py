@@ -7,6 +7,8 @@ from typing import Final
 
 MAX_CHARS: Final = 10_000
 """X-03."""
+MAX_BYTES: Final = 10_240
+"""The specification's 10 KB: default of `[memory.anamnesis] max_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ async def test_a_memory_is_vouched_for_disputed_and_the_word_taken_back(desk: De
         other_agent.pubkey: 0.9,
     }
     assert (await desk.run(cast.robot, "trust", HASH)).out == (
-        "0.5 attested (confirm 1, disputes 0, anchors 0)\n"
+        "0.48 attested (confirm 1, disputes 0, anchors 0)\n"
     )
     said = await desk.run(other_agent, "vouch", HASH, "--dispute")
     assert said == (0, f"disputed {HASH[:12]} 1\n", "")
@@ -131,6 +131,50 @@ async def test_a_memory_is_vouched_for_disputed_and_the_word_taken_back(desk: De
     said = await desk.run(cast.alice, "vouch", HASH)
     assert (said.code, said.out) == (1, "")
     assert "restricted: only agents and the owner may vouch" in said.err
+
+
+@pytest.mark.proves("X-01", "X-03", "X-15", "X-20")
+async def test_the_documents_example_is_written_from_the_command_line(desk: Desk) -> None:
+    seed = GOLDEN["seed_entry"]["entry"]
+    author = ("--author-id", seed["author"]["id"], "--author-name", "Babel")
+    more = [arg for tag in seed["tags"] for arg in ("--tag", tag)]
+    more += ["--type", "insight", "--confidence", "0.7", "--platform", "moltbook"]
+    more += ["--context", "platform=moltbook"]
+    more += ["--context", 'related_agents=["OttoBot","eudaemon_0"]']
+    said = await desk.run(cast.robot, "remember", seed["content"], *author, *more)
+    assert said == (0, f"{seed['content_hash']}\n", "")
+    document = await desk.document(cast.rover, seed["content_hash"])
+    assert document.pop("vouchers") == []
+    assert {**document, "timestamp": seed["timestamp"]} == seed
+
+    # A correction is of the same type, on the same topics, and as certain.
+    better = f"{seed['content']} And who corrected it."
+    new = (await desk.run(cast.robot, "supersede", seed["content_hash"], better)).out.strip()
+    document = await desk.document(cast.rover, new)
+    for field in ("memory_type", "tags", "confidence"):
+        assert document[field] == seed[field]
+    assert (document["parent_refs"], document.get("context")) == ([seed["content_hash"]], None)
+    await desk.run(cast.robot, "amend", new, "--context", "platform=elsewhere")
+    assert (await desk.document(cast.rover, new))["context"] == {"platform": "elsewhere"}
+    said = await desk.run(cast.robot, "amend", new, "--context", "platform")
+    assert (said.code, "'platform' is not KEY=VALUE" in said.err) == (2, True)
+
+    # 10 KB are 10,240 bytes, also of fewer than 10,000 characters.
+    for count, code in ((5_120, 0), (5_121, 1)):
+        said = await desk.run(cast.robot, "remember", "é" * count)
+        assert said.code == code, said
+    assert "invalid: content.content is over 10240 bytes" in said.err
+
+
+@pytest.mark.proves("X-18")
+async def test_authors_are_shown_and_chosen_by_name(desk: Desk) -> None:
+    async with Client(desk.url, cast.robot) as robot:
+        await robot.send(0, '{"name":"Babel"}')
+    await desk.run(cast.robot, "remember", NOON)
+    await desk.run(other_agent, "remember", "At noon it rained.")
+    said = await desk.run(cast.robot, "recall", "noon", "--author", "Babel")
+    assert f"Babel ({cast.robot.npub[:12]}…)" in said.out
+    assert "rained" not in said.out
 
 
 @pytest.mark.proves("X-15", "X-17")
@@ -265,9 +309,12 @@ async def test_entries_go_from_relay_to_relay_as_files(desk: Desk, tmp_path: Pat
             said = await elsewhere.run(cast.rover, "import", str(file))
             assert (said.code, said.out) == (1, f"{counts}, refused 1\n")
             assert said.err.startswith("line 4: content.author must be an object; ")
-            assert "1 entries: unsigned vouchers and successors were left out" in said.err
+            assert "1 entries: unsigned vouchers and successors are kept as claimed" in said.err
         found = await elsewhere.document(cast.rover, content_hash(child))
         assert found == documents[child]
+        found = await elsewhere.document(cast.rover, HASH)
+        assert found["claimed"] == {"vouchers": documents[NOON]["vouchers"]}
+        assert found["vouchers"] == []
         said = await elsewhere.run(cast.rover, "trace", content_hash(child))
         assert said.out == f"{content_hash(child)[:12]} {child}\n└─ {HASH[:12]} {NOON}\n"
 

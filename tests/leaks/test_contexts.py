@@ -95,8 +95,8 @@ MODULES = {
 """What imports the fence."""
 FOR_PEOPLE = """
 aman: add-tool clear import-sqlite set-preference set-summary show subscribe
-anamnesis: amend bench children credit export get import remember resolve supersede trace trust
- validate vouch withdraw
+anamnesis: amend bench children credit export get import remember resolve schema supersede trace
+ trust validate vouch withdraw
 config: get set
 group: accept add create delete edit invite invites join leave list pin read remove requests
  revoke say show

@@ -54,6 +54,8 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 
+_INHERITED: Final = ("memory_type", "confidence", "tags")
+"""By a successor."""
 _FRAME_BYTES: Final = len('["EVENT",]')
 
 
@@ -65,7 +67,7 @@ class Imported(NamedTuple):
     refused: tuple[str, ...]
     """`line 3: …`, in file order."""
     claims: int
-    """Entries with vouchers or a successor, which were left out as unsigned claims (X-06)."""
+    """Entries with vouchers or a successor: kept as unsigned claims, never counted (X-06)."""
 
 
 class Anamnesis(AnamnesisReader):
@@ -184,9 +186,10 @@ class Anamnesis(AnamnesisReader):
     async def supersede(self, old: str, content: str, **fields: Any) -> str:
         """Store a successor of a memory; returns its hash. The old one is unchanged.
 
-        `fields`: see `remember`; `group` defaults to the old one's. The successor may be an
-        existing memory of another author; an owner, who writes no entries, can only use those.
-        Raises UnknownMemory; if the relay refuses the correction, the new memory is deleted again.
+        `fields`: see `remember`; by default group, type, confidence and tags are the old one's, as
+        amended. The successor may be an existing memory of another author; an owner, who writes no
+        entries, can only use those. Raises UnknownMemory; if the relay refuses the correction, the
+        new memory is deleted again.
         """
         check_hash(old)
         new = _hash_of(content)
@@ -196,6 +199,9 @@ class Anamnesis(AnamnesisReader):
         replaced = archive.original(old)
         if replaced is None:
             raise UnknownMemory(old)
+        amended = archive.document(old) or {}
+        for name in _INHERITED:
+            fields.setdefault(name, amended[name])
         fields["parents"] = (old, *fields.get("parents", ()))
         if fields.get("group") is None:
             fields["group"] = replaced.entry.group
@@ -247,8 +253,7 @@ class Anamnesis(AnamnesisReader):
             if memory.entry.group == group:
                 document = archive.document(memory.hash)
                 assert document is not None
-                document.pop("claimed", None)
-                lines.append(compact(document))
+                lines.append(compact(_with_claims(document)))
         await asyncio.to_thread(write_lines, Path(path), lines)
         return len(lines)
 
@@ -286,6 +291,14 @@ class Anamnesis(AnamnesisReader):
         refused |= {lines[refusal.event.id]: str(refusal) for refusal in report.refused}
         refusals = tuple(f"line {number}: {why}" for number, why in sorted(refused.items()))
         return Imported(report.stored, report.duplicates, refusals, claims)
+
+
+def _with_claims(document: dict[str, Any]) -> dict[str, Any]:
+    """As a line of a file, where nothing is signed: with what was claimed before."""
+    claimed = document.pop("claimed", {})
+    listed = {voucher["id"] for voucher in document["vouchers"]}
+    before = [each for each in claimed.pop("vouchers", ()) if each["id"] not in listed]
+    return {**claimed, **document, "vouchers": before + document["vouchers"]}
 
 
 def _hash_of(content: str) -> str:

@@ -29,8 +29,11 @@ _LONGEST: Final = 1 << 20
 class Line:
     number: int
     entry: Entry
-    has_claims: bool
-    """It contained vouchers or a successor; neither is in `entry`."""
+
+    @property
+    def has_claims(self) -> bool:
+        """Whether it contains vouchers or a successor."""
+        return bool(self.entry.claimed_vouchers or self.entry.claimed_successor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +76,7 @@ def _read(number: int, raw: bytes) -> Line | Unusable:
     entry = entry_in(fields)
     if (time_in(entry.timestamp) or 0) < 0:
         return Unusable(number, BEFORE_1970)
-    return Line(number, entry, bool(fields.get("vouchers")) or "superseded_by" in fields)
+    return Line(number, entry)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:

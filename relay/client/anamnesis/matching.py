@@ -13,7 +13,7 @@ from relay.nostr.keywords import keywords
 from relay.nostr.nip50 import search_from
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from relay.memory.anamnesis.archive import Archive
 
@@ -58,18 +58,21 @@ class Question:
         return enough and not any(_contains(tokens, words(term)) for term in self.excluded)
 
 
-def text_ranks(question: Question, archive: Archive, *, is_searched: bool) -> Mapping[str, float]:
+def text_ranks(
+    question: Question, archive: Archive, found: Collection[str] | None = None
+) -> Mapping[str, float]:
     """hash → rank of matching memories: BM25, lower is better.
 
-    `is_searched`: found by the relay's search, which may use stemming and ignore diacritics;
-    memories without any literal word rank last.
+    `found`: by the relay's search, which may use stemming and ignore diacritics; memories without
+    any literal word rank last. None: those that fit the question.
     """
-    texts = {hashed: _text(hashed, archive) for hashed in archive.memories}
+    hashes = archive.memories if found is None else archive.memories.keys() & found
+    texts = {hashed: _text(hashed, archive) for hashed in sorted(hashes)}
     ranked = ranks(" ".join(question.required), texts)
     return {
         hashed: ranked.get(hashed, 0.0)
         for hashed, text in texts.items()
-        if is_searched or question.fits(text)
+        if found is not None or question.fits(text)
     }
 
 

@@ -51,6 +51,8 @@ _MIN_RESULTS: Final = 50
 _MAX_UNREAD: Final = 1_000
 _DEFAULT_FRAME: Final = 1 << 19
 """Frame size assumed if the relay names no limit."""
+_SOURCE_STEPS: Final = 8
+"""Steps from a hit to the sources whose trust limits its own, in a search."""
 _HASH_PREFIX: Final = re.compile(r"[0-9a-f]{8,63}")
 _LINE_CHARS: Final = 60
 
@@ -147,7 +149,7 @@ class AnamnesisReader(MemoryClient):
 
     async def trust(self, hashed: str) -> Trust | None:
         """None: unknown memory."""
-        return trust_in(hashed, await self._archive_about(hashed), self._reputations)
+        return trust_in(hashed, await self.ancestry(hashed), self._reputations)
 
     async def is_own(self, hashed: str) -> bool:
         """Whether this key or another of its household wrote a memory; its vouches do not count."""
@@ -161,7 +163,7 @@ class AnamnesisReader(MemoryClient):
         def next_hashes(record: Record) -> Iterable[str]:
             return [record.new] if isinstance(record, Supersession) else []
 
-        return correction.resolve(hashed, await self._reachable(hashed, next_hashes))
+        return correction.resolve(hashed, await self._reachable([hashed], next_hashes))
 
     async def trace(self, hashed: str) -> Trace:
         """The ancestors of a memory."""
@@ -173,11 +175,7 @@ class AnamnesisReader(MemoryClient):
 
     async def ancestry(self, hashed: str) -> Archive:
         """A memory with all ancestors."""
-
-        def next_hashes(record: Record) -> Iterable[str]:
-            return record.entry.parents if isinstance(record, Memory) else []
-
-        return await self._reachable(hashed, next_hashes)
+        return await self._reachable([hashed], _parents)
 
     async def children(self, hashed: str) -> Sequence[Memory]:
         """Direct descendants, oldest first."""
@@ -220,6 +218,7 @@ class AnamnesisReader(MemoryClient):
         info = await self._relay_info()
         is_searched = info.searches and self.is_online
         archive = Archive()
+        found: frozenset[str] | None = None
         if not is_searched:
             if self.is_online:
                 self.shortfall = (
@@ -228,8 +227,8 @@ class AnamnesisReader(MemoryClient):
             archive = await self._all_records(info)
         for question in (asked, *asked.loosened()):
             if is_searched:
-                archive = await self._search(question, info)
-            ranked = text_ranks(question, archive, is_searched=is_searched)
+                archive, found = await self._search(question)
+            ranked = text_ranks(question, archive, found)
             hits = recall.recalled(ranked, archive, recall_query, self._client.now())
             if hits:
                 return hits
@@ -291,22 +290,28 @@ class AnamnesisReader(MemoryClient):
         return records
 
     async def _reachable(
-        self, hashed: str, next_hashes: Callable[[Record], Iterable[str]]
+        self,
+        hashes: Iterable[str],
+        next_hashes: Callable[[Record], Iterable[str]],
+        most_steps: int = provenance.MAX_NODES,
     ) -> Archive:
-        """All records about a memory and those reachable by `next_hashes`, breadth first."""
-        check_hash(hashed)
+        """All records about memories and those reachable by `next_hashes`, breadth first."""
         records: list[Record] = []
         asked: set[str] = set()
-        ahead = {hashed}
-        while ahead and len(asked) <= provenance.MAX_NODES:
+        ahead = set(hashes)
+        for each in ahead:
+            check_hash(each)
+        while ahead and len(asked) <= provenance.MAX_NODES and most_steps >= 0:
+            most_steps -= 1
             asked |= ahead
             found = await self._about(ahead)
             records += found
             ahead = {each for record in found for each in next_hashes(record)} - asked
         return self._archive(records, await self._relay_info())
 
-    async def _search(self, question: Question, info: _RelayInfo) -> Archive:
-        """Results of the relay's search, by words of entries or tags of patches."""
+    async def _search(self, question: Question) -> tuple[Archive, frozenset[str]]:
+        """Hashes found by the relay's search, by words of entries or tags of patches, and an
+        archive of them and their sources."""
         every = await self._entries_filter(kinds.APP_RECORD, kinds.APP_DATA)
         queries = question.queries()
         found: list[Event] = []
@@ -318,8 +323,9 @@ class AnamnesisReader(MemoryClient):
                 if not question.is_loose:
                     raise
                 self.shortfall = f"{self.url} refused to search for {query!r}: {closed}"
-        hashes = {event.tag("x") or "" for event in found if event.d.startswith((ENTRY, PATCH))}
-        return self._archive(await self._about(hashes), info)
+        ends = {event.d[-64:] for event in found if event.d.startswith((ENTRY, PATCH))}
+        hashes = frozenset(filter(is_hex64, ends))
+        return await self._reachable(hashes, _parents, _SOURCE_STEPS), hashes
 
     async def _all_records(self, info: _RelayInfo) -> Archive:
         entries = self._memories(await self.read(await self._entries_filter()))
@@ -364,6 +370,10 @@ def member_of(options: type[_Option], value: str, field: str) -> _Option:
         return options(value)
     except ValueError:
         raise Invalid(f"{field} must be one of {', '.join(options)}") from None
+
+
+def _parents(record: Record) -> Iterable[str]:
+    return record.entry.parents if isinstance(record, Memory) else []
 
 
 def _line(text: str) -> str:

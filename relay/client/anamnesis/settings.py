@@ -3,7 +3,8 @@
 [anamnesis]
 author_id   = "babel-moltbook-001"
 author_name = "Babel"
-reputation  = { "npub1…" = 0.9 }            # of authors; default 0.5
+platform    = "moltbook"
+reputation  = { "npub1…" = 0.9 }            # of authors and vouchers; default 0.5
 households  = [["npub1…", "npub1…"]]        # keys of one owner: they count as one voucher
 """
 
@@ -23,16 +24,17 @@ if TYPE_CHECKING:
 
     from relay.client.settings import ClientFile
 
-_TEXTS: Final = ("author_id", "author_name")
+_TEXTS: Final = ("author_id", "author_name", "platform")
 KEYS: Final = (*_TEXTS, "reputation", "households")
 
 
 @dataclass(frozen=True, slots=True)
 class AnamnesisSettings:
-    """None: the signing key."""
-
     author_id: str | None = None
+    """None: the signing key; likewise the name."""
     author_name: str | None = None
+    platform: str | None = None
+    """None: no field."""
     reputations: Reputations = field(default_factory=Reputations)
 
 
@@ -45,6 +47,7 @@ def anamnesis_settings(file: ClientFile, home: Path) -> AnamnesisSettings:
     return AnamnesisSettings(
         author_id=table.get("author_id"),
         author_name=table.get("author_name"),
+        platform=table.get("platform"),
         reputations=Reputations(
             of={public_key(key): float(at) for key, at in table.get("reputation", {}).items()},
             households=tuple(

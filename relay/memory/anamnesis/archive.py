@@ -7,7 +7,7 @@ unless the records come from a relay that checks it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from relay.memory.anamnesis.permissions import original_of
@@ -87,16 +87,17 @@ class Archive:
         memory = self.original(hashed)
         if memory is None:
             return None
-        fields = {**fields_of(memory.entry), **self.metadata(hashed)}
-        fields["vouchers"] = self.vouchers(hashed)
+        entry = memory.entry
+        own = replace(entry, claimed_vouchers=(), claimed_successor=None)
+        fields = {**fields_of(own), **self.metadata(hashed), "vouchers": self.vouchers(hashed)}
         successor = self.successor(hashed)
         if successor is not None:
             fields["superseded_by"] = successor.new
         claimed: dict[str, object] = {}
-        if memory.claimed_vouchers:
-            claimed["vouchers"] = list(memory.claimed_vouchers)
-        if memory.claimed_successor is not None:
-            claimed["superseded_by"] = memory.claimed_successor
+        if entry.claimed_vouchers:
+            claimed["vouchers"] = list(entry.claimed_vouchers)
+        if entry.claimed_successor is not None:
+            claimed["superseded_by"] = entry.claimed_successor
         return fields | {"claimed": claimed} if claimed else fields
 
     def _permitted(self, records: Sequence[_Referring], hashed: str) -> list[_Referring]:

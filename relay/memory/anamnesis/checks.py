@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 _BAD_RECORD: Final = "d must be anamnesis:memory, vouch, superseded or meta and a hash"
 _BAD_VOUCH: Final = "d must be anamnesis:vouch:<64 lowercase hex>"
-_DATE_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)", re.ASCII)
+DATE_TIME: Final = (
+    r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})"
+)
+_DATE_TIME: Final = re.compile(DATE_TIME)
 _NAME_CHARS: Final = 64
 """Characters of an unknown field name that are quoted."""
 

@@ -20,7 +20,7 @@ from relay.memory.anamnesis.checks import (
     time_in,
 )
 from relay.memory.anamnesis.references import ENTRY, PATCH, SUPERSEDED, VOUCH
-from relay.memory.check_options import MAX_CHARS, CheckOptions
+from relay.memory.check_options import MAX_BYTES, MAX_CHARS, CheckOptions
 from relay.memory.draft import Draft
 from relay.memory.fields import NOT_AN_OBJECT, compact, storable_object
 from relay.memory.unreadable import UnreadableRecord
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
 
-WARNED_BYTES: Final = 10_240
-"""`validated` warns about longer contents (X-03)."""
 _LABEL: Final = "anamnesis"
 _NOTHING_MORE: Final[Mapping[str, object]] = {}
 _SUGGESTED: Final = ("memory_type", "tags", "confidence")
@@ -58,6 +56,10 @@ class Entry:
     anchors: tuple[str, ...] = ()
     """Tags `r`: external sources that it can be checked against (X-14)."""
     group: str | None = None
+    claimed_vouchers: tuple[Mapping[str, object], ...] = ()
+    """Of a foreign entry: displayed, never counted (X-06)."""
+    claimed_successor: str | None = None
+    """Likewise."""
 
     @property
     def hash(self) -> str:
@@ -70,9 +72,6 @@ class Memory:
 
     event: Event
     entry: Entry
-    claimed_vouchers: tuple[Mapping[str, object], ...] = ()
-    """Displayed, never counted (X-06)."""
-    claimed_successor: str | None = None
 
     @property
     def hash(self) -> str:
@@ -141,7 +140,7 @@ def timestamp_of(seconds: int) -> str:
 
 
 def fields_of(entry: Entry) -> dict[str, object]:
-    """The JSON fields, in order (X-01); `vouchers` and `superseded_by` are never written."""
+    """The JSON fields, in order (X-01). `vouchers` and `superseded_by` only of a foreign entry."""
     author = {"id": entry.author_id, "name": entry.author_name, **entry.more_of_author}
     fields: dict[str, object] = {
         "content": entry.content,
@@ -150,11 +149,14 @@ def fields_of(entry: Entry) -> dict[str, object]:
         "content_hash": entry.hash,
         "memory_type": entry.memory_type.value,
         "parent_refs": list(entry.parents),
-        "confidence": entry.confidence,
-        "tags": list(entry.tags),
     }
+    if entry.claimed_vouchers:
+        fields["vouchers"] = list(entry.claimed_vouchers)
+    fields |= {"confidence": entry.confidence, "tags": list(entry.tags)}
     if entry.context is not None:
         fields["context"] = entry.context
+    if entry.claimed_successor is not None:
+        fields["superseded_by"] = entry.claimed_successor
     return fields
 
 
@@ -234,7 +236,7 @@ def validated(fields: object, max_chars: int = MAX_CHARS) -> Validity:
         return Validity((NOT_AN_OBJECT,), ())
     warnings = [f"{name} is missing" for name in _SUGGESTED if name not in fields]
     content = fields.get("content")
-    if isinstance(content, str) and len(content.encode(errors="replace")) > WARNED_BYTES:
+    if isinstance(content, str) and len(content.encode(errors="replace")) > MAX_BYTES:
         warnings.append("content is over 10 KB")
     return Validity(tuple(entry_faults(fields, max_chars)), tuple(warnings))
 
@@ -242,7 +244,8 @@ def validated(fields: object, max_chars: int = MAX_CHARS) -> Validity:
 def entry_in(fields: Mapping[str, object], event: Event | None = None) -> Entry:
     """The entry of valid fields; anchors and group come from the event."""
     author = _mapping(fields["author"])
-    context = fields.get("context")
+    context, vouchers = fields.get("context"), fields.get("vouchers")
+    successor = fields.get("superseded_by")
     return Entry(
         content=str(fields["content"]),
         author_id=str(author["id"]),
@@ -256,6 +259,8 @@ def entry_in(fields: Mapping[str, object], event: Event | None = None) -> Entry:
         more_of_author={k: v for k, v in author.items() if k not in ("id", "name")},
         anchors=() if event is None else tuple(dict.fromkeys(event.tag_values("r"))),
         group=None if event is None else event.tag("h"),
+        claimed_vouchers=tuple(map(_mapping, vouchers)) if isinstance(vouchers, list) else (),
+        claimed_successor=None if successor is None else str(successor),
     )
 
 
@@ -270,23 +275,12 @@ def record_in(event: Event) -> Record | UnreadableRecord:
         return UnreadableRecord(event, fault or NOT_AN_OBJECT)
     of = event.tag("x") or ""
     if event.kind == kinds.APP_RECORD:
-        return _memory(event, fields)
+        return Memory(event, entry_in(fields, event))
     if event.d.startswith(VOUCH):
         return _vouch(event, of, fields)
     if event.d.startswith(SUPERSEDED):
         return Supersession(event, of, str(fields["superseded_by"]))
     return Patch(event, of, fields)
-
-
-def _memory(event: Event, fields: Mapping[str, object]) -> Memory:
-    vouchers, successor = fields.get("vouchers"), fields.get("superseded_by")
-    claimed = [_mapping(each) for each in vouchers] if isinstance(vouchers, list) else []
-    return Memory(
-        event=event,
-        entry=entry_in(fields, event),
-        claimed_vouchers=tuple(claimed),
-        claimed_successor=None if successor is None else str(successor),
-    )
 
 
 def _vouch(event: Event, of: str, fields: Mapping[str, object]) -> Vouch:

@@ -1,21 +1,29 @@
-"""Trust scores of memories (X-14)."""
+"""Trust scores of memories (X-14).
+
+A vote weighs its confidence times the reputation of its owner, 1 for a certain one of unknown
+reputation. A memory is trusted at most as much as the least trusted of its known sources.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import deque
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
+from relay.memory.anamnesis.checks import Attestation
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from relay.memory.anamnesis.archive import Archive
-    from relay.memory.anamnesis.records import Vouch
+    from relay.memory.anamnesis.records import Memory, Vouch
 
 REPUTATION: Final = 0.5
-"""Default reputation of an author."""
+"""Default reputation of authors and vouchers."""
 _PER_AGENT: Final = 0.8
 _DIGITS: Final = 3
+_MAX_SOURCES: Final = 1_000
 
 
 class Level(StrEnum):
@@ -31,7 +39,7 @@ _LEVELS: Final = ((0.3, Level.UNVERIFIED), (0.6, Level.ATTESTED), (0.8, Level.AN
 
 @dataclass(frozen=True, slots=True)
 class Reputations:
-    """A reader's settings about authors."""
+    """A reader's settings about authors and vouchers."""
 
     of: Mapping[str, float] = field(default_factory=dict)
     """Public key → 0 to 1."""
@@ -42,6 +50,11 @@ class Reputations:
         """All keys of the owner of this one."""
         return next((home for home in self.households if pubkey in home), frozenset({pubkey}))
 
+    def at(self, pubkey: str) -> float:
+        """The lowest configured for a key of its owner."""
+        owner = self.owner_of(pubkey)
+        return min((self.of[key] for key in owner if key in self.of), default=REPUTATION)
+
 
 @dataclass(frozen=True, slots=True)
 class Trust:
@@ -51,19 +64,25 @@ class Trust:
     """Number of owners who dispute."""
     anchors: int
     score: float
-    level: Level
+    weakest_source: str | None = None
+    """Hash of the source whose lower score it has; None: the score is its own."""
+
+    @property
+    def level(self) -> Level:
+        return level_of(self.score)
 
     def __str__(self) -> str:
         counts = f"confirm {self.confirm}, disputes {self.disputes}, anchors {self.anchors}"
-        return f"{self.score:g} {self.level} ({counts})"
+        weakest = f", weakest source {self.weakest_source[:12]}" if self.weakest_source else ""
+        return f"{self.score:g} {self.level} ({counts}{weakest})"
 
 
 def trust_score(
-    confirm: int, anchors: int = 0, disputes: int = 0, reputation: float = REPUTATION
+    confirm: float, anchors: int = 0, disputes: float = 0, reputation: float = REPUTATION
 ) -> float:
-    """0 to 1, three decimals."""
+    """0 to 1, three decimals. `confirm`, `disputes`: sums of the weights of votes."""
     score = 0.2 + 0.2 * reputation - 0.15 * disputes
-    score += 0.2 * (confirm >= 1) + 0.1 * (confirm >= 3)
+    score += 0.2 * min(confirm, 1) + 0.1 * min(max(confirm - 2, 0), 1)
     score += 0.2 * (anchors >= 1) + 0.1 * (anchors >= 2)
     return round(min(1.0, max(0.0, score)), _DIGITS)
 
@@ -78,20 +97,50 @@ def passed_on(score: float, agents: int) -> float:
 
 
 def trust_in(hashed: str, archive: Archive, reputations: Reputations) -> Trust | None:
-    """None for an unknown memory."""
+    """None for an unknown memory. Sources are those in the archive, the nearest thousand."""
     memory = archive.original(hashed)
     if memory is None:
         return None
-    found = _attestations(archive.vouches.get(hashed, ()), memory.author, reputations)
-    confirm, disputes = found.count("confirm"), found.count("dispute")
+    trust = _own_trust(memory, archive, reputations)
+    weakest, lowest = None, trust.score
+    for source in _sources(memory, archive):
+        score = _own_trust(source, archive, reputations).score
+        if score < lowest:
+            weakest, lowest = source.hash, score
+    return replace(trust, score=lowest, weakest_source=weakest)
+
+
+def _own_trust(memory: Memory, archive: Archive, reputations: Reputations) -> Trust:
+    votes = _votes(archive.vouches.get(memory.hash, ()), memory.author, reputations)
     anchors = len(set(memory.entry.anchors))
-    reputation = reputations.of.get(memory.author, REPUTATION)
-    score = trust_score(confirm, anchors, disputes, reputation)
-    return Trust(confirm, disputes, anchors, score, level_of(score))
+    confirm, disputes = votes["confirm"], votes["dispute"]
+    reputation = reputations.at(memory.author)
+    score = trust_score(sum(confirm), anchors, sum(disputes), reputation)
+    return Trust(len(confirm), len(disputes), anchors, score)
 
 
-def _attestations(vouches: Iterable[Vouch], author: str, reputations: Reputations) -> list[str]:
-    """One attestation per owner, the newest of all their keys; none of the author's owner."""
+def _sources(memory: Memory, archive: Archive) -> Iterator[Memory]:
+    """The known ancestors, breadth first, without those that the memory before them corrects."""
+    found = {memory.hash: memory}
+    waiting = deque([memory])
+    while waiting:
+        at = waiting.popleft()
+        for parent in at.entry.parents:
+            source = None if parent in found else archive.original(parent)
+            if source is None or any(by.new == at.hash for by in archive.successors(parent)):
+                continue
+            if len(found) > _MAX_SOURCES:
+                return
+            found[parent] = source
+            waiting.append(source)
+            yield source
+
+
+def _votes(
+    vouches: Iterable[Vouch], author: str, reputations: Reputations
+) -> Mapping[str, list[float]]:
+    """Weights by attestation: one vote per owner, the newest of all their keys; none of the
+    author's owner."""
     newest: dict[frozenset[str], Vouch] = {}
     own = reputations.owner_of(author)
     for vouch in vouches:
@@ -99,7 +148,12 @@ def _attestations(vouches: Iterable[Vouch], author: str, reputations: Reputation
         held = newest.get(owner)
         if owner != own and (held is None or _newest_first(vouch) < _newest_first(held)):
             newest[owner] = vouch
-    return [vouch.attestation.value for vouch in newest.values()]
+    votes: dict[str, list[float]] = {each.value: [] for each in Attestation}
+    for vouch in newest.values():
+        confidence = 1.0 if vouch.confidence is None else vouch.confidence
+        weight = confidence * reputations.at(vouch.voucher) / REPUTATION
+        votes[vouch.attestation].append(weight)
+    return votes
 
 
 def _newest_first(vouch: Vouch) -> tuple[int, str]:

@@ -22,7 +22,7 @@ from relay.memory.anamnesis.checks import MemoryType
 from relay.memory.anamnesis.trust import Reputations
 from relay.nostr.event import event_from
 from relay.nostr.keys import SecretKey
-from tests.cast import alice, bob, owner, robot, rover
+from tests.cast import alice, bob, carol, owner, robot, rover
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.memory.anamnesis.making import superseded, told, vouched
 
@@ -189,6 +189,19 @@ async def test_a_correction_is_a_new_memory_and_a_pointer_to_it(fake: FakeRelay)
         ["X", B],
     ]
     assert json.loads(pointer.content) == {"superseded_by": B}
+
+
+@pytest.mark.proves("X-15")
+async def test_a_correction_inherits_type_tags_and_confidence(fake: FakeRelay) -> None:
+    old = told(robot, "a", memory_type=MemoryType.INSIGHT, tags=("t",), confidence=0.9)
+    await fake.publish(old)
+    async with memory_of(fake) as memory:
+        await memory.supersede(A, "b")
+        await memory.amend(B, memory_type="semantic", tags=["u", "v"])
+        await memory.supersede(B, "c", confidence=0.2)
+    found = [json.loads(event.content) for event in fake.events if event.kind == 78]
+    fields = [(each["memory_type"], each["tags"], each["confidence"]) for each in found[1:]]
+    assert fields == [("insight", ["t"], 0.9), ("semantic", ["u", "v"], 0.2)]
 
 
 async def test_unknown_or_identical_memories_cannot_be_superseded(fake: FakeRelay) -> None:
@@ -367,6 +380,29 @@ async def test_trust_counts_households_once_and_reputation(fake: FakeRelay) -> N
     assert str(found) == "0.6 attested (confirm 3, disputes 0, anchors 0)"
     assert trust_score(1) == 0.5
     assert validate({"content": "a"}).valid is False
+
+
+@pytest.mark.proves("X-14", "X-18")
+@pytest.mark.parametrize("nips", [[50], []])
+async def test_recall_knows_the_weakest_source_of_a_hit(fake: FakeRelay, nips: list[int]) -> None:
+    async def search(visitor: Visitor, frame: list[Any]) -> None:
+        for wanted in frame[2:]:
+            if wanted.pop("search", None):
+                wanted["#x"] = [A]
+        await fake.answer(visitor, frame)
+
+    fake.on["REQ"] = search
+    fake.information = {"supported_nips": nips}
+    for event in (told(robot, "root"), told(robot, "b", parents=(content_hash("root"),))):
+        await fake.publish(event)
+    await fake.publish(told(robot, "a", parents=(B,)))
+    for hashed in (A, B):
+        await fake.publish(vouched(alice, hashed))
+    async with memory_of(fake) as memory:
+        [hit] = await memory.recall("a")
+        found = await memory.trust(A)
+    assert (hit.hash, hit.trust.score, hit.trust.weakest_source) == (A, 0.3, content_hash("root"))
+    assert found == hit.trust
 
 
 async def test_a_hash_is_found_by_its_prefix(fake: FakeRelay) -> None:
@@ -584,7 +620,15 @@ async def test_a_file_is_sent_as_it_is_and_again_changes_nothing(
     document = json.loads(first.content)
     assert document["author"] == {"id": "x", "name": "X", "platform": "p"}
     assert document["context"] == {"k": [1]}
-    assert all("vouchers" not in json.loads(event.content) for event in fake.events)
+    claims = [
+        (document.get("vouchers"), document.get("superseded_by"))
+        for document in (json.loads(event.content) for event in fake.events)
+    ]
+    assert claims == [
+        (None, None),
+        ([{"id": "v", "timestamp": "2026-02-02T16:00:00Z"}], None),
+        (None, A),
+    ]
 
 
 async def test_refused_entries_are_reported_by_line(fake: FakeRelay, tmp_path: Path) -> None:
@@ -636,8 +680,10 @@ async def test_an_export_can_be_imported(fake: FakeRelay, tmp_path: Path) -> Non
     ):
         await fake.publish(event)
     claiming = {**json.loads(fake.events[0].content), "superseded_by": A}
+    claiming["vouchers"] = [{"id": "v", "timestamp": "2026-02-02T16:00:00Z"}]
     tags = [list(tag) for tag in fake.events[0].tags]
     await fake.publish(rover.sign(78, tags, json.dumps(claiming), NOW - 1))
+    await fake.publish(vouched(carol, B))
     async with memory_of(fake) as memory:
         assert await memory.export(tmp_path / "all.jsonl") == 2
         assert await memory.export(f"{tmp_path}/den.jsonl", group="den") == 1
@@ -647,6 +693,9 @@ async def test_an_export_can_be_imported(fake: FakeRelay, tmp_path: Path) -> Non
     texts_ = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().splitlines()]
     assert [document["content"] for document in texts_] == ["b", "a"]
     assert texts_[1]["vouchers"][0]["id"] == alice.pubkey
+    # … what was claimed before, too.
+    assert [voucher["id"] for voucher in texts_[0]["vouchers"]] == ["v", carol.pubkey]
+    assert texts_[0]["superseded_by"] == A
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -674,10 +723,12 @@ def test_the_table_of_client_toml_is_read() -> None:
     settings = settings_of(
         author_id="r2",
         author_name="R2",
+        platform="moltbook",
         reputation={alice.npub: 1, bob.pubkey: 0.25},
         households=[[alice.npub, bob.pubkey], []],
     )
-    assert (settings.author_id, settings.author_name) == ("r2", "R2")
+    author = (settings.author_id, settings.author_name, settings.platform)
+    assert author == ("r2", "R2", "moltbook")
     assert settings.reputations.of == {alice.pubkey: 1.0, bob.pubkey: 0.25}
     assert settings.reputations.owner_of(bob.pubkey) == {alice.pubkey, bob.pubkey}
     assert anamnesis_settings(ClientFile(), Path("/home/me")).author_id is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
 
 A, B, C, D = (content_hash(text) for text in "abcd")
 DAY = 86_400
@@ -96,7 +98,7 @@ def test_what_an_entry_claims_of_itself_is_shown_as_claimed_and_never_counted() 
     assert found["vouchers"] == []
     assert "superseded_by" not in found
     memory = read(Memory, event)
-    assert entry_draft(memory.entry).content == draft.content
+    assert json.loads(entry_draft(memory.entry).content) == fields_of(entry_of("a")) | claims
     trust = trust_in(A, archive(event), Reputations())
     assert trust is not None
     assert trust.confirm == 0
@@ -195,8 +197,76 @@ def test_anchors_are_counted_once_and_reputation_is_the_authors() -> None:
     entry = told(robot, "a", anchors=("https://x", "https://x", "https://y"))
     known = Reputations(of={robot.pubkey: 1.0, rover.pubkey: 0.0})
     found = trust(entry, vouched(rover, A), reputations=known)
-    assert str(found) == "0.9 consensus (confirm 1, disputes 0, anchors 2)"
+    assert str(found) == "0.7 anchored (confirm 1, disputes 0, anchors 2)"
     assert trust_in(B, archive(entry), known) is None
+
+
+@pytest.mark.proves("X-14")
+@pytest.mark.parametrize(
+    ("votes", "score"),
+    [
+        ([(alice, 1.0)], 0.5),
+        ([(alice, 0.5)], 0.4),
+        ([(alice, 0.0)], 0.3),
+        ([(bob, 1.0)], 0.34),  # reputation 0.1
+        ([(bob, 1.0), (bob, 0.9)], 0.336),  # the newer one
+        ([(carol, 1.0)], 0.5),  # reputation 1.0: as two
+        ([(carol, 1.0), (alice, 1.0)], 0.6),  # … and a third
+        ([(carol, 0.5), (alice, 0.5)], 0.5),
+        ([(alice, 1.0), (bob, 1.0), (rover, 1.0)], 0.52),
+    ],
+)
+def test_a_vote_weighs_its_confidence_times_the_reputation_of_the_voucher(
+    votes: list[tuple[SecretKey, float]], score: float
+) -> None:
+    known = Reputations(of={bob.pubkey: 0.1, carol.pubkey: 1.0})
+    events = [
+        vouched(who, A, at=NOON + at, confidence=confidence)
+        for at, (who, confidence) in enumerate(votes)
+    ]
+    assert trust(told(robot, "a"), *events, reputations=known).score == score
+
+
+@pytest.mark.proves("X-14")
+def test_a_dispute_weighs_as_a_vouch_does() -> None:
+    known = Reputations(of={bob.pubkey: 0.1})
+    for who, score in ((alice, 0.225), (bob, 0.285)):
+        dispute = vouched(who, A, attestation=Attestation.DISPUTE, confidence=0.5)
+        assert trust(told(robot, "a"), dispute, reputations=known).score == score
+
+
+@pytest.mark.proves("X-14")
+def test_the_reputation_of_an_owner_is_the_lowest_of_their_keys() -> None:
+    home = (frozenset({alice.pubkey, bob.pubkey}),)
+    known = Reputations(of={bob.pubkey: 0.1, alice.pubkey: 1.0}, households=home)
+    found = trust(told(robot, "a"), vouched(alice, A), reputations=known)
+    assert (found.confirm, found.score) == (1, 0.34)
+
+
+@pytest.mark.proves("X-14")
+def test_a_memory_is_trusted_no_more_than_the_weakest_of_its_sources() -> None:
+    chain = [
+        told(robot, "c"),
+        told(robot, "b", parents=(C, D)),  # D is not known here
+        told(robot, "a", parents=(B,), anchors=("https://x", "https://y")),
+        vouched(alice, A),
+        vouched(alice, B),
+    ]
+    found = trust(*chain)
+    assert (found.score, found.level, found.weakest_source) == (0.3, "unverified", C)
+    assert str(found).endswith(f"(confirm 1, disputes 0, anchors 2, weakest source {C[:12]})")
+    found = trust(*chain, vouched(alice, C))
+    assert (found.score, found.weakest_source) == (0.5, B)
+    circle = told(robot, "c", parents=(A,))
+    assert trust(circle, *chain[1:]).score == 0.3
+
+
+@pytest.mark.proves("X-14")
+def test_a_correction_is_not_weakened_by_what_it_corrects() -> None:
+    events = [told(robot, "b"), told(robot, "a", parents=(B,)), vouched(alice, A)]
+    events += [vouched(bob, B, attestation=Attestation.DISPUTE)]
+    assert trust(*events).score == 0.15
+    assert trust(*events, superseded(robot, B, A)).score == 0.5
 
 
 @pytest.mark.proves("X-14")
