@@ -1,8 +1,8 @@
 """Reconnector: keeps one connection to a relay open for the lifetime of its Client.
 
 A lost connection is replaced after an exponential backoff with jitter, so that the clients of a
-restarted relay do not reconnect at the same moment. It never gives up; requests that wait for a
-connection have deadlines.
+restarted relay do not reconnect at the same moment. The backoff starts anew when the relay said
+that it stops or restarts. It never gives up; requests that wait for a connection have deadlines.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _MAX_INFORMATION: Final = 2**20
 _CLOSE_S: Final = 2.0
 _STABLE_S: Final = 10.0
 """A connection that lasted this long resets the backoff."""
+_ANNOUNCED: Final = frozenset({aiohttp.WSCloseCode.GOING_AWAY, aiohttp.WSCloseCode.SERVICE_RESTART})
+"""Close codes of a relay that was well and stops: the next attempt is a first one."""
 _JITTER: Final = random.SystemRandom()
 
 
@@ -207,7 +209,8 @@ class Reconnector:
             finally:
                 self._set_disconnected()
             self._last_error = f"the connection ended ({socket.close_code})"
-            attempt = 0 if loop.time() - started >= _STABLE_S else attempt
+            if socket.close_code in _ANNOUNCED or loop.time() - started >= _STABLE_S:
+                attempt = 0
             await asyncio.sleep(self.backoff_s(attempt))
             attempt, socket = attempt + 1, None
 

@@ -29,26 +29,33 @@ _MAX_IDS: Final = 50_000
 class SeenIds:
     """The ids of the newest events seen.
 
-    When full it evicts the oldest by `created_at`, not by arrival: stored events come newest first,
-    and the newest are the ones a relay sends again after a reconnect.
+    When full it evicts what a relay returns last (NIP-01: by `created_at`, then the highest id),
+    not what arrived first: the others are what a relay sends again after a reconnect.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._ids: set[bytes] = set()
-        self._oldest_first: list[tuple[int, bytes]] = []
+        self._ids: set[int] = set()
+        """Negative, so that the highest id is the least."""
+        self._last_first: list[tuple[int, int]] = []
 
     def add(self, event: Event) -> bool:
         """Add it; False if it was seen before."""
-        id_ = bytes.fromhex(event.id)
+        id_ = -int(event.id, 16)
         if id_ in self._ids:
             return False
         self._ids.add(id_)
-        if len(self._oldest_first) < self._most:
-            heappush(self._oldest_first, (event.created_at, id_))
+        if len(self._last_first) < self._most:
+            heappush(self._last_first, (event.created_at, id_))
         else:
-            self._ids.discard(heappushpop(self._oldest_first, (event.created_at, id_))[1])
+            self._ids.discard(heappushpop(self._last_first, (event.created_at, id_))[1])
         return True
+
+    def __contains__(self, event_id: str) -> bool:
+        try:
+            return -int(event_id, 16) in self._ids
+        except ValueError:
+            return False
 
 
 @dataclass(slots=True)
@@ -75,6 +82,15 @@ class ResumeState:
         self._since = started_at
         """No event older than this is missing."""
         self._stored = [_Stored() for _ in self._filters]
+
+    def has_seen(self, event: object) -> bool:
+        """Whether this JSON value names the id of a recorded event: most of what a resumed REQ
+        returns, and not worth a check of the id."""
+        match event:
+            case {"id": str(event_id)}:
+                return event_id in self._seen
+            case _:
+                return False
 
     def is_new(self, event: Event) -> bool:
         """Record an event; False if it was recorded before."""

@@ -242,7 +242,7 @@ class Subscription:
 
     def on_event(self, frame: list[object]) -> ClientError | None:
         """Queue the event of an EVENT frame; returns the failure if the subscription must end."""
-        if self._overflowed:
+        if self._overflowed or self._resume.has_seen(frame[2] if len(frame) > 2 else None):
             return None
         if self._resume.is_caught_up and self._pending >= self._queue_size:
             self._overflowed = True

@@ -7,6 +7,7 @@ or came twice, which has to be nothing.
 
 import argparse
 import asyncio
+import os
 import re
 import sys
 import tempfile
@@ -63,7 +64,7 @@ class Publisher:
     def pause(self, since: float, until: float) -> float:
         """The longest time without an OK that ended between the two."""
         times = [*(at for at in sorted(self.answers) if since - 1 < at < until), until]
-        return max(b - a for a, b in pairwise(times) if b > since)
+        return max((b - a for a, b in pairwise(times) if b > since), default=until - since)
 
 
 class Reader:
@@ -91,8 +92,10 @@ async def visit(url: str, refused: list[str], answered: list[float]) -> None:
 
 
 async def program(*args: str) -> Process:
+    # As an installed relay starts: from compiled files.
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     return await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "relay", *args, stdout=PIPE, stderr=STDOUT
+        sys.executable, "-m", "relay", *args, stdout=PIPE, stderr=STDOUT, env=env
     )
 
 
@@ -178,7 +181,8 @@ async def measured(options: argparse.Namespace, folder: Path, relay: Process) ->
     print(f"{len(ids) / lasted:,.0f} events/s by {options.clients} publishers for {lasted:.0f} s")
     print(f"pause: p50 {cuts[49]:.2f} s, p99 {cuts[98]:.2f} s, longest {max(pauses):.2f} s")
     print(
-        f"visitors: {len(answered)} answered, at most {max(answered):.2f} s; {len(refused)} refused"
+        f"visitors: {len(answered)} answered, at most {max(answered):.2f} s;"
+        f" {len(refused)} refused {refused[:3]}"
     )
     print(f"lost: {len(ids - kept)}; refused: {len(failed)} {failed[:3]}")
     missed = sum(len(ids - set(each.came)) for each in readers)

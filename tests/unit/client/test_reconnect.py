@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,8 @@ from relay.client.reconnect import Reconnector
 from tests.cast import alice
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from relay.nostr.event import Event
     from tests.harness.fake_relay import FakeRelay, Visitor
 
@@ -20,6 +23,14 @@ CHAT = {"kinds": [9]}
 
 def chat(text: str, at: int = 1_700_000_000) -> Event:
     return alice.sign(9, [["h", "tea"]], text, at)
+
+
+def is_visited_after(fake: FakeRelay, visits: int) -> bool:
+    return fake.visits > visits and bool(fake.visitors)
+
+
+async def dropped(visitor: Visitor) -> None:
+    visitor.drop_connection()
 
 
 async def test_an_unanswered_event_is_published_again_after_a_reconnect(
@@ -143,6 +154,37 @@ async def test_a_filter_too_large_for_the_relay_is_closed_and_not_resent(
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         with pytest.raises(QueryClosed, match=r"invalid: the relay accepts no message of \d+"):
             await relay.query({"#t": ["x" * 2**21]})
+
+
+@pytest.mark.parametrize(
+    ("ends", "attempts"),
+    [
+        (lambda visitor: visitor.hang_up(1012), [0, 0, 0, 0]),
+        (lambda visitor: visitor.hang_up(1001), [0, 0, 0, 0]),
+        (lambda visitor: visitor.hang_up(1013), [0, 1, 2, 3]),
+        (dropped, [0, 1, 2, 3]),
+    ],
+)
+async def test_a_relay_that_says_that_it_restarts_is_found_without_a_growing_backoff(
+    fake: FakeRelay,
+    timeouts: Timeouts,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: Callable[[Visitor], Awaitable[None]],
+    attempts: list[int],
+) -> None:
+    waited: list[int] = []
+
+    def noted(_: Reconnector, attempt: int) -> float:
+        waited.append(attempt)
+        return 0.0
+
+    monkeypatch.setattr(Reconnector, "backoff_s", noted)
+    async with Client(fake.url, timeouts=timeouts):
+        for ended in range(4):
+            await fake.until(partial(is_visited_after, fake, ended))
+            await ends(fake.visitors[-1])
+        await fake.until(lambda: fake.visits == 5)
+    assert waited == attempts
 
 
 def test_the_reconnect_backoff_is_exponential_bounded_and_jittered() -> None:

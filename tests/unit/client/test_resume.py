@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from relay.client.resume import OVERLAP_S, ResumeState, SeenIds
 from relay.nostr.filters import Filter
 from tests.cast import alice
@@ -25,6 +27,24 @@ def test_a_full_id_set_evicts_by_created_at_not_by_arrival() -> None:
     assert [seen.add(event) for event in (new, mid, old)] == [True, True, True]
     assert [seen.add(event) for event in (new, mid)] == [False, False]
     assert seen.add(old)
+
+
+def test_of_one_second_a_full_id_set_evicts_the_highest_ids() -> None:
+    seen = SeenIds(2)
+    events = sorted((note(f"{n}", 1) for n in range(5)), key=lambda event: event.id)
+    for event in reversed(events):
+        seen.add(event)
+    assert [event.id in seen for event in events] == [True, True, False, False, False]
+
+
+@pytest.mark.parametrize("other", [None, [], {}, {"id": 7}, {"id": "no hex"}, {"id": "00" * 32}])
+def test_a_repeated_event_is_known_by_its_id(other: object) -> None:
+    resume = ResumeState([ALL], BEGUN)
+    event = note("a", BEGUN)
+    assert not resume.has_seen({"id": event.id})
+    resume.is_new(event)
+    assert resume.has_seen({"id": event.id})
+    assert not resume.has_seen(other)
 
 
 def test_before_eose_the_original_filters_are_repeated() -> None:
