@@ -13,6 +13,7 @@ import resource
 import socket
 import sqlite3
 import stat
+import subprocess
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -57,6 +58,7 @@ _PENDING_S: Final = 60
 _OTHER_FILES: Final = 128
 """Descriptors of a relay beside its connections."""
 _OLDEST_SQLITE: Final = (3, 37, 0)
+_SYSTEMCTL_S: Final = 5.0
 _BUILT_AT: Final = 1_735_689_600
 """2025-01-01: no clock shows an earlier time."""
 _REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"})
@@ -368,10 +370,14 @@ def _port(seen: Examined) -> Iterator[Finding]:
         where = f"{seen.folder / 'rookery.toml'}: [server] host {server.host} port {server.port}"
         match wrong.errno:
             case errno.EADDRINUSE:
+                unit = _socket_unit(server.port)
+                if unit.startswith("rookery"):
+                    return  # systemd holds the port for the relay while it is stopped
                 yield _error(
-                    f"{where} is in use by another program",
-                    "stop that program, set [server] port, or start with `rookery serve --port N`;"
-                    " if it is systemd with rookery.socket, start rookery.service",
+                    f"{where} is held by systemd for {unit}"
+                    if unit
+                    else f"{where} is in use by another program",
+                    "stop that program, set [server] port, or start with `rookery serve --port N`",
                 )
             case errno.EACCES:
                 yield _error(
@@ -384,6 +390,25 @@ def _port(seen: Examined) -> Iterator[Finding]:
                     f"{where} is no address of this machine: {wrong.strerror}",
                     "set [server] host to '127.0.0.1', '0.0.0.0' or '::'",
                 )
+
+
+def _socket_unit(port: int) -> str:
+    """The socket unit by which systemd listens on this port; empty if there is none."""
+    try:
+        listed = subprocess.run(
+            ("systemctl", "list-sockets", "--no-legend", "--plain", "--no-pager"),  # noqa: S607
+            capture_output=True,
+            text=True,
+            timeout=_SYSTEMCTL_S,
+            check=False,
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    for line in listed.splitlines():
+        match line.split():
+            case [address, unit, *_] if address.endswith(f":{port}"):
+                return unit
+    return ""
 
 
 def _is_held(folder: Path) -> bool:

@@ -265,6 +265,7 @@ def listening() -> Iterator[int]:
         yield taken.getsockname()[1]
 
 
+@pytest.mark.process
 def test_a_port_that_another_program_has_is_found(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -275,6 +276,42 @@ def test_a_port_that_another_program_has_is_found(
         assert code == 1
         assert f"port {port} is in use by another program" in found["text"]
         assert "--port" in found["cure"]
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("unit", "says"),
+    [
+        ("rookery.socket", ""),
+        ("other.socket", "is held by systemd for other.socket"),
+        ("other.socket elsewhere", "is in use by another program"),
+    ],
+)
+def test_a_port_that_systemd_holds_for_the_relay_is_no_fault(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    unit: str,
+    says: str,
+) -> None:
+    with listening() as port:
+        file = folder / "rookery.toml"
+        file.write_text(file.read_text().replace("port = 0", f"port = {port}"))
+        name, _, elsewhere = unit.partition(" ")
+        held = port + 1 if elsewhere else port
+        systemctl = tmp_path / "bin" / "systemctl"
+        systemctl.parent.mkdir()
+        systemctl.write_text(
+            "#!/bin/sh\n"
+            "echo '/run/dbus/system_bus_socket dbus.socket dbus.service'\n"
+            f"echo '127.0.0.1:{held} {name} {name.replace('socket', 'service')}'\n"
+        )
+        systemctl.chmod(0o755)
+        monkeypatch.setenv("PATH", f"{systemctl.parent}:/usr/bin:/bin")
+        code, findings = doctor(folder, capsys)
+    assert code == bool(says)
+    assert [says in each["text"] for each in findings] == [True] * bool(says)
 
 
 MACHINES: tuple[tuple[str, dict[str, Any]], ...] = (
