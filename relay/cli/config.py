@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from relay.cli.connect import with_settings
 from relay.cli.group_view import is_seen
+from relay.cli.memory_text import iso
+from relay.cli.names import Names, read_names
 from relay.cli.options import client_options, json_option, print_json, printable
 from relay.cli.owners import owner_option, owners_at
 from relay.cli.user_keys import user_in
 from relay.client.settings import Actor, suggestion
 from relay.client.snowclaw_records import SnowclawRecords
 from relay.errors import Invalid, UserError
-from relay.memory.snowclaw.config import HISTORY, MODE, config_of
+from relay.memory.snowclaw.config import HISTORY, MODE, config_of, effective
 from relay.memory.snowclaw.keys import CONFIG, Everywhere, OfGroup, OfUser, scope_in
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
     from pathlib import Path
 
     from relay.client import Client
     from relay.client.settings import ClientSettings
     from relay.client.writer import Written
-    from relay.memory.snowclaw.config import EffectiveConfig
+    from relay.memory.snowclaw.config import ConfigRecord, EffectiveConfig, GroupConfig
     from relay.memory.snowclaw.keys import Scope
+    from relay.nostr.event import Event
 
 _NAMES: Final = (MODE, HISTORY)
 
@@ -90,14 +95,7 @@ def set_(
     changes = _changes(values)
 
     async def work(client: Client, settings: ClientSettings) -> Written:
-        known = await owners_at(client, owners)
-        if known and settings.key.pubkey not in known:
-            raise UserError(
-                f"restricted: only an owner may write config; {settings.key.npub} is not the"
-                " owner's key: give the owner's key with --key-file or ROOKERY_KEY, or another"
-                " owner with --owner"
-            )
-        async with SnowclawRecords(client, settings.key, known or {settings.key.pubkey}) as claw:
+        async with await _as_owner(client, settings, owners) as claw:
             written = await claw.set_config(scope, **changes)
         if isinstance(scope, OfGroup) and not await is_seen(client, scope.id):
             click.echo(
@@ -107,11 +105,77 @@ def set_(
             )
         return written
 
-    event = with_settings(Actor.OWNER, relay, key_file, work).event
+    _print_stored(with_settings(Actor.OWNER, relay, key_file, work).event, as_json=as_json)
+
+
+@config.command("unset", epilog="Example: rookery config unset group:techteam context_history")
+@click.argument("scope", type=ScopeType())
+@click.argument("names", metavar="[NAME...]", nargs=-1, type=click.Choice(_NAMES))
+@owner_option
+@client_options
+@json_option
+def unset(
+    scope: Scope,
+    names: tuple[str, ...],
+    owners: tuple[str, ...],
+    relay: str | None,
+    key_file: Path | None,
+    *,
+    as_json: bool,
+) -> int:
+    """Remove values of a scope, so that those of the next one apply; without NAME all of them."""
+
+    async def work(client: Client, settings: ClientSettings) -> Written | None:
+        async with await _as_owner(client, settings, owners) as claw:
+            return await claw.unset_config(scope, names or _NAMES)
+
+    written = with_settings(Actor.OWNER, relay, key_file, work)
+    if written is None:
+        click.echo(f"{printable(str(scope))} does not set {' or '.join(names or _NAMES)}", err=True)
+        return 1
+    _print_stored(written.event, as_json=as_json)
+    return 0
+
+
+@config.command("list", epilog="Example: rookery config list --json")
+@owner_option
+@client_options
+@json_option
+def list_(
+    owners: tuple[str, ...], relay: str | None, key_file: Path | None, *, as_json: bool
+) -> None:
+    """List what every scope sets, when and by whom, in the order of precedence.
+
+    `file` is [snowclaw] in client.toml.
+    """
+
+    async def work(
+        client: Client, settings: ClientSettings
+    ) -> tuple[list[ConfigRecord], GroupConfig, Names]:
+        async with _loaded(client, settings, owners) as claw:
+            found = claw.configs()
+        names = await read_names(client, settings, [each.event.pubkey for each in found])
+        return found, settings.file.snowclaw.config, names
+
+    found, file, names = with_settings(Actor.OWNER, relay, key_file, work)
     if as_json:
-        print_json({"id": event.id, "d": event.d, "content": event.content})
-    else:
-        click.echo(f"stored {event.id[:8]} {printable(event.d)}")
+        stored = [
+            {
+                "scope": str(each.scope),
+                **_values(each.config),
+                "created_at": each.event.created_at,
+                "author": each.event.pubkey,
+            }
+            for each in found
+        ]
+        given = [{"scope": scope, **values} for scope, values in _unstored(file)]
+        print_json([*stored, *given])
+        return
+    for each in found:
+        when, who = iso(each.event.created_at), names.shown(each.event.pubkey)
+        click.echo(f"{_line(str(each.scope), _values(each.config))}  {when}  {who}")
+    for scope, values in _unstored(file):
+        click.echo(_line(scope, values))
 
 
 @config.command("get", epilog="Example: rookery config get group:techteam --npub npub1…")
@@ -142,25 +206,66 @@ def get(
             raise click.BadParameter(invalid.text, param_hint="--npub") from None
 
     async def work(client: Client, settings: ClientSettings) -> EffectiveConfig:
-        known = await owners_at(client, owners)
-        async with SnowclawRecords(
-            client, settings.key, known or {settings.key.pubkey}, settings.file.snowclaw.config
-        ) as claw:
-            # Only these records are queried, so that a refusal names them.
-            has_prefixes = await claw.offers("prefix_d_kinds", kinds.APP_DATA)
-            await claw.load(at=[CONFIG] if has_prefixes else ())
+        async with _loaded(client, settings, owners) as claw:
             return claw.config(group, whose)
 
-    effective = with_settings(Actor.OWNER, relay, key_file, work)
+    found = with_settings(Actor.OWNER, relay, key_file, work)
     shown = (
-        (MODE, effective.respond_mode.value, effective.respond_mode_from),
-        (HISTORY, effective.context_history, effective.context_history_from),
+        (MODE, found.respond_mode.value, found.respond_mode_from),
+        (HISTORY, found.context_history, found.context_history_from),
     )
     if as_json:
         print_json({name: {"value": value, "from": source} for name, value, source in shown})
         return
     for name, value, source in shown:
         click.echo(f"{name}={value} ({source})")
+
+
+async def _as_owner(
+    client: Client, settings: ClientSettings, owners: tuple[str, ...]
+) -> SnowclawRecords:
+    """Raises UserError when the key is known to be no owner's (S-20)."""
+    known = await owners_at(client, owners)
+    if known and settings.key.pubkey not in known:
+        raise UserError(
+            f"restricted: only an owner may write config; {settings.key.npub} is not the"
+            " owner's key: give the owner's key with --key-file or ROOKERY_KEY, or another"
+            " owner with --owner"
+        )
+    return SnowclawRecords(client, settings.key, known or {settings.key.pubkey})
+
+
+@asynccontextmanager
+async def _loaded(
+    client: Client, settings: ClientSettings, owners: tuple[str, ...]
+) -> AsyncIterator[SnowclawRecords]:
+    known = await owners_at(client, owners) or {settings.key.pubkey}
+    async with SnowclawRecords(client, settings.key, known, settings.file.snowclaw.config) as claw:
+        # Only these records are queried, so that a refusal names them.
+        has_prefixes = await claw.offers("prefix_d_kinds", kinds.APP_DATA)
+        await claw.load(at=[CONFIG] if has_prefixes else ())
+        yield claw
+
+
+def _unstored(file: GroupConfig) -> list[tuple[str, dict[str, object]]]:
+    """What applies where no owner set a value."""
+    given = [("file", _values(file)), ("default", _values(effective([])))]
+    return [(scope, values) for scope, values in given if values]
+
+
+def _values(config: GroupConfig) -> dict[str, object]:
+    return {name: value for name in _NAMES if (value := getattr(config, name)) is not None}
+
+
+def _line(scope: str, values: Mapping[str, object]) -> str:
+    return f"{printable(scope)}  {' '.join(f'{name}={value}' for name, value in values.items())}"
+
+
+def _print_stored(event: Event, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"id": event.id, "d": event.d, "content": event.content})
+    else:
+        click.echo(f"stored {event.id[:8]} {printable(event.d)}")
 
 
 def _changes(values: tuple[str, ...]) -> dict[str, str]:

@@ -209,7 +209,9 @@ def get(
     "--decision", "decisions", multiple=True, metavar="TEXT", help="Add a decision of a group."
 )
 @click.option("--group", metavar="ID", help="Group whose members may read it.")
-@click.option("--encrypted", is_flag=True, help="Encrypt TEXT for the agent only.")
+@click.option(
+    "--encrypted", is_flag=True, help="Encrypt TEXT, or the record of a user, for the agent only."
+)
 @owner_option
 @client_options
 @json_option
@@ -262,10 +264,19 @@ def set_(
             if key.user is not None and is_for_owner and given["group"] is None:
                 shared = []
                 for note in given["notes"]:
-                    private = await claw.annotate_privately(key.user, note)
+                    private = await claw.annotate_privately(
+                        key.user, note, encrypted=given["encrypted"]
+                    )
                     written = private or written
                     shared += [note] if private is None else []
                 given["notes"] = tuple(shared)
+            if given["encrypted"] and key.user is not None and _is_left(given):
+                if signer.pubkey in known:
+                    raise UserError(
+                        "no agent could read it, encrypted with an owner's key: set"
+                        " agent_key_file in client.toml, or give the agent's key with --key-file"
+                    )
+                claw.encrypt_user(key.user)
             _note(claw, key, given, is_for_owner=is_for_owner)
             return next(iter(await claw.flush()), written)
 
@@ -283,7 +294,7 @@ def set_(
 
 def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
     fits = (
-        {"notes", "preferences", "group"}
+        {"notes", "preferences", "group", "encrypted"}
         if key.user
         else ({"notes", "purpose", "themes", "decisions"})
     )
@@ -298,7 +309,9 @@ def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
         if text is None or text == "":
             raise click.UsageError(f"{printable(key.text)!r} takes TEXT only")
         return
-    if text is not None or not given_names - {"group"} or given_names - fits:
+    if given["group"] and given["encrypted"]:
+        raise click.UsageError("--encrypted is for the agent only: give it without --group")
+    if text is not None or not given_names - {"group", "encrypted"} or given_names - fits:
         options = (
             "--note or --preference" if key.user else ("--note, --purpose, --theme or --decision")
         )
@@ -306,6 +319,11 @@ def _check(key: Key, text: str | None, given: dict[str, Any]) -> None:
     for pair in given["preferences"]:
         if not pair.partition("=")[0] or "=" not in pair:
             raise click.UsageError(f"--preference {printable(pair)!r} is not K=V")
+
+
+def _is_left(given: dict[str, Any]) -> bool:
+    """Whether there is more than what went into a record apart."""
+    return bool(given["notes"] or given["preferences"])
 
 
 def _check_readers(
@@ -331,7 +349,7 @@ def _check_readers(
 
 
 def _is_only_notes(given: dict[str, Any]) -> bool:
-    return {name for name, value in given.items() if value} - {"group"} == {"notes"}
+    return {name for name, value in given.items() if value} - {"group", "encrypted"} == {"notes"}
 
 
 def _signer(settings: ClientSettings, owners: frozenset[str]) -> tuple[SecretKey, bool]:

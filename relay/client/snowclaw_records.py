@@ -15,10 +15,12 @@ from relay.client.errors import ClientError, PublishRefused, Unanswered
 from relay.client.memory import MemoryClient
 from relay.errors import Invalid, RookeryError, UserError
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
-from relay.memory.snowclaw.config import GroupConfig, config_draft, config_of
+from relay.memory.snowclaw.config import HISTORY, MODE, GroupConfig, config_draft, config_of
 from relay.memory.snowclaw.encryption import encrypted as encrypted_draft
+from relay.memory.snowclaw.encryption import is_encrypted
 from relay.memory.snowclaw.keys import (
     AGENT,
+    Everywhere,
     KeyStyle,
     OfGroup,
     OfUser,
@@ -28,13 +30,13 @@ from relay.memory.snowclaw.keys import (
     key_of,
     scope_in,
 )
-from relay.memory.snowclaw.working_copy import PRIVATE, WorkingCopy
+from relay.memory.snowclaw.working_copy import PRIVATE, WorkingCopy, private_d
 from relay.nostr import kinds
 from relay.nostr.keys import public_key
 from relay.nostr.nip44 import conversation_key
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
     from types import TracebackType
     from typing import Self
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
     from relay.client.debounce import Later
     from relay.client.writer import Written
     from relay.memory.draft import Draft
-    from relay.memory.snowclaw.config import EffectiveConfig, RespondMode
+    from relay.memory.snowclaw.config import ConfigRecord, EffectiveConfig, RespondMode
     from relay.memory.snowclaw.groups import GroupMemory
     from relay.memory.snowclaw.keys import Scope
     from relay.memory.snowclaw.users import UserMemory
@@ -195,7 +197,23 @@ class SnowclawRecords(MemoryClient):
         else:
             self._edit_user(key, lambda memory: memory.annotated(text), group)
 
-    async def annotate_privately(self, key: str, text: str) -> Written | None:
+    def encrypt_user(self, key: str) -> None:
+        """Encrypt the record of a user from its next version on: only this key reads it (S-12).
+
+        Raises UserError if a group reads the record, as it could no longer; as the other changes.
+        """
+        if (group := self.group_reading(key)) is not None:
+            raise UserError(
+                f"the memory of {key} is read by group:{group}: encrypted, it could not"
+            )
+        subject = self._working_copy.subject_of(key)
+        self._refuse_unreadable(subject)
+        self._working_copy.encrypt(subject)
+        self._schedule_save()
+
+    async def annotate_privately(
+        self, key: str, text: str, *, encrypted: bool = False
+    ) -> Written | None:
         """A note on behalf of the owner that no group reads, in a record apart. Published at once.
 
         None: the user's record is read by no group, so `annotate_user` does. Raises Invalid; as
@@ -205,8 +223,12 @@ class SnowclawRecords(MemoryClient):
         if self._working_copy.group_reading(subject) is None:
             return None
         lines = (*self._working_copy.private_notes(subject), " ".join(text.split()))
+        stored = self._working_copy.own(private_d(subject))
         return await self.store(
-            f"npub:{subject.key}", "\n".join(dict.fromkeys(lines)), category=PRIVATE
+            f"npub:{subject.key}",
+            "\n".join(dict.fromkeys(lines)),
+            category=PRIVATE,
+            encrypted=encrypted or (stored is not None and is_encrypted(stored)),
         )
 
     def group_reading(self, key: str) -> str | None:
@@ -351,27 +373,65 @@ class SnowclawRecords(MemoryClient):
 
         Raises UserError before sending if this is no owner's key (S-20); Invalid; as `write`.
         """
+        changes = config_of({MODE: respond_mode, HISTORY: context_history})
+        at_scope, stored = await self._stored_config(scope)
+        return await self._write_config(at_scope, changes, stored)
+
+    async def unset_config(
+        self, scope: str | Scope, names: Collection[str] = (MODE, HISTORY)
+    ) -> Written | None:
+        """Remove values, so that those of the next scope apply. None: the scope sets none of them.
+
+        Raises as `set_config`.
+        """
+        at_scope, stored = await self._stored_config(scope)
+        if stored is None or all(getattr(stored.config, name) is None for name in names):
+            return None
+        return await self._write_config(at_scope, GroupConfig(), stored, names)
+
+    def configs(self) -> list[ConfigRecord]:
+        """The owners' configuration of every scope that sets a value, by precedence (S-17)."""
+        of_kind = (OfUser, OfGroup, Everywhere)
+        config = self._working_copy.config
+        found = [
+            record
+            for record in config.records.values()
+            if record.config != GroupConfig()
+            and (
+                not isinstance(record.scope, OfUser)
+                or config.of_user(hex_of(record.scope.key)) is record
+            )
+        ]
+        return sorted(found, key=lambda each: (of_kind.index(type(each.scope)), each.event.d))
+
+    async def _stored_config(self, scope: str | Scope) -> tuple[Scope, ConfigRecord | None]:
+        """The scope as it is written, and its configuration."""
         if self.pubkey not in self._working_copy.owners:
             raise UserError(
                 f"restricted: only an owner may write config; {self._signer.npub} is not the"
                 " owner's key"
             )
-        changes = config_of({"respond_mode": respond_mode, "context_history": context_history})
         at_scope = scope_in(scope) if isinstance(scope, str) else scope
         if not self._is_loaded:
             await self.load()
         if isinstance(at_scope, OfUser):
             key = hex_of(at_scope.key)
             stored = self._working_copy.config.of_user(key)
-            at_scope = OfUser(key_of(key) if len(key) == 64 else key)
-        else:
-            stored = self._working_copy.config.at(at_scope)
+            return OfUser(key_of(key) if len(key) == 64 else key), stored
+        return at_scope, self._working_copy.config.at(at_scope)
 
+    async def _write_config(
+        self,
+        scope: Scope,
+        changes: GroupConfig,
+        stored: ConfigRecord | None,
+        unset: Collection[str] = (),
+    ) -> Written:
         def version(at: int) -> Draft:
             newer = at if stored is None else max(at, stored.event.created_at + 1)
-            return config_draft(at_scope, changes, stored, newer)
+            return config_draft(scope, changes, stored, newer, unset)
 
-        written = await self.write(kinds.APP_DATA, config_d(at_scope), version)
+        written = await self.write(kinds.APP_DATA, config_d(scope), version)
         self._take(written.event)
         return written
 

@@ -97,7 +97,7 @@ FOR_PEOPLE = """
 aman: add-tool clear import-sqlite set-preference set-summary show subscribe
 anamnesis: amend bench children credit export get import remember resolve schema supersede trace
  trust validate vouch withdraw
-config: get set
+config: get list set unset
 group: accept add create delete edit invite invites join leave list pin read remove requests
  revoke say show
 hook: install keep uninstall

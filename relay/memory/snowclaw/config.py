@@ -34,7 +34,7 @@ from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from relay.nostr.event import Event
 
@@ -150,9 +150,13 @@ def values_fault(event: Event) -> str | None:
 
 
 def config_draft(
-    scope: Scope, changes: GroupConfig, stored: ConfigRecord | None, created_at: int
+    scope: Scope,
+    changes: GroupConfig,
+    stored: ConfigRecord | None,
+    created_at: int,
+    unset: Collection[str] = (),
 ) -> Draft:
-    """The next version: the stored one with `changes`.
+    """The next version: the stored one with `changes`, without the values named in `unset`.
 
     The `h` of a group's configuration is only a label (G-31).
     """
@@ -163,10 +167,10 @@ def config_draft(
     if isinstance(scope, OfGroup):
         tags.append(["h", scope.id])
     fields: dict[str, object] = {}
-    if mode is not None:
+    if mode is not None and MODE not in unset:
         tags.append([MODE, mode.value])
         fields[MODE] = mode.value
-    if history is not None:
+    if history is not None and HISTORY not in unset:
         tags.append([HISTORY, str(history)])
         fields[HISTORY] = history
     extra = {} if stored is None else dict(stored.extra)

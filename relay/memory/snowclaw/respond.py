@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.memory.snowclaw.config import RespondMode
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
 
-_ALL: Final = re.compile(r"@all(?!\w)", re.IGNORECASE)
 _REPLY_TAGS: Final = ("e", "q")
 """Tags of replies: `e` in NIP-10, `q` in chat messages (NIP-C7)."""
 
@@ -50,7 +50,13 @@ def is_mentioned(event: Event, agent: Agent, own_ids: Set[str]) -> bool:
         return True
     if any(id_ in own_ids for name in _REPLY_TAGS for id_ in event.tag_values(name)):
         return True
-    text = event.content.casefold()
-    words = (agent.pubkey, npub(agent.pubkey), *(name.casefold() for name in agent.names))
+    return _addresses(agent).search(event.content.casefold()) is not None
+
+
+@lru_cache(maxsize=16)
+def _addresses(agent: Agent) -> re.Pattern[str]:
+    """Finds in a casefolded text, as whole words, what addresses the agent."""
+    names = ("@all", agent.pubkey, npub(agent.pubkey), *agent.names)
     # An empty name would match every text.
-    return any(word in text for word in words if word != "") or _ALL.search(text) is not None
+    words = "|".join(re.escape(word) for name in names if (word := name.casefold().strip()))
+    return re.compile(rf"(?<!\w)(?:{words})(?!\w)")

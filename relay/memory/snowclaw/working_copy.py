@@ -7,6 +7,7 @@ that version, so that none is lost (S-02, S-10, S-21, S-22, S-31).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from relay.memory.bounded import BoundedDict
@@ -99,6 +100,7 @@ class WorkingCopy:
         self._pubkeys: BoundedDict[str, str] = BoundedDict(_MAX_USERS)
         """First 32 hex characters → public key, where the full key was seen."""
         self._unsaved: dict[Subject, Edits] = {}
+        self._to_encrypt: set[Subject] = set()
         self._readers: dict[OfUser, str] = {}
         """User → group whose members may read the first version of the record."""
 
@@ -284,6 +286,11 @@ class WorkingCopy:
             self._readers[subject] = group
         self._unsaved.setdefault(subject, Edits()).add_user_edit(edit)
 
+    def encrypt(self, subject: OfUser) -> None:
+        """From the next version on, which is due even without an edit."""
+        self._to_encrypt.add(subject)
+        self.edit_user(subject, lambda memory: memory)
+
     def edit_group(self, subject: OfGroup, edit: GroupEdit) -> None:
         self._unsaved.setdefault(subject, Edits()).add_group_edit(edit)
 
@@ -300,7 +307,11 @@ class WorkingCopy:
         """
         for subject in list(self._unsaved):
             own = self._own(subject)
-            if isinstance(own, (UserRecord, GroupRecord)) and self._edited(subject) == own.memory:
+            if (
+                isinstance(own, (UserRecord, GroupRecord))
+                and self._edited(subject) == own.memory
+                and self.is_encrypted(subject) == is_encrypted(own.event)
+            ):
                 del self._unsaved[subject]
         return [subject for subject in self._unsaved if self.unwritable(subject) is None]
 
@@ -313,8 +324,10 @@ class WorkingCopy:
         return f"{MEMORY}npub:{key}"
 
     def is_encrypted(self, subject: Subject) -> bool:
-        """Whether the stored version is encrypted: then the next one must be."""
+        """Whether the next version must be: the stored one is, or `encrypt` was called."""
         own = self._own(subject)
+        if subject in self._to_encrypt:
+            return True
         return isinstance(own, (UserRecord, GroupRecord)) and is_encrypted(own.event)
 
     def next_version(self, subject: Subject, at: int) -> Draft:
@@ -329,6 +342,9 @@ class WorkingCopy:
         assert memory is not None
         self._unsaved[subject].mark_in_flight()
         d, h = self.d_of(subject), None
+        if isinstance(memory, UserMemory) and memory.first_seen is None:
+            since = own.event.created_at if isinstance(own, UserRecord) else at
+            memory = replace(memory, first_seen=since)
         if isinstance(own, (UserRecord, GroupRecord)):
             h = own.event.tag("h")
             if own.event.d != d:

@@ -290,6 +290,35 @@ async def test_set_prints_id_and_address(
     assert "4711" not in sent(relay)[-1].content
 
 
+@pytest.mark.proves("S-12", "S-13")
+async def test_memory_of_a_user_is_encrypted_for_the_agent_alone(
+    relay: FakeRelay, rookery: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    relay.events = [record(ALICE, {"notes": ["plain so far"]})]
+    args = ("memory", "set", alice.npub, "--note", "secret", "--encrypted")
+    assert await rookery(*args) == 0
+    event = sent(relay)[-1]
+    assert (event.d, event.tags[1:]) == (ALICE, [["encrypted", "nip44"]])
+    assert "plain" not in event.content
+    capsys.readouterr()
+    assert await rookery("memory", "get", alice.npub) == 0
+    assert "notes        plain so far\n             secret\n" in capsys.readouterr().out
+    assert await rookery(*args, "--group", "tea") == 2
+    assert await rookery(*args, by=owner) == 1
+    assert "no agent could read it" in capsys.readouterr().err
+    (tmp_path / "bot").write_text(robot.nsec)
+    client_toml(tmp_path, 'agent_key_file = "~/bot"\n')
+    bobs = f"snowclaw:memory:npub:{bob.pubkey[:32]}"
+    relay.events.append(record(bobs, {}, ["h", "tea"]))
+    args = ("memory", "set", bob.npub, "--note", "owes me")
+    assert await rookery(*args, "--encrypted", by=owner) == 0
+    assert (sent(relay)[-1].tag("h"), sent(relay)[-1].tag("encrypted")) == (None, "nip44")
+    assert await rookery("memory", "set", bob.npub, "--note", "is late", by=owner) == 0
+    assert "late" not in sent(relay)[-1].content
+    assert await rookery(*args, "--encrypted") == 1
+    assert "read by group:tea" in capsys.readouterr().err
+
+
 async def test_an_unchanged_value_is_not_written(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -774,6 +803,48 @@ async def test_each_value_is_printed_with_its_source(
         "respond_mode": {"value": "all", "from": "global"},
         "context_history": {"value": 7, "from": "file"},
     }
+
+
+@pytest.mark.proves("S-17", "S-20")
+async def test_what_is_configured_is_listed_by_precedence_and_taken_back(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    at_alice = f"snowclaw:config:npub:{alice.npub}"
+    relay.events = [
+        record("snowclaw:config:global", {"respond_mode": "all"}, by=owner),
+        record("snowclaw:config:group:tea", {"context_history": 9, "mood": 1}, by=owner),
+        record(at_alice, {"respond_mode": "none"}, by=owner),
+        record("snowclaw:config:group:den", {"respond_mode": "all"}, by=bob),
+    ]
+    client_toml(tmp_path, "[snowclaw]\ncontext_history = 7\n")
+    assert await rookery("config", "list", by=owner) == 0
+    by = f"{DAY}  {owner.npub}"
+    assert capsys.readouterr().out.splitlines() == [
+        f"npub:{alice.npub}  respond_mode=none  {by}",
+        f"group:tea  context_history=9  {by}",
+        f"global  respond_mode=all  {by}",
+        "file  context_history=7",
+        "default  respond_mode=mention context_history=20",
+    ]
+    assert await rookery("config", "unset", "group:tea", "context_history", by=owner) == 0
+    event = sent(relay)[-1]
+    assert capsys.readouterr().out == f"stored {event.id[:8]} snowclaw:config:group:tea\n"
+    assert (event.tag("context_history"), json.loads(event.content)) == (None, {"mood": 1})
+    # Under whatever form of the key it was set.
+    assert await rookery("config", "unset", f"npub:{alice.pubkey}", by=owner) == 0
+    capsys.readouterr()
+    assert await rookery("config", "get", "group:tea", "--npub", alice.npub, by=owner) == 0
+    assert capsys.readouterr().out == "respond_mode=all (global)\ncontext_history=7 (file)\n"
+    assert await rookery("config", "unset", "group:tea", by=owner) == 1
+    assert "group:tea does not set respond_mode or context_history" in capsys.readouterr().err
+    assert await rookery("config", "unset", "global", by=robot) == 1
+    assert "only an owner may write config" in capsys.readouterr().err
+    assert await rookery("config", "list", "--json", by=robot) == 0
+    assert json.loads(capsys.readouterr().out) == [
+        {"scope": "global", "respond_mode": "all", "created_at": AT, "author": owner.pubkey},
+        {"scope": "file", "context_history": 7},
+        {"scope": "default", "respond_mode": "mention", "context_history": 20},
+    ]
 
 
 async def test_a_user_is_found_with_an_npub_prefix(

@@ -503,6 +503,39 @@ async def test_encrypted_records_stay_encrypted(fake: FakeRelay) -> None:
         assert memory.notes == ("secret", "and more")
 
 
+@pytest.mark.proves("S-07", "S-10")
+async def test_every_record_of_a_user_says_since_when(fake: FakeRelay) -> None:
+    bobs = f"snowclaw:memory:npub:{bob.pubkey[:32]}"
+    await fake.publish(record(bobs, {"notes": ["of a program that left it out"]}))
+    async with started(fake) as claw:
+        claw.note_user(alice.npub, "noted before a word was said")
+        claw.note_user(bob.npub, "x")
+        await claw.flush()
+    assert stored(fake, ALICE)[-1]["first_seen"] == NOW
+    assert stored(fake, bobs)[-1]["first_seen"] == NOW - 9
+
+
+async def test_a_user_s_memory_is_encrypted_when_asked(fake: FakeRelay) -> None:
+    await fake.publish(record(ALICE, {"notes": ["plain so far"]}))
+    async with started(fake) as claw:
+        claw.note_user(alice.npub, "secret")
+        claw.encrypt_user(alice.npub)
+        (written,) = await claw.flush()
+        assert written.event.tag("encrypted") == "nip44"
+        assert "plain" not in written.event.content
+        memory = claw.user(alice.npub)
+        assert memory is not None
+        assert memory.notes == ("plain so far", "secret")
+
+
+async def test_a_group_s_record_of_a_user_is_not_taken_from_its_members(fake: FakeRelay) -> None:
+    await fake.publish(robot.sign(30078, [["d", ALICE], ["h", "tea"]], "{}", NOW - 9))
+    async with started(fake) as claw:
+        with pytest.raises(UserError, match="is read by group:tea"):
+            claw.encrypt_user(alice.npub)
+        assert claw.unsaved == 0
+
+
 @pytest.mark.proves("S-25")
 async def test_forget_deletes_the_record_and_unsaved_changes(fake: FakeRelay) -> None:
     old = record(ALICE, {"notes": ["x"]})

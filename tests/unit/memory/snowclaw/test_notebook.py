@@ -244,7 +244,7 @@ def test_an_edit_is_made_on_the_version_that_another_program_wrote_meanwhile() -
     book.apply(record(ALICE, {"notes": ["old", "theirs"]}, at=AT + 1))
     assert notes(book) == ("old", "theirs", "mine")
     (event,) = published(book)
-    assert event.content.startswith('{"display_names":[],"notes":["old","theirs","mine"]')
+    assert '"notes":["old","theirs","mine"]' in event.content
 
 
 def test_what_is_noted_while_a_version_is_on_its_way_stays_for_the_next() -> None:

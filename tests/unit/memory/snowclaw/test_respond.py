@@ -36,7 +36,22 @@ def test_a_text_that_holds_a_name_or_a_key_is_for_the_agent(text: str) -> None:
     assert mentions(text)
 
 
-@pytest.mark.parametrize("text", ["", "hello all", "snow claw", alice.npub, "mail@allhands.org"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "hello all",
+        "snow claw",
+        "snowclaws are not one",
+        "a supersnowclaw",
+        "snowclaw_2 is another",
+        alice.npub,
+        f"{robot.npub}q",
+        f"{robot.pubkey}00",
+        "mail@allhands.org",
+        "mail me@all",
+    ],
+)
 def test_any_other_text_is_not(text: str) -> None:
     assert not mentions(text)
 
