@@ -22,6 +22,7 @@ from relay.client.client import Client
 from relay.client.errors import ClientError
 from relay.client.resume import OVERLAP_S
 from relay.client.snowclaw_records import SnowclawRecords
+from relay.memory.bounded import BoundedDict
 from relay.memory.fence import recalled
 from relay.memory.registry import MemorySystems
 from relay.memory.snowclaw.agent_memory import AgentMemory
@@ -34,6 +35,7 @@ from relay.memory.snowclaw.records import GroupRecord, UserRecord
 from relay.memory.snowclaw.respond import Agent
 from relay.memory.snowclaw.system import SNOWCLAW
 from relay.nostr import kinds
+from relay.nostr.event import is_hex64
 from relay.nostr.keys import SecretKey
 
 if TYPE_CHECKING:
@@ -50,6 +52,11 @@ if TYPE_CHECKING:
 
 _SYSTEMS: Final = MemorySystems((SNOWCLAW,))
 
+_OF_GROUPS: Final = (kinds.GROUP_METADATA, kinds.GROUP_MEMBERS)
+_OF_PEOPLE: Final = (kinds.PROFILE, *_OF_GROUPS)
+_MAX_AUTHORS: Final = 250
+"""Of one query for profiles."""
+_MAX_GROUPS: Final = 10_000
 _INBOX: Final = 1_000
 """Messages queued for the reader before the subscription is paused."""
 
@@ -106,6 +113,7 @@ class Snowclaw(SnowclawRecords):
         agent = Agent(signer.pubkey, tuple(names), self._working_copy.owners)
         self._chat = Chat(agent, self._working_copy, trim_order, history_style)
         self._consent = Consent(signer.pubkey, self._working_copy.owners, groups)
+        self._learned: BoundedDict[str, None] = BoundedDict(_MAX_GROUPS)
         self._record_task: asyncio.Task[None] | None = None
         self._chat_task: asyncio.Task[None] | None = None
         self._inbox: asyncio.Queue[Event] | None = None
@@ -159,13 +167,23 @@ class Snowclaw(SnowclawRecords):
             "authors": sorted(self._working_copy.authors),
             "since": since,
         }
-        filters = (await self._wanted(), deletions, *self._consent.filters(since))
+        # From now on: what is stored of a person or group is queried when it is needed.
+        groups = await self._of_groups() | {"since": since}
+        if self._consent.named is not None:
+            groups["#d"] = sorted(self._consent.named)
+        names = {"kinds": [kinds.PROFILE], "since": since}
+        filters = (await self._wanted(), deletions, groups, names, *self._consent.filters(since))
         async with self._client.subscribe(*filters) as events:
             async for event in events.stored():
                 self._take(event)
+            await self._learn_agents()
+            for group in sorted(self._consent.groups()):
+                await self.learn_group(group)
             started.set()
             async for event in events:
                 self._take(event)
+                if event.kind == kinds.GROUP_MEMBERS:
+                    await self.learn_name(*self._chat.members(event.d))
 
     async def _follow_chat(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
         await is_consent_known.wait()
@@ -177,6 +195,7 @@ class Snowclaw(SnowclawRecords):
             async for event in events:
                 if not self._consent.listens_to(event.tag("h")):
                     continue
+                await self.learn_group(event.tag("h") or "")
                 await self.learn_name(event.pubkey)
                 self.see(event)
                 if self._inbox is not None:
@@ -214,28 +233,61 @@ class Snowclaw(SnowclawRecords):
     def _take(self, event: Event) -> bool:
         if self._consent.apply(event):
             return False
+        if event.kind in _OF_PEOPLE:
+            self.see(event)
+            return False
         is_new = super()._take(event)
         if is_new:
             self._chat.resize()
         return is_new
 
-    async def learn_name(self, pubkey: str) -> None:
-        """Query a profile for its name, once per author."""
-        if self._chat.knows_name(pubkey):
+    async def learn_name(self, *pubkeys: str) -> None:
+        """Query profiles for their names, once per author; later changes are followed."""
+        unknown = [key for key in dict.fromkeys(pubkeys) if not self._chat.knows_name(key)]
+        for key in unknown:
+            self._chat.no_name(key)
+        for start in range(0, len(unknown), _MAX_AUTHORS):
+            authors = unknown[start : start + _MAX_AUTHORS]
+            await self._learn({"kinds": [kinds.PROFILE], "authors": authors})
+
+    async def learn_group(self, group: str) -> None:
+        """Query a group's name and members, and their names, once; later changes are followed."""
+        if group in self._learned:
             return
-        self._chat.no_name(pubkey)
-        with suppress(ClientError):
-            profile = {"kinds": [kinds.PROFILE], "authors": [pubkey], "limit": 1}
-            for event in await self._client.query(profile):
-                self.see(event)
+        self._learned[group] = None
+        if not await self._learn(await self._of_groups() | {"#d": [group]}):
+            del self._learned[group]
+        await self.learn_name(*self._chat.members(group))
+
+    async def _learn_agents(self) -> None:
+        await self.learn_name(self.pubkey, *sorted(self._working_copy.owners))
+
+    async def _learn(self, wanted: dict[str, object]) -> bool:
+        """Whether the relay answered."""
+        try:
+            found = await self._client.query(wanted)
+        except ClientError:
+            return False
+        for event in found:
+            self.see(event)
+        return True
+
+    async def _of_groups(self) -> dict[str, object]:
+        """Filter for the names and members of groups, signed by the relay if its key is known."""
+        wanted: dict[str, object] = {"kinds": list(_OF_GROUPS)}
+        relay_key = (await self._information()).get("self")
+        return wanted | {"authors": [relay_key]} if is_hex64(relay_key) else wanted
 
     # -- messages ---------------------------------------------------------------------------------
 
     def see(self, event: Event) -> None:
         """Process a message: adds it to the group's history, and its author to the known users
-        (S-30, S-34), unless `groups` are named without its group. Also accepts profiles. `start`
-        calls this for every event of the groups that it listens to."""
+        (S-30, S-34), unless `groups` are named without its group. Also accepts profiles, and names
+        and members of groups that it listens to (S-18). `start` calls this for every event of
+        those."""
         if self._consent.named is not None and event.tag("h") not in {None, *self._consent.named}:
+            return
+        if event.kind in _OF_GROUPS and not self._consent.listens_to(event.d):
             return
         if self._chat.see(event):
             self._schedule_save()
@@ -245,15 +297,16 @@ class Snowclaw(SnowclawRecords):
         if filters := self._consent.filters(self._client.now()):
             for event in await self._client.query(*filters):
                 self._consent.apply(event)
+        await self._learn_agents()
         for group in sorted(self._consent.groups()):
             capacity = self._chat.capacity(group)
             if capacity == 0:
                 continue
             wanted = {"kinds": list(KINDS), "#h": [group], "limit": capacity}
             events = await self._client.query(wanted)
-            for event in events:
-                await self.learn_name(event.pubkey)
-            self._chat.fill(group, events)
+            await self.learn_group(group)
+            await self.learn_name(*(event.pubkey for event in events))
+            self._chat.fill(events)
 
     def history(self, group: str) -> list[HistoryMessage]:
         """The last messages, oldest first."""
@@ -264,8 +317,8 @@ class Snowclaw(SnowclawRecords):
         return self._chat.should_respond(event)
 
     def assemble(self, event: Event, system: str, budget: int) -> Context:
-        """The context for a model to answer a message, within a token budget (S-37). Raises Invalid
-        for an event without a group."""
+        """The context for a model to answer a message, within a token budget (S-37). `system`:
+        added to the system prompt. Raises Invalid for what is no message."""
         return self._chat.assemble(event, system, budget)
 
     # -- search, isolation ------------------------------------------------------------------------

@@ -15,6 +15,7 @@ import pytest
 from relay.client import Client, Snowclaw
 from relay.client.writer import Outcome
 from relay.memory.fence import fence_head
+from relay.memory.snowclaw.context import Section
 from relay.nostr.filters import Filter
 from relay.nostr.keys import SecretKey
 from tests import cast
@@ -127,7 +128,7 @@ async def test_a_session_at_a_terminal(tmp_path: Path, session: Session) -> None
         assert [(row["system"], row["d"]) for row in hit] == [("S", ALICE)]
         made = await agent("context", "techteam", "--message", "Hi", "--sender", alice.npub)
         memory = "# GROUP MEMORY SUMMARY\nPurpose: To build\n\n# SENDER CONTEXT\n"
-        assert made.startswith(f"{fence_head('snowclaw group techteam', robot.npub)}\n{memory}")
+        assert f"{fence_head('snowclaw group techteam', robot.npub)}\n{memory}" in made
 
         # A member reads what is the group's, an outsider nothing.
         assert "group:techteam" in await session(rookery, alice, "memory", "list")
@@ -306,6 +307,57 @@ async def test_an_agent_hears_its_owner_and_remembers_through_the_death_of_the_r
             assert (claw.users(), claw.groups()) == known
             await claw.backfill()
             assert [message.content for message in claw.history("tea")] == ["are you there?"]
+
+
+@pytest.mark.proves("S-18", "S-37")
+async def test_names_and_members_are_those_of_now_and_the_system_prompt_tells_them(
+    tmp_path: Path, session: Session
+) -> None:
+    robot, alice, bob, owner = cast.robot, cast.alice, cast.bob, cast.owner
+    async with served(tmp_path / "relay") as rookery:
+        await with_groups(rookery, session, {"techteam": [robot, alice]})
+        await session(rookery, owner, "group", "edit", "techteam", "--name", "Tech team")
+
+        def members() -> dict[str, str]:
+            memory = claw.group("techteam")
+            return {} if memory is None else dict(memory.members)
+
+        async with (
+            Client(rookery.url, alice) as phone,
+            Client(rookery.url, owner) as boss,
+            Snowclaw(rookery.url, robot, owner.npub, names=["Snowclaw"]) as claw,
+        ):
+            await phone.send(0, '{"name":"k0"}')
+            await boss.send(0, '{"name":"Ada"}')
+            await claw.start()
+            messages = claw.messages()
+            hello = anext(messages)
+            first = await phone.send(9, "Snowclaw, hello", [["h", "techteam"]])
+            claw.set_purpose("techteam", "Core team coordination")
+            question = await hello
+            assert members()[alice.npub] == "k0"
+            renamed = phone.sign(0, '{"name":"Clarity"}', created_at=first.created_at + 9)
+            await phone.publish(renamed)
+            await session(rookery, owner, "group", "add", "techteam", bob.npub)
+            async with until("the agent knows who came, and by which name") as tries:
+                async for _ in tries:
+                    if members().get(alice.npub) == "Clarity" and bob.npub in members():
+                        break
+            await session(rookery, owner, "group", "remove", "techteam", bob.npub)
+            async with until("the agent knows who left") as tries:
+                async for _ in tries:
+                    if bob.npub not in members():
+                        break
+            prompt = claw.assemble(question, "Be brief.", 4_000).sections[Section.SYSTEM]
+            assert prompt.startswith(f"You are Snowclaw ({robot.npub}), an agent on Nostr.\n")
+            assert f"Your owner is Ada ({owner.npub}).\n" in prompt
+            place = 'You are in the group #techteam, called "Tech team".'
+            assert f"{place} Its purpose: Core team coordination\n" in prompt
+            assert prompt.endswith("\nBe brief.")
+            await claw.flush()
+        shown = json.loads(await session(rookery, robot, "memory", "get", alice.npub, "--json"))
+        assert [name for name, _ in shown["display_names"]] == ["k0", "Clarity"]
+        assert shown["first_seen"] == first.created_at
 
 
 @pytest.mark.proves("G-23", "S-28")

@@ -17,6 +17,7 @@ from relay.client import Snowclaw
 from relay.memory.snowclaw.chat import Chat
 from relay.memory.snowclaw.context import HistoryStyle, Section, TrimOrder
 from relay.memory.snowclaw.respond import Agent
+from relay.memory.snowclaw.system_prompt import RULES
 from relay.memory.snowclaw.working_copy import WorkingCopy
 from tests import cast
 from tests.harness.fake_relay import FakeRelay
@@ -31,6 +32,7 @@ from tests.leaks.planted import (
     check_record,
     check_shown,
     each_planted,
+    lines_of,
     looks,
 )
 
@@ -142,7 +144,6 @@ WAYS = {
     "message of another group": Way(lambda text: [said(text, group="den")], is_told=False),
     "group's name and about": Way(
         lambda text: [RELAY.sign(39000, [["d", GROUP], ["name", text], ["about", text]], text, AT)],
-        is_told=False,
     ),
     "labels of members": Way(
         lambda text: [
@@ -170,7 +171,7 @@ def made(way: Way, text: str) -> Context:
         copy.apply(event)
         chat.see(event)
     group = text if way.group == "planted" else way.group
-    chat.fill(group, [said("before", cast.bob, AT + 1, group)])
+    chat.fill([said("before", cast.bob, AT + 1, group)])
     current = said(text if way.sender is EVE else "now", way.sender, AT + 2, group)
     return chat.assemble(current, SYSTEM, 20_000)
 
@@ -184,10 +185,10 @@ def check_context(
     check_shown(text)
     known = [each.npub for each in (cast.robot, author, sender, cast.bob) if each is not None]
     check_authors(text, known)
-    lines = text.splitlines()
+    lines = lines_of(text)
     begin = next(number for number, line in enumerate(lines) if line.startswith("<memory "))
     end = lines.index(END)
-    assert lines[:begin] == ["# SYSTEM PROMPT", SYSTEM, ""]
+    check_system_prompt(lines[:begin], author)
     check_fenced("\n".join(lines[begin : end + 1]))
     assert lines[end + 1 : end + 3] == ["", "# CURRENT MESSAGE"]
     assert len(re.findall(r"<[\s/]*memory\b", looks(text))) == 2
@@ -203,6 +204,17 @@ def check_context(
         assert re.search(r"(?:from=| ?\[)[^()\[\]=#]+ \((npub1\w+)…\)[ \]]", line), line
         assert any(f"({npub}…)" in line for npub in npubs), line
         assert "owner=true" not in line
+
+
+def check_system_prompt(lines: list[str], author: SecretKey | None) -> None:
+    """Its lines begin with the program's words, and hold of others' texts a name at most."""
+    assert (lines[0], lines[-2:]) == ("# SYSTEM PROMPT", [SYSTEM, ""])
+    begins = ("You are ", "Your owner is ", "You are in the group #", *RULES.splitlines())
+    for line, begin in zip(lines[1:-2], begins, strict=True):
+        assert line.startswith(begin)
+        told = looks(line.removeprefix(begin))
+        if author is not None and MARK in told:
+            assert re.fullmatch(r'[^"]{0,45}(, called "[^"]{0,40}")?\.', told), told
 
 
 def _is_section(line: str) -> bool:

@@ -1,13 +1,14 @@
-"""Chat: the last messages of each group, their senders, and the context for a model.
+"""Chat: the last messages of each group and conversation, their senders, and the context for a
+model.
 
-S-30, S-33…S-38. Not persistent: after a restart the agent queries the relay (S-34).
+S-18, S-30, S-33…S-38. Not persistent: after a restart the agent queries the relay (S-34).
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.errors import Invalid
 from relay.memory.bounded import BoundedDict
@@ -18,11 +19,13 @@ from relay.memory.snowclaw.history import HistoryMessage, RingBuffer, missing_fr
 from relay.memory.snowclaw.key_filter import KeyFilter
 from relay.memory.snowclaw.keys import OfGroup
 from relay.memory.snowclaw.respond import should_respond
+from relay.memory.snowclaw.system_prompt import IN_DIRECT_MESSAGES, in_group, system_prompt
 from relay.memory.snowclaw.users import UserMemory
 from relay.nostr import keys, kinds
+from relay.nostr.event import is_hex64
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from relay.memory.snowclaw.context import Context
     from relay.memory.snowclaw.respond import Agent
@@ -32,6 +35,32 @@ if TYPE_CHECKING:
 KINDS: Final = (kinds.CHAT, kinds.THREAD, kinds.THREAD_COMMENT)
 """Kinds of group messages (S-28)."""
 _MAX_OWN_IDS: Final = 10_000
+_MAX_DIRECT: Final = 100
+"""Conversations in direct messages whose history is kept."""
+_MAX_GROUPS: Final = 10_000
+_MAX_MEMBERS: Final = 500
+"""Members of a group in its memory."""
+
+Correspondents = frozenset[str]
+"""Public keys of a conversation in direct messages, without the agent's own."""
+
+
+class _Profile(NamedTuple):
+    """What a kind 0 tells; of the time 0: looked up, and there was none."""
+
+    at: int = 0
+    name: str | None = None
+    about: str = ""
+
+
+class _Listed(NamedTuple):
+    """What a 39000 or 39002 tells of a group."""
+
+    at: int
+    title: str = ""
+    members: tuple[str, ...] = ()
+
+
 _npub_of: Final = lru_cache(maxsize=1_000)(keys.npub)
 _MAX_USERS: Final = 50_000
 """Users whose names and keys are remembered: in an open group anybody may join."""
@@ -57,22 +86,30 @@ class Chat:
             self._pubkeys[author] = None
         self.key_filter = KeyFilter(self._pubkeys.keys())
         self._rings: dict[str, RingBuffer[HistoryMessage]] = {}
+        self._direct: BoundedDict[Correspondents, RingBuffer[HistoryMessage]] = BoundedDict(
+            _MAX_DIRECT
+        )
         self._own_ids: BoundedDict[str, None] = BoundedDict(_MAX_OWN_IDS)
         """Events of the agent itself: a reply to one addresses the agent."""
-        self._names: BoundedDict[str, str | None] = BoundedDict(_MAX_USERS)
-        """By public key; None: looked up, without a name."""
+        self._profiles: BoundedDict[str, _Profile] = BoundedDict(_MAX_USERS)
+        """By public key."""
+        self._titles: BoundedDict[str, _Listed] = BoundedDict(_MAX_GROUPS)
+        self._lists: BoundedDict[str, _Listed] = BoundedDict(_MAX_GROUPS)
+        """By group id."""
 
     # -- events ------------------------------------------------------------------------------------
 
     def see(self, event: Event) -> bool:
-        """Add a message; of a profile the name. Whether it is a new message."""
-        if event.kind == kinds.PROFILE:
-            self._names[event.pubkey] = _name_in(event)
+        """Add a message, the name in a profile, or what a group's records tell. Whether it changed
+        anything."""
+        match event.kind:
+            case kinds.PROFILE:
+                return self._see_profile(event)
+            case kinds.GROUP_METADATA | kinds.GROUP_MEMBERS:
+                return self._see_group(event)
+        ring, group = self._ring_of(event), event.tag("h")
+        if ring is None:
             return False
-        group = event.tag("h")
-        if event.kind not in KINDS or not group:
-            return False
-        ring = self._ring(group)
         if any(message.event_id == event.id for message in ring):
             return False
         self._remember(event)
@@ -82,22 +119,57 @@ class Chat:
         ring.insert(self._message(event), lambda other: other.timestamp > event.created_at)
         return True
 
-    def fill(self, group: str, events: Iterable[Event]) -> None:
+    def fill(self, events: Iterable[Event]) -> None:
         """Add earlier messages, in any order."""
-        ring = self._ring(group)
-        found = oldest_first(events)
-        for event in found:
-            self._remember(event)
-        ring.fill(missing_from(ring, map(self._message, found)))
+        of_ring: dict[int, tuple[RingBuffer[HistoryMessage], list[Event]]] = {}
+        for event in oldest_first(events):
+            if (ring := self._ring_of(event)) is not None:
+                self._remember(event)
+                of_ring.setdefault(id(ring), (ring, []))[1].append(event)
+        for ring, found in of_ring.values():
+            ring.fill(missing_from(ring, map(self._message, found)))
 
     def resize(self) -> None:
         """Apply the configured history lengths (S-18)."""
         for group, ring in self._rings.items():
-            ring.resize(self._working_copy.config.effective(group).context_history)
+            ring.resize(self._capacity(group))
+        for ring in self._direct.values():
+            ring.resize(self._capacity(None))
 
     def no_name(self, pubkey: str) -> None:
         """Note that the profile was looked up without a result."""
-        self._names.setdefault(pubkey, None)
+        self._profiles.setdefault(pubkey, _Profile())
+
+    def _see_profile(self, event: Event) -> bool:
+        known = self._profiles.get(event.pubkey, _Profile())
+        if event.created_at < known.at:
+            return False
+        name = _text_in(event, "display_name", "name")
+        self._profiles[event.pubkey] = _Profile(
+            event.created_at, name, _text_in(event, "about") or ""
+        )
+        subject = self._working_copy.subject_of(event.pubkey)
+        memory = self._working_copy.own_user(subject)
+        if name is None or name == known.name:
+            return False
+        if memory is not None and memory.name != name:
+            at = event.created_at
+            self._working_copy.edit_user(subject, lambda old: old.named(name, at))
+        for group in {*self._lists, *self._rings}:
+            of_group = self._working_copy.own_group(OfGroup(group))
+            if of_group is not None and _npub_of(event.pubkey) in dict(of_group.members):
+                self._note_members(group, event.pubkey)
+        return True
+
+    def _see_group(self, event: Event) -> bool:
+        of_kind = self._titles if event.kind == kinds.GROUP_METADATA else self._lists
+        known = of_kind.get(event.d)
+        if known is not None and event.created_at < known.at:
+            return False
+        members = tuple(dict.fromkeys(event.tag_values("p")))[:_MAX_MEMBERS]
+        members = tuple(filter(is_hex64, members))
+        of_kind[event.d] = _Listed(event.created_at, event.tag("name") or "", members)
+        return self._note_members(event.d)
 
     def _remember(self, event: Event) -> None:
         self._pubkeys[event.pubkey] = None
@@ -105,26 +177,60 @@ class Chat:
         if event.pubkey == self._agent.pubkey:
             self._own_ids[event.id] = None
 
-    def _note_sender(self, event: Event, group: str) -> None:
-        working_copy, of_group = self._working_copy, OfGroup(group)
-        subject, name = working_copy.subject_of(event.pubkey), self._names.get(event.pubkey)
+    def _note_sender(self, event: Event, group: str | None) -> None:
+        working_copy, name = self._working_copy, self._profile(event.pubkey).name
+        subject = working_copy.subject_of(event.pubkey)
         if working_copy.unwritable(subject) is None:
             working_copy.see_user(subject, event.created_at, name, group)
-        if working_copy.unwritable(of_group) is None:
-            working_copy.see_group(of_group, event.created_at)
-            memory, whose = working_copy.group(group), _npub_of(event.pubkey)
-            if name is not None and memory and dict(memory.members).get(whose) != name:
-                working_copy.edit_group(of_group, lambda old: old.with_member(whose, name))
+        if group and working_copy.unwritable(OfGroup(group)) is None:
+            working_copy.see_group(OfGroup(group), event.created_at)
+            memory = working_copy.own_group(OfGroup(group))
+            is_named = memory is not None and _npub_of(event.pubkey) in dict(memory.members)
+            if group not in self._lists or not is_named:
+                self._note_members(group, event.pubkey)
+
+    def _note_members(self, group: str, speaker: str | None = None) -> bool:
+        """Name the members in the memory of a group, if there is one: those that its 39002 lists;
+        until one is seen, whoever spoke. Whether that is a change."""
+        of_group, listed = OfGroup(group), self._lists.get(group)
+        memory = self._working_copy.own_group(of_group)
+        if memory is None:
+            return False
+        known = dict(memory.members)
+        if listed is not None:
+            members = {_npub_of(key): self._member_name(key, known) for key in listed.members}
+        elif speaker is not None and self._profile(speaker).name is not None:
+            members = known | {_npub_of(speaker): self._member_name(speaker, known)}
+        else:
+            return False
+        if tuple(members.items()) == memory.members:
+            return False
+        self._working_copy.set_members(of_group, tuple(members.items()))
+        return True
+
+    def _member_name(self, pubkey: str, known: Mapping[str, str]) -> str:
+        name = self._profile(pubkey).name
+        return name or known.get(_npub_of(pubkey)) or known.get(pubkey) or ""
+
+    def _profile(self, pubkey: str) -> _Profile:
+        return self._profiles.get(pubkey, _Profile())
 
     # -- reading -----------------------------------------------------------------------------------
 
     def knows_name(self, pubkey: str) -> bool:
         """Whether the profile was looked up."""
-        return pubkey in self._names
+        return pubkey in self._profiles
 
-    def history(self, group: str) -> list[HistoryMessage]:
-        """Oldest first."""
-        return list(self._rings.get(group, ()))
+    def members(self, group: str) -> tuple[str, ...]:
+        """Public keys, of the group's 39002; none before it is seen."""
+        listed = self._lists.get(group)
+        return () if listed is None else listed.members
+
+    def history(self, place: str | Correspondents) -> list[HistoryMessage]:
+        """Oldest first. `place`: a group's id, or the others of a conversation."""
+        if isinstance(place, str):
+            return list(self._rings.get(place, ()))
+        return list(self._direct.get(place, ()))
 
     def capacity(self, group: str) -> int:
         return self._ring(group).capacity
@@ -134,11 +240,14 @@ class Chat:
         return should_respond(event, mode, self._agent, self._own_ids.keys())
 
     def assemble(self, event: Event, system: str, budget: int) -> Context:
-        """The context for answering a message. Raises Invalid for an event without `h`."""
-        group = event.tag("h")
-        if not group:
+        """The context for answering a message. `system`: added to the system prompt. Raises Invalid
+        for what is no direct message and has no `h`."""
+        group, ring = event.tag("h") or "", self._ring_of(event)
+        if ring is None:
             raise Invalid("missing tag h")
-        memory, author, _ = self._working_copy.shown_group(group)
+        memory, author = None, None
+        if group:
+            memory, author, _ = self._working_copy.shown_group(group)
         if memory is not None:
             memory = replace(
                 memory,
@@ -148,14 +257,27 @@ class Chat:
             )
         assembler = ContextAssembler(group, self._history_style, self._trim_order, self._npub)
         return assembler.assemble(
-            system=self._filtered(system),
+            system=self._filtered(self._system_prompt(group, system)),
             sender=self._sender(event, group),
             current=self._message(event),
-            history=self._rings.get(group, ()),
+            history=ring,
             memory=memory,
             memory_by=self._by(author, group),
             budget=budget,
         )
+
+    def _system_prompt(self, group: str, added: str) -> str:
+        of_agent = self._profile(self._agent.pubkey)
+        names = (*self._agent.names, of_agent.name or "")
+        place = IN_DIRECT_MESSAGES
+        if group:
+            memory = self._working_copy.own_group(OfGroup(group))
+            title = self._titles.get(group)
+            purpose = None if memory is None else memory.purpose
+            place = in_group(group, "" if title is None else title.title, purpose or "")
+        owners = [(self.name_of(key, group), _npub_of(key)) for key in sorted(self._agent.owners)]
+        name = next(filter(None, names), self._npub[:12])
+        return system_prompt(name, self._npub, of_agent.about, owners, place, added)
 
     def _sender(self, event: Event, group: str) -> Sender:
         known, author, signed = self._working_copy.shown_user(event.pubkey, group)
@@ -184,7 +306,7 @@ class Chat:
 
     def _message(self, event: Event) -> HistoryMessage:
         return HistoryMessage(
-            sender=self.name_of(event.pubkey, event.tag("h")),
+            sender=self.name_of(event.pubkey, event.tag("h") or ""),
             npub=_npub_of(event.pubkey),
             content=self._filtered(event.content),
             timestamp=event.created_at,
@@ -195,7 +317,7 @@ class Chat:
 
     def name_of(self, pubkey: str, group: str | None) -> str:
         """As its profile, or what is remembered of it in the group, tells it; else a short npub."""
-        name = self._names.get(pubkey)
+        name = self._profile(pubkey).name
         if name is None:
             memory = self._working_copy.user(pubkey, group)
             name = None if memory is None else memory.name
@@ -204,17 +326,37 @@ class Chat:
     def _filtered(self, text: str) -> str:
         return self.key_filter.filtered(text).text
 
+    def _ring_of(self, message: Event) -> RingBuffer[HistoryMessage] | None:
+        """Where a message belongs; None: it is no message."""
+        group = message.tag("h")
+        if message.kind in KINDS and group:
+            return self._ring(group)
+        if message.kind != kinds.PRIVATE_MESSAGE or group is not None:
+            return None
+        others = correspondents(message, self._agent.pubkey)
+        if others not in self._direct:
+            self._direct[others] = RingBuffer(self._capacity(None))
+        return self._direct[others]
+
     def _ring(self, group: str) -> RingBuffer[HistoryMessage]:
         if group not in self._rings:
-            capacity = self._working_copy.config.effective(group).context_history
-            self._rings[group] = RingBuffer(capacity)
+            self._rings[group] = RingBuffer(self._capacity(group))
         return self._rings[group]
 
+    def _capacity(self, group: str | None) -> int:
+        return self._working_copy.config.effective(group).context_history
 
-def _name_in(profile: Event) -> str | None:
+
+def correspondents(message: Event, agent: str) -> Correspondents:
+    """The others of a direct message (NIP-17)."""
+    return frozenset({message.pubkey, *message.tag_values("p")}) - {agent}
+
+
+def _text_in(profile: Event, *names: str) -> str | None:
+    """The first of these fields that holds text."""
     fields = object_in(profile.content) or {}
-    for field in ("display_name", "name"):
-        name = fields.get(field)
-        if isinstance(name, str) and name.strip():
-            return repaired(name.strip())
+    for name in names:
+        text = fields.get(name)
+        if isinstance(text, str) and text.strip():
+            return repaired(text.strip())
     return None

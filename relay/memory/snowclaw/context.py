@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from relay.memory.snowclaw.users import UserMemory
 
 
+DIRECT: Final = "snowclaw direct messages"
+"""Source of a fence."""
+
+
 class Section(StrEnum):
     """The headings, in order (S-37)."""
 
@@ -155,9 +159,10 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class ContextAssembler:
-    """Assembles the contexts of one group."""
+    """Assembles the contexts of one group, or of direct messages."""
 
     group_id: str
+    """Empty: of direct messages."""
     history_style: HistoryStyle = HistoryStyle.HEADER
     trim_order: TrimOrder = TrimOrder.NOTES_FIRST
     agent: str = ""
@@ -177,7 +182,7 @@ class ContextAssembler:
     ) -> Context:
         """`history`: oldest first; the current message in it is not repeated. `memory`: of this
         group, or None. `memory_by`: its author, as `Sender.by`. `budget`: tokens."""
-        source = f"snowclaw group {self._group}"
+        source = f"snowclaw group {group_name(self.group_id)}" if self.group_id else DIRECT
         fence = fence_head(source, self.agent) if self.agent else ""
         selection = _Selection(budget)
         if system != "":
@@ -239,8 +244,7 @@ class ContextAssembler:
 
     @property
     def _group(self) -> str:
-        is_plain = not self.agent or _GROUP_ID.fullmatch(self.group_id) is not None
-        return self.group_id if is_plain else name_in(self.group_id)
+        return group_name(self.group_id) if self.agent else self.group_id
 
     def _head(self, sender: Sender) -> str:
         name = name_in(sender.name) or UNNAMED if self.agent else _name(sender.name)
@@ -250,8 +254,13 @@ class ContextAssembler:
         ]
         if len(sender.preferences) > 0:
             pairs = (f"{name}={value}" for name, value in sorted(sender.preferences.items()))
-            lines.append(attributed(f"Preferences: {_one_line(', '.join(pairs))}", sender.by))
+            lines.append(attributed(f"Preferences: {one_line(', '.join(pairs))}", sender.by))
         return "\n".join(lines)
+
+
+def group_name(group_id: str) -> str:
+    """A group's id as a model is given it."""
+    return group_id if _GROUP_ID.fullmatch(group_id) is not None else name_in(group_id)
 
 
 def header(group_id: str, message: HistoryMessage) -> str:
@@ -261,9 +270,9 @@ def header(group_id: str, message: HistoryMessage) -> str:
 
 def _header(group_id: str, message: HistoryMessage, sender: str) -> str:
     owner = " owner=true" if message.is_owner else ""
+    place = f"group=#{_name(group_id)}" if group_id else "dm"
     return (
-        f"[nostr:group=#{_name(group_id)} from={_name(sender)} kind={message.kind} "
-        f"id={message.event_id[:8]}{owner}]"
+        f"[nostr:{place} from={_name(sender)} kind={message.kind} id={message.event_id[:8]}{owner}]"
     )
 
 
@@ -331,7 +340,7 @@ def _text(sections: Mapping[Section, str], fence: str) -> str:
 def _notes(sender: Sender) -> list[str]:
     authors = sender.note_authors or [""] * len(sender.notes)
     return [
-        attributed(f"- {_one_line(note)}", by)
+        attributed(f"- {one_line(note)}", by)
         for note, by in zip(sender.notes, authors, strict=True)
     ]
 
@@ -339,11 +348,11 @@ def _notes(sender: Sender) -> list[str]:
 def _group_lines(memory: GroupMemory, by: str) -> list[str]:
     lines = []
     if memory.purpose not in (None, ""):
-        lines.append(f"Purpose: {_one_line(memory.purpose)}")
+        lines.append(f"Purpose: {one_line(memory.purpose)}")
     if len(memory.themes) > 0:
-        lines.append(f"Themes: {_one_line(', '.join(memory.themes))}")
+        lines.append(f"Themes: {one_line(', '.join(memory.themes))}")
     newest_first = sorted(memory.decisions, key=lambda decision: decision[1])[::-1]
-    lines += (f"Decision: {_one_line(text)} ({_day(at)})" for text, at in newest_first)
+    lines += (f"Decision: {one_line(text)} ({_day(at)})" for text, at in newest_first)
     return [attributed(line, by) for line in lines]
 
 
@@ -373,7 +382,7 @@ _MARKUP: Final = re.compile(
 _AS_OWNER: Final = re.compile(r"^(?=\s*owner\s*:)")
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """On one line, so that it cannot add a line such as `Owner: yes`."""
     return harmless(_BREAKS.sub(" ", text))
 

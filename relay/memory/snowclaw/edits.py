@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class _SeenUser:
     first: int
     last: int
     name: str | None
-    group: str
+    group: str | None
 
     def __call__(self, memory: UserMemory) -> UserMemory:
         once = memory.seen(self.first, self.name, self.group)
@@ -37,6 +37,16 @@ class _SeenGroup:
 
     def __call__(self, memory: GroupMemory) -> GroupMemory:
         return memory.seen(self.last)
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """The member list of a group, with names (S-18)."""
+
+    members: tuple[tuple[str, str], ...]
+
+    def __call__(self, memory: GroupMemory) -> GroupMemory:
+        return replace(memory, members=self.members)
 
 
 class Edits:
@@ -61,7 +71,7 @@ class Edits:
         self.of_group.append(edit)
         self.changes += 1
 
-    def user_seen(self, at: int, name: str | None, group: str) -> None:
+    def user_seen(self, at: int, name: str | None, group: str | None) -> None:
         last = self.of_user[-1] if len(self) > self._in_flight else None
         if isinstance(last, _SeenUser) and (last.name, last.group) == (name, group):
             seen = _SeenUser(min(last.first, at), max(last.last, at), name, group)
@@ -76,6 +86,12 @@ class Edits:
             self.of_group[-1] = _SeenGroup(max(last.last, at))
         else:
             self.of_group.append(_SeenGroup(at))
+        self.changes = max(self.changes, 1)
+
+    def group_members(self, members: tuple[tuple[str, str], ...]) -> None:
+        waiting = self.of_group[self._in_flight :]
+        kept = [edit for edit in waiting if not isinstance(edit, _Members)]
+        self.of_group[self._in_flight :] = [*kept, _Members(members)]
         self.changes = max(self.changes, 1)
 
     def mark_in_flight(self) -> None:

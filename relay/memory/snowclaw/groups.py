@@ -36,10 +36,6 @@ class GroupMemory:
         last = at if self.last_activity is None else max(self.last_activity, at)
         return replace(self, last_activity=last)
 
-    def with_member(self, key: str, name: str) -> GroupMemory:
-        """With this name for a member."""
-        return replace(self, members=tuple((dict(self.members) | {key: name}).items()))
-
     def noted(self, text: str) -> GroupMemory:
         return replace(self, notes=(*self.notes, text))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from relay.memory.fields import Shape, is_integer
 from relay.memory.snowclaw.contents import joined
@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from relay.memory.snowclaw.contents import Contents
+
+MAX_NAMES: Final = 50
+"""Names in the history: whoever changes theirs often must not fill the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +37,18 @@ class UserMemory:
     def name(self) -> str | None:
         return self.display_names[-1][0] if self.display_names else None
 
+    def named(self, name: str | None, at: int) -> UserMemory:
+        """With a name, if it is a new one, since `at`."""
+        if name is None or name == self.name:
+            return self
+        since = max([at, *(began for _, began in self.display_names[-1:])])
+        return replace(self, display_names=(*self.display_names, (name, since))[-MAX_NAMES:])
+
     def seen(self, at: int, name: str | None = None, group: str | None = None) -> UserMemory:
         """After a message: first and last time, and a name if it is a new one (S-30)."""
-        names = self.display_names
-        if name is not None and name != self.name:
-            names = (*names, (name, at))
         is_first = self.first_seen is None
         return replace(
-            self,
-            display_names=names,
+            self.named(name, at),
             first_seen=at if self.first_seen is None else min(self.first_seen, at),
             first_seen_group=group if is_first else self.first_seen_group,
             last_interaction=(

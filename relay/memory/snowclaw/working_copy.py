@@ -294,9 +294,23 @@ class WorkingCopy:
     def edit_group(self, subject: OfGroup, edit: GroupEdit) -> None:
         self._unsaved.setdefault(subject, Edits()).add_group_edit(edit)
 
-    def see_user(self, subject: OfUser, at: int, name: str | None, group: str) -> None:
-        """Note a message of a user (S-30)."""
+    def see_user(self, subject: OfUser, at: int, name: str | None, group: str | None) -> None:
+        """Note a message of a user (S-30). `group`: None for a direct message."""
         self._unsaved.setdefault(subject, Edits()).user_seen(at, name, group)
+
+    def own_user(self, subject: OfUser) -> UserMemory | None:
+        """The agent's own memory of a user, without owners' notes; None: none, or unreadable."""
+        own = self._own(subject)
+        return None if isinstance(own, UnreadableRecord) else self._edited_user(subject, own)
+
+    def own_group(self, subject: OfGroup) -> GroupMemory | None:
+        """As `own_user`."""
+        own = self._own(subject)
+        return None if isinstance(own, UnreadableRecord) else self._edited_group(subject, own)
+
+    def set_members(self, subject: OfGroup, members: tuple[tuple[str, str], ...]) -> None:
+        """(npub, name or empty) of each (S-18)."""
+        self._unsaved.setdefault(subject, Edits()).group_members(members)
 
     def see_group(self, subject: OfGroup, at: int) -> None:
         self._unsaved.setdefault(subject, Edits()).group_seen(at)

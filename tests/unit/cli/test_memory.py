@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -310,12 +311,12 @@ async def test_memory_of_a_user_is_encrypted_for_the_agent_alone(
     client_toml(tmp_path, 'agent_key_file = "~/bot"\n')
     bobs = f"snowclaw:memory:npub:{bob.pubkey[:32]}"
     relay.events.append(record(bobs, {}, ["h", "tea"]))
-    args = ("memory", "set", bob.npub, "--note", "owes me")
-    assert await rookery(*args, "--encrypted", by=owner) == 0
+    of_bob = ("memory", "set", bob.npub, "--note", "owes me")
+    assert await rookery(*of_bob, "--encrypted", by=owner) == 0
     assert (sent(relay)[-1].tag("h"), sent(relay)[-1].tag("encrypted")) == (None, "nip44")
     assert await rookery("memory", "set", bob.npub, "--note", "is late", by=owner) == 0
     assert "late" not in sent(relay)[-1].content
-    assert await rookery(*args, "--encrypted") == 1
+    assert await rookery(*of_bob, "--encrypted") == 1
     assert "read by group:tea" in capsys.readouterr().err
 
 
@@ -904,17 +905,19 @@ async def test_the_context_is_printed_before_its_explanation(
     relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     relay.events = of_tea()
-    assert await rookery("context", "tea", "--budget", "75", "--system", "Be kind.") == 0
-    text, why = capsys.readouterr().out.split(" of 75 tokens, dropped: ")
+    assert await rookery("context", "tea", "--budget", "241", "--system", "Be kind.") == 0
+    text, why = capsys.readouterr().out.split(" of 241 tokens, dropped: ")
     head = fence_head("snowclaw group tea", robot.npub)
-    assert text.startswith(f"# SYSTEM PROMPT\nBe kind.\n\n{head}\n# SENDER CONTEXT\n")
+    assert text.startswith(f"# SYSTEM PROMPT\nYou are {robot.npub}, an agent on Nostr.\n")
+    assert f"\nYour owner is {owner.npub}.\nYou are in the group #tea." in text
+    assert f"\nBe kind.\n\n{head}\n# SENDER CONTEXT\n" in text
     assert "\n</memory>\n\n# CURRENT MESSAGE\n" in text
     assert "[nostr:group=#tea from=" in text
     assert "owner=true]\nand now? [REDACTED nsec" in text
     assert bob.nsec not in text
     first, *rows = why.splitlines()
     assert first.startswith("2 history, 1 group")
-    assert rows[0].split() == ["kept", "7", "SYSTEM", "PROMPT", "always", "in:", "Be", "kind."]
+    assert re.match(r"kept +\d+  SYSTEM PROMPT +always in: You are npub1", rows[0])
     assert sum(row.startswith("trimmed") for row in rows) == 3
 
 
@@ -974,7 +977,7 @@ async def test_group_memory_is_shown_without_messages(
     out, err = capsys.readouterr()
     head = fence_head("snowclaw group tea", robot.npub)
     memory = "# GROUP MEMORY SUMMARY\nPurpose: to drink\n\n# SENDER CONTEXT\n"
-    assert out.startswith(f"{head}\n{memory}")
+    assert f"{head}\n{memory}" in out
     assert err == ""
 
 

@@ -167,6 +167,42 @@ async def test_a_deletion_is_seen_live(fake: FakeRelay) -> None:
         await until(lambda: claw.user(alice.npub) is None)
 
 
+@pytest.mark.proves("S-18")
+async def test_names_and_members_are_followed_live(fake: FakeRelay) -> None:
+    def listed(*members: SecretKey, at: int, group: str = "tea") -> Event:
+        tags = [["d", group], *(["p", key.pubkey] for key in members)]
+        return rover.sign(39002, tags, "", at)
+
+    def named(name: str, at: int, by: SecretKey = alice) -> Event:
+        return by.sign(0, [], json.dumps({"name": name}), at)
+
+    fake.information = {**ROOKERY, "self": rover.pubkey}
+    await fake.publish(listed(alice, robot, at=NOW - 2_000))
+    await fake.publish(named("k0", NOW - 2_000))
+    await fake.publish(named("bob", NOW - 2_000, bob))
+    await fake.publish(bob.sign(39002, [["d", "tea"], ["p", "f" * 64]], "", NOW))  # no relay
+
+    def members() -> tuple[tuple[str, str], ...]:
+        memory = claw.group("tea")
+        return () if memory is None else memory.members
+
+    async with started(fake, groups=["tea"]) as claw:
+        await fake.publish(said("hello"))
+        await until(members)
+        assert members() == ((alice.npub, "k0"), (robot.npub, ""))
+        await fake.publish(named("Clarity", NOW + 5))
+        await fake.publish(listed(alice, bob, at=NOW + 6))
+        await fake.publish(listed(alice, at=NOW + 6, group="den"))
+        await until(lambda: dict(members()).get(bob.npub))
+        await claw.flush()
+        assert "den" not in claw.groups()
+    assert stored(fake, ALICE)[-1]["display_names"] == [["k0", NOW], ["Clarity", NOW + 5]]
+    assert stored(fake, "snowclaw:memory:group:tea")[-1]["members"] == [
+        [alice.npub, "Clarity"],
+        [bob.npub, "bob"],
+    ]
+
+
 async def test_it_follows_through_a_lost_connection(fake: FakeRelay) -> None:
     async with started(fake) as claw:
         await fake.stop()
@@ -249,7 +285,7 @@ async def test_nothing_is_taken_of_a_group_that_others_put_the_agent_into(fake: 
         assert (await anext(messages)).content == "hello"
         assert claw.history("den") == []
         assert claw.groups().keys() == {"tea"}
-        assert [name for _, name in claw._chat._names.items()] == [None]
+        assert not claw._chat.knows_name(bob.pubkey)
 
 
 @pytest.mark.proves("G-23", "S-28")

@@ -23,7 +23,7 @@ from relay.memory.snowclaw.records import (
     record_draft,
     record_in,
 )
-from relay.memory.snowclaw.users import UserMemory
+from relay.memory.snowclaw.users import MAX_NAMES, UserMemory
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.nip44 import conversation_key
 from tests.cast import alice, robot, rover
@@ -264,6 +264,8 @@ def test_what_is_learned_is_added() -> None:
     assert user.preferring("lang", "de").preferences == {"lang": "de"}
     group = GroupMemory().noted("n").with_theme("t").with_theme("t").seen(5).seen(3)
     assert (group.notes, group.themes, group.last_activity) == (("n",), ("t",), 5)
-    group = group.with_member("npub1a", "").with_member("npub1b", "b").with_member("npub1a", "a")
-    assert group.members == (("npub1a", "a"), ("npub1b", "b"))
+    assert user.named("a", 3).named("a", 5).named("b", 1).display_names == (("a", 3), ("b", 3))
+    for number in range(MAX_NAMES + 5):
+        user = user.named(str(number), number)
+    assert (len(user.display_names), user.name) == (MAX_NAMES, str(MAX_NAMES + 4))
     assert group.annotated("x", "x").owner_notes == ("x",)
