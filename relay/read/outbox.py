@@ -132,6 +132,12 @@ class Outbox:
         self._frames += len(bodies)
         self._bytes += sum(sizes) + (around + 4) * len(bodies)
 
+    def put_live(self, head: bytes, body: bytes, tail: bytes) -> None:
+        """As `put` of the three together; the body is shared with other outboxes until then."""
+        self.put_each(head, (body,), tail)
+        if self._bytes > self._max_bytes:
+            self._check()
+
     def flush(self) -> None:
         """Write what is queued."""
         pieces, frames = self._pieces, self._frames

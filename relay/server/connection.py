@@ -56,6 +56,7 @@ _STOP_S: Final = 2.5
 """How long a stop waits for the OKs of accepted events."""
 _HEARTBEAT_S: Final = 60.0
 """A ping this often; without a pong within half of it the connection is closed."""
+_CONTROL: Final = frozenset({WSMsgType.PING, WSMsgType.PONG})
 _CONNECTION_IDS: Final = count(1)
 _MAX_DELAY_S: Final = 3600
 """Of a timer: the clock of the machine may be set meanwhile."""
@@ -79,6 +80,7 @@ class RelaySocket(web.WebSocketResponse):
             decode_text=False,
             timeout=_CLOSE_S,
             heartbeat=_HEARTBEAT_S,
+            autoping=False,  # or all pings that are buffered are answered before any other work
         )
         self._max_message_length = max_message_length
 
@@ -285,6 +287,12 @@ class Connection:
                         parsed.add(work.so_far)
                 elif frame.type is WSMsgType.BINARY:
                     message = messages.BadFrame(Invalid("binary frames are not Nostr messages"))
+                elif frame.type in _CONTROL:
+                    if frame.type is WSMsgType.PING:
+                        await socket.pong(frame.data)
+                    if work.end():
+                        await work.rest()
+                    continue
                 else:
                     break
                 size = len(frame.data)

@@ -66,6 +66,8 @@ _MAX_WEIGHT: Final = 256 << 20
 """Bytes of all waiting events of clients, as `weight_of` estimates it."""
 _DELIVERED_AT_ONCE: Final = 16
 """Rows delivered before the loop is asked whether another task is due."""
+_SENT_AT_ONCE: Final = 16_000
+"""… and how often, at most, one of them to a subscription."""
 _VERIFIED_HERE: Final = 2
 """Up to so many events are verified on the loop: 25 us each, and a trip to a thread and back takes
 twice as long."""
@@ -382,9 +384,10 @@ class Ingest:
         try:
             links = await self._links_of(rows)
             work = Slice(self._turns, perf_counter)
-            for start in range(0, len(rows), _DELIVERED_AT_ONCE):
+            size = min(_DELIVERED_AT_ONCE, _SENT_AT_ONCE // (len(self._fanout) or 1)) or 1
+            for start in range(0, len(rows), size):
                 work.begin()
-                slice_ = rows[start : start + _DELIVERED_AT_ONCE]
+                slice_ = rows[start : start + size]
                 self._metrics.delivered(self._fanout.deliver(slice_, links))
                 if work.end():
                     await work.rest()

@@ -186,6 +186,26 @@ async def test_a_fault_after_the_commit_changes_no_ok(
     await relay.take(article(NOON))
 
 
+@pytest.mark.parametrize(
+    ("subscriptions", "at_once"), [(1, 16), (1000, 16), (8000, 2), (99_999, 1)]
+)
+async def test_the_more_subscriptions_the_fewer_rows_are_delivered_without_a_pause(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, subscriptions: int, at_once: int
+) -> None:
+    """One client may have thousands, and each takes time for each row."""
+    monkeypatch.setattr(type(relay.live), "__len__", lambda _: subscriptions)
+    sizes: list[int] = []
+
+    def deliver(rows: list[object], _links: object) -> int:
+        sizes.append(len(rows))
+        return 0
+
+    monkeypatch.setattr(relay.live, "deliver", deliver)
+    await relay.take(*(chat(alice, f"{n}") for n in range(32)))
+    await relay.take(article(NOON))
+    assert sizes == [at_once] * (32 // at_once) + [1]
+
+
 # one batch, in order -----------------------------------------------------------------------------
 
 
