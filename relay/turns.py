@@ -88,6 +88,11 @@ class Slice:
         self._worked = worked = self._worked + self._clock() - self._began
         return worked >= SLICE_S or (worked >= BUSY_SLICE_S and self._turns.are_waited_for)
 
+    async def take(self, seconds: float) -> None:
+        """Wait for the turn of work that takes about as long, of a task of its own."""
+        self._worked = seconds
+        await self.rest()
+
     async def rest(self) -> None:
         self._used = max(self._used, self._turns.reached - CREDIT_S) + self._worked
         self._worked = 0.0

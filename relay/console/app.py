@@ -44,6 +44,9 @@ _PACE: Final = Rate("console", Per.ADDRESS, burst=20, refill=60)
 _PAGE_S: Final = 5.0
 """After that a page is given up."""
 _MAX_FORM: Final = 524_288 + 4096
+_MAX_FORMS: Final = 16
+"""That are read at the same time, half of them of unknown keys."""
+_FORM_S: Final = 10.0
 _MAX_QUERY: Final = 16_384
 _RETRIES: Final = 3
 _CSP: Final = (
@@ -92,6 +95,7 @@ class Console:
         self._templates = environment()
         self._turns = {known: asyncio.Semaphore(_AT_ONCE // 2) for known in (True, False)}
         self._waiting = {True: 0, False: 0}
+        self._forms = {True: 0, False: 0}
         self._buckets = TokenBuckets()
         self._base = ""
         url = services.config.relay.url
@@ -415,7 +419,17 @@ class Console:
         session = self._session(request)
         if session is None:
             raise Refused(Prefix.AUTH_REQUIRED, "sign in first")
-        form = await self._form(request)
+        known = self._is_known(session.pubkey)
+        if self._forms[known] >= _MAX_FORMS // 2:
+            raise Refused(Prefix.RATE_LIMITED, "too many forms are sent, try again")
+        self._forms[known] += 1
+        try:
+            async with asyncio.timeout(_FORM_S):
+                form = await self._form(request)
+        except TimeoutError:
+            raise Invalid("the form did not arrive in time") from None
+        finally:
+            self._forms[known] -= 1
         if not _equal(form.get("csrf", ""), session.csrf):
             raise Refused(Prefix.RESTRICTED, "this form is not of this session: load it again")
         return session, form

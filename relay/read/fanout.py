@@ -125,7 +125,7 @@ _MOST: Final = _Costs(unindexed=2000, searches=512, values=1_000_000)
 _MOST_UNKNOWN: Final = _Costs(unindexed=1000, searches=256, values=500_000)
 """Of connections without a login of a known key: they leave as much to the others."""
 _LARGE: Final = 16 << 10
-"""Bytes that are not copied for each id of a subscription: one client may have made up thousands."""
+"""Bytes that are not copied for each id of a subscription: a client may make up thousands."""
 _FULL: Final = Refused(
     Prefix.RATE_LIMITED, "too many costly subscriptions are open on this relay, try again later"
 )

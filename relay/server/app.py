@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import hdrs, web, web_response
@@ -22,14 +23,16 @@ from relay.server.listening import BACKLOG, cannot_listen
 from relay.server.nip86 import MAX_BODY, Calls, refusal
 from relay.server.receipts import PARAMETER
 from relay.server.slots import TRIAL_S, Full, Slots
-from relay.server.tls import Certificate
-from relay.turns import Turns
+from relay.server.tls import Certificate, Handshakes
+from relay.turns import Slice, Turns
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
     from ipaddress import IPv4Address, IPv6Address
     from socket import socket
     from ssl import SSLContext
+
+    from aiohttp.typedefs import Handler
 
     from relay.access.management import Blocklist
     from relay.server.nip86 import Reply
@@ -39,11 +42,13 @@ _STOP_TIMEOUT_S: Final = 5.0
 _SHUTDOWN_S: Final = 2.0
 _REQUEST_S: Final = 0.05
 """A connection that was accepted before a stop may send its request for so long."""
+_REQUEST_COST_S: Final = 0.0005
+"""What a request counts for among the turns of all connections: about what a small one takes."""
 _CHECK_EVERY_S: Final = 1.0
 _BODY_TIMEOUT_S: Final = 10.0
 _MAX_SILENT: Final = 1024
-"""Sockets without a request, or with half of one: no place is counted for them yet, and they stay
-for 30 s. Of more the oldest are closed, before they use up the file descriptors."""
+"""Sockets without a request, or with half of one, or of its body: no place is counted for them yet,
+and they stay for 30 s. Of more the oldest are closed, before they use up the file descriptors."""
 
 
 class _ClientErrors(logging.Filter):
@@ -87,6 +92,7 @@ class Server:
             limits.max_connections, limits.connections_per_address
         )
         self._turns = Turns()
+        self._requests = Slice(self._turns, perf_counter)
         services.metrics.watch(
             "connections_logged_in",
             "Open connections with a login.",
@@ -116,7 +122,9 @@ class Server:
         )
         # aiohttp names its version and Python's in every answer.
         web_response.SERVER_SOFTWARE = "rookery"  # type: ignore[attr-defined]
-        app = web.Application(client_max_size=services.config.limits.max_message_length)
+        app = web.Application(
+            client_max_size=services.config.limits.max_message_length, middlewares=[self._in_turn]
+        )
         # Clients add a slash to a URL, or take it away.
         for path in dict.fromkeys((self._path, self._path.rstrip("/") + "/")):
             app.router.add_route("GET", path, self._get)
@@ -138,6 +146,7 @@ class Server:
             shutdown_timeout=_SHUTDOWN_S,
             keepalive_timeout=30.0,
         )
+        self._servers: list[asyncio.Server] = []
         self._watching: asyncio.Task[None] | None = None
         self._dropping: asyncio.Task[None] | None = None
         self.stop = Stop.FOR_GOOD
@@ -166,8 +175,16 @@ class Server:
         await self._runner.setup()
         try:
             tls = await self._watched_certificate()
+            loop = asyncio.get_running_loop()
+            make: Callable[[], asyncio.BaseProtocol] | None = self._runner.server
+            assert make is not None
+            limits = self._config.limits
+            if tls is not None:
+                # An address may reconnect with all it has, also after a restart.
+                one = 2 * limits.connections_per_address
+                make = Handshakes(tls, make, limits.max_connections, one)
             for each in self._listening:
-                await web.SockSite(self._runner, each, ssl_context=tls, backlog=BACKLOG).start()
+                self._servers.append(await loop.create_server(make, sock=each, backlog=BACKLOG))
         except OSError as error:  # two processes can bind one port; the second cannot listen
             await self.__aexit__()
             raise cannot_listen(self._host, self.port, error) from error
@@ -183,7 +200,11 @@ class Server:
         while True:
             await asyncio.sleep(_CHECK_EVERY_S)
             # Oldest first. aiohttp has no other way to ask.
-            silent = [each for each in server.connections if each._current_request is None]
+            silent = [
+                each
+                for each in server.connections
+                if (request := each._current_request) is None or not request.content.is_eof()
+            ]
             for each in silent[: max(0, len(silent) - _MAX_SILENT)]:
                 each.force_close()
 
@@ -198,8 +219,8 @@ class Server:
         return certificate.context
 
     async def __aexit__(self, *_: object) -> None:
-        for site in list(self._runner.sites):
-            await site.stop()
+        for server in self._servers:
+            server.close()
         for each in self._listening:
             each.close()
         with contextlib.suppress(TimeoutError):
@@ -242,6 +263,12 @@ class Server:
         return known | {came_in} if came_in and came_in not in known else known
 
     # -- requests -------------------------------------------------------------------------------
+
+    @web.middleware
+    async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Requests that came together, on one connection or many, let others go on between two."""
+        await self._requests.take(_REQUEST_COST_S)
+        return await handler(request)
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get(hdrs.UPGRADE, "").lower() == "websocket":

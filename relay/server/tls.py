@@ -1,7 +1,7 @@
-"""The certificate of a relay that speaks TLS itself, read again when its files change.
+"""A relay that speaks TLS itself: its certificate, read again when its files change; handshakes.
 
 Invariants: handshakes see one certificate with its key, never the halves of two. Files that cannot
-be used change nothing; the log and `/readyz` say why.
+be used change nothing; the log and `/readyz` say why. Handshakes that are not finished are bounded.
 """
 
 from __future__ import annotations
@@ -9,11 +9,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from typing import TYPE_CHECKING, Final
+from asyncio.sslproto import SSLProtocol
+from collections import Counter
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Any, Final
 
+from relay.access.quotas import subnet_of
 from relay.errors import UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from relay.observe import Readiness
@@ -23,6 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 1.0
+_HANDSHAKE_S: Final = 15
 
 
 class Certificate:
@@ -66,6 +72,87 @@ class Certificate:
 
     def _files(self) -> Files:
         return _state_of(self._cert), _state_of(self._key)
+
+
+class Handshakes:
+    """Makes the protocol of each new socket: `make`'s, behind TLS.
+
+    asyncio lets any number of sockets begin a handshake and stay for a minute; each takes 60 kB,
+    and 1 ms of the loop when it goes on. Here the oldest end when there are more than `most`, or
+    more than `per_address` of an address. 0: no limit.
+    """
+
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        make: Callable[[], asyncio.BaseProtocol],
+        most: int,
+        per_address: int,
+    ) -> None:
+        self._context = context
+        self._make = make
+        self._most = most
+        self._per_address = per_address
+        self._begun: dict[asyncio.BaseTransport, str] = {}
+        """With their addresses, oldest first."""
+        self._number: Counter[str] = Counter()
+        """By address."""
+
+    def __len__(self) -> int:
+        """Those that are not finished."""
+        return len(self._begun)
+
+    def __call__(self) -> asyncio.BaseProtocol:
+        return _Handshake(self, self._context, self._make())
+
+    def begin(self, transport: Any) -> None:
+        peer = transport.get_extra_info("peername")
+        address = subnet_of(ip_address(peer[0].partition("%")[0])) if peer else ""
+        self._begun[transport] = address
+        self._number[address] += 1
+        if 0 < self._per_address < self._number[address]:
+            self._end_oldest(address)
+        elif 0 < self._most < len(self._begun):
+            self._end_oldest(next(iter(self._begun.values())))
+
+    def _end_oldest(self, address: str) -> None:
+        oldest: Any = next(each for each, its in self._begun.items() if its == address)
+        self.ended(oldest)
+        oldest.abort()
+
+    def ended(self, transport: asyncio.BaseTransport) -> None:
+        """It is finished, or failed."""
+        address = self._begun.pop(transport, None)
+        if address is not None:
+            self._number[address] -= 1
+            if not self._number[address]:
+                del self._number[address]
+
+
+class _Handshake(SSLProtocol):
+    def __init__(
+        self, all_: Handshakes, context: ssl.SSLContext, protocol: asyncio.BaseProtocol
+    ) -> None:
+        loop = asyncio.get_running_loop()
+        self._finished: asyncio.Future[None] = loop.create_future()
+        super().__init__(
+            loop,
+            protocol,
+            context,
+            self._finished,
+            server_side=True,
+            ssl_handshake_timeout=_HANDSHAKE_S,
+        )
+        self._all = all_
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._finished.add_done_callback(lambda done: self._ended(done, transport))
+        self._all.begin(transport)
+        super().connection_made(transport)
+
+    def _ended(self, done: asyncio.Future[None], transport: asyncio.BaseTransport) -> None:
+        done.exception()  # was seen: a failed handshake is no fault of the relay
+        self._all.ended(transport)
 
 
 def _state_of(path: Path) -> tuple[int, ...] | None:

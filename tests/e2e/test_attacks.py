@@ -953,6 +953,22 @@ async def test_sockets_that_send_nothing_or_little_are_let_go(rookery: Rookery) 
             await asyncio.gather(dripping, return_exceptions=True)
 
 
+async def test_bodies_that_do_not_arrive_are_bounded(rookery: Rookery) -> None:
+    """Of a request whose headers are there: a call may bring 64 kB, and has 10 s."""
+    head = (
+        b"POST / HTTP/1.1\r\nHost: x\r\nContent-Type: application/nostr+json+rpc\r\n"
+        b"Content-Length: 60000\r\n\r\n"
+    )
+    async with contextlib.AsyncExitStack() as stack:
+        half = [await stack.enter_async_context(raw(rookery, head)) for _ in range(1200)]
+        async with until("the oldest sockets are closed", 5) as tries:
+            async for _ in tries:
+                if all(reader.at_eof() for reader, _ in half[:150]):
+                    break
+        assert not half[-1][0].at_eof()
+        await is_well(rookery)
+
+
 async def test_a_thousand_connections_come_and_go(rookery: Rookery) -> None:
     before = len(os.listdir(f"/proc/{rookery.pid}/fd"))
     for _ in range(5):

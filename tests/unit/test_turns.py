@@ -125,3 +125,24 @@ async def test_who_was_idle_has_credit_for_some_work_only() -> None:
     text = "".join(order[20:])
     assert max(map(len, text.split("o"))) <= CREDIT_S / SLICE_S + 1
     assert max(map(len, text.split("n")[:30])) <= CREDIT_S / SLICE_S + 1
+
+
+async def test_works_that_come_at_once_go_in_order_behind_who_has_little() -> None:
+    """Thousands of HTTP requests, and somebody with small questions."""
+    turns, clock, order = Turns(), Clock(), list[str]()
+    requests = Slice(turns, clock)
+
+    async def request(number: int) -> None:
+        await requests.take(SLICE_S)
+        order.append(f"{number}")
+
+    async def small() -> None:
+        work = Slice(turns, clock)
+        for _ in range(10):
+            worked(work, clock, 0.0002)
+            await work.rest()
+            order.append("small")
+
+    await asyncio.gather(*(request(number) for number in range(100)), small())
+    assert [each for each in order if each != "small"] == [f"{number}" for number in range(100)]
+    assert "small" not in order[12:], "it waited behind the requests"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from base64 import b64encode
 from typing import TYPE_CHECKING
 
@@ -12,11 +13,14 @@ from relay.console.sessions import LINK_S, SESSION_S, Sessions
 from relay.errors import Refused
 from relay.server.app import Server
 from tests.cast import alice, bob, owner, person, stranger
+from tests.harness.relay_program import until
 from tests.unit.console.browsing import header, signed, site
 from tests.unit.server.test_app import NOW
 
 if TYPE_CHECKING:
     from aiohttp import ClientResponse
+
+    from tests.unit.console.browsing import Browser, Site
 
 
 async def error_of(response: ClientResponse) -> str:
@@ -231,6 +235,50 @@ async def test_a_form_without_the_token_of_its_session_does_nothing() -> None:
                 assert (await browser.post(path, form)).status == 403
         assert alice.npub in await browser.text("/")
         assert await browser.json('/console/events.json?filter={"kinds":[1]}') is not None
+
+
+async def half_a_form(
+    here: Site, browser: Browser
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A form of two bytes, of which one is sent."""
+    ((name, value),) = browser.cookies.items()
+    head = (
+        f"POST /console/publish HTTP/1.1\r\nHost: x\r\nCookie: {name}={value}\r\n"
+        "Content-Type: application/x-www-form-urlencoded\r\nContent-Length: 2\r\n\r\na"
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", here.relay.server.port)
+    writer.write(head.encode())
+    return reader, writer
+
+
+async def test_forms_of_unknown_keys_that_never_arrive_are_few() -> None:
+    """A thousand of 528 kB, all but the last byte, held 800 MB. Known keys have their own share."""
+    async with site() as here:
+        browser, known = await here.browser_of(stranger), await here.browser_of(owner)
+        forms = {each: {"csrf": await each.csrf(), "event": "{}"} for each in (browser, known)}
+        halves = [await half_a_form(here, browser) for _ in range(8)]
+        async with until("the forms are being read") as tries:
+            async for _ in tries:
+                response = await browser.post("/console/publish", forms[browser])
+                if response.status == 429:
+                    break
+        assert await error_of(response) == "too many forms are sent, try again"
+        # Read, and no event.
+        assert (await known.post("/console/publish", forms[known])).status == 400
+        for reader, writer in halves:
+            writer.write(b"=")
+            assert b" 403 " in await reader.readline()
+            writer.close()
+        assert (await browser.post("/console/publish", forms[browser])).status == 400
+
+
+async def test_a_form_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.console.app._FORM_S", 0)
+    async with site() as here:
+        reader, writer = await half_a_form(here, await here.browser_of(alice))
+        assert b" 400 " in await reader.readline()
+        assert b"the form did not arrive in time" in await reader.readuntil(b"}")
+        writer.close()
 
 
 @pytest.mark.parametrize(

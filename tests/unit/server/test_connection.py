@@ -247,8 +247,8 @@ async def test_reading_what_is_buffered_lets_others_run(
         await wait(self, used)
 
     monkeypatch.setattr("relay.server.connection.perf_counter", lambda: next(ticks) / 100)
-    monkeypatch.setattr(Turns, "wait", noted)
     visit = await relay.visit()
+    monkeypatch.setattr(Turns, "wait", noted)
     for _ in range(100):
         await visit.says("CLOSE", "never opened")
         await visit.socket.ping()
