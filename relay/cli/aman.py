@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from relay.cli.connect import Server, with_settings
+from relay.cli.connect import with_settings
 from relay.cli.options import (
+    Server,
     client_options,
     console,
     json_option,
@@ -63,11 +64,9 @@ def aman() -> None:
 @click.argument("text", metavar="TEXT")
 @client_options
 @json_option
-def set_preference(
-    hk: str, text: str, relay: str | None, key_file: Path | None, *, as_json: bool
-) -> None:
+def set_preference(hk: str, text: str, server: Server, *, as_json: bool) -> None:
     """Set the preference of a history key."""
-    _write(Server(relay, key_file), lambda memory: memory.set_preference(hk, text), as_json=as_json)
+    _write(server, lambda memory: memory.set_preference(hk, text), as_json=as_json)
 
 
 @aman.command(
@@ -84,13 +83,9 @@ def set_preference(
 )
 @client_options
 @json_option
-def set_summary(
-    hk: str, text: str, count: int, relay: str | None, key_file: Path | None, *, as_json: bool
-) -> None:
+def set_summary(hk: str, text: str, count: int, server: Server, *, as_json: bool) -> None:
     """Set the summary of the conversation."""
-    _write(
-        Server(relay, key_file), lambda memory: memory.set_summary(hk, text, count), as_json=as_json
-    )
+    _write(server, lambda memory: memory.set_summary(hk, text, count), as_json=as_json)
 
 
 @aman.command(
@@ -112,8 +107,7 @@ def add_tool(
     content: str,
     sender: str | None,
     group: str | None,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     success: bool | None,
     as_json: bool,
@@ -125,7 +119,7 @@ def add_tool(
     def add(memory: Aman) -> Awaitable[Written]:
         return memory.add_tool(hk, name, success, content, sender, group)
 
-    _write(Server(relay, key_file), add, as_json=as_json)
+    _write(server, add, as_json=as_json)
 
 
 @aman.command("clear", epilog="Example: rookery aman clear user-1")
@@ -133,11 +127,9 @@ def add_tool(
 @click.option("--sender", metavar="S", help="Who requested it.")
 @client_options
 @json_option
-def clear(
-    hk: str, sender: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
-) -> None:
+def clear(hk: str, sender: str | None, server: Server, *, as_json: bool) -> None:
     """Clear the context. Earlier summaries and tools are ignored; nothing is deleted."""
-    _write(Server(relay, key_file), lambda memory: memory.clear(hk, sender), as_json=as_json)
+    _write(server, lambda memory: memory.clear(hk, sender), as_json=as_json)
 
 
 @aman.command("subscribe", epilog="Example: rookery aman subscribe user-1 iran bitcoin")
@@ -145,12 +137,10 @@ def clear(
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @client_options
 @json_option
-def subscribe(
-    hk: str, topics: tuple[str, ...], relay: str | None, key_file: Path | None, *, as_json: bool
-) -> None:
+def subscribe(hk: str, topics: tuple[str, ...], server: Server, *, as_json: bool) -> None:
     """Set the subscribed topics, replacing previous ones."""
     _write(
-        Server(relay, key_file),
+        server,
         lambda memory: memory.set_subscriptions(hk, topics),
         as_json=as_json,
     )
@@ -161,15 +151,13 @@ def subscribe(
 @any_author
 @client_options
 @json_option
-def show(
-    hk: str, relay: str | None, key_file: Path | None, *, any_author: bool, as_json: bool
-) -> int:
+def show(hk: str, server: Server, *, any_author: bool, as_json: bool) -> int:
     """Show the memory of a history key: preference, summary, tools (newest first), clears."""
 
     async def work(memory: Aman) -> Snapshot:
         return await memory.snapshot(hk, any_author=any_author)
 
-    snapshot = _with_aman(Server(relay, key_file), work)
+    snapshot = _with_aman(server, work)
     _report_unread(snapshot.unread)
     if as_json:
         print_json(_as_json(snapshot))
@@ -190,8 +178,7 @@ def show(
 @json_option
 def rehydrate(
     db: Path,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     follow: bool,
     any_author: bool,
@@ -207,7 +194,7 @@ def rehydrate(
             async for written in memory.follow_tables(db, any_author=any_author):
                 _report_followed(written, as_json=as_json)
 
-        _with_aman(Server(relay, key_file), keep_current)
+        _with_aman(server, keep_current)
         return
 
     async def work(memory: Aman) -> Mapping[str, int]:
@@ -221,14 +208,14 @@ def rehydrate(
         _report_unread(done.skipped)
         return dict(zip(_COUNTED, (*done.rows, len(done.skipped)), strict=True))
 
-    print_counts(_with_aman(Server(relay, key_file), work), as_json=as_json)
+    print_counts(_with_aman(server, work), as_json=as_json)
 
 
 @aman.command("import-sqlite", epilog="Example: rookery aman import-sqlite ~/aman/aman.db")
 @click.argument("file", type=_FILE, metavar="FILE")
 @client_options
 @json_option
-def import_sqlite(file: Path, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def import_sqlite(file: Path, server: Server, *, as_json: bool) -> None:
     """Send an Aman agent's database to the relay. The times of its rows are kept.
 
     Records the relay already has are not sent again. Invalid rows and refused records are counted
@@ -246,7 +233,7 @@ def import_sqlite(file: Path, relay: str | None, key_file: Path | None, *, as_js
             click.echo(f"skipped {count}: {printable(reason)}", err=True)
         return dict(zip(_COUNTED, (*done.rows, len(done.skipped)), strict=True))
 
-    print_counts(_with_aman(Server(relay, key_file), work), as_json=as_json)
+    print_counts(_with_aman(server, work), as_json=as_json)
 
 
 # -- on a relay -----------------------------------------------------------------------------------
@@ -260,7 +247,7 @@ def _with_aman(server: Server, work: Callable[[Aman], Awaitable[Result]]) -> Res
                 click.echo(printable(memory.shortfall), err=True)
             return result
 
-    return with_settings(Actor.AGENT, server.relay, server.key_file, on)
+    return with_settings(Actor.AGENT, server, on)
 
 
 def _write(server: Server, write: Callable[[Aman], Awaitable[Written]], *, as_json: bool) -> None:

@@ -15,9 +15,9 @@ from relay.cli.anamnesis_lineage import amend, children, credit, resolve
 from relay.cli.anamnesis_memory import SHORT, Author, one_line, with_keys, with_memory
 from relay.cli.anamnesis_offline import bench, schema, validate_file
 from relay.cli.anamnesis_options import SHARE, TYPE, Moment, entry_options, given
-from relay.cli.connect import Server
 from relay.cli.names import Person, profile_names
 from relay.cli.options import (
+    Server,
     client_options,
     format_option,
     json_option,
@@ -73,8 +73,7 @@ def anamnesis() -> None:
 def remember(
     text: str,
     parents: tuple[str, ...],
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     author_id: str | None,
     author_name: str | None,
@@ -99,14 +98,14 @@ def remember(
         if written.outcome is Outcome.DUPLICATE:
             click.echo("duplicate", err=True)
 
-    with_memory(Server(relay, key_file), work, Author(author_id, author_name, platform))
+    with_memory(server, work, Author(author_id, author_name, platform))
 
 
 @anamnesis.command("get", epilog="Example: rookery anamnesis get d78e3a18 --json")
 @click.argument("hashed", metavar="H")
 @client_options
 @json_option
-def get(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def get(hashed: str, server: Server, *, as_json: bool) -> None:
     """Print a memory as a document, with its vouchers and successors."""
 
     async def work(memory: Anamnesis) -> Mapping[str, object]:
@@ -116,7 +115,7 @@ def get(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool)
             raise UnknownMemory(full)
         return document
 
-    document = with_memory(Server(relay, key_file), work)
+    document = with_memory(server, work)
     if as_json:
         print_json(document)
     else:
@@ -156,8 +155,7 @@ def vouch(
     confidence: float,
     attestation: str | None,
     name: str | None,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> None:
@@ -169,7 +167,7 @@ def vouch(
         event_id = (await memory.vouch(full, confidence, attested, name)).event.id
         return full, event_id, await memory.is_own(full)
 
-    full, event_id, is_own = with_memory(Server(relay, key_file), work)
+    full, event_id, is_own = with_memory(server, work)
     if as_json:
         print_json(
             {"hash": full, "attestation": attested.value, "confidence": confidence, "id": event_id}
@@ -191,14 +189,14 @@ _DONE: Final = {
 @click.argument("hashed", metavar="H")
 @client_options
 @json_option
-def withdraw(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
+def withdraw(hashed: str, server: Server, *, as_json: bool) -> int:
     """Withdraw this key's vouch for a memory."""
 
     async def work(memory: Anamnesis) -> tuple[str, bool]:
         full = await memory.full_hash(hashed)
         return full, await memory.withdraw(full) is not None
 
-    full, was_there = with_memory(Server(relay, key_file), work)
+    full, was_there = with_memory(server, work)
     if as_json:
         print_json({"hash": full, "withdrawn": was_there})
     elif was_there:
@@ -219,8 +217,7 @@ def withdraw(hashed: str, relay: str | None, key_file: Path | None, *, as_json: 
 def supersede(
     hashed: str,
     text: str,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     author_id: str | None,
     author_name: str | None,
@@ -236,7 +233,7 @@ def supersede(
         return old, await memory.supersede(old, text, **given(context_fields, fields))
 
     author = Author(author_id, author_name, platform)
-    old, new = with_memory(Server(relay, key_file), work, author)
+    old, new = with_memory(server, work, author)
     if as_json:
         print_json({"hash": new, "supersedes": old})
     else:
@@ -249,16 +246,14 @@ def supersede(
 @click.option("--svg", "form", flag_value="svg", help="Print an SVG image.")
 @client_options
 @json_option
-def trace(
-    hashed: str, form: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
-) -> int:
+def trace(hashed: str, form: str | None, server: Server, *, as_json: bool) -> int:
     """Show the ancestors of a memory, down to unknown ones."""
 
     async def work(memory: Anamnesis) -> tuple[str, Archive]:
         full = await memory.full_hash(hashed)
         return full, await memory.ancestry(full)
 
-    full, archive = with_memory(Server(relay, key_file), work)
+    full, archive = with_memory(server, work)
     found, nodes = traced(full, archive), nodes_of(full, archive)
     if as_json:
         print_json(
@@ -284,7 +279,7 @@ def trace(
 @click.argument("hashed", metavar="H")
 @client_options
 @json_option
-def trust(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def trust(hashed: str, server: Server, *, as_json: bool) -> None:
     """Print the trust score of a memory and its components."""
 
     async def work(memory: Anamnesis) -> None:
@@ -307,7 +302,7 @@ def trust(hashed: str, relay: str | None, key_file: Path | None, *, as_json: boo
         else:
             click.echo(str(found))
 
-    with_memory(Server(relay, key_file), work)
+    with_memory(server, work)
 
 
 @anamnesis.command("recall", epilog="Example: rookery anamnesis recall 'attribution chain'")
@@ -340,8 +335,7 @@ def recall(
     query: str,
     authors: tuple[str, ...],
     form: str,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
     **wish: Any,
@@ -355,7 +349,7 @@ def recall(
         named = () if as_json else {hit.memory.author for hit in hits}
         return hits, memory.pubkey, await profile_names(memory.read, named)
 
-    hits, reader, names = with_keys(Server(relay, key_file), authors, work)
+    hits, reader, names = with_keys(server, authors, work)
     if as_json:
         print_json([_hit_as_json(rank, hit) for rank, hit in enumerate(hits, 1)])
     elif not hits:
@@ -374,9 +368,7 @@ def recall(
 @click.option("--group", metavar="G", help="Only members of this group may read them.")
 @client_options
 @json_option
-def import_(
-    file: Path, group: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
-) -> int:
+def import_(file: Path, group: str | None, server: Server, *, as_json: bool) -> int:
     """Publish a file of entries, one per line, signed by this key. Repeating it changes nothing."""
 
     async def work(memory: Anamnesis) -> int:
@@ -401,7 +393,7 @@ def import_(
         )
         return 1 if done.refused else 0
 
-    return with_memory(Server(relay, key_file), work)
+    return with_memory(server, work)
 
 
 @anamnesis.command("export", epilog="Example: rookery anamnesis export entries.jsonl")
@@ -409,15 +401,13 @@ def import_(
 @click.option("--group", metavar="G", help="Memories of this group instead.")
 @client_options
 @json_option
-def export(
-    file: Path, group: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
-) -> None:
+def export(file: Path, group: str | None, server: Server, *, as_json: bool) -> None:
     """Write the memories outside of groups as documents, one per line, oldest first."""
 
     async def work(memory: Anamnesis) -> int:
         return await memory.export(file, group=group)
 
-    print_counts({"exported": with_memory(Server(relay, key_file), work)}, as_json=as_json)
+    print_counts({"exported": with_memory(server, work)}, as_json=as_json)
 
 
 for command in (resolve, children, credit, amend, validate_file, schema, bench):

@@ -11,15 +11,13 @@ import click
 
 from relay.cli.anamnesis_memory import SHORT, one_line, with_memory
 from relay.cli.anamnesis_options import SHARE, TYPE, context_option, given
-from relay.cli.connect import Server
-from relay.cli.options import client_options, json_option, print_json, printable
+from relay.cli.options import Server, client_options, json_option, print_json, printable
 from relay.cli.tables import print_nothing_found
 from relay.client.anamnesis import UnknownMemory
 from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from relay.client.anamnesis import Anamnesis
     from relay.memory.anamnesis.correction import Resolution
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 @click.argument("hashed", metavar="H")
 @client_options
 @json_option
-def resolve(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def resolve(hashed: str, server: Server, *, as_json: bool) -> None:
     """Print the chain of successors of a memory: hashes; the last one is current."""
 
     async def work(memory: Anamnesis) -> Resolution:
@@ -40,7 +38,7 @@ def resolve(hashed: str, relay: str | None, key_file: Path | None, *, as_json: b
             raise UnknownMemory(full)
         return await memory.resolve(full)
 
-    found = with_memory(Server(relay, key_file), work)
+    found = with_memory(server, work)
     if as_json:
         print_json(
             {
@@ -65,13 +63,13 @@ def resolve(hashed: str, relay: str | None, key_file: Path | None, *, as_json: b
 @click.argument("hashed", metavar="H")
 @client_options
 @json_option
-def children(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def children(hashed: str, server: Server, *, as_json: bool) -> None:
     """List the direct descendants of a memory, oldest first: hash and text."""
 
     async def work(memory: Anamnesis) -> Sequence[Memory]:
         return await memory.children(await memory.full_hash(hashed))
 
-    found = with_memory(Server(relay, key_file), work)
+    found = with_memory(server, work)
     if as_json:
         print_json(
             [
@@ -95,7 +93,7 @@ def children(hashed: str, relay: str | None, key_file: Path | None, *, as_json: 
 @click.argument("hashed", metavar="H")
 @client_options
 @json_option
-def credit(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def credit(hashed: str, server: Server, *, as_json: bool) -> None:
     """List the authors of a memory and its ancestors: number of entries, key and name."""
 
     async def work(memory: Anamnesis) -> Sequence[Credit]:
@@ -105,7 +103,7 @@ def credit(hashed: str, relay: str | None, key_file: Path | None, *, as_json: bo
             raise UnknownMemory(full)
         return found
 
-    found = with_memory(Server(relay, key_file), work)
+    found = with_memory(server, work)
     if as_json:
         print_json(
             [{"author": each.author, "name": each.name, "entries": each.entries} for each in found]
@@ -133,8 +131,7 @@ def amend(
     tags: tuple[str, ...],
     confidence: float | None,
     context_fields: Sequence[tuple[str, object]],
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     undo: bool,
     as_json: bool,
@@ -155,7 +152,7 @@ def amend(
         full = await memory.full_hash(hashed)
         return full, (await memory.amend(full, **fields)).event.id
 
-    full, event_id = with_memory(Server(relay, key_file), work)
+    full, event_id = with_memory(server, work)
     if as_json:
         print_json({"hash": full, "amended": fields, "id": event_id})
     else:

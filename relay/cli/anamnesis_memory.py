@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
-from relay.cli.connect import Server, with_settings
+from relay.cli.connect import with_settings
 from relay.cli.names import keys_of
-from relay.cli.options import printable
+from relay.cli.options import Server, printable
 from relay.client.anamnesis import Anamnesis, UnknownMemory
 from relay.client.anamnesis.settings import anamnesis_settings
 from relay.client.settings import Actor
@@ -77,7 +77,7 @@ def with_keys(
                 click.echo(f"skipped {unread.event.id[:8]} {printable(unread.why)}", err=True)
             return result
 
-    return with_settings(Actor.AGENT, server.relay, server.key_file, on)
+    return with_settings(Actor.AGENT, server, on)
 
 
 def one_line(text: str) -> str:

@@ -18,7 +18,14 @@ from relay.cli.connect import with_client, with_settings
 from relay.cli.group_view import group_argument, report
 from relay.cli.line_editor import LineEditor, raw_terminal
 from relay.cli.names import Names, read_names
-from relay.cli.options import client_options, json_option, limit_option, print_json, printable
+from relay.cli.options import (
+    Server,
+    client_options,
+    json_option,
+    limit_option,
+    print_json,
+    printable,
+)
 from relay.cli.tables import print_nothing_found
 from relay.client import PublishRefused, QueryClosed
 from relay.client.settings import Actor
@@ -30,7 +37,6 @@ from relay.nostr.event import is_hex64
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
-    from pathlib import Path
 
     from relay.client import Client
     from relay.client.settings import ClientSettings
@@ -59,8 +65,7 @@ def say(
     group_id: str,
     text: str,
     reply: str | None,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> None:
@@ -74,7 +79,7 @@ def say(
         answered = None if reply is None else await _message(client, group_id, reply)
         return await _sent(client, group_id, text, answered)
 
-    event = with_client(Actor.OWNER, relay, key_file, work)
+    event = with_client(Actor.OWNER, server, work)
     report(event, event.id, as_json=as_json)
 
 
@@ -83,16 +88,14 @@ def say(
 @limit_option(20, 1_000)
 @client_options
 @json_option
-def read(
-    group_id: str, limit: int, relay: str | None, key_file: Path | None, *, as_json: bool
-) -> None:
+def read(group_id: str, limit: int, server: Server, *, as_json: bool) -> None:
     """Print the newest messages, oldest first."""
 
     async def work(client: Client, settings: ClientSettings) -> tuple[list[Event], Names]:
         found = await _newest(client, group_id, limit)
         return found, await read_names(client, settings, [event.pubkey for event in found])
 
-    found, names = with_settings(Actor.OWNER, relay, key_file, work)
+    found, names = with_settings(Actor.OWNER, server, work)
     if as_json:
         print_json(
             [
@@ -125,8 +128,7 @@ def read(
 def pin(
     group_id: str,
     events: tuple[str, ...],
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     remove: bool,
     as_json: bool,
@@ -151,7 +153,7 @@ def pin(
         await client.send(kinds.UPDATE_PINS, "", [["h", group_id], *wanted])
         return wanted
 
-    pins = with_client(Actor.OWNER, relay, key_file, work)
+    pins = with_client(Actor.OWNER, server, work)
     if as_json:
         print_json({"group": group_id, "pins": pins})
     elif not pins:
@@ -164,7 +166,7 @@ def pin(
 @click.argument("group_id", metavar="GROUP")
 @limit_option(20, 1_000)
 @client_options
-def chat(group_id: str, limit: int, relay: str | None, key_file: Path | None) -> int:
+def chat(group_id: str, limit: int, server: Server) -> int:
     """Read and write messages of a group; `/reply N TEXT` answers message N, `/quit` ends.
 
     Without a terminal: prints the newest messages, then sends each line of stdin.
@@ -173,7 +175,7 @@ def chat(group_id: str, limit: int, relay: str | None, key_file: Path | None) ->
     async def work(client: Client, settings: ClientSettings) -> int:
         return await _Conversation(client, settings, group_id).hold(limit)
 
-    return with_settings(Actor.OWNER, relay, key_file, work)
+    return with_settings(Actor.OWNER, server, work)
 
 
 class _Numbers:

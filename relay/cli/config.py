@@ -11,7 +11,7 @@ from relay.cli.connect import with_settings
 from relay.cli.group_view import is_seen
 from relay.cli.memory_text import iso
 from relay.cli.names import Names, read_names
-from relay.cli.options import client_options, json_option, print_json, printable
+from relay.cli.options import Server, client_options, json_option, print_json, printable
 from relay.cli.owners import owner_option, owners_at
 from relay.cli.user_keys import user_in
 from relay.client.settings import Actor, suggestion
@@ -23,7 +23,6 @@ from relay.nostr import kinds
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Mapping
-    from pathlib import Path
 
     from relay.client import Client
     from relay.client.settings import ClientSettings
@@ -82,8 +81,7 @@ def set_(
     scope: Scope,
     values: tuple[str, ...],
     owners: tuple[str, ...],
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> None:
@@ -105,7 +103,7 @@ def set_(
             )
         return written
 
-    _print_stored(with_settings(Actor.OWNER, relay, key_file, work).event, as_json=as_json)
+    _print_stored(with_settings(Actor.OWNER, server, work).event, as_json=as_json)
 
 
 @config.command("unset", epilog="Example: rookery config unset group:techteam context_history")
@@ -118,8 +116,7 @@ def unset(
     scope: Scope,
     names: tuple[str, ...],
     owners: tuple[str, ...],
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> int:
@@ -129,7 +126,7 @@ def unset(
         async with await _as_owner(client, settings, owners) as claw:
             return await claw.unset_config(scope, names or _NAMES)
 
-    written = with_settings(Actor.OWNER, relay, key_file, work)
+    written = with_settings(Actor.OWNER, server, work)
     if written is None:
         click.echo(f"{printable(str(scope))} does not set {' or '.join(names or _NAMES)}", err=True)
         return 1
@@ -141,9 +138,7 @@ def unset(
 @owner_option
 @client_options
 @json_option
-def list_(
-    owners: tuple[str, ...], relay: str | None, key_file: Path | None, *, as_json: bool
-) -> None:
+def list_(owners: tuple[str, ...], server: Server, *, as_json: bool) -> None:
     """List what every scope sets, when and by whom, in the order of precedence.
 
     `file` is [snowclaw] in client.toml.
@@ -157,7 +152,7 @@ def list_(
         names = await read_names(client, settings, [each.event.pubkey for each in found])
         return found, settings.file.snowclaw.config, names
 
-    found, file, names = with_settings(Actor.OWNER, relay, key_file, work)
+    found, file, names = with_settings(Actor.OWNER, server, work)
     if as_json:
         stored = [
             {
@@ -188,8 +183,7 @@ def get(
     scope: Scope,
     user: str | None,
     owners: tuple[str, ...],
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> None:
@@ -209,7 +203,7 @@ def get(
         async with _loaded(client, settings, owners) as claw:
             return claw.config(group, whose)
 
-    found = with_settings(Actor.OWNER, relay, key_file, work)
+    found = with_settings(Actor.OWNER, server, work)
     shown = (
         (MODE, found.respond_mode.value, found.respond_mode_from),
         (HISTORY, found.context_history, found.context_history_from),

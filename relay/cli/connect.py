@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from relay.cli.progress import Pace
 from relay.client import CallRefused, Client, PublishRefused, QueryClosed, Unreachable
@@ -16,16 +16,10 @@ from relay.errors import UserError
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
+    from relay.cli.options import Server
     from relay.client.settings import Actor, ClientSettings
 
     Result = TypeVar("Result")
-
-
-class Server(NamedTuple):
-    """Relay and key options of a command."""
-
-    relay: str | None
-    key_file: Path | None
 
 
 def advice_on(login_refusal: str) -> str:
@@ -36,12 +30,12 @@ def advice_on(login_refusal: str) -> str:
     return "; use the URL set as [relay] url in the relay's rookery.toml"
 
 
-def settings_here(actor: Actor, relay: str | None, key_file: Path | None) -> ClientSettings:
+def settings_here(actor: Actor, server: Server) -> ClientSettings:
     """Relay and key of a command that a user started in the current folder. Raises UserError."""
     return find_settings(
         actor,
-        relay=relay,
-        key_file=key_file,
+        relay=server.relay,
+        key_file=server.key_file,
         environ=os.environ,
         home=Path.home(),
         here=Path(),
@@ -50,22 +44,20 @@ def settings_here(actor: Actor, relay: str | None, key_file: Path | None) -> Cli
 
 def with_client(
     actor: Actor,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     work: Callable[[Client], Awaitable[Result]],
 ) -> Result:
     """The result of `work` with a client that signs with the actor's key or the given one."""
-    return with_settings(actor, relay, key_file, lambda client, settings: work(client))
+    return with_settings(actor, server, lambda client, settings: work(client))
 
 
 def with_settings(
     actor: Actor,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     work: Callable[[Client, ClientSettings], Awaitable[Result]],
 ) -> Result:
     """`with_client`, for work that also needs the settings."""
-    settings = settings_here(actor, relay, key_file)
+    settings = settings_here(actor, server)
 
     async def connected() -> Result:
         async with Client(settings.relay, settings.key) as client:

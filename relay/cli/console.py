@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relay.cli.options import client_options, json_option, print_json, printable
+from relay.cli.options import Server, client_options, json_option, print_json, printable
 from relay.cli.services import unix_now
 from relay.client.settings import Actor, find_settings
 from relay.errors import UserError
@@ -24,17 +24,15 @@ if TYPE_CHECKING:
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
 @client_options
 @json_option
-def console_command(
-    relay: str | None, key_file: Path | None, *, no_browser: bool, as_json: bool
-) -> None:
+def console_command(server: Server, *, no_browser: bool, as_json: bool) -> None:
     """Open the relay's web console, signed in with your key.
 
     The link works once, within a minute. The key stays on this machine.
     """
     settings = find_settings(
         Actor.OWNER,
-        relay=relay,
-        key_file=key_file,
+        relay=server.relay,
+        key_file=server.key_file,
         environ=os.environ,
         home=Path.home(),
         here=Path(),

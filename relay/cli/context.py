@@ -8,13 +8,7 @@ import click
 
 from relay.cli.connect import with_settings
 from relay.cli.names import Person, keys_of
-from relay.cli.options import (
-    client_options,
-    console,
-    json_option,
-    print_json,
-    printable,
-)
+from relay.cli.options import Server, client_options, console, json_option, print_json, printable
 from relay.cli.owners import owner_option, owners_at
 from relay.client import Snowclaw
 from relay.client.settings import Actor
@@ -26,7 +20,6 @@ from relay.nostr.event import signed
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from pathlib import Path
 
     from rich.tree import Tree
 
@@ -70,8 +63,7 @@ def context(
     sender: str | None,
     system: str,
     owners: tuple[str, ...],
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> None:
@@ -117,7 +109,7 @@ def context(
             unsent = _unsent(by, message or "", group, client.now())
             return claw.assemble(unsent, system, budget)
 
-    made = with_settings(Actor.USER, relay, key_file, work)
+    made = with_settings(Actor.USER, server, work)
     if as_json:
         print_json(_as_json(made))
         return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from relay.cli.connect import with_settings
-from relay.cli.options import PublicKey, client_options, json_option, print_json
+from relay.cli.options import PublicKey, Server, client_options, json_option, print_json
 from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.nostr import kinds
@@ -59,8 +59,7 @@ def forget_command(
     output: Path | None,
     file: Path | None,
     relay_key: str | None,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     reason: str,
     *,
     vanish: bool,
@@ -99,7 +98,7 @@ def forget_command(
             return wanted, None, None
         return wanted, *await _receipt(client, settings.key, wanted)
 
-    wanted, event, erasure = with_settings(Actor.OWNER, relay, key_file, work)
+    wanted, event, erasure = with_settings(Actor.OWNER, server, work)
     if output is not None and event is not None:
         output.write_bytes(event.raw + b"\n")
     if as_json:

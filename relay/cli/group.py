@@ -31,7 +31,7 @@ from relay.cli.group_view import (
     views_of_groups,
 )
 from relay.cli.names import Names, keys_of, people_argument, read_names
-from relay.cli.options import client_options, console, json_option, print_json, printable
+from relay.cli.options import Server, client_options, console, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client.settings import Actor
 from relay.errors import UserError
@@ -40,7 +40,6 @@ from relay.nostr import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
     from relay.client import Client
     from relay.client.settings import ClientSettings
@@ -117,8 +116,7 @@ def check_new_id(group_id: str) -> None:
 @json_option
 def create(
     group_id: str,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     texts: Mapping[str, str],
     flags: Mapping[str, bool],
     *,
@@ -134,7 +132,7 @@ def create(
     async def work(client: Client) -> GroupView:
         return await _created(client, group_id, texts, flags)
 
-    view = with_client(Actor.OWNER, relay, key_file, work)
+    view = with_client(Actor.OWNER, server, work)
     _say_made("created", view, flags, as_json=as_json)
 
 
@@ -145,8 +143,7 @@ def create(
 @json_option
 def edit(
     group_id: str,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     texts: Mapping[str, str],
     flags: Mapping[str, bool],
     *,
@@ -164,7 +161,7 @@ def edit(
         await client.send(kinds.EDIT_METADATA, "", _edited(before, texts, flags))
         return await view_of_group(client, group_id)
 
-    view = with_client(Actor.OWNER, relay, key_file, work)
+    view = with_client(Actor.OWNER, server, work)
     _say_made("changed", view, flags, as_json=as_json)
 
 
@@ -173,17 +170,14 @@ def edit(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
 @json_option
-def delete(
-    group_id: str, relay: str | None, key_file: Path | None, *, yes: bool, as_json: bool
-) -> None:
+def delete(group_id: str, server: Server, *, yes: bool, as_json: bool) -> None:
     """Delete a group. Its id cannot be used again; this cannot be undone."""
     if not yes:
         question = f"Delete the group {printable(group_id)}? This cannot be undone."
         click.confirm(question, abort=True, err=True)
     event = with_client(
         Actor.OWNER,
-        relay,
-        key_file,
+        server,
         lambda client: client.send(kinds.DELETE_GROUP, "", [["h", group_id]]),
     )
     report(event, f"deleted {printable(group_id)}", as_json=as_json)
@@ -199,8 +193,7 @@ def add(
     group_id: str,
     users: tuple[str, ...],
     roles: tuple[str, ...],
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> None:
@@ -213,7 +206,7 @@ def add(
         tags = [["h", group_id], *(["p", key, *roles] for key in keys)]
         return await client.send(kinds.PUT_USER, "", tags)
 
-    event = with_settings(Actor.OWNER, relay, key_file, work)
+    event = with_settings(Actor.OWNER, server, work)
     added = npubs_of(event.tag_values("p"))
     report(event, f"added {added} to {printable(group_id)}", as_json=as_json)
 
@@ -226,8 +219,7 @@ def add(
 def remove(
     group_id: str,
     users: tuple[str, ...],
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> None:
@@ -240,7 +232,7 @@ def remove(
         tags = [["h", group_id], *(["p", key] for key in keys)]
         return await client.send(kinds.REMOVE_USER, "", tags), before
 
-    event, before = with_settings(Actor.OWNER, relay, key_file, work)
+    event, before = with_settings(Actor.OWNER, server, work)
     keys = event.tag_values("p")
     # The relay accepts a removal if it names at least one member, or declines a join request.
     members = keys if before.members is None else before.people
@@ -255,9 +247,9 @@ def remove(
 @group.command("list", epilog="Example: rookery group list --json")
 @client_options
 @json_option
-def list_groups(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def list_groups(server: Server, *, as_json: bool) -> None:
     """List the groups that this key may read."""
-    views = with_client(Actor.OWNER, relay, key_file, views_of_groups)
+    views = with_client(Actor.OWNER, server, views_of_groups)
     if as_json:
         print_json([view.as_json(Names()) for view in views])
         return
@@ -290,14 +282,14 @@ def list_groups(relay: str | None, key_file: Path | None, *, as_json: bool) -> N
 @group_argument
 @client_options
 @json_option
-def show(group_id: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def show(group_id: str, server: Server, *, as_json: bool) -> None:
     """Show one group: metadata, members and roles."""
 
     async def work(client: Client, settings: ClientSettings) -> tuple[GroupView, Names]:
         view = await _existing(client, group_id)
         return view, await read_names(client, settings, view.people)
 
-    view, names = with_settings(Actor.OWNER, relay, key_file, work)
+    view, names = with_settings(Actor.OWNER, server, work)
     if as_json:
         print_json(view.as_json(names))
         return

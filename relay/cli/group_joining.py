@@ -24,7 +24,7 @@ from relay.cli.group_view import (
 )
 from relay.cli.memory_text import iso
 from relay.cli.names import Names, keys_of, people_argument, read_names
-from relay.cli.options import client_options, json_option, print_json, printable
+from relay.cli.options import Server, client_options, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client import PublishRefused
 from relay.client.settings import Actor
@@ -33,8 +33,6 @@ from relay.groups.actions import MIN_CODE_CHARS, number_in
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from relay.client import Client
     from relay.client.settings import ClientSettings
     from relay.nostr.event import Event
@@ -56,8 +54,7 @@ def join(
     group: str,
     code: str | None,
     reason: str,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> None:
@@ -78,7 +75,7 @@ def join(
             return "requested"
         return "joined"
 
-    became = with_client(Actor.OWNER, relay, key_file, work)
+    became = with_client(Actor.OWNER, server, work)
     if as_json:
         print_json({"group": group_id, "result": became})
         return
@@ -94,12 +91,11 @@ def join(
 @group_argument
 @client_options
 @json_option
-def leave(group_id: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def leave(group_id: str, server: Server, *, as_json: bool) -> None:
     """Leave a group."""
     event = with_client(
         Actor.OWNER,
-        relay,
-        key_file,
+        server,
         lambda client: client.send(kinds.LEAVE_REQUEST, "", [["h", group_id]]),
     )
     report(event, f"left {printable(group_id)}", as_json=as_json)
@@ -109,14 +105,14 @@ def leave(group_id: str, relay: str | None, key_file: Path | None, *, as_json: b
 @group_argument
 @client_options
 @json_option
-def requests(group_id: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def requests(group_id: str, server: Server, *, as_json: bool) -> None:
     """List who asks to join; `rookery group accept` lets them in, `remove` declines."""
 
     async def work(client: Client, settings: ClientSettings) -> tuple[list[Event], Names]:
         found = await _pending(client, group_id)
         return found, await read_names(client, settings, [event.pubkey for event in found])
 
-    found, names = with_settings(Actor.OWNER, relay, key_file, work)
+    found, names = with_settings(Actor.OWNER, server, work)
     if as_json:
         print_json(
             [
@@ -150,8 +146,7 @@ def requests(group_id: str, relay: str | None, key_file: Path | None, *, as_json
 def accept(
     group_id: str,
     users: tuple[str, ...],
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> None:
@@ -168,7 +163,7 @@ def accept(
         tags = [["h", group_id], *(["p", key] for key in keys)]
         return await client.send(kinds.PUT_USER, "", tags)
 
-    event = with_settings(Actor.OWNER, relay, key_file, work)
+    event = with_settings(Actor.OWNER, server, work)
     added = npubs_of(event.tag_values("p"))
     report(event, f"added {added} to {printable(group_id)}", as_json=as_json)
 
@@ -193,8 +188,7 @@ def invite(
     group_id: str,
     code: str | None,
     days: float | None,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     reusable: bool,
     as_json: bool,
@@ -218,7 +212,7 @@ def invite(
         relay_key = await relay_key_of(client)
         return invited, relay_key and naddr_of(group_id, relay_key, client.url)
 
-    event, naddr = with_client(Actor.OWNER, relay, key_file, work)
+    event, naddr = with_client(Actor.OWNER, server, work)
     link = f"{naddr}?invite={word}" if naddr is not None else None
     if as_json:
         print_json({"id": event.id, "group": group_id, "code": word, "link": link})
@@ -243,14 +237,14 @@ class _Invite:
 @group_argument
 @client_options
 @json_option
-def invites(group_id: str, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def invites(group_id: str, server: Server, *, as_json: bool) -> None:
     """List a group's invite codes, used ones too."""
 
     async def work(client: Client, settings: ClientSettings) -> tuple[list[_Invite], Names]:
         found = await _invites(client, group_id)
         return found, await read_names(client, settings, [each.event.pubkey for each in found])
 
-    found, names = with_settings(Actor.OWNER, relay, key_file, work)
+    found, names = with_settings(Actor.OWNER, server, work)
     if as_json:
         print_json(
             [
@@ -297,8 +291,7 @@ def invites(group_id: str, relay: str | None, key_file: Path | None, *, as_json:
 def revoke(
     group_id: str,
     codes: tuple[str, ...],
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> None:
@@ -315,7 +308,7 @@ def revoke(
         tags = [["h", group_id], *(["e", event_id] for event_id in ids)]
         return await client.send(kinds.DELETE_EVENT, "", tags)
 
-    event = with_client(Actor.OWNER, relay, key_file, work)
+    event = with_client(Actor.OWNER, server, work)
     report(event, f"withdrawn: {printable(', '.join(codes))}", as_json=as_json)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.nmem_cache import key_here, take_warning
-from relay.cli.options import client_options
+from relay.cli.options import Server, client_options
 from relay.client.client import unix_now
 from relay.client.nmem import Nmem
 from relay.client.nmem.hooks import is_root
@@ -43,7 +43,7 @@ _PORT: Final = 7780
     " the token that clients need.",
 )
 @client_options
-def mcp(port: int | None, relay: str | None, key_file: Path | None) -> None:
+def mcp(port: int | None, server: Server) -> None:
     """Run an MCP server that gives a coding agent its memory.
 
     It searches what `rookery hook` recorded on this and the owner's other machines, and stores what
@@ -52,8 +52,8 @@ def mcp(port: int | None, relay: str | None, key_file: Path | None) -> None:
     _check_sdk()
     settings = find_settings(
         Actor.AGENT,
-        relay=relay,
-        key_file=key_file,
+        relay=server.relay,
+        key_file=server.key_file,
         environ=os.environ,
         home=Path.home(),
         here=None,

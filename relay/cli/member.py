@@ -15,7 +15,7 @@ from relay.cli.connect import with_client, with_settings
 from relay.cli.humanize import counted
 from relay.cli.memory_text import iso
 from relay.cli.names import Names, Person, keys_of, people_argument, read_names
-from relay.cli.options import client_options, json_option, print_json, printable
+from relay.cli.options import Server, client_options, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client.settings import Actor
 from relay.errors import UserError
@@ -25,7 +25,6 @@ from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from relay.client import Client
     from relay.client.settings import ClientSettings
@@ -43,9 +42,9 @@ def member() -> None:
 @member.command("list", epilog="Example: rookery member list --json")
 @client_options
 @json_option
-def list_members(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def list_members(server: Server, *, as_json: bool) -> None:
     """List members: who was added or joined, and the owners and agents of the relay."""
-    members, names = with_settings(Actor.OWNER, relay, key_file, _members)
+    members, names = with_settings(Actor.OWNER, server, _members)
     if as_json:
         print_json(members)
         return
@@ -73,22 +72,18 @@ def list_members(relay: str | None, key_file: Path | None, *, as_json: bool) -> 
 @_reason
 @client_options
 @json_option
-def add(
-    users: tuple[str, ...], reason: str, relay: str | None, key_file: Path | None, *, as_json: bool
-) -> None:
+def add(users: tuple[str, ...], reason: str, server: Server, *, as_json: bool) -> None:
     """Add members: they are known to the relay, without being in a group."""
-    _for_each("allowpubkey", users, reason, relay, key_file, done="added", as_json=as_json)
+    _for_each("allowpubkey", users, reason, server, done="added", as_json=as_json)
 
 
 @member.command("remove", epilog="Example: rookery member remove npub1…")
 @people_argument
 @client_options
 @json_option
-def remove(
-    users: tuple[str, ...], relay: str | None, key_file: Path | None, *, as_json: bool
-) -> None:
+def remove(users: tuple[str, ...], server: Server, *, as_json: bool) -> None:
     """Remove members. They stay in their groups: see `rookery group remove` and `rookery ban`."""
-    _for_each("unallowpubkey", users, "", relay, key_file, done="removed", as_json=as_json)
+    _for_each("unallowpubkey", users, "", server, done="removed", as_json=as_json)
 
 
 @member.command("invite", epilog="Example: rookery member invite --uses 5 --days 2")
@@ -106,8 +101,7 @@ def invite(
     uses: int | None,
     days: int | None,
     revoke: str | None,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     listing: bool,
     as_json: bool,
@@ -122,16 +116,16 @@ def invite(
         raise click.UsageError("--list and --revoke exclude each other")
     if revoke is not None:
         id_ = revoke if _CLAIM_ID(revoke) else claim_id(revoke)
-        with_client(Actor.OWNER, relay, key_file, lambda client: client.call("revokeinvite", id_))
+        with_client(Actor.OWNER, server, lambda client: client.call("revokeinvite", id_))
         if as_json:
             print_json({"id": id_})
         else:
             click.echo(f"withdrawn: {id_}")
     elif listing:
-        _list_invites(relay, key_file, as_json=as_json)
+        _list_invites(server, as_json=as_json)
     else:
         made: Any = with_client(
-            Actor.OWNER, relay, key_file, lambda client: client.call("createinvite", uses, days)
+            Actor.OWNER, server, lambda client: client.call("createinvite", uses, days)
         )
         if as_json:
             print_json(made)
@@ -141,8 +135,8 @@ def invite(
             click.echo(f"for   {_uses_text(made['left'])}, {_until_text(made['until'])}")
 
 
-def _list_invites(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
-    found, names = with_settings(Actor.OWNER, relay, key_file, _invites)
+def _list_invites(server: Server, *, as_json: bool) -> None:
+    found, names = with_settings(Actor.OWNER, server, _invites)
     if as_json:
         print_json(found)
         return
@@ -192,8 +186,7 @@ def _until_text(until: int | None) -> str:
 def ban(
     users: tuple[str, ...],
     reason: str,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     listing: bool,
     as_json: bool,
@@ -205,17 +198,17 @@ def ban(
     if listing == bool(users):
         raise click.UsageError("give the keys to ban, or --list")
     if listing:
-        _list_bans(relay, key_file, as_json=as_json)
+        _list_bans(server, as_json=as_json)
         return
-    _for_each("banpubkey", users, reason, relay, key_file, done="banned", as_json=as_json)
+    _for_each("banpubkey", users, reason, server, done="banned", as_json=as_json)
 
 
-def _list_bans(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def _list_bans(server: Server, *, as_json: bool) -> None:
     async def work(client: Client, settings: ClientSettings) -> tuple[Any, Names]:
         found: Any = await client.call("listbannedpubkeys")
         return found, await read_names(client, settings, [each["pubkey"] for each in found])
 
-    found, names = with_settings(Actor.OWNER, relay, key_file, work)
+    found, names = with_settings(Actor.OWNER, server, work)
     if as_json:
         print_json(found)
         return
@@ -239,11 +232,9 @@ def _list_bans(relay: str | None, key_file: Path | None, *, as_json: bool) -> No
 @people_argument
 @client_options
 @json_option
-def unban(
-    users: tuple[str, ...], relay: str | None, key_file: Path | None, *, as_json: bool
-) -> None:
+def unban(users: tuple[str, ...], server: Server, *, as_json: bool) -> None:
     """Lift bans. Membership does not come back by itself: see `rookery member add`."""
-    _for_each("unbanpubkey", users, "", relay, key_file, done="unbanned", as_json=as_json)
+    _for_each("unbanpubkey", users, "", server, done="unbanned", as_json=as_json)
 
 
 @click.command("allow", epilog="Example: rookery allow npub1… --reason 'a neighbour'")
@@ -251,19 +242,16 @@ def unban(
 @_reason
 @client_options
 @json_option
-def allow(
-    users: tuple[str, ...], reason: str, relay: str | None, key_file: Path | None, *, as_json: bool
-) -> None:
+def allow(users: tuple[str, ...], reason: str, server: Server, *, as_json: bool) -> None:
     """The same as `rookery member add`."""
-    _for_each("allowpubkey", users, reason, relay, key_file, done="added", as_json=as_json)
+    _for_each("allowpubkey", users, reason, server, done="added", as_json=as_json)
 
 
 def _for_each(
     method: str,
     users: Sequence[str],
     reason: str,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     done: str,
     as_json: bool,
@@ -280,7 +268,7 @@ def _for_each(
             await client.call(method, key, *([reason] if reason else []))
         return keys
 
-    keys = with_settings(Actor.OWNER, relay, key_file, work)
+    keys = with_settings(Actor.OWNER, server, work)
     if as_json:
         print_json([{"pubkey": key} for key in keys])
     else:

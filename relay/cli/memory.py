@@ -14,7 +14,7 @@ from relay.cli.connect import with_settings
 from relay.cli.memory_search import search
 from relay.cli.memory_text import Shown, iso, lines_of, readers_of, shown_in
 from relay.cli.names import Names, read_names
-from relay.cli.options import client_options, console, json_option, print_json, printable
+from relay.cli.options import Server, client_options, console, json_option, print_json, printable
 from relay.cli.owners import owner_option, owners_at
 from relay.cli.tables import print_nothing_found
 from relay.cli.user_keys import NOT_PUBLIC, user_in
@@ -44,8 +44,6 @@ from relay.nostr.keys import npub
 from relay.nostr.nip44 import conversation_key
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from relay.client.settings import ClientSettings
     from relay.client.writer import Written
     from relay.nostr.event import Event
@@ -160,9 +158,7 @@ memory.add_command(search)
 @owner_option
 @client_options
 @json_option
-def get(
-    key: Key, owners: tuple[str, ...], relay: str | None, key_file: Path | None, *, as_json: bool
-) -> int:
+def get(key: Key, owners: tuple[str, ...], server: Server, *, as_json: bool) -> int:
     """Show the memory of a user or group, or the value of a key."""
 
     async def work(client: Client, settings: ClientSettings) -> list[Shown]:
@@ -170,7 +166,7 @@ def get(
         own = conversation_key(settings.key, settings.key.pubkey)
         return shown_in(events, settings.key.pubkey, own, await owners_at(client, owners))
 
-    found = with_settings(Actor.USER, relay, key_file, work)
+    found = with_settings(Actor.USER, server, work)
     if not found:
         click.echo(f"no memory for {printable(key.text)}", err=True)
         return 1
@@ -219,8 +215,7 @@ def set_(
     key: Key,
     text: str | None,
     owners: tuple[str, ...],
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
     **given: Any,
@@ -280,7 +275,7 @@ def set_(
             _note(claw, key, given, is_for_owner=is_for_owner)
             return next(iter(await claw.flush()), written)
 
-    written = with_settings(Actor.USER, relay, key_file, work)
+    written = with_settings(Actor.USER, server, work)
     if written is None:
         click.echo(f"{printable(key.text)} is unchanged: it has this value already", err=True)
     elif as_json:
@@ -385,7 +380,7 @@ def _note(claw: SnowclawRecords, key: Key, given: dict[str, Any], *, is_for_owne
 @memory.command("list", epilog="Example: rookery memory list --json")
 @client_options
 @json_option
-def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def list_(server: Server, *, as_json: bool) -> None:
     """List the keys that this key may read, with time of last change and author.
 
     Authors' npubs are shortened; --json prints them in full.
@@ -406,7 +401,7 @@ def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
         ]
         return found, await read_names(client, settings, [event.pubkey for event in found])
 
-    found, names = with_settings(Actor.USER, relay, key_file, work)
+    found, names = with_settings(Actor.USER, server, work)
     found.sort(key=lambda event: (event.d, -event.created_at, event.id))
     if as_json:
         print_json(
@@ -425,7 +420,7 @@ def list_(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
 @click.argument("key", type=KeyType())
 @client_options
 @json_option
-def forget(key: Key, relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
+def forget(key: Key, server: Server, *, as_json: bool) -> int:
     """Delete permanently what the agent stored under a key. Other agents' records are kept."""
 
     async def work(client: Client, settings: ClientSettings) -> list[str]:
@@ -438,7 +433,7 @@ def forget(key: Key, relay: str | None, key_file: Path | None, *, as_json: bool)
         async with Client(client.url, agent) as agents:
             return await _delete_records(agents, agent, theirs)
 
-    deleted = with_settings(Actor.USER, relay, key_file, work)
+    deleted = with_settings(Actor.USER, server, work)
     if as_json:
         print_json({"forgotten": deleted})
     for d in () if as_json else deleted:

@@ -10,6 +10,7 @@ from relay.cli.connect import with_settings
 from relay.cli.memory_text import iso
 from relay.cli.names import profile_names
 from relay.cli.options import (
+    Server,
     Words,
     client_options,
     console,
@@ -28,7 +29,6 @@ from relay.nostr import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from relay.client import Client
     from relay.client.anamnesis.reader import Provenance
@@ -75,8 +75,7 @@ def search(
     group: str | None,
     limit: int,
     form: str,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> None:
@@ -97,7 +96,7 @@ def search(
         names = await profile_names(client.query, {hit.event.pubkey for hit in hits})
         return Found(hits, names, provenance, settings.key.pubkey)
 
-    hits, names, provenance, reader = with_settings(Actor.USER, relay, key_file, work)
+    hits, names, provenance, reader = with_settings(Actor.USER, server, work)
     if as_json:
         print_json([_as_json(hit, names, provenance.get(hit.hashed)) for hit in hits])
     elif not hits:

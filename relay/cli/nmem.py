@@ -23,6 +23,7 @@ from relay.cli.humanize import age_of
 from relay.cli.nmem_cache import key_here, reading_here, warn
 from relay.cli.nmem_status import status
 from relay.cli.options import (
+    Server,
     client_options,
     json_option,
     limit_option,
@@ -181,23 +182,21 @@ def context(project: str | None, *, as_json: bool) -> None:
 @click.argument("number", metavar="ID", type=int)
 @client_options
 @json_option
-def pin(number: int, relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
+def pin(number: int, server: Server, *, as_json: bool) -> int:
     """Exclude an observation from expiry."""
-    return _pin(number, relay, key_file, is_pinned=True, as_json=as_json)
+    return _pin(number, server, is_pinned=True, as_json=as_json)
 
 
 @nmem.command("unpin", epilog="Example: rookery nmem unpin 42")
 @click.argument("number", metavar="ID", type=int)
 @client_options
 @json_option
-def unpin(number: int, relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
+def unpin(number: int, server: Server, *, as_json: bool) -> int:
     """Let an observation expire again."""
-    return _pin(number, relay, key_file, is_pinned=False, as_json=as_json)
+    return _pin(number, server, is_pinned=False, as_json=as_json)
 
 
-def _pin(
-    number: int, relay: str | None, key_file: Path | None, *, is_pinned: bool, as_json: bool
-) -> int:
+def _pin(number: int, server: Server, *, is_pinned: bool, as_json: bool) -> int:
     async def work(memory: Nmem) -> bool:
         try:
             await (memory.pin(number) if is_pinned else memory.unpin(number))
@@ -206,7 +205,7 @@ def _pin(
             return False
         return True
 
-    if not _with_nmem(relay, key_file, work):
+    if not _with_nmem(server, work):
         return 1
     if as_json:
         print_json({"id": number, "pinned": is_pinned})
@@ -220,14 +219,12 @@ def _pin(
 @click.option("--project", metavar="P", help="By default the project of the current folder.")
 @client_options
 @json_option
-def mark(
-    text: str, project: str | None, relay: str | None, key_file: Path | None, *, as_json: bool
-) -> None:
+def mark(text: str, project: str | None, server: Server, *, as_json: bool) -> None:
     """Store a text permanently."""
     name = _here() if project is None else project
     if not text.strip():
         raise click.UsageError("TEXT is empty")
-    number = _with_nmem(relay, key_file, lambda memory: memory.mark(text, name))
+    number = _with_nmem(server, lambda memory: memory.mark(text, name))
     if as_json:
         print_json({"id": number})
     else:
@@ -256,8 +253,7 @@ def purge(
     number: int | None,
     obs_type: str | None,
     search: str | None,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     confirm: bool,
     as_json: bool,
@@ -284,7 +280,7 @@ def purge(
             await _send_deletions(memory)
         return {**asdict(removed), "deleted": confirm}
 
-    result = _with_nmem(relay, key_file, work)
+    result = _with_nmem(server, work)
     if as_json:
         print_json(result)
         return
@@ -314,8 +310,7 @@ async def _send_deletions(memory: Nmem) -> None:
 @json_option
 def maintain(
     session: str | None,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     sweep: bool,
     rebuild_fts: bool,
@@ -340,7 +335,7 @@ def maintain(
             result |= asdict(await memory.sweep())
         return result
 
-    result = _with_settings(relay, key_file, work)
+    result = _with_settings(server, work)
     if isinstance(result, str):
         click.echo(result, err=True)
         return 1
@@ -354,10 +349,10 @@ def maintain(
 @nmem.command("sync", epilog="Example: rookery nmem sync --relay wss://relay.example")
 @client_options
 @json_option
-def sync(relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
+def sync(server: Server, *, as_json: bool) -> int:
     """Send queued records, and fetch those of other machines."""
     with _progress("records") as progress:
-        synced = _with_nmem(relay, key_file, lambda memory: memory.sync(progress))
+        synced = _with_nmem(server, lambda memory: memory.sync(progress))
     print_counts(asdict(synced), as_json=as_json)
     return 1 if synced.refused or synced.waiting else 0
 
@@ -365,10 +360,10 @@ def sync(relay: str | None, key_file: Path | None, *, as_json: bool) -> int:
 @nmem.command("rebuild", epilog="Example: rookery nmem rebuild")
 @client_options
 @json_option
-def rebuild(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def rebuild(server: Server, *, as_json: bool) -> None:
     """Rebuild the cache from the relay."""
     with _progress("records") as progress:
-        number = _with_nmem(relay, key_file, lambda memory: memory.rebuild(progress))
+        number = _with_nmem(server, lambda memory: memory.rebuild(progress))
     print_counts({"records": number}, as_json=as_json)
 
 
@@ -376,7 +371,7 @@ def rebuild(relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @client_options
 @json_option
-def import_(file: Path, relay: str | None, key_file: Path | None, *, as_json: bool) -> None:
+def import_(file: Path, server: Server, *, as_json: bool) -> None:
     """Import a database of nmem; NMEM_KEY decrypts an encrypted one."""
 
     async def work(memory: Nmem) -> dict[str, int]:
@@ -384,26 +379,23 @@ def import_(file: Path, relay: str | None, key_file: Path | None, *, as_json: bo
             imported = await memory.import_file(file, key_here(), progress)
         return asdict(imported)
 
-    print_counts(_with_nmem(relay, key_file, work), as_json=as_json)
+    print_counts(_with_nmem(server, work), as_json=as_json)
 
 
 # -- private --------------------------------------------------------------------------------------
 
 
-def _with_nmem(
-    relay: str | None, key_file: Path | None, work: Callable[[Nmem], Awaitable[Result]]
-) -> Result:
-    return _with_settings(relay, key_file, lambda memory, _: work(memory))
+def _with_nmem(server: Server, work: Callable[[Nmem], Awaitable[Result]]) -> Result:
+    return _with_settings(server, lambda memory, _: work(memory))
 
 
 def _with_settings(
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     work: Callable[[Nmem, NmemSettings], Awaitable[Result]],
 ) -> Result:
     home = Path.home()
     _, settings = find_nmem_settings(home)
-    found = settings_here(Actor.AGENT, relay, key_file)
+    found = settings_here(Actor.AGENT, server)
 
     async def opened() -> Result:
         memory = Nmem(

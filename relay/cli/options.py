@@ -6,9 +6,9 @@ import os
 import re
 import sys
 from enum import Enum
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
 
 import click
 import orjson
@@ -87,15 +87,27 @@ def format_option(plain: str) -> Callable[[Decorated], Decorated]:
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
+class Server(NamedTuple):
+    """Where a command connects, and with which key. None: what environment and settings say."""
+
+    relay: str | None = None
+    key_file: Path | None = None
+
+
 def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """`--relay` and `--key-file`."""
-    relay = click.option("--relay", metavar="URL", help="Relay URL, ws:// or wss://.")
-    key_file = click.option(
+    """`--relay` and `--key-file`, given to the command as `server`."""
+
+    @click.option("--relay", metavar="URL", help="Relay URL, ws:// or wss://.")
+    @click.option(
         "--key-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         help="File with the secret key to sign with: nsec or 64 hex.",
     )
-    return relay(key_file(command))
+    @wraps(command)
+    def with_server(relay: str | None, key_file: Path | None, **others: object) -> object:
+        return command(server=Server(relay, key_file), **others)
+
+    return with_server
 
 
 class Words(KeyType):

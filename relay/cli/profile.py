@@ -8,15 +8,13 @@ import click
 import orjson
 
 from relay.cli.connect import with_client
-from relay.cli.options import client_options, json_option, print_json, printable
+from relay.cli.options import Server, client_options, json_option, print_json, printable
 from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.memory.fields import object_in
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from relay.client import Client
 
 
@@ -35,8 +33,7 @@ def set_profile(
     name: str | None,
     about: str | None,
     picture: str | None,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> None:
@@ -66,7 +63,7 @@ def set_profile(
         await client.publish(client.sign(kinds.PROFILE, content, tags, created_at=at))
         return changed
 
-    changed = with_client(Actor.OWNER, relay, key_file, work)
+    changed = with_client(Actor.OWNER, server, work)
     if as_json:
         print_json(changed)
     else:

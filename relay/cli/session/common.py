@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from relay.cli.connect import settings_here, with_settings
-from relay.cli.options import PublicKey
+from relay.cli.options import PublicKey, Server
 from relay.client.settings import Actor
 from relay.client.transcripts import Transcripts
 from relay.errors import UserError, how_to_install
@@ -26,15 +26,6 @@ if TYPE_CHECKING:
     Result = TypeVar("Result")
 
 PATH: Final = click.Path(path_type=Path)
-
-
-class Server(NamedTuple):
-    """Relay and key options of most commands."""
-
-    relay: str | None
-    key_file: Path | None
-    is_sealed: bool = False
-    """Whether writes are wrapped in envelopes."""
 
 
 def author_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -106,23 +97,33 @@ def plan_of(
     )
 
 
-def on_relay(server: Server, work: Callable[[Transcripts], Awaitable[Result]]) -> Result:
-    """The result of `work` with a connected relay."""
+def on_relay(
+    server: Server,
+    work: Callable[[Transcripts], Awaitable[Result]],
+    *,
+    is_sealed: bool = False,
+) -> Result:
+    """The result of `work` with a connected relay. `is_sealed`: what it writes is in envelopes."""
 
     async def on(client: Client, settings: ClientSettings) -> Result:
-        channel = derive(settings.key) if server.is_sealed else None
+        channel = derive(settings.key) if is_sealed else None
         async with Transcripts(client, settings.key, channel) as transcripts:
             return await work(transcripts)
 
-    return with_settings(Actor.AGENT, server.relay, server.key_file, on)
+    return with_settings(Actor.AGENT, server, on)
 
 
-def with_spool(server: Server, work: Callable[[Transcripts, Path], Awaitable[Result]]) -> Result:
+def with_spool(
+    server: Server,
+    work: Callable[[Transcripts, Path], Awaitable[Result]],
+    *,
+    is_sealed: bool = False,
+) -> Result:
     """The result of `work`, also given the client's folder; the relay may be unreachable."""
-    settings = settings_here(Actor.AGENT, server.relay, server.key_file)
+    settings = settings_here(Actor.AGENT, server)
 
     async def run() -> Result:
-        channel = derive(settings.key) if server.is_sealed else None
+        channel = derive(settings.key) if is_sealed else None
         folder = settings.data
         async with Transcripts(settings.relay, settings.key, channel, folder=folder) as transcripts:
             return await work(transcripts, folder)

@@ -11,6 +11,7 @@ import click
 import orjson
 
 from relay.cli.connect import settings_here
+from relay.cli.options import Server
 from relay.client.client import unix_now
 from relay.client.settings import Actor
 from relay.errors import Invalid, UserError
@@ -59,7 +60,7 @@ def unwrap(key_file: Path | None) -> None:
 
 
 def _channel(key_file: Path | None) -> Channel:
-    return envelopes.derive(settings_here(Actor.AGENT, None, key_file).key)
+    return envelopes.derive(settings_here(Actor.AGENT, Server(None, key_file)).key)
 
 
 def _event_on_stdin() -> Event:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.humanize import counted
-from relay.cli.options import client_options, json_option, print_json, printable
-from relay.cli.session.common import PATH, Server, author_option, on_relay
+from relay.cli.options import Server, client_options, json_option, print_json, printable
+from relay.cli.session.common import PATH, author_option, on_relay
 from relay.client.transcripts import Incomplete, NoSession
 from relay.client.transcripts.files import session_file
 from relay.errors import UserError
@@ -50,8 +50,7 @@ def export_command(
     cwd: str | None,
     git_branch: str | None,
     author: str | None,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     allow_gaps: bool,
 ) -> None:
@@ -65,7 +64,7 @@ def export_command(
         assembly = await _whole(transcripts, session, author, allow_gaps=allow_gaps)
         return assembly, cwd or await transcripts.directory_of(session)
 
-    assembly, where = on_relay(Server(relay, key_file), work)
+    assembly, where = on_relay(server, work)
     if where is None and (assembly.relative or any(line.has_tokens for line in assembly.lines)):
         where = os.path.realpath(Path.cwd())
         click.echo(f"the session's working folder is unknown: using {where} (see --cwd)", err=True)
@@ -102,8 +101,7 @@ def verify_command(
     session: str,
     file: Path,
     author: str | None,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> int:
@@ -113,7 +111,7 @@ def verify_command(
     async def work(transcripts: Transcripts) -> Assembly:
         return await _whole(transcripts, session, author, allow_gaps=True)
 
-    assembly = on_relay(Server(relay, key_file), work)
+    assembly = on_relay(server, work)
     differing = None
     with file.open("rb") as ours:
         theirs = assembly.file(Directory(base or "/"))
@@ -139,9 +137,7 @@ def verify_command(
 )
 @author_option
 @client_options
-def resume_command(
-    session: str, cwd: str | None, author: str | None, relay: str | None, key_file: Path | None
-) -> None:
+def resume_command(session: str, cwd: str | None, author: str | None, server: Server) -> None:
     """Write the session to claude-code's folder, and print the command to resume it.
 
     Its lines get the paths and the git branch of the working folder. A file that claude-code has
@@ -155,7 +151,7 @@ def resume_command(
         assembly = await _whole(transcripts, session, author, allow_gaps=False)
         return list(assembly.file(Directory(here), branch_of(Path(here))))
 
-    lines = on_relay(Server(relay, key_file), work)
+    lines = on_relay(server, work)
     config = os.environ.get("CLAUDE_CONFIG_DIR")
     home = Path(config) if config else Path.home() / ".claude"
     path = home / "projects" / re.sub(r"[^A-Za-z0-9]", "-", here) / f"{session}.jsonl"

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.humanize import counted
-from relay.cli.options import client_options, printable
-from relay.cli.session.common import PATH, Server, plan_of, plan_options, with_spool
+from relay.cli.options import Server, client_options, printable
+from relay.cli.session.common import PATH, plan_of, plan_options, with_spool
 from relay.client.transcripts.follower import Follower
 from relay.client.transcripts.tail import FileChange
 from relay.errors import UserError
@@ -34,8 +34,7 @@ def follow_command(
     group: str | None,
     max_inner: int | None,
     parts: tuple[str, ...],
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     once: bool,
     sealed: bool,
@@ -77,7 +76,7 @@ def follow_command(
         else:
             await follower.run(online_reports.poll)
 
-    with_spool(Server(relay, key_file, sealed), work)
+    with_spool(server, work, is_sealed=sealed)
     return 1 if refused_now else 0
 
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.humanize import counted
-from relay.cli.options import client_options, json_option, print_json, printable
+from relay.cli.options import Server, client_options, json_option, print_json, printable
 from relay.cli.progress import Amount, progress_bar
-from relay.cli.session.common import PATH, Server, on_relay, plan_of, plan_options
+from relay.cli.session.common import PATH, on_relay, plan_of, plan_options
 from relay.client.transcripts.files import files_in, session_file, session_ids
 from relay.errors import UserError
 
@@ -38,8 +38,7 @@ def import_command(
     group: str | None,
     max_inner: int | None,
     parts: tuple[str, ...],
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     sealed: bool,
     raw_paths: bool,
@@ -73,7 +72,7 @@ def import_command(
                 all_taken = all_taken and not result.refused
         return all_taken
 
-    return 0 if on_relay(Server(relay, key_file, sealed), work) else 1
+    return 0 if on_relay(server, work, is_sealed=sealed) else 1
 
 
 def _files(paths: Sequence[Path]) -> Mapping[str, SessionFile]:

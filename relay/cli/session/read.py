@@ -9,6 +9,7 @@ import click
 
 from relay.cli.names import Names, names_by, profile_names
 from relay.cli.options import (
+    Server,
     Words,
     client_options,
     console,
@@ -19,7 +20,7 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.session.chat import render
-from relay.cli.session.common import Server, on_relay
+from relay.cli.session.common import on_relay
 from relay.cli.session.pager import Pager
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client.transcripts import Detail
@@ -30,7 +31,6 @@ from relay.memory.transcripts.view import text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from pathlib import Path
 
     from relay.client.transcripts import Conversation, Listed, Transcripts
     from relay.memory.transcripts.display import Note
@@ -41,16 +41,14 @@ if TYPE_CHECKING:
 @click.option("--all", "include_deleted", is_flag=True, help="Include deleted sessions.")
 @client_options
 @json_option
-def list_command(
-    relay: str | None, key_file: Path | None, *, include_deleted: bool, as_json: bool
-) -> None:
+def list_command(server: Server, *, include_deleted: bool, as_json: bool) -> None:
     """List the sessions that this key may read, newest first."""
 
     async def work(transcripts: Transcripts) -> tuple[list[Listed], Names]:
         rows = await transcripts.sessions(include_deleted=include_deleted)
         return rows, await names_by(transcripts.read, {row.author for row in rows})
 
-    rows, names = on_relay(Server(relay, key_file), work)
+    rows, names = on_relay(server, work)
     if as_json:
         print_json([_as_json(row) for row in rows])
         return
@@ -86,13 +84,11 @@ def list_command(
 @click.option("--full", is_flag=True, help="Show full tool input and output.")
 @client_options
 @json_option
-def show_command(
-    session: str, relay: str | None, key_file: Path | None, *, full: bool, as_json: bool
-) -> None:
+def show_command(session: str, server: Server, *, full: bool, as_json: bool) -> None:
     """Show a session as a conversation, tool calls shortened; `view` to read in it."""
 
     detail = Detail.LINES if full else Detail.TYPES
-    conversation = _conversation(Server(relay, key_file), session, detail)
+    conversation = _conversation(server, session, detail)
     notes = conversation.notes
     if as_json:
         print_json([_note_as_json(note, conversation.lines.get(note.id)) for note in notes])
@@ -105,12 +101,12 @@ def show_command(
 @click.command("view", epilog="Example: rookery session view 5b0f6a1e…")
 @click.argument("session", metavar="S")
 @client_options
-def view_command(session: str, relay: str | None, key_file: Path | None) -> None:
+def view_command(session: str, server: Server) -> None:
     """Read a session full screen: tools folded, changes as diffs; ? lists the keys.
 
     Without a terminal it is printed, as `show --full` does.
     """
-    found = _conversation(Server(relay, key_file), session, Detail.LINES)
+    found = _conversation(server, session, Detail.LINES)
     if console().is_terminal and sys.stdin.isatty():
         from relay.cli.session import screen
 
@@ -153,8 +149,7 @@ def search_command(
     group: str | None,
     limit: int,
     form: str,
-    relay: str | None,
-    key_file: Path | None,
+    server: Server,
     *,
     as_json: bool,
 ) -> None:
@@ -171,7 +166,7 @@ def search_command(
         names = await profile_names(transcripts.read, authors)
         return notes, transcripts.pubkey, names
 
-    notes, reader, names = on_relay(Server(relay, key_file), work)
+    notes, reader, names = on_relay(server, work)
     if as_json:
         print_json([_note_as_json(note) for note in notes])
     elif not notes:
