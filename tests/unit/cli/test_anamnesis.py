@@ -414,7 +414,7 @@ async def test_import_and_export_count(
         assert out == f"{counts}, refused 1\n"
         assert err.splitlines() == [
             "line 2: is not a JSON object",
-            "1 entries: unsigned vouchers and successors were left out",
+            "1 entries: unsigned vouchers and successors are kept as claimed, and never count",
         ]
     assert await rookery("export", "out.jsonl") == 0
     assert capsys.readouterr() == ("exported 1\n", "")
