@@ -358,6 +358,7 @@ async def test_trust_prints_its_components(
         "confirm": 1,
         "disputes": 0,
         "anchors": 1,
+        "weakest_source": None,
     }
     assert await rookery("trust", B) == 1
 
@@ -419,7 +420,7 @@ async def test_import_and_export_count(
     assert await rookery("export", "out.jsonl") == 0
     assert capsys.readouterr() == ("exported 1\n", "")
     (line,) = (tmp_path / "out.jsonl").read_text().splitlines()
-    assert json.loads(line) == DOCUMENT | {"parent_refs": [], "vouchers": []}
+    assert json.loads(line) == DOCUMENT | {"parent_refs": [], "vouchers": [said]}
     assert await rookery("import", "out.jsonl", "--json") == 0
     assert json.loads(capsys.readouterr().out) == {"stored": 0, "duplicates": 1, "refused": 0}
     assert await rookery("export", "none.jsonl", "--group", "den", "--json") == 0
