@@ -83,7 +83,7 @@ clean:  ## remove .venv and the caches, never ./data
 	find relay policies tests -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # A stamp for each set of packages: installed once, and again when pyproject.toml changes.
-EXTRA_run   :=
+EXTRA_run   := [sqlcipher]
 EXTRA_test  := [test]
 EXTRA_check := [check]
 

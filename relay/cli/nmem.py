@@ -79,7 +79,7 @@ def nmem() -> None:
     "--type",
     "obs_type",
     metavar="T",
-    help="Observation type, such as file_edit, git_commit, marker.",
+    help="Observation type, such as file_edit, git_commit, marker, or prompt.",
 )
 @limit_option(20)
 @click.option("--full", is_flag=True, help="Print full rows instead of excerpts.")
@@ -103,7 +103,7 @@ def search(
     ids: bool,
     as_json: bool,
 ) -> None:
-    """Find observations by words. Prints a table on a terminal, else JSON."""
+    """Find observations, and prompts (negative ids), by words: a table on a terminal, else JSON."""
     if full and ids:
         raise click.UsageError("--full and --ids exclude each other")
     scope = Scope(project, obs_type)
@@ -305,7 +305,10 @@ async def _send_deletions(memory: Nmem) -> None:
 @nmem.command("maintain", epilog="Example: rookery nmem maintain --sweep")
 @click.option("--sweep", is_flag=True, help="Remove expired rows from the cache; the default.")
 @click.option("--rebuild-fts", is_flag=True, help="Rebuild the full-text index.")
-@click.option("--session", metavar="S", help="End this session and summarise it.")
+@click.option("--session", metavar="S", help="End this session and summarise it now.")
+@click.option(
+    "--summarise", is_flag=True, help="Summarise now every session that ended without a summary."
+)
 @client_options
 @json_option
 def maintain(
@@ -314,12 +317,17 @@ def maintain(
     *,
     sweep: bool,
     rebuild_fts: bool,
+    summarise: bool,
     as_json: bool,
 ) -> int:
     """Maintain the cache. Rows removed from the cache stay at the relay."""
 
+    from relay.client.nmem.summaries import summarise_all, summarise_session
+
     async def work(memory: Nmem, settings: NmemSettings) -> dict[str, int] | str:
         result: dict[str, int] = {}
+        if settings.shortfall:
+            click.echo(settings.shortfall, err=True)
         if rebuild_fts:
             await memory.rebuild_index()
             result["indexed"] = (await memory.counts()).observations
@@ -328,9 +336,11 @@ def maintain(
                 await memory.end_session(session)
             except NotFound as missing:
                 return str(missing)
-            from relay.client.nmem.summaries import summarise_session
-
             result["summarised"] = await summarise_session(memory.database, settings, session)
+        if summarise:
+            done, left = await summarise_all(memory.database, settings, unix_now())
+            result["summarised"] = result.get("summarised", 0) + done
+            result["unsummarised"] = left
         if sweep or not result:
             result |= asdict(await memory.sweep())
         return result

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from relay.cli.options import printable
 from relay.client.nmem.cipher import cache_key
-from relay.client.nmem.database import Database
+from relay.client.nmem.database import ADOPTED, Adoption, Database
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.nmem.updates import about, set_about
 
@@ -30,7 +31,8 @@ def key_here() -> CacheKey | None:
 @contextmanager
 def opened_here() -> Iterator[Database]:
     _, settings = find_nmem_settings(Path.home())
-    database = Database(settings.db, key_here())
+    adoption = Adoption(settings.secret_filter(), settings.group)
+    database = Database(settings.db, key_here(), adoption=adoption)
     try:
         yield database
     finally:
@@ -47,9 +49,20 @@ def reading_here() -> Iterator[Any]:
 
 
 def warn(database: Database) -> None:
-    """Print the result of `take_warning` on stderr."""
+    """Print on stderr what an adoption did, once, and the result of `take_warning`."""
+    tell_adoption(database)
     if warning := take_warning(database):
         click.echo(f"warning: {warning}", err=True)
+
+
+def tell_adoption(database: Database) -> None:
+    """Print once, on stderr, that nmem's own database became the cache."""
+    with database.reading() as db:
+        adopted = about(db, ADOPTED)
+    if adopted:
+        click.echo(printable(adopted), err=True)
+        with database.transaction() as db:
+            db.execute("DELETE FROM _rk_about WHERE name = ?", (ADOPTED,))
 
 
 def take_warning(database: Database) -> str:

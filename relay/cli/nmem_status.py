@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from relay.cli.humanize import age_of, counted, size_of
-from relay.cli.nmem_cache import opened_here, take_warning
+from relay.cli.nmem_cache import opened_here, take_warning, tell_adoption
 from relay.cli.options import json_option, print_json, printable
 from relay.client.client import unix_now
 from relay.client.nmem import queries
+from relay.client.nmem.settings import find_nmem_settings
 from relay.memory.times import utc
 
 if TYPE_CHECKING:
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
 @json_option
 def status(*, as_json: bool) -> None:
     """Show the cache: file, row counts, and records waiting for the relay."""
+    _, settings = find_nmem_settings(Path.home())
     with opened_here() as database:
+        tell_adoption(database)
         take_warning(database)  # status always shows the warning itself
         with database.reading() as db:
             counts = queries.counts(db)
@@ -39,6 +43,7 @@ def status(*, as_json: bool) -> None:
                 "encrypted": database.is_encrypted,
                 **asdict(counts),
                 "last_session": None if last is None else _as_json(last),
+                "summaries_by": settings.summary_model,
                 "refusals": [{"d": d, "reason": reason} for d, reason in refused],
             }
         )
@@ -52,6 +57,7 @@ def status(*, as_json: bool) -> None:
         ("observations", f"{counts.observations:,}, {counts.pinned:,} of them pinned"),
         ("last session", "none yet" if last is None else _in_words(last, unix_now())),
         ("waiting", counted(counts.waiting, "record") + " for the relay"),
+        ("summaries", settings.shortfall or f"by {settings.summary_model}"),
         ("refused", counted(counts.refused, "record") + " by the relay"),
     ):
         click.echo(f"{name}: {printable(value)}")

@@ -272,7 +272,8 @@ TOOLS: Final = (
     ToolInfo(
         "search",
         Toolbox.search,
-        "Find observations of earlier sessions by words. Returns ids and previews, best first;"
+        "Find observations and prompts of earlier sessions by words. Returns ids (negative: of a"
+        " prompt) and previews, best first;"
         " use timeline for the context of a hit, get_observations for its full text.",
         (
             Parameter(
@@ -282,7 +283,7 @@ TOOLS: Final = (
                 is_required=True,
             ),
             _PROJECT,
-            Parameter("obs_type", Kind.TEXT, "Only this type: file_edit, command, marker, …"),
+            Parameter("obs_type", Kind.TEXT, "Only this type: file_edit, marker, prompt, …"),
             _limit(20, 100),
             Parameter(
                 "offset",
@@ -328,7 +329,7 @@ TOOLS: Final = (
     ToolInfo(
         "get_observations",
         Toolbox.get_observations,
-        "Read observations in full, in the order of the given ids.",
+        "Read observations and prompts in full, in the order of the given ids.",
         (Parameter("ids", Kind.IDS, f"At most {_MOST_IDS} ids.", is_required=True),),
     ),
     ToolInfo(

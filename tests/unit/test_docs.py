@@ -391,3 +391,9 @@ def test_a_known_vulnerability_fails_the_audit() -> None:
         assert (found, said in line) == (code, True)
     for failed in ("", "Traceback"):
         assert report(failed)[0] == 0
+
+
+def test_the_documented_installs_bring_sqlcipher() -> None:
+    assert re.search(r"^EXTRA_run +:= \[sqlcipher\]$", (ROOT / "Makefile").read_text(), re.M)
+    nmem = section((ROOT / "docs/memory.md").read_text("utf-8"), "## nmem")
+    assert nmem.index('pip install ".[sqlcipher]"') < nmem.index("rookery hook install")

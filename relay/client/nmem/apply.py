@@ -19,6 +19,8 @@ from relay.client.nmem.updates import (
     put_observation,
     put_prompt,
     put_session,
+    queued_id,
+    record_pin,
     set_about,
 )
 from relay.memory.nmem.records import (
@@ -48,17 +50,40 @@ _BATCH: Final = 500
 """Rows per transaction, which bounds how long other programs wait."""
 
 
+PINS_WAIT: Final = "pins_wait"
+"""In `_rk_about`, until a key is bound: the group of the pins of an adopted database, or empty."""
+
+
 def bind(database: Database, pubkey: str) -> None:
     """Bind the cache to a key on first use. Raises CacheUnusable for the cache of another key."""
     with database.transaction() as db:
         bound = about(db, "pubkey")
         if bound is None:
             set_about(db, {"pubkey": pubkey})
+            _pin_adopted(db)
         elif bound != pubkey:
             raise CacheUnusable(
                 f"{database.path} belongs to {npub(bound)}, not to {npub(pubkey)}: set another"
                 " file as [nmem] db"
             )
+
+
+def _pin_adopted(db: Any) -> None:
+    """Record the pins of an adopted database: they name events, whose ids depend on the key."""
+    group = about(db, PINS_WAIT)
+    if group is None:
+        return
+    rows = db.execute(
+        "SELECT id, d, timestamp FROM observations JOIN _rk_observations ON observation_id = id"
+        " WHERE is_pinned"
+    ).fetchall()
+    for number, d, at in rows:
+        target = queued_id(db, kinds.APP_RECORD, d)
+        if target is not None:
+            update = "UPDATE _rk_observations SET event_id = ? WHERE observation_id = ?"
+            db.execute(update, (target, number))
+            record_pin(db, number, target, at, group or None, is_pinned=True)
+    db.execute("DELETE FROM _rk_about WHERE name = ?", (PINS_WAIT,))
 
 
 def set_event_id(db: Any, event: Event) -> None:

@@ -149,7 +149,7 @@ def _record_thoughts(
     db.execute(
         "INSERT INTO _cursor VALUES (?1, ?2) ON CONFLICT (session_id) DO UPDATE SET"
         " line_number = CASE WHEN ?3 THEN ?2 ELSE line_number + ?2 END",
-        (session, lines, scan.is_rewritten),
+        (session, lines, scan.is_rewritten or scan.start_offset == 0),
     )
 
 

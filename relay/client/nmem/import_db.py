@@ -1,4 +1,4 @@
-"""Imports the database of nmem itself (M-12).
+"""Imports the database of nmem itself (M-12), or makes it the cache.
 
 Newer migrations of nmem are supported; unknown tables and columns are ignored. Unreadable rows are
 counted and skipped. Importing again adds nothing.
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from relay.client.nmem.database import CacheUnusable, open_connection
+from relay.client.nmem.apply import PINS_WAIT
+from relay.client.nmem.database import MUST_ERASE, CacheUnusable, open_connection
+from relay.client.nmem.rebuild import rebuild_index
 from relay.client.nmem.summaries import cleaned
 from relay.client.nmem.updates import (
     ONESELF,
@@ -24,9 +26,10 @@ from relay.client.nmem.updates import (
     record_pin,
     record_prompt,
     session_in,
+    set_about,
 )
 from relay.errors import Invalid
-from relay.memory.fields import is_integer
+from relay.memory.fields import compact, is_integer
 from relay.memory.nmem.checks import MAX_PROMPT
 from relay.memory.nmem.records import (
     Observation,
@@ -34,6 +37,7 @@ from relay.memory.nmem.records import (
     Session,
     Source,
     hash_in,
+    observation_draft,
     prompt_draft,
     session_draft,
 )
@@ -46,6 +50,7 @@ if TYPE_CHECKING:
     from relay.client.nmem.apply import Progress
     from relay.client.nmem.cipher import CacheKey
     from relay.client.nmem.database import Database
+    from relay.memory.draft import Draft
     from relay.memory.nmem.secrets import SecretFilter
     from relay.memory.nmem.summary import Summary
     from relay.nostr.keys import SecretKey
@@ -141,24 +146,93 @@ def _parts(rows: list[Any]) -> Iterator[list[Any]]:
         yield rows[start : start + _BATCH]
 
 
+def adopt(db: Any, secrets: SecretFilter, group: str | None) -> Imported:
+    """Make the rows of an original nmem database records of ours, queued for the relay; in a
+    transaction, with our tables created. Ids stay. Pins wait for the key (`bind`)."""
+    done = Imported()
+    hashes: dict[int, str] = {}
+
+    def put_session_row(row: Sequence[Any]) -> None:
+        _queue_session(db, _session_of(row, secrets), group)
+        done.sessions += 1
+
+    def put_prompt_row(row: Sequence[Any]) -> None:
+        prompt = _prompt_of(row, secrets)
+        draft = prompt_draft(prompt, group)
+        hashes[row[0]] = hash_in(draft.d)
+        if prompt.content != row[-1]:
+            db.execute("UPDATE prompts SET content = ? WHERE id = ?", (prompt.content, row[0]))
+        done.prompts += _adopt_row(db, "prompts", row[0], draft)
+
+    def put_observation_row(row: Sequence[Any]) -> None:
+        observation = _observation_of(row, secrets, hashes)
+        session = session_in(db, observation.session)
+        if session is None:
+            raise Invalid("a record must have a session")
+        values = (
+            observation.file_path,
+            observation.content,
+            None if observation.metadata is None else compact(observation.metadata),
+        )
+        if values != tuple(row[7:10]):
+            db.execute(
+                "UPDATE observations SET file_path = ?, content = ?, metadata = ? WHERE id = ?",
+                (*values, row[0]),
+            )
+        draft = observation_draft(observation, session.project, group)
+        done.observations += _adopt_row(db, "observations", row[0], draft)
+        done.pins += bool(row[-1])
+
+    puts = (put_session_row, put_prompt_row, put_observation_row)
+    for sql, put in zip(_COLUMNS.values(), puts, strict=True):
+        for row in db.execute(sql).fetchall():
+            try:
+                put(row)
+            except (Invalid, TypeError, ValueError):
+                done.skipped += 1
+    rebuild_index(db)
+    set_about(db, {MUST_ERASE: "1", **({PINS_WAIT: group or ""} if done.pins else {})})
+    return done
+
+
+def _adopt_row(db: Any, table: str, number: int, draft: Draft) -> bool:
+    """False: another row is the same record."""
+    known = f"SELECT 1 FROM _rk_{table} WHERE d = ?"  # noqa: S608  a name of ours
+    if db.execute(known, (draft.d,)).fetchone():
+        return False
+    db.execute(
+        f"INSERT INTO _rk_{table} VALUES (?, ?, ?, NULL, ?)",  # noqa: S608
+        (number, draft.d, ONESELF, draft.created_at),
+    )
+    queue(db, draft)
+    return True
+
+
 def _put_session(db: Any, row: Sequence[Any], settings: ImportSettings, done: Imported) -> None:
+    session = _session_of(row, settings.secrets)
+    if session_in(db, session.id) is None:
+        _queue_session(db, session, settings.group)
+        done.sessions += 1
+
+
+def _queue_session(db: Any, session: Session, group: str | None) -> None:
+    draft = session_draft(session, None, group)
+    put_session(db, session, Origin(ONESELF, None, draft.created_at))
+    queue(db, draft)
+
+
+def _session_of(row: Sequence[Any], secrets: SecretFilter) -> Session:
     id_, project, started, ended, signature, summary = row
     if not isinstance(id_, str) or not id_ or not isinstance(project, str):
         raise Invalid("a session must have an id and a project")
-    if session_in(db, id_) is not None:
-        return
-    session = Session(
+    return Session(
         id_,
         project,
         _time(started),
         None if ended is None else max(_time(ended), _time(started)),
         _signature_in(signature),
-        _summary_in(summary, settings),
+        _summary_in(summary, secrets),
     )
-    draft = session_draft(session, None, settings.group)
-    put_session(db, session, Origin(ONESELF, None, draft.created_at))
-    queue(db, draft)
-    done.sessions += 1
 
 
 def _signature_in(text: object) -> tuple[tuple[str, int], ...] | None:
@@ -175,10 +249,10 @@ def _signature_in(text: object) -> tuple[tuple[str, int], ...] | None:
     return tuple(sorted(counts, key=lambda each: (-each[1], each[0])))
 
 
-def _summary_in(text: object, settings: ImportSettings) -> Summary | None:
+def _summary_in(text: object, secrets: SecretFilter) -> Summary | None:
     value = _json_in(text)
     try:
-        return cleaned(summary_from(value), settings.secrets) if isinstance(value, dict) else None
+        return cleaned(summary_from(value), secrets) if isinstance(value, dict) else None
     except Invalid:
         return None
 
@@ -186,13 +260,17 @@ def _summary_in(text: object, settings: ImportSettings) -> Summary | None:
 def _put_prompt(
     db: Any, row: Sequence[Any], settings: ImportSettings, hashes: dict[int, str], done: Imported
 ) -> None:
-    number, session, at, source, content = row
-    filtered = settings.secrets.filtered(_text(content), MAX_PROMPT).text
-    prompt = Prompt(_session(session), _time(at), Source(source), filtered)
-    hashes[number] = hash_in(prompt_draft(prompt).d)
+    prompt = _prompt_of(row, settings.secrets)
+    hashes[row[0]] = hash_in(prompt_draft(prompt).d)
     _ensure_session(db, prompt.session, prompt.timestamp, settings)
     if record_prompt(db, prompt, settings.group) is not None:
         done.prompts += 1
+
+
+def _prompt_of(row: Sequence[Any], secrets: SecretFilter) -> Prompt:
+    _, session, at, source, content = row
+    filtered = secrets.filtered(_text(content), MAX_PROMPT).text
+    return Prompt(_session(session), _time(at), Source(source), filtered)
 
 
 def _put_observation(
@@ -203,19 +281,7 @@ def _put_observation(
     now: int,
     done: Imported,
 ) -> None:
-    (_, session, prompt, at, obs_type, source_event, tool, path, content, metadata, is_pinned) = row
-    facts = settings.secrets.redacted(_json_in(metadata))
-    observation = Observation(
-        _session(session),
-        _time(at),
-        _text(obs_type),
-        _text(source_event),
-        settings.secrets.filtered(_text(content)).text,
-        None if tool is None else _text(tool),
-        None if path is None else settings.secrets.filtered(_text(path)).text,
-        facts if isinstance(facts, dict) and facts else None,
-        hashes.get(prompt),
-    )
+    observation = _observation_of(row, settings.secrets, hashes)
     _ensure_session(db, observation.session, observation.timestamp, settings)
     known = session_in(db, observation.session)
     assert known is not None
@@ -223,10 +289,29 @@ def _put_observation(
     if number is None:
         return
     done.observations += 1
-    if is_pinned:
+    if row[-1]:
         target = event_id_of(db, number, settings.signer)
         record_pin(db, number, target, now, settings.group, is_pinned=True)
         done.pins += 1
+
+
+def _observation_of(
+    row: Sequence[Any], secrets: SecretFilter, hashes: Mapping[int, str]
+) -> Observation:
+    """`hashes`: of prompts, by their id in the file."""
+    (_, session, prompt, at, obs_type, source_event, tool, path, content, metadata, _) = row
+    facts = secrets.redacted(_json_in(metadata))
+    return Observation(
+        _session(session),
+        _time(at),
+        _text(obs_type),
+        _text(source_event),
+        secrets.filtered(_text(content)).text,
+        None if tool is None else _text(tool),
+        None if path is None else secrets.filtered(_text(path)).text,
+        facts if isinstance(facts, dict) and facts else None,
+        hashes.get(prompt),
+    )
 
 
 def _ensure_session(db: Any, session: str, at: int, settings: ImportSettings) -> None:

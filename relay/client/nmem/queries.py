@@ -59,7 +59,8 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An observation in the cache."""
+    """An observation in the cache, or a prompt: its id is negative, its type PROMPT, its
+    `source_event` the source."""
 
     id: int
     session_id: str
@@ -111,20 +112,31 @@ FROM observations o JOIN sessions s ON s.id = o.session_id
      LEFT JOIN _rk_observations k ON k.observation_id = o.id
      LEFT JOIN _rk_about n ON n.name = 'name:' || k.author
 """
+PROMPT: Final = "prompt"
+_PROMPT_COLUMNS: Final = f"""
+SELECT -p.id, p.session_id, p.id, p.timestamp, '{PROMPT}', p.source, NULL, NULL, p.content, NULL, 0,
+       s.project, k.event_id, k.author, n.value
+FROM prompts p JOIN sessions s ON s.id = p.session_id
+     LEFT JOIN _rk_prompts k ON k.prompt_id = p.id
+     LEFT JOIN _rk_about n ON n.name = 'name:' || k.author
+WHERE p.id = ?
+"""
 _SCOPED: Final = """
     (:project IS NULL OR s.project = :project) AND (:obs_type IS NULL OR o.obs_type = :obs_type)
     AND (:before IS NULL OR o.timestamp < :before) AND (:after IS NULL OR o.timestamp >= :after)
 """
-_MATCHES: Final = (
-    "SELECT o.id, o.timestamp, o.obs_type, f.rank"
-    " FROM observations_fts f JOIN observations o ON o.id = f.rowid"
-    " JOIN sessions s ON s.id = o.session_id"
-    " WHERE observations_fts MATCH :query AND" + _SCOPED
+_TABLES: Final = (("observations", "", "o.obs_type"), ("prompts", "-", f"'{PROMPT}'"))
+_MATCHES: Final = tuple(
+    f"SELECT {sign}o.id, o.timestamp, {kind}, f.rank"
+    f" FROM {table}_fts f JOIN {table} o ON o.id = f.rowid JOIN sessions s ON s.id = o.session_id"
+    f" WHERE {table}_fts MATCH :query AND" + _SCOPED.replace("o.obs_type", kind)
+    for table, sign, kind in _TABLES
 )
-_MATCHES_ANYWHERE: Final = (
-    "SELECT rowid FROM observations_fts WHERE observations_fts MATCH :query"
-    " ORDER BY rank LIMIT :limit OFFSET :offset"
+_MATCHES_ANYWHERE: Final = tuple(
+    f"SELECT {sign}rowid, rank FROM {table}_fts WHERE {table}_fts MATCH :query"
+    for table, sign, _ in _TABLES
 )
+_BEST: Final = " ORDER BY rank LIMIT :most"
 
 
 def _found(row: Sequence[Any]) -> Found:
@@ -155,7 +167,7 @@ def _author(pubkey: str | None, name: str | None) -> str:
 def search(
     db: Any, text: str, scope: Scope, order: Order, now: int, limit: int, offset: int
 ) -> list[Found]:
-    """Observations that contain the words of `text` (M-26).
+    """Observations and prompts that contain the words of `text` (M-26).
 
     If none contains all words, as for a question in a sentence, those that contain any.
     """
@@ -175,30 +187,33 @@ def _matching(
     db: Any, query: str, scope: Scope, order: Order, now: int, limit: int, offset: int
 ) -> list[Found]:
     """`query`: FTS5 syntax."""
-    page = {"limit": limit, "offset": offset}
+    is_relevance = order is Order.RELEVANCE
+    wanted = _MATCHES_ANYWHERE if is_relevance and scope == Scope() else _MATCHES
+    end = _BEST if is_relevance else ""
+    names = {"query": query, "most": limit + offset} | scope.names
     try:
-        if order is Order.RELEVANCE and scope == Scope():
-            hits = db.execute(_MATCHES_ANYWHERE, {"query": query} | page)
-            return get(db, [number for (number,) in hits])
-        if order is Order.RELEVANCE:
-            sql = _MATCHES + " ORDER BY f.rank, o.id LIMIT :limit OFFSET :offset"
-            hits = db.execute(sql, {"query": query} | scope.names | page)
-            return get(db, [number for number, *_ in hits])
-        matches = db.execute(_MATCHES, {"query": query} | scope.names).fetchall()
+        matches = [row for sql in wanted for row in db.execute(sql + end, names).fetchall()]
     except database_errors() as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_ERROR:
             return []  # a query FTS5 rejects, such as NEAR of a phrase
         raise
-    ranked = [(Row(id_, at, kind, "", ""), rank) for id_, at, kind, rank in matches]
-    best = ranking.blended(ranked, now)[offset : offset + limit]
-    return get(db, [row.id for row in best])
+    if is_relevance:
+        matches.sort(key=lambda row: (row[-1], row[0] < 0, abs(row[0])))
+        numbers = [row[0] for row in matches]
+    else:
+        ranked = [(Row(id_, at, kind, "", ""), rank) for id_, at, kind, rank in matches]
+        numbers = [row.id for row in ranking.blended(ranked, now)]
+    return get(db, numbers[offset : offset + limit])
 
 
 def get(db: Any, numbers: Iterable[int]) -> list[Found]:
     """In the order given; unknown ids are skipped."""
     found = []
     for number in numbers:
-        row = db.execute(_COLUMNS + " WHERE o.id = ?", (number,)).fetchone()
+        if number < 0:
+            row = db.execute(_PROMPT_COLUMNS, (-number,)).fetchone()
+        else:
+            row = db.execute(_COLUMNS + " WHERE o.id = ?", (number,)).fetchone()
         if row is not None:
             found.append(_found(row))
     return found

@@ -14,7 +14,7 @@ from relay.client.errors import ClientError
 from relay.client.nmem import queries
 from relay.client.nmem.apply import bind
 from relay.client.nmem.cipher import CacheKey
-from relay.client.nmem.database import Database
+from relay.client.nmem.database import Adoption, Database
 from relay.client.nmem.queries import Order, Scope
 from relay.errors import Invalid
 
@@ -50,9 +50,12 @@ class NmemReader(BaseClient):
         super().__init__(relay, signer, start_offline=True)
         self._path = Path(db_path)
         self._key = key_of(key)
+        self._adoption: Adoption | None = None
 
     async def _open(self, opening: AsyncExitStack) -> None:
-        self.database = await asyncio.to_thread(Database, self._path, self._key)
+        self.database = await asyncio.to_thread(
+            Database, self._path, self._key, adoption=self._adoption
+        )
         opening.callback(self.database.close)
         await asyncio.to_thread(bind, self.database, self.pubkey)
         await super()._open(opening)
@@ -69,8 +72,8 @@ class NmemReader(BaseClient):
         before: int | None = None,
         after: int | None = None,
     ) -> list[Found]:
-        """Observations with these words (M-26). Times are Unix seconds. Raises Invalid for an
-        unknown order."""
+        """Observations and prompts with these words (M-26); the type of a prompt is `prompt`, its
+        id negative. Times are Unix seconds. Raises Invalid for an unknown order."""
         scope, now = Scope(project, obs_type, before, after), self._client.now()
         order = one_of(Order, order_by, "order_by")
         return await self._read(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 from relay.client.nmem import queries
+from relay.client.nmem.database import Adoption
 from relay.client.nmem.hooks import record_hook
 from relay.client.nmem.reader import NmemReader, NotFound, one_of
 from relay.client.nmem.sources import Sources
@@ -72,6 +73,7 @@ class NmemRecorder(NmemReader):
         self._sources = Sources(group, frozenset(map(public_key, agents)))
         self._secrets = SecretFilter() if secrets is None else secrets
         self._group = group
+        self._adoption = Adoption(self._secrets, group)
 
     async def hook(self, payload: str | Mapping[str, object]) -> str:
         """Record the payload of a coding agent's hook; returns the context for the agent, if any.
@@ -211,7 +213,7 @@ class NmemRecorder(NmemReader):
 
     async def _pin(self, number: int, *, is_pinned: bool) -> None:
         def record(db: Any) -> None:
-            if not queries.get(db, [number]):
+            if number < 1 or not queries.get(db, [number]):
                 raise NotFound(f"observation {number} not found")
             target = event_id_of(db, number, self._signer)
             record_pin(db, number, target, self._client.now(), self._group, is_pinned=is_pinned)

@@ -22,6 +22,13 @@ _TEXTS: Final = ("db", "key_file", "group", "summary_url", "summary_model", "sum
 KEYS: Final = (*_TEXTS, "agents", "sensitivity", "patterns")
 
 
+_NO_MODEL: Final = (
+    "no model is configured: sessions are not summarised, and nothing of a session without a"
+    " summary is ever swept, here or at the relay; set summary_url and summary_model under [nmem]"
+    f" in ~/{FILE}"
+)
+
+
 @dataclass(frozen=True, slots=True)
 class NmemSettings:
     """Location and content of the cache."""
@@ -39,12 +46,17 @@ class NmemSettings:
     patterns: tuple[str, ...]
     """Additional secret patterns, RE2 syntax."""
     summary_url: str | None
-    """Base URL of an OpenAI-compatible endpoint, such as `http://127.0.0.1:11434/v1`."""
+    """URL of a server with OpenAI's API, such as `http://127.0.0.1:11434`; `/v1` may be missing."""
     summary_model: str | None
     summary_key_file: Path | None
 
     def secret_filter(self) -> SecretFilter:
         return SecretFilter(self.sensitivity, self.patterns)
+
+    @property
+    def shortfall(self) -> str:
+        """What does not happen without a model; empty: one is configured."""
+        return _NO_MODEL if self.summary_url is None else ""
 
     @property
     def sources(self) -> Sources:

@@ -1,13 +1,14 @@
 """Requests summaries of sessions from a model, if one is configured (M-06).
 
-Uses the OpenAI `/chat/completions` API. Secrets are removed from recorded text, and again from the
-answer.
+Uses the OpenAI `/chat/completions` API as every server of it has it: without options, and with an
+answer of one text or of parts. Secrets are removed from recorded text, and again from the answer.
 """
 
 from __future__ import annotations
 
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 120.0
 _MAX_PROMPT: Final = 40_000
 """Characters of a session sent to the model, but for its fence."""
+_MAX_REFUSAL: Final = 300
+"""Characters of an endpoint's error that are told."""
+_ENDPOINT: Final = "/chat/completions"
 _QUIET_S: Final = 600
 """An agent stops after each turn: a session is summarised after so long without activity."""
 _INSTRUCTION: Final = (
@@ -42,15 +46,25 @@ async def summarise_next(
     """Summarise one session that ended a while ago; returns 1 if a summary was stored.
 
     `asked`: (session, end) of earlier requests, which are not repeated. An unusable answer changes
-    nothing. Raises OSError (key file, or unreachable endpoint), TimeoutError.
+    nothing. Raises OSError (key file, unreachable endpoint, or its refusal), TimeoutError.
     """
     if settings.summary_url is None:
         return 0
-    for ended in await asyncio.to_thread(_unsummarised, database, now):
+    for ended in await asyncio.to_thread(_unsummarised, database, now - _QUIET_S):
         if ended not in asked:
             asked.add(ended)
             return await summarise_session(database, settings, ended[0])
     return 0
+
+
+async def summarise_all(database: Database, settings: NmemSettings, now: int) -> tuple[int, int]:
+    """Summarise every session that ended, however recently: how many were summarised, and how many
+    still have no summary. Raises as `summarise_next`."""
+    ended = await asyncio.to_thread(_unsummarised, database, now + 1)
+    done = 0
+    for session_id, _ in ended:
+        done += await summarise_session(database, settings, session_id)
+    return done, len(ended) - done
 
 
 async def summarise_session(database: Database, settings: NmemSettings, session_id: str) -> int:
@@ -64,18 +78,22 @@ async def summarise_session(database: Database, settings: NmemSettings, session_
             {"role": "system", "content": _INSTRUCTION},
             {"role": "user", "content": transcript},
         ],
+        "stream": False,
     }
     headers = {}
     if settings.summary_key_file is not None:
         key = await asyncio.to_thread(settings.summary_key_file.read_text, "utf-8")
         headers["Authorization"] = f"Bearer {key.strip()}"
-    url = f"{settings.summary_url.rstrip('/')}/chat/completions"
+    url = endpoint_of(settings.summary_url)
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     try:
         async with (
             aiohttp.ClientSession(timeout=timeout, headers=headers) as http,
             http.post(url, json=request, allow_redirects=False) as answer,
         ):
+            if answer.status != 200:
+                why = " ".join((await answer.text(errors="replace"))[:_MAX_REFUSAL].split())
+                raise OSError(f"{url}: {answer.status} {answer.reason}: {why}")
             answer_json = await answer.json(content_type=None)
     except (aiohttp.ClientResponseError, aiohttp.ClientPayloadError, ValueError):
         return 0
@@ -84,12 +102,21 @@ async def summarise_session(database: Database, settings: NmemSettings, session_
     return int(await asyncio.to_thread(_write, database, settings, session_id, answer_json))
 
 
-def _unsummarised(database: Database, now: int) -> list[tuple[str, int]]:
+def endpoint_of(url: str) -> str:
+    """The address for requests, from that of a server, of its API or of the endpoint itself."""
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/") or "/v1"
+    if not path.endswith(_ENDPOINT):
+        path += _ENDPOINT
+    return urlunsplit(parts._replace(path=path))
+
+
+def _unsummarised(database: Database, before: int) -> list[tuple[str, int]]:
     with database.reading() as db:
         rows = db.execute(
             "SELECT s.id, s.ended_at FROM sessions s JOIN _rk_sessions k ON k.session_id = s.id"
             " AND k.author = '' WHERE s.summary IS NULL AND s.ended_at < ? ORDER BY s.ended_at",
-            (now - _QUIET_S,),
+            (before,),
         )
         return list(rows.fetchall())
 
@@ -125,6 +152,8 @@ def _indented(text: str) -> str:
 def _write(database: Database, settings: NmemSettings, session_id: str, answer_json: Any) -> bool:
     try:
         text = answer_json["choices"][0]["message"]["content"]
+        if isinstance(text, list):
+            text = "".join(part.get("text", "") for part in text)
         summary = cleaned(parse_summary(text), settings.secret_filter())
     except (Invalid, KeyError, IndexError, TypeError, AttributeError):
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +12,7 @@ from relay.memory.fields import object_in
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+_THOUGHTS: Final = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
 _LISTS: Final = ("learned", "completed", "next_steps", "files_read", "files_edited")
 
 
@@ -59,7 +61,8 @@ def summary_from(fields: Mapping[str, object]) -> Summary:
 
 def parse_summary(answer: str) -> Summary:
     """The summary in a model's answer. Text around the JSON object, such as code fences, is
-    ignored. Raises Invalid."""
+    ignored, and what a model thinks aloud. Raises Invalid."""
+    answer = _THOUGHTS.sub("", answer)
     fields = object_in(answer[answer.find("{") : answer.rfind("}") + 1])
     if fields is None:
         raise Invalid("the answer holds no JSON object")

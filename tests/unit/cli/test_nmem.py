@@ -18,7 +18,7 @@ from relay.memory.fence import fenced
 from relay.memory.nmem.records import Session
 from tests.cast import robot
 from tests.harness.fake_relay import FakeRelay
-from tests.unit.client.nmem_cache import NOW, a_session, cache, sent, told
+from tests.unit.client.nmem_cache import NOW, a_session, an_original, cache, sent, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -260,12 +260,34 @@ def test_a_time_is_a_number_or_a_date(nmem: Nmem, before: str) -> None:
     assert as_json(nmem("purge", "--before", before, "--json"))["observations"] == 2
 
 
+@pytest.mark.proves("M-08")
+def test_nmems_own_database_is_adopted_by_the_first_command(home: Path, nmem: Nmem) -> None:
+    _, settings = find_nmem_settings(home)
+    settings.db.parent.mkdir(parents=True)
+    an_original(settings.db)
+    code, out, err = nmem("search", "tea", "--json")
+    (found,) = json.loads(out)
+    assert (code, found["id"], found["is_pinned"]) == (0, 41, True)
+    assert f"the file as it was: {settings.db}.original\n" in err
+    assert "the file as it was" not in nmem("search", "tea")[2]  # said once
+    assert as_json(nmem("search", "why", "--json"))[0]["id"] == -7
+    assert json.loads(nmem("status", "--json")[1])["waiting"] == 4
+
+
 @pytest.mark.usefixtures("here")
 def test_maintain(nmem: Nmem) -> None:
-    assert nmem("maintain") == (0, "observations 0, prompts 0, sessions 0\n", "")
-    assert as_json(nmem("maintain", "--rebuild-fts", "--json")) == {"indexed": 4}
-    assert as_json(nmem("maintain", "--session", "t", "--json")) == {"summarised": 0}
-    assert nmem("maintain", "--session", "x") == (1, "", "session not found: x\n")
+    code, out, err = nmem("maintain", "--sweep")
+    assert (code, out) == (0, "observations 0, prompts 0, sessions 0\n")
+    assert "nothing of a session without a summary is ever swept" in err
+    assert "nothing of a session without a summary is ever swept" in nmem("status")[1]
+    assert as_json(nmem("status", "--json"))["summaries_by"] is None
+    code, out, _ = nmem("maintain", "--summarise", "--json")
+    assert (code, json.loads(out)) == (0, {"summarised": 0, "unsummarised": 1})
+    assert nmem("maintain", "--rebuild-fts", "--json")[1] == '{"indexed":4}\n'
+    assert nmem("maintain", "--session", "t", "--json")[1] == '{"summarised":0}\n'
+    code, out, err = nmem("maintain", "--session", "x")
+    assert (code, out) == (1, "")
+    assert "session not found: x\n" in err
     assert as_json(nmem("search", "heron"))[0]["id"] == 4
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from relay.client.nmem.database import Database
+from relay.client.nmem.cipher import cipher_module
+from relay.client.nmem.database import Database, statements
 from relay.client.nmem.hooks import record_hook
 from relay.client.nmem.sync import record_answers, waiting_after
 from relay.memory.nmem.secrets import SecretFilter
@@ -55,6 +57,33 @@ def a_session(database: Database, session: str = "s", at: int = NOW, edits: int 
             tool_input={"file_path": f"/w/{session}/{number}.py"},
         )
     told(database, "Stop", at + 2 + edits, session)
+
+
+def an_original(path: Path, cipher_key: CacheKey | None = None) -> None:
+    """As nmem itself wrote it, in its second migration; with triggers of other names."""
+    module: Any = sqlite3 if cipher_key is None else cipher_module()
+    other = module.connect(str(path))
+    if cipher_key is not None:
+        other.execute(cipher_key.pragma)
+    other.execute("PRAGMA journal_mode = WAL")
+    for statement in statements():
+        if "_rk_" not in statement:
+            other.execute(statement.replace("observations_fts_insert", "observations_ai"))
+    other.executescript(
+        """
+        INSERT INTO sessions VALUES ('s', 'rook', 100, 200, '[["command",1]]', NULL);
+        INSERT INTO prompts VALUES (7, 's', 110, 'user', 'why, password=hunter2');
+        INSERT INTO prompts VALUES (8, 's', 111, 'nobody', 'unreadable');
+        INSERT INTO observations VALUES (41, 's', 7, 120, 'command', 'PostToolUse', 'Bash', NULL,
+            'make tea', '{"failed": true}', 1);
+        INSERT INTO observations VALUES (45, 's', NULL, 130, 'file_edit', 'PostToolUse', 'Edit',
+            '/w/a', '/w/a', NULL, 0);
+        INSERT INTO _cursor VALUES ('s', 12);
+        PRAGMA user_version = 2;
+        """
+    )
+    other.commit()
+    other.close()
 
 
 def sent(database: Database, key: SecretKey = robot) -> list[Event]:

@@ -18,7 +18,7 @@ from relay.client.nmem.apply import put_all
 from relay.client.nmem.database import CacheUnusable
 from relay.client.nmem.import_db import Imported
 from relay.client.nmem.settings import find_nmem_settings
-from relay.client.nmem.summaries import summarise_next
+from relay.client.nmem.summaries import endpoint_of, summarise_all, summarise_next
 from relay.client.settings import FILE
 from relay.errors import ConfigFaults, Invalid, UserError
 from relay.memory.nmem.records import Source
@@ -602,7 +602,7 @@ async def model(answer: object, asked: list[Any]) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-def said(text: str) -> object:
+def said(text: object) -> object:
     return {"choices": [{"message": {"content": text}}]}
 
 
@@ -614,8 +614,21 @@ def said(text: str) -> object:
         (said("I cannot do that"), None),
         (said('{"intent": 5}'), None),
         ({"error": "busy"}, None),
-        (said(None), None),  # type: ignore[arg-type]
+        (said(None), None),
         ("nonsense", None),
+        (
+            said(
+                [
+                    {"type": "text", "text": '{"intent": "tea",'},
+                    {"text": '"learned": "token=abcd"}'},
+                ]
+            ),
+            "tea",
+        ),
+        (
+            said('<think>{"intent": "no"}</think>\n{"intent": "tea", "learned": ["token=abcd"]}'),
+            "tea",
+        ),
     ],
 )
 async def test_a_session_is_summarised_by_the_configured_model(
@@ -664,6 +677,46 @@ async def test_sessions_are_summarised_one_at_a_time(
             written = [await summarise_next(database, settings, NOW + 9999, once) for _ in range(3)]
     assert written == [1, 1, 0]
     assert len(asked) == 2
+
+
+@pytest.mark.proves("M-06")
+@pytest.mark.parametrize(
+    ("url", "endpoint"),
+    [
+        ("http://127.0.0.1:11434", "http://127.0.0.1:11434/v1/chat/completions"),
+        ("http://h/v1/", "http://h/v1/chat/completions"),
+        ("https://h/api/v1/chat/completions", "https://h/api/v1/chat/completions"),
+        ("https://h/x/y?version=3", "https://h/x/y/chat/completions?version=3"),
+    ],
+)
+def test_an_endpoint_is_named_by_its_server_its_api_or_itself(url: str, endpoint: str) -> None:
+    assert endpoint_of(url) == endpoint
+
+
+@pytest.mark.proves("M-06")
+async def test_when_asked_sessions_are_summarised_at_once(tmp_path: Path) -> None:
+    asked: list[Any] = []
+    async with model(said('{"intent": "tea"}'), asked) as url:
+        server = url.removesuffix("/v1")
+        client_file(tmp_path, f'[nmem]\nsummary_url = "{server}"\nsummary_model = "small"\n')
+        _, settings = find_nmem_settings(tmp_path)
+        with cache(tmp_path / "nmem.db") as database:
+            a_session(database, "s")
+            a_session(database, "t")
+            assert await summarise_all(database, settings, NOW + 5) == (2, 0)
+            assert await summarise_all(database, settings, NOW + 5) == (0, 0)
+            found = query(database, "SELECT summary FROM sessions")
+    assert [json.loads(summary)["intent"] for (summary,) in found] == ["tea", "tea"]
+
+
+async def test_the_refusal_of_an_endpoint_is_told(tmp_path: Path) -> None:
+    async with model({}, []) as url:
+        client_file(tmp_path, f'[nmem]\nsummary_url = "{url}/x"\nsummary_model = "m"\n')
+        _, settings = find_nmem_settings(tmp_path)
+        with cache(tmp_path / "nmem.db") as database:
+            a_session(database)
+            with pytest.raises(OSError, match="/v1/x/chat/completions: 404 Not Found: 404: Not F"):
+                await summarise_all(database, settings, NOW + 5)
 
 
 async def test_an_unreachable_endpoint_raises_oserror(tmp_path: Path) -> None:

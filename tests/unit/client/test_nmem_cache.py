@@ -7,6 +7,7 @@ import os
 import sqlite3
 import stat
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,8 +15,8 @@ import pytest
 from relay.client.nmem import cipher, database
 from relay.client.nmem.apply import bind, drop_deleted, put_all
 from relay.client.nmem.cipher import CacheKey, cache_key
-from relay.client.nmem.database import CacheUnusable, Database, statements
-from relay.client.nmem.queries import Order, Scope, search, timeline
+from relay.client.nmem.database import Adoption, CacheUnusable, Database, statements
+from relay.client.nmem.queries import Found, Order, Scope, search, timeline
 from relay.client.nmem.rebuild import rebuild
 from relay.client.nmem.removal import Purge, Removed, purge, sweep
 from relay.client.nmem.updates import record_pin, summarise
@@ -28,12 +29,14 @@ from relay.memory.nmem.records import (
     pin_draft,
     session_draft,
 )
+from relay.memory.nmem.secrets import SecretFilter
 from relay.memory.nmem.summary import EMPTY_SESSION, Summary
 from tests.cast import alice, owner, robot, rover
 from tests.unit.client.nmem_cache import (
     DAY,
     NOW,
     a_session,
+    an_original,
     cache,
     fetch_all,
     query,
@@ -210,6 +213,100 @@ def test_a_file_of_another_program_or_version_is_named_and_left_alone(
     other = sqlite3.connect(path)
     assert other.execute("PRAGMA user_version").fetchone() == (version,)
     other.close()
+
+
+ADOPTION = Adoption(SecretFilter())
+
+
+@pytest.mark.proves("M-08", "M-12")
+@pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
+def test_a_database_of_nmem_itself_becomes_the_cache_and_its_copy_is_kept(
+    tmp_path: Path, key: CacheKey | None
+) -> None:
+    path, copy = tmp_path / "nmem.db", tmp_path / "nmem.db.original"
+    an_original(path, key)
+    before = path.read_bytes()
+    with closing(Database(path, key, adoption=ADOPTION)) as here:
+        assert here.is_encrypted is (key is not None)
+        assert rows(here, "prompts")[0] == (7, "s", 110, "user", "why, [REDACTED]")
+        found = [(row[0], row[2], row[8], row[10]) for row in rows(here, "observations")]
+        assert found == [(41, 7, "make tea", 1), (45, None, "/w/a", 0)]
+        with here.reading() as db:
+            assert [
+                each.id for each in search(db, "tea", ANYWHERE, Order.RELEVANCE, NOW, 9, 0)
+            ] == [41]
+            assert search(db, "hunter2", ANYWHERE, Order.RELEVANCE, NOW, 9, 0) == []
+        assert query(here, "SELECT line_number FROM _cursor") == [(12,)]
+        ((said,),) = query(here, "SELECT value FROM _rk_about WHERE name = 'adopted'")
+        assert said == (
+            f"{path} was nmem's own database: 1 sessions, 1 prompts and 2 observations will be sent"
+            f" to the relay, 1 rows cannot; the file as it was: {copy}"
+        )
+        # It goes on as a cache, and what it held goes to the relay: pins by the key's event ids.
+        told(here, "PostToolUse", NOW, "s", tool_name="Grep", tool_input={"pattern": "kettle"})
+        assert (
+            len(query(here, "SELECT * FROM observations_fts WHERE observations_fts = 'kettle'"))
+            == 1
+        )
+        bind(here, robot.pubkey)
+        events = {event.d: event for event in sent(here)}
+    assert (mode(copy), copy.read_bytes()) == (0o600, before)
+    pinned = next(event for event in events.values() if "make tea" in event.content)
+    assert f"nmem:pin:{pinned.id}" in events
+    assert sorted(d.split(":")[1] for d in events) == [
+        "obs",
+        "obs",
+        "obs",
+        "pin",
+        "prompt",
+        "session",
+    ]
+    assert b"hunter2" not in path.read_bytes()
+    with closing(Database(path, key, adoption=ADOPTION)):
+        assert not (tmp_path / "nmem.db.original-1").exists()
+
+
+@pytest.mark.proves("M-08")
+@pytest.mark.parametrize(
+    "changed",
+    [
+        "PRAGMA user_version = 3",
+        "ALTER TABLE sessions ADD COLUMN mood TEXT",
+        "DROP TABLE _cursor",
+    ],
+)
+def test_another_database_is_not_adopted(tmp_path: Path, changed: str) -> None:
+    path = tmp_path / "nmem.db"
+    an_original(path)
+    with closing(sqlite3.connect(path)) as other, other:
+        other.execute(changed)
+    before = path.read_bytes()
+    with pytest.raises(CacheUnusable, match="rookery nmem import"):
+        Database(path, adoption=ADOPTION)
+    assert path.read_bytes() == before
+    assert not (tmp_path / "nmem.db.original").exists()
+
+
+def test_an_adoption_that_fails_leaves_the_database_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "nmem.db"
+    an_original(path)
+
+    def fail(*_: object) -> None:
+        raise OSError("full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("relay.client.nmem.import_db.rebuild_index", fail)
+        with pytest.raises(OSError, match="full"):
+            Database(path, adoption=ADOPTION)
+    with closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT content FROM prompts WHERE id = 7").fetchone() == (
+            "why, password=hunter2",
+        )
+    assert not list(tmp_path.glob("*original*"))
+    with closing(Database(path, adoption=ADOPTION)) as here:
+        assert len(rows(here, "observations")) == 2
 
 
 @pytest.mark.proves("M-08")
@@ -621,6 +718,36 @@ def test_a_search_narrows_pages_and_orders(here: Database) -> None:
     assert found("tea", Scope(after=NOW + DAY + 1, before=NOW + 2 * DAY)) == []
     assert found("tea", Scope(project="none")) == found(" ") == found('"') == []
     assert found("tea NEAR coffee") == []
+
+
+@pytest.mark.proves("M-08", "M-26")
+@pytest.mark.parametrize("order", Order)
+def test_prompts_are_found_beside_observations(here: Database, order: Order) -> None:
+    a_session(here, "s", edits=3)
+    told(here, "UserPromptSubmit", NOW + 60, "s", prompt="why is the kettle so loud")
+    for at, pattern in ((61, "kettle"), (62, "prompt")):
+        given = {"pattern": pattern}
+        told(here, "PostToolUse", NOW + at, "s", tool_name="Grep", tool_input=given)
+
+    def found(text: str, scope: Scope = ANYWHERE, limit: int = 9, offset: int = 0) -> list[Found]:
+        with here.reading() as db:
+            return search(db, text, scope, order, NOW + DAY, limit, offset)
+
+    assert [each.id for each in found("loud")] == [-2]
+    (prompt,) = found("loud")
+    assert (prompt.obs_type, prompt.source_event) == ("prompt", "user")
+    assert (prompt.content, prompt.project) == ("why is the kettle so loud", "rook")
+    assert (prompt.session_id, prompt.timestamp) == ("s", NOW + 60)
+    both = [each.id for each in found("kettle")]
+    assert sorted(both) == [-2, 4]
+    assert [each.id for at in (0, 1) for each in found("kettle", limit=1, offset=at)] == both
+    assert [each.id for each in found("kettle", Scope(obs_type="prompt"))] == [-2]
+    assert [each.id for each in found("kettle", Scope(obs_type="search"))] == [4]
+    assert found("kettle", Scope(before=NOW + 60)) == found("kettle", Scope(project="x")) == []
+    with here.reading() as db:
+        around = timeline(db, -2, 1, 1)
+    assert around is not None
+    assert [each.id for each in around] == [3, -2, 4]
 
 
 def test_a_timeline_surrounds_its_anchor(here: Database) -> None:
