@@ -368,11 +368,11 @@ def _port(seen: Examined) -> Iterator[Finding]:
             tried.listen(1)
     except OSError as wrong:
         where = f"{seen.folder / 'rookery.toml'}: [server] host {server.host} port {server.port}"
+        unit = _socket_unit(server.port)
+        if unit.startswith("rookery"):
+            return  # systemd holds the port for the relay while it is stopped
         match wrong.errno:
             case errno.EADDRINUSE:
-                unit = _socket_unit(server.port)
-                if unit.startswith("rookery"):
-                    return  # systemd holds the port for the relay while it is stopped
                 yield _error(
                     f"{where} is held by systemd for {unit}"
                     if unit

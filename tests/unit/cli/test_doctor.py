@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import socket
@@ -278,6 +279,16 @@ def test_a_port_that_another_program_has_is_found(
         assert "--port" in found["cure"]
 
 
+def with_systemctl(listed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A `systemctl` whose list of sockets has this line too."""
+    program = tmp_path / "bin" / "systemctl"
+    program.parent.mkdir()
+    other = "/run/dbus/system_bus_socket dbus.socket dbus.service"
+    program.write_text(f"#!/bin/sh\necho '{other}'\necho '{listed}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("unit", "says"),
@@ -300,18 +311,32 @@ def test_a_port_that_systemd_holds_for_the_relay_is_no_fault(
         file.write_text(file.read_text().replace("port = 0", f"port = {port}"))
         name, _, elsewhere = unit.partition(" ")
         held = port + 1 if elsewhere else port
-        systemctl = tmp_path / "bin" / "systemctl"
-        systemctl.parent.mkdir()
-        systemctl.write_text(
-            "#!/bin/sh\n"
-            "echo '/run/dbus/system_bus_socket dbus.socket dbus.service'\n"
-            f"echo '127.0.0.1:{held} {name} {name.replace('socket', 'service')}'\n"
-        )
-        systemctl.chmod(0o755)
-        monkeypatch.setenv("PATH", f"{systemctl.parent}:/usr/bin:/bin")
+        service = name.replace("socket", "service")
+        with_systemctl(f"127.0.0.1:{held} {name} {service}", tmp_path, monkeypatch)
         code, findings = doctor(folder, capsys)
     assert code == bool(says)
     assert [says in each["text"] for each in findings] == [True] * bool(says)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("unit", ["rookery.socket", ""])
+def test_a_port_below_1024_needs_a_unit_of_systemd(
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    unit: str,
+) -> None:
+    def refused(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refused)
+    file = folder / "rookery.toml"
+    file.write_text(file.read_text().replace("port = 0", "port = 443"))
+    with_systemctl(f"[::]:443 {unit} rookery.service" if unit else "", tmp_path, monkeypatch)
+    code, findings = doctor(folder, capsys)
+    assert code == (not unit)
+    assert ["ListenStream=" in each["cure"] for each in findings] == [True] * (not unit)
 
 
 MACHINES: tuple[tuple[str, dict[str, Any]], ...] = (
