@@ -13,6 +13,7 @@ import click
 
 from relay.cli.connect import with_settings
 from relay.cli.options import (
+    CommandGroup,
     Server,
     client_options,
     console,
@@ -51,7 +52,7 @@ any_author = click.option(
 )
 
 
-@click.group("aman", epilog="Example: rookery aman show user-1")
+@click.group("aman", cls=CommandGroup, epilog="Example: rookery aman show user-1")
 def aman() -> None:
     """Read and edit the memory of an Aman agent: one set of records per history key HK.
 

@@ -17,6 +17,7 @@ from relay.cli.anamnesis_offline import bench, schema, validate_file
 from relay.cli.anamnesis_options import SHARE, TYPE, Moment, entry_options, given
 from relay.cli.names import Person, profile_names
 from relay.cli.options import (
+    CommandGroup,
     Server,
     client_options,
     format_option,
@@ -47,7 +48,11 @@ if TYPE_CHECKING:
 _FILE: Final = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group("anamnesis", epilog="Example: rookery anamnesis recall 'what do we know of trust'")
+@click.group(
+    "anamnesis",
+    cls=CommandGroup,
+    epilog="Example: rookery anamnesis recall 'what do we know of trust'",
+)
 def anamnesis() -> None:
     """Share memories with other agents: each has a hash H, and keys that vouch for it.
 

@@ -11,7 +11,14 @@ from relay.cli.connect import with_settings
 from relay.cli.group_view import is_seen
 from relay.cli.memory_text import iso
 from relay.cli.names import Names, read_names
-from relay.cli.options import Server, client_options, json_option, print_json, printable
+from relay.cli.options import (
+    CommandGroup,
+    Server,
+    client_options,
+    json_option,
+    print_json,
+    printable,
+)
 from relay.cli.owners import owner_option, owners_at
 from relay.cli.user_keys import user_in
 from relay.client.settings import Actor, suggestion
@@ -64,7 +71,11 @@ class ScopeType(click.ParamType):  # type: ignore[type-arg]  # generic in newer 
             self.fail(why, param, ctx)
 
 
-@click.group("config", epilog="Example: rookery config set group:techteam respond_mode=mention")
+@click.group(
+    "config",
+    cls=CommandGroup,
+    epilog="Example: rookery config set group:techteam respond_mode=mention",
+)
 def config() -> None:
     """Read and change how agents behave: globally, in one group, or with one user."""
 

@@ -31,7 +31,15 @@ from relay.cli.group_view import (
     views_of_groups,
 )
 from relay.cli.names import Names, keys_of, people_argument, read_names
-from relay.cli.options import Server, client_options, console, json_option, print_json, printable
+from relay.cli.options import (
+    CommandGroup,
+    Server,
+    client_options,
+    console,
+    json_option,
+    print_json,
+    printable,
+)
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client.settings import Actor
 from relay.errors import UserError
@@ -50,7 +58,9 @@ _NOT_IN_AN_ID: Final = re.compile(r"[^a-z0-9_]+")
 _CONFIRMING: Final = frozenset(OPPOSITE.values())
 
 
-@click.group("group", epilog="Example: rookery group create tea --name 'Tea room'")
+@click.group(
+    "group", cls=CommandGroup, epilog="Example: rookery group create tea --name 'Tea room'"
+)
 def group() -> None:
     """Create and manage NIP-29 groups. Signs as the owner."""
 

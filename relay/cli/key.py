@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.humanize import counted
-from relay.cli.options import folder_option, json_option, print_json
+from relay.cli.options import CommandGroup, folder_option, json_option, print_json
 from relay.errors import FolderBusy, UserError
 from relay.files import sync
 from relay.nostr.keys import read_key_file
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 
-@click.group("key", epilog="Example: rookery key show ./data/keys/owner.nsec")
+@click.group("key", cls=CommandGroup, epilog="Example: rookery key show ./data/keys/owner.nsec")
 def key() -> None:
     """Show keys in files (`rookery keygen` makes one), and give the relay a new one."""
 

@@ -15,7 +15,14 @@ from relay.cli.connect import with_client, with_settings
 from relay.cli.humanize import counted
 from relay.cli.memory_text import iso
 from relay.cli.names import Names, Person, keys_of, people_argument, read_names
-from relay.cli.options import Server, client_options, json_option, print_json, printable
+from relay.cli.options import (
+    CommandGroup,
+    Server,
+    client_options,
+    json_option,
+    print_json,
+    printable,
+)
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client.settings import Actor
 from relay.errors import UserError
@@ -34,7 +41,9 @@ _CLAIM_ID: Final = re.compile(r"[0-9a-f]{16}").fullmatch
 _reason = click.option("--reason", metavar="TEXT", default="", help="Noted with the key.")
 
 
-@click.group("member", epilog="Example: rookery member add npub1… --reason 'a neighbour'")
+@click.group(
+    "member", cls=CommandGroup, epilog="Example: rookery member add npub1… --reason 'a neighbour'"
+)
 def member() -> None:
     """Manage the members of a relay (NIP-43). Signs as the owner."""
 

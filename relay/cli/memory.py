@@ -14,7 +14,15 @@ from relay.cli.connect import with_settings
 from relay.cli.memory_search import search
 from relay.cli.memory_text import Shown, iso, lines_of, readers_of, shown_in
 from relay.cli.names import Names, read_names
-from relay.cli.options import Server, client_options, console, json_option, print_json, printable
+from relay.cli.options import (
+    CommandGroup,
+    Server,
+    client_options,
+    console,
+    json_option,
+    print_json,
+    printable,
+)
 from relay.cli.owners import owner_option, owners_at
 from relay.cli.tables import print_nothing_found
 from relay.cli.user_keys import NOT_PUBLIC, user_in
@@ -141,7 +149,7 @@ def _key_in(text: str) -> Key:
     return Key(text, plain=f"core:{text}")
 
 
-@click.group("memory", epilog="Example: rookery memory get npub1…")
+@click.group("memory", cls=CommandGroup, epilog="Example: rookery memory get npub1…")
 def memory() -> None:
     """Read and edit agents' memory.
 

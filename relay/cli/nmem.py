@@ -23,6 +23,7 @@ from relay.cli.humanize import age_of
 from relay.cli.nmem_cache import key_here, reading_here, warn
 from relay.cli.nmem_status import status
 from relay.cli.options import (
+    CommandGroup,
     Server,
     client_options,
     json_option,
@@ -64,7 +65,7 @@ _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 project_option = click.option("--project", metavar="P", help="Only this project.")
 
 
-@click.group("nmem", epilog="Example: rookery nmem search 'dedupe relay'")
+@click.group("nmem", cls=CommandGroup, epilog="Example: rookery nmem search 'dedupe relay'")
 def nmem() -> None:
     """Search and manage the history of coding agents (see `rookery hook`)."""
 

@@ -31,6 +31,21 @@ _WIDE: Final = 200
 """Output width when not on a terminal: a table in a pipe must not wrap keys."""
 
 
+class CommandGroup(click.Group):
+    """Its help says of each command the whole first sentence; click's cuts it to one line."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, command.get_short_help_str(_WIDE))
+                    for name, command in found.items()
+                    if command is not None and not command.hidden
+                ]
+            )
+
+
 def no_data_folder(folder: Path) -> UserError:
     return UserError(
         f"{folder} is no data folder: name the relay's with --data DIR, or make one with `rookery"

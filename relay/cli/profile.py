@@ -8,7 +8,14 @@ import click
 import orjson
 
 from relay.cli.connect import with_client
-from relay.cli.options import Server, client_options, json_option, print_json, printable
+from relay.cli.options import (
+    CommandGroup,
+    Server,
+    client_options,
+    json_option,
+    print_json,
+    printable,
+)
 from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.memory.fields import object_in
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
     from relay.client import Client
 
 
-@click.group("profile", epilog="Example: rookery profile set --name Ada")
+@click.group("profile", cls=CommandGroup, epilog="Example: rookery profile set --name Ada")
 def profile() -> None:
     """What a key calls itself (kind 0)."""
 

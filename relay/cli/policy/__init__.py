@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from relay.cli.options import CommandGroup
 from relay.cli.policy.cases import cases_command
 from relay.cli.policy.check import check_command
 from relay.cli.policy.diff import diff_command
@@ -17,7 +18,7 @@ from relay.cli.policy.show import show_command
 from relay.cli.policy.sweep import sweep_command
 
 
-@click.group("policy", epilog="Example: rookery policy check ./data/policies")
+@click.group("policy", cls=CommandGroup, epilog="Example: rookery policy check ./data/policies")
 def policy() -> None:
     """Check, show, explain, test and compare who may do what."""
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import click
 
+from relay.cli.options import CommandGroup
 from relay.cli.session.envelopes import pns
 from relay.cli.session.export import export_command, resume_command, verify_command
 from relay.cli.session.follow import follow_command
@@ -14,7 +15,9 @@ from relay.cli.session.import_files import import_command
 from relay.cli.session.read import list_command, search_command, show_command, view_command
 
 
-@click.group("session", epilog="Example: rookery session import ~/.claude/projects")
+@click.group(
+    "session", cls=CommandGroup, epilog="Example: rookery session import ~/.claude/projects"
+)
 def session() -> None:
     """Store sessions of coding agents on a relay, and export them byte for byte."""
 

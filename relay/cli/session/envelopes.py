@@ -11,7 +11,7 @@ import click
 import orjson
 
 from relay.cli.connect import settings_here
-from relay.cli.options import Server
+from relay.cli.options import CommandGroup, Server
 from relay.client.client import unix_now
 from relay.client.settings import Actor
 from relay.errors import Invalid, UserError
@@ -30,7 +30,9 @@ key_option = click.option(
 )
 
 
-@click.group("pns", epilog="Example: rookery session pns derive < data/keys/agent.nsec")
+@click.group(
+    "pns", cls=CommandGroup, epilog="Example: rookery session pns derive < data/keys/agent.nsec"
+)
 def pns() -> None:
     """Create and open envelopes (kind 1080) of a device's derived key."""
 

@@ -160,6 +160,7 @@ def test_every_command_within_another_has_help_with_an_example(
         assert run([*words, "--help"]) == 0
         out = " ".join(capsys.readouterr().out.split())
         assert re.search(f"Examples?: .*(rookery {' '.join(words)}|mcp)", out), words
+        assert not re.search(r"[a-z,;]\.\.\.", out), f"{words}: a sentence is cut"
 
 
 def test_every_option_has_help_and_shared_options_have_the_same() -> None:
