@@ -16,7 +16,7 @@ from relay.errors import UserError
 from relay.memory.snowclaw.chat import KINDS
 from relay.memory.snowclaw.history import oldest_first
 from relay.nostr import kinds
-from relay.nostr.event import signed
+from relay.nostr.nip59 import unsigned
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -106,7 +106,7 @@ def context(
             if sender is not None:
                 (by,) = await keys_of(client, settings, [sender], group)
             await claw.learn_name(by)
-            unsent = _unsent(by, message or "", group, client.now())
+            unsent = unsigned(by, kinds.CHAT, [["h", group]], message or "", client.now())
             return claw.assemble(unsent, system, budget)
 
     made = with_settings(Actor.USER, server, work)
@@ -132,11 +132,6 @@ async def _newest(client: Client, group: str, own: Collection[str]) -> Event | N
     wanted = {"kinds": list(KINDS), "#h": [group], "limit": _LOOKED_AT}
     found = oldest_first(await client.query(wanted))
     return next((event for event in reversed(found) if event.pubkey not in own), None)
-
-
-def _unsent(pubkey: str, text: str, group: str, at: int) -> Event:
-    """A chat message that is neither signed nor sent."""
-    return signed(pubkey, at, kinds.CHAT, [["h", group]], text, lambda _: "0" * 128)
 
 
 def _summary(made: Context) -> str:

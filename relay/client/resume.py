@@ -14,6 +14,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
+from relay.nostr import kinds
+from relay.nostr.nip59 import MAX_BACKDATED_S
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -123,7 +126,7 @@ class ResumeState:
             else structs.replace(
                 filter_,
                 since=max(
-                    self._since - OVERLAP_S,
+                    self._since - _overlap_s(filter_),
                     _limit_bound(filter_, stored, self._started_at),
                     0 if filter_.since is None else filter_.since,
                 ),
@@ -131,6 +134,12 @@ class ResumeState:
             )
             for filter_, stored in zip(self._filters, self._stored, strict=True)
         )
+
+
+def _overlap_s(filter_: Filter) -> int:
+    """Gift wraps are dated in the past at random."""
+    has_wraps = filter_.kinds is not None and kinds.GIFT_WRAP in filter_.kinds
+    return OVERLAP_S + (MAX_BACKDATED_S if has_wraps else 0)
 
 
 def _limit_bound(filter_: Filter, stored: _Stored, started_at: int) -> int:

@@ -19,14 +19,15 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.client.client import Client
-from relay.client.errors import ClientError
+from relay.client.errors import ClientError, PublishRefused, QueryClosed
 from relay.client.resume import OVERLAP_S
 from relay.client.snowclaw_records import SnowclawRecords
+from relay.errors import Invalid
 from relay.memory.bounded import BoundedDict
 from relay.memory.fence import recalled
 from relay.memory.registry import MemorySystems
 from relay.memory.snowclaw.agent_memory import AgentMemory
-from relay.memory.snowclaw.chat import KINDS, Chat
+from relay.memory.snowclaw.chat import KINDS, Chat, correspondents
 from relay.memory.snowclaw.consent import Consent
 from relay.memory.snowclaw.context import HistoryStyle, TrimOrder
 from relay.memory.snowclaw.isolation import enters, leaks
@@ -36,7 +37,8 @@ from relay.memory.snowclaw.respond import Agent
 from relay.memory.snowclaw.system import SNOWCLAW
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
-from relay.nostr.keys import SecretKey
+from relay.nostr.keys import SecretKey, public_key
+from relay.nostr.nip59 import MAX_BACKDATED_S, opened, unsigned, wrapped
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
@@ -116,6 +118,7 @@ class Snowclaw(SnowclawRecords):
         self._learned: BoundedDict[str, None] = BoundedDict(_MAX_GROUPS)
         self._record_task: asyncio.Task[None] | None = None
         self._chat_task: asyncio.Task[None] | None = None
+        self._direct_task: asyncio.Task[None] | None = None
         self._inbox: asyncio.Queue[Event] | None = None
 
     @property
@@ -132,18 +135,22 @@ class Snowclaw(SnowclawRecords):
         return None
 
     async def start(self) -> None:
-        """Load the records, then follow them, and the chat of groups from now on (S-28).
+        """Load the records, then follow them, and from now on the chat of groups and the direct
+        messages of people that it knows (S-28).
 
         While offline (with a folder) it continues with cached records. Raises QueryClosed,
         Unanswered.
         """
         await self.load()
-        records_started, chat_started = asyncio.Event(), asyncio.Event()
+        records_started, chat_started, direct_started = (asyncio.Event() for _ in range(3))
         self._record_task = asyncio.create_task(self._follow_records(records_started))
         self._chat_task = asyncio.create_task(self._follow_chat(records_started, chat_started))
+        follow_direct = self._follow_direct(records_started, direct_started)
+        self._direct_task = asyncio.create_task(follow_direct)
         if self.is_online:
             await _wait_started(records_started, self._record_task)
             await _wait_started(chat_started, self._chat_task)
+            await _wait_started(direct_started, self._direct_task)
 
     async def __aexit__(
         self,
@@ -152,7 +159,8 @@ class Snowclaw(SnowclawRecords):
         trace: TracebackType | None,
     ) -> None:
         """Flushes first: raises what `flush` raises, unless the block ended with an error."""
-        tasks = [task for task in (self._record_task, self._chat_task) if task is not None]
+        followed = (self._record_task, self._chat_task, self._direct_task)
+        tasks = [task for task in followed if task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -201,8 +209,70 @@ class Snowclaw(SnowclawRecords):
                 if self._inbox is not None:
                     await self._inbox.put(event)
 
+    async def _follow_direct(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
+        """Follow direct messages (NIP-17). A relay that refuses is no failure."""
+        await is_consent_known.wait()
+        began = self._client.now()
+        since = began - MAX_BACKDATED_S
+        wanted = {"kinds": [kinds.GIFT_WRAP], "#p": [self.pubkey], "since": since}
+        try:
+            async with self._client.subscribe(wanted) as wraps:
+                found = [self._opened(wrap) async for wrap in wraps.stored()]
+                stored = [message for message in found if message is not None]
+                self._chat.fill(message for message in stored if message.created_at < began)
+                started.set()
+                for message in stored:
+                    if message.created_at >= began:
+                        await self._hear(message)
+                async for wrap in wraps:
+                    if (new := self._opened(wrap)) is not None:
+                        await self._hear(new)
+        except QueryClosed as closed:
+            self.shortfall = f"{self.url} gives no direct messages: {closed}"
+
+    def _opened(self, wrap: Event) -> Event | None:
+        """The direct message in a gift wrap; None for others, and for those of unknown keys."""
+        try:
+            message = opened(wrap, self._signer)
+        except Invalid:
+            return None
+        is_direct = message.kind == kinds.PRIVATE_MESSAGE and not message.has_tag("h")
+        since = self._client.now() - MAX_BACKDATED_S
+        is_current = since <= message.created_at <= self._client.now() + OVERLAP_S
+        return message if is_direct and is_current and self._chat.knows(message.pubkey) else None
+
+    async def _hear(self, message: Event) -> None:
+        """Process a direct message, unless it came before in another wrap."""
+        await self.learn_name(message.pubkey)
+        if self._chat.see(message):
+            self._schedule_save()
+            if self._inbox is not None:
+                await self._inbox.put(message)
+
+    async def send_direct(self, text: str, to: str | Event) -> Event:
+        """Send a direct message (NIP-17) by this relay: to a key (npub or hex), or as the answer to
+        one, to all its correspondents. Returns it, unsigned. Raises Invalid, PublishRefused,
+        Unanswered."""
+        if isinstance(to, str):
+            others, answered = frozenset({public_key(to)}), []
+        else:
+            others, answered = correspondents(to, self.pubkey), [["e", to.id]]
+        tags = [*(["p", key] for key in sorted(others)), *answered]
+        now = self._client.now()
+        message = unsigned(self.pubkey, kinds.PRIVATE_MESSAGE, tags, text, now)
+        for reader in (*sorted(others), self.pubkey):
+            dates = [now - secrets.randbelow(MAX_BACKDATED_S) for _ in range(2)]
+            one_time = SecretKey(secrets.token_bytes(32))
+            wrap = wrapped(message, self._signer, reader, one_time, (dates[0], dates[1]))
+            # Refused is one's own copy only to whom the relay does not know.
+            with suppress(*((PublishRefused,) if reader == self.pubkey else ())):
+                await self._client.publish(wrap)
+        self._chat.see(message)
+        return message
+
     def messages(self) -> AsyncGenerator[Event, None]:
-        """Messages in the groups from this call on, including one's own; for one reader.
+        """Messages in the groups, and direct ones, which have no `h`, from this call on, including
+        one's own; for one reader.
 
         A message is yielded after `see`. Raises QueryClosed when the relay ends the subscription.
         """
@@ -311,6 +381,10 @@ class Snowclaw(SnowclawRecords):
     def history(self, group: str) -> list[HistoryMessage]:
         """The last messages, oldest first."""
         return self._chat.history(group)
+
+    def direct_history(self, *keys: str) -> list[HistoryMessage]:
+        """The last direct messages with these others (npub or hex). Raises Invalid."""
+        return self._chat.history(frozenset(map(public_key, keys)))
 
     def should_respond(self, event: Event) -> bool:
         """Whether this agent should answer a message (S-35)."""

@@ -19,6 +19,7 @@ from relay.errors import Invalid
 from relay.nostr import kinds, nip44
 from relay.nostr.event import Event, event_from, id_bytes
 from relay.nostr.keys import SecretKey, is_signed
+from relay.nostr.nip59 import object_in_envelope, sealed, unsealed
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +93,7 @@ def wrap_shared(
     the envelope."""
     if inner.pubkey != author.pubkey:
         raise Invalid("pubkey: a rumor must be sealed by its author")
-    key = nip44.conversation_key(author, keys.pubkey)
-    content = nip44.encrypt(inner.json(), key, nonces[0])
-    seal = author.sign(kinds.SEAL, [], content, created_at[0])
+    seal = sealed(inner.json(), author, keys.pubkey, created_at[0], nonces[0])
     content = nip44.encrypt(seal.raw.decode(), keys.conversation_key, nonces[1])
     return keys.key.sign(kinds.SHARED_ENVELOPE, [], content, created_at[1])
 
@@ -103,15 +102,7 @@ def unwrap_shared(keys: Channel, event: Event) -> Rumor:
     """The rumor in a shared envelope (1081). Raises Invalid, also when its author is not the signer
     of the seal."""
     seal = event_from(_decrypt_envelope(keys, event, kinds.SHARED_ENVELOPE))
-    if seal.kind != kinds.SEAL:
-        raise Invalid(f"seal: has kind {seal.kind}, not {kinds.SEAL}")
-    _check_signed(seal)
-    text = nip44.decrypt(seal.content, nip44.conversation_key(keys.key, seal.pubkey))
-    fields = _object(text)
-    # A rumor is an event without signature; the placeholder is never checked.
-    inner = event_from({**fields, "sig": "0" * 128})
-    if inner.pubkey != seal.pubkey:
-        raise Invalid("pubkey: the rumor was sealed by another key")
+    inner = unsealed(seal, keys.key)
     return Rumor(inner.id, inner.pubkey, inner.created_at, inner.kind, inner.tags, inner.content)
 
 
@@ -121,17 +112,7 @@ def _decrypt_envelope(keys: Channel, event: Event, kind: int) -> dict[str, objec
     if event.pubkey != keys.pubkey:
         raise Invalid("envelope: belongs to another channel")
     _check_signed(event)
-    return _object(nip44.decrypt(event.content, keys.conversation_key))
-
-
-def _object(text: str) -> dict[str, object]:
-    try:
-        fields = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        raise Invalid("envelope: the content is not JSON") from None
-    if not isinstance(fields, dict):
-        raise Invalid("envelope: the content is not an event")
-    return fields
+    return object_in_envelope(nip44.decrypt(event.content, keys.conversation_key))
 
 
 def _check_signed(event: Event) -> None:

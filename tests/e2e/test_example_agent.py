@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.client import Client, Snowclaw, Timeouts
+from relay.nostr.nip59 import opened, unsigned, wrapped
 from tests import cast
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import Rookery, command, until
@@ -215,6 +216,23 @@ async def test_it_waits_to_be_let_in_then_answers_and_remembers(tmp_path: Path) 
             assert told == "I know of you:\n- I like green tea"
         shown = await by_owner(rookery, "memory", "get", cast.alice.npub)
         assert "I like green tea" in shown
+
+
+async def test_it_answers_a_direct_message_in_one(tmp_path: Path) -> None:
+    async with served(tmp_path) as rookery, program(tmp_path, rookery) as robot:
+        await let_in(rookery)
+        await robot.start()
+        await robot.listening()
+        async with Client(rookery.url, cast.alice) as alice, phone(rookery.url) as in_group:
+            now = alice.now()
+            said = unsigned(alice.pubkey, 14, [["p", cast.robot.pubkey]], "hello", now)
+            wrap = wrapped(said, cast.alice, cast.robot.pubkey, cast.rover, (now, now))
+            async with alice.subscribe({"kinds": [1059], "#p": [alice.pubkey]}) as answers:
+                await alice.publish(wrap)
+                async with asyncio.timeout(ANSWER_S):
+                    answer = opened(await anext(answers), cast.alice)
+            assert (answer.content, answer.tag("e")) == (HERE_I_AM, said.id)
+            assert await in_group.number_of_answers() == 0
 
 
 async def test_it_comes_in_by_an_invite(tmp_path: Path) -> None:

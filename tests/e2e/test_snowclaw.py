@@ -18,6 +18,7 @@ from relay.memory.fence import fence_head
 from relay.memory.snowclaw.context import Section
 from relay.nostr.filters import Filter
 from relay.nostr.keys import SecretKey
+from relay.nostr.nip59 import opened, unsigned, wrapped
 from tests import cast
 from tests.harness.relay_program import Rookery, outputs, until
 
@@ -358,6 +359,59 @@ async def test_names_and_members_are_those_of_now_and_the_system_prompt_tells_th
         shown = json.loads(await session(rookery, robot, "memory", "get", alice.npub, "--json"))
         assert [name for name, _ in shown["display_names"]] == ["k0", "Clarity"]
         assert shown["first_seen"] == first.created_at
+
+
+@pytest.mark.proves("S-17", "S-28", "S-33")
+async def test_the_global_configuration_applies_to_direct_messages(
+    tmp_path: Path, session: Session
+) -> None:
+    robot, alice, owner = cast.robot, cast.alice, cast.owner
+
+    def knows(claw: Snowclaw) -> list[str]:
+        return [message.content for message in claw.direct_history(alice.npub)]
+
+    async with served(tmp_path / "relay") as rookery:
+        await with_groups(rookery, session, {"tea": [robot, alice]})
+        await session(rookery, owner, "config", "set", "global", "respond_mode=none")
+        await session(rookery, owner, "config", "set", "group:tea", "respond_mode=all")
+        async with (
+            Client(rookery.url, alice) as phone,
+            Client(rookery.url, cast.stranger) as eve,
+            Snowclaw(rookery.url, robot, owner.npub, names=["robot"]) as claw,
+        ):
+            await claw.start()
+            messages = claw.messages()
+            hearing = anext(messages)
+            for client, key, text in (
+                (eve, cast.stranger, "let me in"),
+                (phone, alice, "are you there?"),
+            ):
+                now = client.now()
+                message = unsigned(key.pubkey, 14, [["p", robot.pubkey]], text, now)
+                await client.publish(wrapped(message, key, robot.pubkey, cast.rover, (now, now)))
+            question = await hearing
+            assert (question.content, question.pubkey) == ("are you there?", alice.pubkey)
+            assert not claw.should_respond(question)
+            await session(rookery, owner, "config", "set", "global", "respond_mode=mention")
+            async with until("the configuration is there") as tries:
+                async for _ in tries:
+                    if claw.should_respond(question):
+                        break
+            await claw.send_direct("yes", question)
+            (wrap,) = await phone.query({"kinds": [1059]})
+            reply = opened(wrap, alice)
+            assert (reply.content, reply.tag("e")) == ("yes", question.id)
+            said = ["are you there?", "yes"]
+            assert knows(claw) == said
+            assert claw.history("tea") == []
+            claw.note_user(alice.npub, "asks in private")
+            await claw.flush()
+            # Who is no member of the conversation is given nothing of it.
+            async with Client(rookery.url, cast.bob) as bob:
+                assert await bob.query({"kinds": [1059]}) == []
+        async with Snowclaw(rookery.url, robot, owner.npub) as claw:
+            await claw.start()
+            assert knows(claw) == said
 
 
 @pytest.mark.proves("G-23", "S-28")

@@ -1,4 +1,5 @@
-"""An example agent for a group: it answers messages addressed to it, and remembers.
+"""An example agent for a group: it answers messages addressed to it, there and in direct messages,
+and remembers.
 
     python agent.py --relay ws://127.0.0.1:7777 --key-file agent.nsec --group tea --owner npub1…
 
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from relay.client import Client, PublishRefused, Snowclaw, Timeouts
 from relay.client.settings import Actor, find_settings
-from relay.errors import RookeryError
+from relay.errors import RookeryError, UserError
 from relay.nostr.keys import public_key
 
 if TYPE_CHECKING:
@@ -119,6 +120,9 @@ class Agent:
             return  # two agents would answer each other forever
         self.answered.add(message.id)
         text = await self.answer(message)
+        if message.tag("h") is None:
+            await self.claw.send_direct(text, message)
+            return
         tags = [["h", self.group], ["q", message.id, self.client.url, message.pubkey]]
         at = max(
             self.client.now(), message.created_at + 1
@@ -137,17 +141,20 @@ class Agent:
     async def answer(self, message: Event) -> str:
         if note := NOTE.search(message.content):
             try:
-                await self.remember(message.pubkey, note[1].strip())
+                await self.remember(message.pubkey, note[1].strip(), message.tag("h"))
             except RookeryError as error:
                 return f"I cannot remember that: {error}"
         context = self.claw.assemble(message, SYSTEM, BUDGET)
         return await asyncio.to_thread(self.model.reply, context.text)
 
-    async def remember(self, pubkey: str, note: str) -> None:
-        """Returns when the note is at the relay, or in the spool."""
+    async def remember(self, pubkey: str, note: str, group: str | None) -> None:
+        """Returns when the note is at the relay, or in the spool. `group`: None for what was said
+        in a direct message."""
         known = self.claw.user(pubkey)
+        if group is None and (reading := self.claw.group_reading(pubkey)) is not None:
+            raise UserError(f"what I know of you is read by {reading}")
         if known is None or note not in known.notes:
-            self.claw.note_user(pubkey, note, group=self.group)
+            self.claw.note_user(pubkey, note, group=group)
         await self.claw.flush()
 
 

@@ -133,8 +133,8 @@ class Chat:
         """Apply the configured history lengths (S-18)."""
         for group, ring in self._rings.items():
             ring.resize(self._capacity(group))
-        for ring in self._direct.values():
-            ring.resize(self._capacity(None))
+        for others, ring in self._direct.items():
+            ring.resize(self._direct_capacity(others))
 
     def no_name(self, pubkey: str) -> None:
         """Note that the profile was looked up without a result."""
@@ -220,6 +220,17 @@ class Chat:
     def knows_name(self, pubkey: str) -> bool:
         """Whether the profile was looked up."""
         return pubkey in self._profiles
+
+    def knows(self, pubkey: str) -> bool:
+        """Whether direct messages of a key are read: of owners, agents, members of the groups, and
+        whom the agent has a memory or an owner's configuration of."""
+        copy = self._working_copy
+        return (
+            pubkey in copy.authors
+            or any(pubkey in listed.members for listed in self._lists.values())
+            or copy.own_user(copy.subject_of(pubkey)) is not None
+            or copy.config.of_user(pubkey) is not None
+        )
 
     def members(self, group: str) -> tuple[str, ...]:
         """Public keys, of the group's 39002; none before it is seen."""
@@ -335,7 +346,7 @@ class Chat:
             return None
         others = correspondents(message, self._agent.pubkey)
         if others not in self._direct:
-            self._direct[others] = RingBuffer(self._capacity(None))
+            self._direct[others] = RingBuffer(self._direct_capacity(others))
         return self._direct[others]
 
     def _ring(self, group: str) -> RingBuffer[HistoryMessage]:
@@ -343,8 +354,12 @@ class Chat:
             self._rings[group] = RingBuffer(self._capacity(group))
         return self._rings[group]
 
-    def _capacity(self, group: str | None) -> int:
+    def _capacity(self, group: str) -> int:
         return self._working_copy.config.effective(group).context_history
+
+    def _direct_capacity(self, others: Correspondents) -> int:
+        one = next(iter(others)) if len(others) == 1 else None
+        return self._working_copy.config.effective(npub=one).context_history
 
 
 def correspondents(message: Event, agent: str) -> Correspondents:

@@ -63,6 +63,17 @@ def test_a_live_subscription_resumes_a_little_before_its_last_event() -> None:
     )
 
 
+def test_gift_wraps_are_asked_for_as_far_back_as_they_are_dated() -> None:
+    wraps = Filter(kinds=frozenset({1059}))
+    resume = ResumeState([ALL, wraps], BEGUN)
+    resume.catch_up()
+    plain, wrapped = resume.filters_from(BEGUN + 60)
+    assert (plain.since, wrapped.since) == (
+        BEGUN + 60 - OVERLAP_S,
+        BEGUN + 60 - OVERLAP_S - 2 * 86_400,
+    )
+
+
 def test_an_event_from_the_future_does_not_move_the_resume_point_ahead() -> None:
     resume = ResumeState([ALL], BEGUN)
     resume.catch_up()

@@ -19,6 +19,7 @@ from relay.memory.snowclaw.encryption import encrypted
 from relay.memory.snowclaw.users import UserMemory
 from relay.nostr.event import event_from
 from relay.nostr.nip44 import conversation_key
+from relay.nostr.nip59 import unsigned, wrapped
 from tests.cast import alice, bob, owner, robot, rover
 from tests.harness.patience import ANSWER_S
 from tests.unit.client.conftest import TIMEOUTS
@@ -100,6 +101,10 @@ def delete_caches(folder: Path) -> None:
 
 def asked(fake: FakeRelay) -> list[dict[str, Any]]:
     return [filter_ for frame in fake.verbs("REQ") for filter_ in frame[2:]]
+
+
+def chats_asked(fake: FakeRelay) -> list[dict[str, Any]]:
+    return [filter_ for filter_ in asked(fake) if filter_["kinds"] == [9, 11, 12]]
 
 
 # -- starting, following -----------------------------------------------------------------------
@@ -203,6 +208,51 @@ async def test_names_and_members_are_followed_live(fake: FakeRelay) -> None:
     ]
 
 
+async def test_direct_messages_are_heard_once_and_of_those_it_knows(fake: FakeRelay) -> None:
+    def wrap(
+        text: str, by: SecretKey = alice, at: int = NOW, *, kind: int = 14, tag: str = "p"
+    ) -> Event:
+        message = unsigned(by.pubkey, kind, [[tag, robot.pubkey]], text, at)
+        return wrapped(message, by, robot.pubkey, rover, (at - 9, at - 9))
+
+    await fake.publish(record(ALICE, {"notes": ["known"]}))
+    await fake.publish(wrap("yesterday", at=NOW - 86_400))
+    async with started(fake, groups=["tea"]) as claw:
+        messages = claw.messages()
+        hearing = anext(messages)
+        for event in (
+            wrap("of a stranger", bob),
+            wrap("of last week", at=NOW - 7 * 86_400),
+            wrap("of next week", at=NOW + 7 * 86_400),
+            wrap("for a group", tag="h"),
+            wrap("no message", kind=1),
+            rover.sign(1059, [["p", robot.pubkey]], "not sealed", NOW),
+            wrap("hello"),
+            wrap("hello"),
+            wrap("bye", at=NOW + 1),
+        ):
+            await fake.publish(event)
+        assert [(await hearing).content, (await anext(messages)).content] == ["hello", "bye"]
+        heard = [message.content for message in claw.direct_history(alice.npub)]
+        assert heard == ["yesterday", "hello", "bye"]
+        assert bob.pubkey[:32] not in claw.users()
+
+
+async def test_a_relay_that_gives_no_direct_messages_is_no_failure(fake: FakeRelay) -> None:
+    async def closed(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[2].get("kinds") == [1059]:
+            await visitor.say("CLOSED", frame[1], "blocked: no wraps here")
+        else:
+            await fake.answer(visitor, frame)
+
+    fake.on["REQ"] = closed
+    async with started(fake, groups=["tea"]) as claw:
+        assert "no wraps here" in claw.shortfall
+        await fake.publish(said("hello"))
+        await until(lambda: claw.history("tea"))
+        assert claw.failure is None
+
+
 async def test_it_follows_through_a_lost_connection(fake: FakeRelay) -> None:
     async with started(fake) as claw:
         await fake.stop()
@@ -267,7 +317,7 @@ async def test_start_raises_the_relays_refusal(fake: FakeRelay) -> None:
         messages = claw.messages()
         with pytest.raises(QueryClosed, match="not here"):
             await asyncio.wait_for(anext(messages), ANSWER_S)
-    assert asked(fake)[-1]["#h"] == ["tea"]
+    assert chats_asked(fake)[-1]["#h"] == ["tea"]
 
 
 @pytest.mark.proves("G-23", "S-28")
@@ -313,7 +363,7 @@ async def test_named_groups_are_the_only_ones(fake: FakeRelay) -> None:
         claw.see(said("hi"))
         claw.see(said("ho", group="den"))
         assert (claw.history("tea"), [each.content for each in claw.history("den")]) == ([], ["ho"])
-    assert asked(fake)[-1]["#h"] == ["den"]
+    assert chats_asked(fake)[-1]["#h"] == ["den"]
 
 
 @pytest.mark.proves("S-34")

@@ -11,9 +11,10 @@ from relay.memory.snowclaw.chat import Chat
 from relay.memory.snowclaw.context import Section
 from relay.memory.snowclaw.keys import OfGroup
 from relay.memory.snowclaw.respond import Agent
-from relay.memory.snowclaw.system_prompt import RULES
+from relay.memory.snowclaw.system_prompt import IN_DIRECT_MESSAGES, RULES
 from relay.memory.snowclaw.working_copy import WorkingCopy
-from tests.cast import alice, bob, owner, robot, stranger
+from relay.nostr.nip59 import unsigned
+from tests.cast import alice, bob, owner, robot, rover, stranger
 from tests.unit.memory.snowclaw.making import AT, config, record, signed
 
 if TYPE_CHECKING:
@@ -279,6 +280,68 @@ def test_a_model_is_given_all_of_it_without_a_key_that_somebody_wrote_down() -> 
         "CURRENT MESSAGE",
     ]
     assert sum(context.dropped.values()) == 0
+
+
+def direct(text: str, by: SecretKey = alice, *to: SecretKey, at: int = AT) -> Event:
+    tags = [["p", key.pubkey] for key in to or (robot,)]
+    return unsigned(by.pubkey, 14, tags, text, at)
+
+
+@pytest.mark.proves("S-17", "S-30", "S-34", "S-35")
+def test_direct_messages_have_a_history_and_the_global_configuration() -> None:
+    heard = Heard(
+        config("global", {"context_history": 2}), config("group:tea", {"context_history": 9})
+    )
+    heard.see(
+        *(direct(str(n), at=AT + n) for n in range(3)), direct("mine", robot, alice, at=AT + 3)
+    )
+    heard.see(direct("of bob", bob), direct("of three", bob, robot, alice), said("of the group"))
+    others = frozenset({alice.pubkey})
+    assert [each.content for each in heard.chat.history(others)] == ["2", "mine"]
+    assert heard.chat.should_respond(direct("hi"))  # it is for the agent
+    heard.book.apply(config("global", {"respond_mode": "owner"}, at=AT + 1))
+    assert not heard.chat.should_respond(direct("hi"))
+    assert heard.chat.should_respond(direct("hi", owner))
+    heard.book.apply(config(f"npub:{alice.npub}", {"respond_mode": "all", "context_history": 1}))
+    heard.chat.resize()
+    assert heard.chat.should_respond(direct("hi"))
+    assert [each.content for each in heard.chat.history(others)] == ["mine"]
+    user = heard.book.user(alice.npub)
+    assert user is not None
+    assert (user.first_seen, user.first_seen_group) == (AT, None)
+
+
+@pytest.mark.proves("S-33", "S-37")
+def test_nothing_of_a_group_enters_a_direct_message_nor_the_reverse() -> None:
+    heard = Heard(
+        record(f"snowclaw:memory:npub:{alice.npub}", {"notes": ["roasts"]}, ["h", "coffee"]),
+        record(f"snowclaw:memory:npub:{bob.npub}", {"notes": ["likes tea"]}),
+        record("snowclaw:memory:group:tea", {"purpose": "leaves"}),
+    )
+    heard.see(said("in the group"), direct("between us"), direct("of bob", bob))
+    made = heard.chat.assemble(direct("and now?", at=AT + 1), "Be kind.", 10_000)
+    assert list(made.sections) == [
+        "SYSTEM PROMPT",
+        "SENDER CONTEXT",
+        "CONVERSATION HISTORY",
+        "CURRENT MESSAGE",
+    ]
+    assert IN_DIRECT_MESSAGES in made.sections[Section.SYSTEM]
+    assert made.sections[Section.CURRENT].startswith("[nostr:dm from=")
+    assert "between us" in made.text
+    assert not [
+        each for each in ("in the group", "of bob", "roasts", "leaves") if each in made.text
+    ]
+    assert "- likes tea" in heard.chat.assemble(direct("x", bob), "", 10_000).text
+    assert "between us" not in heard.chat.assemble(said("and now?"), "", 10_000).text
+
+
+def test_it_listens_in_direct_messages_to_whom_it_knows() -> None:
+    heard = Heard(config(f"npub:{rover.npub}", {"respond_mode": "all"}))
+    heard.see(listed(bob), said("hi"))
+    for known in (owner, alice, bob, rover, robot):
+        assert heard.chat.knows(known.pubkey)
+    assert not heard.chat.knows(stranger.pubkey)
 
 
 def test_a_message_of_no_group_has_no_context() -> None:
