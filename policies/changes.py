@@ -49,6 +49,8 @@ def _rules_of(policy: PolicySet) -> Mapping[str, list[object]]:
         found.setdefault(place.name, []).append(read)
     for keep in policy.keep.rules:
         found.setdefault(keep.name, []).append(keep)
+    for kept in policy.keep.history.rules:
+        found.setdefault(kept.name, []).append(replace(kept, place=""))
     for going in policy.sweeps.rules:
         found.setdefault(going.name, []).append(replace(going, place=""))
     for place, effect in policy.retention_effects:

@@ -17,12 +17,12 @@ from policies.conditions import (
     with_keys_of,
 )
 from policies.limits import content_from, usage_limit_from
-from policies.retention import RetentionEffect, effect_from
+from policies.retention import RetentionEffect, effect_from, history_from
 from policies.rules.people import CODED_WRITER_RULES
 from policies.write_rule import Place, WriteRule
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.lifecycle.rows import Keep
-from relay.lifecycle.versions import KeepRule
+from relay.lifecycle.versions import HistoryRule, KeepRule
 from relay.toml.fields import nearest
 from relay.verdict import Who
 
@@ -53,6 +53,7 @@ class RetentionDefinition:
     enabled: bool = True
     match: Match = field(default_factory=Match)
     rule: KeepRule | None = None
+    history: HistoryRule | None = None
     effect: RetentionEffect = field(default_factory=RetentionEffect)
     is_switch: bool = False
 
@@ -60,7 +61,9 @@ class RetentionDefinition:
         """The rule with its who-words resolved to the keys of these people."""
         match = with_keys_of(self.match, actors)
         rule = None if self.rule is None else replace(self.rule, match=match)
-        return replace(self, match=match, rule=rule, effect=self.effect.for_rows(match))
+        history = None if self.history is None else replace(self.history, match=match)
+        effect = self.effect.for_rows(match)
+        return replace(self, match=match, rule=rule, history=history, effect=effect)
 
 
 RULE_KEYS: Final = (
@@ -85,6 +88,7 @@ RETENTION_KEYS: Final = (
     "enabled",
     "match",
     "keep",
+    "history",
     "days",
     "count",
     "bytes",
@@ -247,7 +251,7 @@ def _only_by(table: Table) -> frozenset[str] | None:
     return frozenset(keys)
 
 
-_RETENTION_PARTS: Final = ("keep", "days", "count", "bytes", "never", "never_before")
+_RETENTION_PARTS: Final = ("keep", "history", "days", "count", "bytes", "never", "never_before")
 _NO_RETENTION_EFFECT: Final = f"a rule without {_listed(_RETENTION_PARTS)} does nothing"
 
 
@@ -268,5 +272,6 @@ def retention_from(table: Table, name: str, systems: MemorySystems) -> Retention
     keep.match = Match() if match is None else match_of_kept(match)
     how = table.choice("keep", Keep)
     keep.rule = None if how is None else KeepRule(name, keep.match, how)
+    keep.history = history_from(table, keep.place, keep.match)
     keep.effect = effect_from(table, keep.place, keep.match, systems)
     return keep

@@ -14,6 +14,7 @@ from policies.load import INCLUDED, KNOWN_WRITE
 from policies.write_rule import Place
 from relay.errors import Fault
 from relay.lifecycle.retention import MaxAge
+from relay.lifecycle.rows import Keep, keep_by_kind
 from relay.nostr.kinds import GROUP_STATE, KindSet, is_ephemeral
 from relay.verdict import Who
 
@@ -40,6 +41,7 @@ def warnings_of(found: PolicySet) -> Sequence[Fault]:
         *_about_writing(found),
         *_about_reading(found),
         *_about_keeping(found),
+        *_about_history(found),
         *_about_sweeping(found),
     ]
     order = {name: number for number, name in enumerate(found.files)}
@@ -223,6 +225,33 @@ def _about_keeping(found: PolicySet) -> Iterator[Fault]:
                     f"keep has no effect: the later rule {_named(over[-1])} decides for "
                     "all rows that it matches",
                 )
+
+
+def _about_history(found: PolicySet) -> Iterator[Fault]:
+    for rule in found.keep.history.rules:
+        file, _, line = rule.place.rpartition(":")
+        if file.startswith((PACKAGED, str(INCLUDED))):
+            continue
+        place = Place(rule.name, file, int(line))
+        never = _never(rule.match, (), found)
+        if never is not None:
+            yield _at(place, f"can never match: {never}")
+        elif rule.history is not None and _are_never_replaced(rule.match.kinds, found):
+            yield _at(place, "history has no effect: events of these kinds are never replaced")
+
+
+def _are_never_replaced(kinds: KindSet | None, found: PolicySet) -> bool:
+    if kinds is None:
+        return False
+    by_policy = [rule.match.kinds for rule in found.keep.rules if rule.keep in _REPLACING]
+    return not any(
+        keep_by_kind(kind) is Keep.LATEST or any(of is None or kind in of for of in by_policy)
+        for low, high in kinds.ranges
+        for kind in range(low, high + 1)
+    )
+
+
+_REPLACING: Final = (Keep.LATEST, Keep.LATEST_TS)
 
 
 def _about_sweeping(found: PolicySet) -> Iterator[Fault]:

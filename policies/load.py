@@ -37,7 +37,7 @@ from policies.tables import (
     settings_with,
 )
 from relay.errors import ConfigFaults, Fault
-from relay.lifecycle.versions import KeepRules
+from relay.lifecycle.versions import HistoryRules, KeepRules
 from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of
 from relay.toml.parsing import values_in
@@ -319,6 +319,9 @@ def _merged(reading: _Reading, relay: str, home: Path) -> PolicySet | None:
         keep=KeepRules(
             [keep.rule for keep in keeps if keep.rule is not None],
             tie=memory.tie,
+            history=HistoryRules(
+                tuple([keep.history for keep in keeps if keep.history is not None])
+            ),
         ),
         read_rules=tuple(read_rules),
         write_rules=tuple(write_rules),

@@ -16,6 +16,7 @@ from relay.lifecycle.retention import (
     never_swept,
 )
 from relay.lifecycle.rows import UpTo
+from relay.lifecycle.versions import History, HistoryRule
 from relay.nostr.kinds import KindSet
 from relay.toml.fields import nearest
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from relay.memory.registry import AgedRecords, MemorySystems
     from relay.toml.fields import Table
 
+HISTORY_KEYS: Final = ("count", "days")
+MAX_OLD_VERSIONS: Final = 1000
+"""Of one record: a request for its history reads them all."""
 COUNT_KEYS: Final = ("per", "max")
 NEVER_BEFORE_KEYS: Final = ("kinds", "same", "up_to")
 _SAME: Final = ("author", "group", "hk", "d")
@@ -74,6 +78,25 @@ def effect_from(
     return RetentionEffect(
         tuple(rules), match if never else None, None if before is None else (match, before)
     )
+
+
+def history_from(table: Table, place: Place, match: Match) -> HistoryRule | None:
+    """`history = { count, days }`; `false`: nothing is kept, whatever an earlier rule says."""
+    if not table.has("history"):
+        return None
+    where = f"{place.file}:{place.line}"
+    if table.values["history"] is False:
+        return HistoryRule(place.name, where, match, None)
+    held = table.table("history")
+    if held is None:
+        return None
+    held.refuse_unknown(HISTORY_KEYS)
+    count, days = held.integer("count", 1), held.integer("days", 1)
+    if not held.has("count"):
+        table.wrong("history", "history needs count: how many old versions of a record are kept")
+    elif count is not None and count > MAX_OLD_VERSIONS:
+        held.wrong("count", f"count must be at most {MAX_OLD_VERSIONS}")
+    return None if count is None else HistoryRule(place.name, where, match, History(count, days))
 
 
 def _also_kept(systems: MemorySystems) -> str:

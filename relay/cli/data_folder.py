@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from relay.write.sweeper import SweepLine
 
 _EXPORT_PAGE: Final = 500
+_MAX_SEQ: Final = 2**63 - 1
 
 
 @asynccontextmanager
@@ -89,7 +90,7 @@ class LocalFolder:
     ) -> AsyncIterator[Sequence[bytes]]:
         # Rows committed after this call are not part of the result.
         seq, head = 0, await self.head()
-        while page := await self._services.store.since(seq, _EXPORT_PAGE):
+        while page := await self._rows_after(seq, rows):
             now = self._services.clock()
             matching = [
                 row
@@ -103,12 +104,24 @@ class LocalFolder:
             if seq >= head:
                 return
 
+    async def _rows_after(self, seq: int, rows: Rows) -> Sequence[Stored]:
+        """The next ones, in order of seq."""
+        store = self._services.store
+        page = await store.since(seq, _EXPORT_PAGE)
+        if rows is not Rows.WITH_OLD_VERSIONS:
+            return page
+        old = [version.row for version in await store.old_versions(seq, _EXPORT_PAGE)]
+        ends = [found[-1].seq for found in (page, old) if len(found) == _EXPORT_PAGE]
+        upto = min(ends, default=_MAX_SEQ)
+        both = [row for row in (*page, *old) if row.seq <= upto]
+        return sorted(both, key=lambda row: row.seq)
+
     async def _readable(
         self, page: Sequence[Stored], rows: Rows, filter_: Filter
     ) -> Sequence[Stored]:
         """Judged page by page: a group may become private during an export."""
         match rows:
-            case Rows.ALL:
+            case Rows.ALL | Rows.WITH_OLD_VERSIONS:
                 return page
             case Rows.PUBLIC:
                 state = self._services.state

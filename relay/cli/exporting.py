@@ -22,6 +22,7 @@ from relay.cli.progress import RATE, Amount, progress_bar
 from relay.config import load_config
 from relay.errors import Refused, UserError
 from relay.nostr.filters import Filter, filter_from
+from relay.server.control.folder import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -46,11 +47,20 @@ if TYPE_CHECKING:
     type=click.Path(dir_okay=False, path_type=Path),
     help="Output file, written atomically; default: stdout.",
 )
+@click.option(
+    "--versions",
+    "rows",
+    flag_value="versions",
+    help="Also old versions, where the policies keep them.",
+)
 @json_option
 def export_command(
-    folder: Path, filter_text: str | None, target: Path | None, *, as_json: bool
+    folder: Path, filter_text: str | None, target: Path | None, rows: str | None, *, as_json: bool
 ) -> int:
     """Write stored events as JSON lines, in the order they were stored.
+
+    With --versions an import restores the history of records too, if the policies there keep it:
+    old versions stand before the newer ones.
 
     With --json the summary is JSON; without -o it is on stderr, since stdout has the events.
     """
@@ -63,7 +73,8 @@ def export_command(
         with ExitStack() as stack:
             stdout = sys.stdout.buffer
             out = stdout if target is None else stack.enter_context(atomic_file(target))
-            done = asyncio.run(_export(folder, filter_, out, target))
+            which = Rows.ALL if rows is None else Rows.WITH_OLD_VERSIONS
+            done = asyncio.run(_export(folder, filter_, out, target, which))
             out.flush()
     except BrokenPipeError:
         # `rookery export | head` closed the pipe. Python must not flush stdout at exit.
@@ -88,7 +99,7 @@ class Exported:
 
 
 async def _export(
-    folder: Path, filter_: Filter | None, out: BinaryIO, target: Path | None
+    folder: Path, filter_: Filter | None, out: BinaryIO, target: Path | None, rows: Rows
 ) -> Exported:
     from relay.cli.data_folder import open_folder
 
@@ -106,22 +117,26 @@ async def _export(
                 progress.update(task, completed=done.events, rate=f"{rate:,.0f} events/s")
 
             wanted = Filter() if filter_ is None else filter_
-            done = await export_events(opened, wanted, out, note)
+            done = await export_events(opened, wanted, out, note, rows)
             progress.update(task, total=done.events, completed=done.events)
             return done
 
 
 async def export_events(
-    folder: Folder, filter_: Filter, out: BinaryIO, note: Callable[[Exported], None]
+    folder: Folder,
+    filter_: Filter,
+    out: BinaryIO,
+    note: Callable[[Exported], None],
+    rows: Rows = Rows.ALL,
 ) -> Exported:
     """Write the matching events; `note` is called after each page."""
     done = Exported()
-    pages = folder.events(filter_)
+    pages = folder.events(filter_, rows)
     try:
-        async for rows in pages:
-            if rows:
-                done.events += len(rows)
-                done.bytes += out.write(b"\n".join((*rows, b"")))
+        async for raws in pages:
+            if raws:
+                done.events += len(raws)
+                done.bytes += out.write(b"\n".join((*raws, b"")))
                 note(done)
     finally:
         if isinstance(pages, AsyncGenerator):

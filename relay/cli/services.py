@@ -31,6 +31,8 @@ from relay.read.negentropy import Negentropy
 from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
 from relay.read.search_indexer import SearchIndexer
+from relay.read.versions import VersionReader
+from relay.server.history import HistoryRequests
 from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
 from relay.server.refusal_file import FILE as REFUSALS
@@ -87,6 +89,7 @@ class Services:
     queries: QueryRunner
     negentropy: Negentropy
     flush_queue: FlushQueue
+    history: HistoryRequests
     receipts: Receipts
     used_calls: UsedAuthorizations
 
@@ -213,6 +216,12 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
                 queries=queries,
                 negentropy=negentropy,
                 flush_queue=flush_queue,
+                history=HistoryRequests(
+                    state,
+                    VersionReader(store, state, linked_rows, unix_now),
+                    unix_now,
+                    used_calls,
+                ),
                 receipts=Receipts(state, store, relay_key, unix_now, used_calls),
                 used_calls=used_calls,
             )

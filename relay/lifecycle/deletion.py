@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
-from relay.lifecycle.rows import Slot, Tombstone, Vanish, address_of
+from relay.lifecycle.rows import DeletedBy, Forgotten, Slot, Tombstone, Vanish, address_of
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64
 from relay.verdict import WriteOutcome
@@ -88,8 +88,15 @@ def is_deleted(event: Event, slot: Slot | None, found: Found) -> bool:
     )
 
 
-def remove(row: Stored, found: Found, plan: WritePlan) -> None:
-    """Delete a row, stored before or added by this batch."""
+def remove(row: Stored, found: Found, plan: WritePlan, cause: DeletedBy | None = None) -> None:
+    """Delete a row, stored before or added by this batch, with its old versions."""
+    if row.slot is not None:
+        plan.forgotten.append(Forgotten(row.seq, row.slot, cause=cause))
+    take_out(row, found, plan)
+
+
+def take_out(row: Stored, found: Found, plan: WritePlan) -> None:
+    """Delete a row that a newer version replaces."""
     if plan.adds.pop(row.event.id, None) is None:
         plan.removes.add(row.seq)
     event = row.event
@@ -114,11 +121,14 @@ def delete_by_author(
     Returns the deleted rows.
     """
     rows = deleted_rows(event, targets, found)
+    cause = DeletedBy(event.id, event.pubkey, "kind 5")
     for row in rows:
-        remove(row, found, plan)
+        remove(row, found, plan, cause)
     for event_id in targets.ids:
         add_tombstone(Tombstone(event_target(event_id), event.pubkey, None, "kind 5"), found, plan)
+        plan.forgotten.append(Forgotten(found.last_seq, id=event_id, by=event.pubkey, cause=cause))
     for slot in targets.slots:
+        plan.forgotten.append(Forgotten(found.last_seq, slot, until=event.created_at, cause=cause))
         add_tombstone(
             Tombstone(address_target(slot), event.pubkey, event.created_at, "kind 5"), found, plan
         )

@@ -117,6 +117,51 @@ class Vanish:
         )
 
 
+class Replaced(NamedTuple):
+    """A row that a newer version replaced and that is kept as an old version."""
+
+    row: Stored
+    at: int
+    """Unix seconds of the replacement, by the relay's clock."""
+    drop_at: int | None
+    """When it leaves by `days` or by its own expiration; None: never."""
+    most: int
+    """Old versions that its slot may have."""
+
+
+class DeletedBy(NamedTuple):
+    """By whose request old versions go: their ids get a tombstone and stand in its receipt."""
+
+    request: str
+    """id of the kind 5 or 9005."""
+    by: str
+    why: str
+
+
+class Forgotten(NamedTuple):
+    """Old versions to delete: those that fit all that is given."""
+
+    upto: int
+    """The greatest seq."""
+    slot: Slot | None = None
+    id: str | None = None
+    by: str | None = None
+    """The author."""
+    until: int | None = None
+    """The greatest created_at."""
+    cause: DeletedBy | None = None
+
+
+class OldVersion(NamedTuple):
+    """An old version as it is stored."""
+
+    row: Stored
+    at: int
+    drop_at: int | None
+    newer: int
+    """How many old versions of its slot are newer."""
+
+
 @dataclass(slots=True)
 class WritePlan:
     """What one batch changes, in one transaction. Grows with each event of the batch."""
@@ -125,6 +170,14 @@ class WritePlan:
     """id → new row, in order of seq; without those that a later event of the batch removes."""
     removes: set[int] = field(default_factory=set)
     """seq of stored rows to delete."""
+    replaced: dict[int, Replaced] = field(default_factory=dict)
+    """seq → row that becomes an old version; stored rows are among `removes` too."""
+    forgotten: list[Forgotten] = field(default_factory=list)
+    """Carried out after `replaced`, whose rows it may name."""
+    dropped_versions: set[int] = field(default_factory=set)
+    """seq of old versions that a sweep deletes."""
+    version_deadlines: dict[int, int | None] = field(default_factory=dict)
+    """seq of an old version → its new `drop_at`."""
     tombstones: list[Tombstone] = field(default_factory=list)
     moves: dict[int, str] = field(default_factory=dict)
     """seq of a stored row of no group → the group that it belongs to from now on."""
@@ -146,6 +199,10 @@ class WritePlan:
         return not (
             self.adds
             or self.removes
+            or self.replaced
+            or self.forgotten
+            or self.dropped_versions
+            or self.version_deadlines
             or self.tombstones
             or self.moves
             or self.groups

@@ -1,5 +1,8 @@
 """Versions: which event of a slot is kept, and why an event is not stored.
 
+What a newer version replaces may be kept as an old version (`[[retention]] history`). Old versions
+are no rows: only `EventReader.versions` gives them.
+
 Invariants: called inside the store's transaction; the store itself decides nothing. `add_row`
 updates `Found` and the WritePlan together, so that the next event of the batch sees this one.
 """
@@ -7,15 +10,13 @@ updates `Found` and the WritePlan together, so that the next event of the batch 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.groups.group import Groups
-from relay.lifecycle.deletion import (
-    is_deleted,
-    remove,
-)
+from relay.lifecycle.deletion import is_deleted, take_out
 from relay.lifecycle.rows import (
     Keep,
+    Replaced,
     Stored,
     Tie,
     expiry_of,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Found, Slot, WritePlan
     from relay.nostr.event import Event
 
+DAY_S: Final = 86_400
 _NO_GROUPS: Final = Groups()
 
 
@@ -81,13 +83,14 @@ def plan_for(
     now: int,
     tie: Tie,
     quiet: bool = False,
+    history: HistoryRules | None = None,
 ) -> Stored | WriteOutcome:
     """`unstored_outcome`, or the row from `add_row`."""
     slot = slot_of(event, keep)
     outcome = unstored_outcome(event, slot, keep, found, now=now, tie=tie)
     if outcome is not None:
         return outcome
-    return add_row(event, slot, keep, group, found, plan, quiet=quiet)
+    return add_row(event, slot, keep, group, found, plan, quiet=quiet, history=history, now=now)
 
 
 def add_row(
@@ -99,11 +102,21 @@ def add_row(
     plan: WritePlan,
     *,
     quiet: bool,
+    now: int,
+    history: HistoryRules | None = None,
 ) -> Stored:
-    """Add a row for an event whose `unstored_outcome` is None; its slot's holder is removed."""
+    """Add a row for an event whose `unstored_outcome` is None; it replaces its slot's holder.
+
+    `history`: which holders are kept as old versions; None: none.
+    """
     holder = None if slot is None else found.slots.get(slot)
     if holder is not None:
-        remove(holder, found, plan)
+        kept = None if history is None else history.of(holder)
+        take_out(holder, found, plan)
+        if kept is not None:
+            drop_at = kept.drop_at(holder, now)
+            plan.replaced[holder.seq] = Replaced(holder, now, drop_at, kept.most)
+            found.usage.add(holder.event, holder.group)  # an old version counts as before
     found.last_seq += 1
     row = Stored(
         found.last_seq, event, group, quiet, slot, version_of(event, keep), expiry_of(event)
@@ -138,6 +151,58 @@ def move(row: Stored, found: Found, plan: WritePlan) -> None:
     found.usage.add(event, row.group)
 
 
+class History(NamedTuple):
+    """How many old versions of a record are kept, and how long."""
+
+    most: int
+    days: int | None = None
+    """After the replacement; None: as long as there are no more than `most`."""
+
+    def __str__(self) -> str:
+        days = "" if self.days is None else f" for {self.days} days"
+        return f"{self.most} old versions{days}"
+
+    def drop_at(self, row: Stored, at: int) -> int | None:
+        """Unix seconds at which a row that was replaced at this time must go; None: never."""
+        by_days = None if self.days is None else at + self.days * DAY_S
+        if row.expires_at is None or by_days is None:
+            return row.expires_at if by_days is None else by_days
+        return min(row.expires_at, by_days)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRule:
+    """`[[retention]]` with `history`; the last rule that matches a row decides."""
+
+    name: str
+    place: str
+    """`file:line`."""
+    match: Match
+    history: History | None
+    """None: `history = false`, nothing is kept."""
+
+
+_MADE_BY_THE_RELAY: Final = frozenset({*kinds.GROUP_STATE, *kinds.MEMBERSHIP_STATE})
+"""Their history is the log; each change would keep a whole list of members."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRules:
+    rules: tuple[HistoryRule, ...] = ()
+
+    def of(self, row: Stored) -> History | None:
+        """How this row is kept when it is replaced; None: not at all."""
+        if row.event.kind in _MADE_BY_THE_RELAY or row.event.kind == kinds.GIFT_WRAP:
+            return None
+        for rule in reversed(self.rules):
+            if rule.match.matches(row, _NO_GROUPS):
+                return rule.history
+        return None
+
+
+NO_HISTORY: Final = HistoryRules()
+
+
 @dataclass(frozen=True, slots=True)
 class KeepRule:
     """`[[retention]]` with `keep`; the last rule that matches an event decides."""
@@ -150,9 +215,15 @@ class KeepRule:
 class KeepRules:
     """The KeepRules of a policy, indexed by kind."""
 
-    def __init__(self, rules: Iterable[KeepRule], tie: Tie = Tie.HIGH) -> None:
+    def __init__(
+        self,
+        rules: Iterable[KeepRule],
+        tie: Tie = Tie.HIGH,
+        history: HistoryRules = NO_HISTORY,
+    ) -> None:
         self.rules = tuple(rules)
         self.tie = tie
+        self.history = history
         self._by_kind: dict[int, tuple[KeepRule, ...]] = {}
 
     def keep_of(self, event: Event) -> Keep:

@@ -19,6 +19,7 @@ from relay.nostr.nip42 import RelayAddress, relay_address
 from relay.nostr.nip98 import HttpRequest
 from relay.server import http
 from relay.server.connection import Connection, RelaySocket, Stop
+from relay.server.history import BEFORE, HISTORY
 from relay.server.listening import BACKLOG, cannot_listen
 from relay.server.nip86 import MAX_BODY, Calls, refusal
 from relay.server.receipts import PARAMETER
@@ -275,6 +276,8 @@ class Server:
             return await self._websocket(request)
         if PARAMETER in request.query:
             return _response(await self._receipt(request))
+        if HISTORY in request.query:
+            return _response(await self._history(request))
         if http.wants_information(request.headers):
             return web.Response(
                 body=self.information(), content_type=http.NOSTR_JSON, headers=http.CORS
@@ -301,6 +304,17 @@ class Server:
             request.query[PARAMETER],
             request.headers.get(hdrs.AUTHORIZATION),
             HttpRequest(request.method, request.query_string, b""),
+            self.addresses_for(request),
+        )
+
+    async def _history(self, request: web.Request) -> Reply:
+        if not self.may_connect(request):
+            return refusal(403, "blocked: your address is blocked")
+        return await self._services.history.reply(
+            request.query[HISTORY],
+            request.query.get(BEFORE),
+            request.headers.get(hdrs.AUTHORIZATION),
+            HttpRequest(request.method, request.rel_url.raw_query_string, b""),
             self.addresses_for(request),
         )
 

@@ -75,6 +75,7 @@ def information(config: Config, state: RelayState, relay_pubkey: str, features: 
         "memory": {
             **_memory(config, management, policy.systems.kinds),
             "search": EXTENSIONS if features.search else [],
+            "history": bool(policy.keep.history.rules),
         },
     }
     owners = sorted(policy.actors.owners)

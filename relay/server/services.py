@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from relay.read.negentropy import Negentropy
     from relay.read.outbox import FlushQueue
     from relay.read.query import QueryRunner
+    from relay.server.history import HistoryRequests
     from relay.server.nip86 import UsedAuthorizations
     from relay.server.receipts import Receipts
     from relay.state import RelayState
@@ -48,6 +49,8 @@ class ServerServices(Protocol):
     def queries(self) -> QueryRunner: ...
     @property
     def negentropy(self) -> Negentropy: ...
+    @property
+    def history(self) -> HistoryRequests: ...
     @property
     def receipts(self) -> Receipts: ...
     @property

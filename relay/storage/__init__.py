@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.groups.group import EndedGroup
     from relay.lifecycle.retention import LastScan, SweepRule
-    from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
+    from relay.lifecycle.rows import Found, Lookups, OldVersion, Slot, Stored, WritePlan
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -197,6 +197,16 @@ class EventReader(EventLog, Protocol):
     ) -> Sequence[str]:
         """How the store answers, step by step, for the admin: tables and indices, no value."""
 
+    async def versions(
+        self, slot: Slot, *, before: str | None, limit: int, now: int
+    ) -> Sequence[Stored]:
+        """For the relay itself: the row of a slot, then its old versions, newest first.
+
+        `before`: an id; only versions older than this one follow the row. At most `limit`; fewer
+        once they have PAGE_BYTES. Expired ones are left out. Empty when the slot has no row, also
+        when it has expired.
+        """
+
     async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
         """For the relay itself: the newest `limit` rows, whoever may read them.
 
@@ -248,6 +258,12 @@ class SweepSource(EventLog, Protocol):
 
         At most `limit`. Rows that were due already at the time of `last_scan` may be left out.
         """
+
+    async def overdue_versions(self, now: int, limit: int) -> Sequence[OldVersion]:
+        """At most `limit` old versions whose `drop_at` has come; their `newer` is not counted."""
+
+    async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
+        """At most `limit` old versions with a greater seq, in order of seq."""
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
         """Those of these rows that are still stored, in the order given."""

@@ -37,13 +37,28 @@ from relay.lifecycle.deletion import (
     vanish,
 )
 from relay.lifecycle.retention import hold_reason, tombstone_for
-from relay.lifecycle.rows import Slot, Stored, Tombstone, WritePlan, references_of
+from relay.lifecycle.rows import (
+    DeletedBy,
+    Forgotten,
+    Slot,
+    Stored,
+    Tombstone,
+    WritePlan,
+    references_of,
+)
 from relay.lifecycle.versions import add_row, move, plan_for
 from relay.nostr import kinds
 from relay.nostr.erasure import Erasure
 from relay.verdict import Origin, Reject, WriteOutcome
 from relay.write.candidate import Candidate, candidate_of, sender_of
-from relay.write.commands import ExpireRows, ManagementChange, Purpose, SweepRows, WriteEvent
+from relay.write.commands import (
+    ExpireRows,
+    ManagementChange,
+    Purpose,
+    SweepRows,
+    SweepVersions,
+    WriteEvent,
+)
 from relay.write.derived import followers
 from relay.write.judge import is_paced, judge
 from relay.write.lookups import lookups_for
@@ -114,6 +129,8 @@ class Batch:
         self._guesses = guesses
         self._buckets = buckets
         self._vanished = vanished
+        history = state.policy.keep.history
+        self._history = history if history.rules else None
         derived = state.policy.groups.derived
         keep_of, systems = state.policy.keep.keep_of, state.policy.systems
         foreign_h = state.policy.groups.foreign_h
@@ -175,6 +192,8 @@ class Batch:
                     self._expire(item)
                 case SweepRows():
                     self._sweep(item)
+                case SweepVersions():
+                    self._sweep_versions(item)
                 case _:
                     assert_never(item)
         if self._announced or any(isinstance(item, ManagementChange) for item in self._items):
@@ -226,6 +245,8 @@ class Batch:
             found,
             self.plan,
             quiet=judged.quiet,
+            history=self._history,
+            now=self._now,
         )
         self.rows.append(row)
         if candidate.sender.origin is not Origin.WIRE:
@@ -268,10 +289,11 @@ class Batch:
         if ruling.removes:
             rows = [found.rows[event_id] for event_id in ruling.removes if event_id in found.rows]
             self._note(candidate.event, rows)
+        kind = candidate.event.kind
+        why = "9005" if kind == kinds.DELETE_EVENT else f"kind {kind}"
+        cause = DeletedBy(candidate.event.id, "", why)
         for event_id in ruling.removes:
-            self._remove_by_id(event_id)
-            kind = candidate.event.kind
-            why = "9005" if kind == kinds.DELETE_EVENT else f"kind {kind}"
+            self._remove_by_id(event_id, cause)
             add_tombstone(Tombstone(event_target(event_id), "", None, why), found, self.plan)
         for event_id in ruling.superseded:
             self._remove_by_id(event_id)
@@ -291,10 +313,10 @@ class Batch:
             ):
                 self._sign(draft, None)
 
-    def _remove_by_id(self, event_id: str) -> None:
+    def _remove_by_id(self, event_id: str, cause: DeletedBy | None = None) -> None:
         row = self._found.rows.get(event_id)
         if row is not None:
-            remove(row, self._found, self.plan)
+            remove(row, self._found, self.plan, cause)
 
     def _end_group(self, group_id: str) -> None:
         self.plan.groups[group_id] = self._world.groups.ended[group_id]
@@ -384,6 +406,12 @@ class Batch:
                 groups_without_rows(world.groups, [row.event for row in sweeping.removed])
             )
 
+    def _sweep_versions(self, sweeping: SweepVersions) -> None:
+        """None when the rules have changed: the next sweep looks at all of them again."""
+        if sweeping.rules == self._world.policy.keep.history:
+            self.plan.dropped_versions |= sweeping.due
+            self.plan.version_deadlines.update(sweeping.deadlines)
+
     def _remove_swept(self, row: Stored, why: str) -> None:
         remove(row, self._found, self.plan)
         stone = tombstone_for(row, self._world.policy.keep.keep_of(row.event), why)
@@ -424,6 +452,7 @@ class Batch:
             self._state_role(change)
         if change.bans_event:
             self._remove_by_id(change.item)
+            self.plan.forgotten.append(Forgotten(self._found.last_seq, id=change.item))
         elif change.is_ban and self._world.policy.banned_rows is BannedAuthorRows.DELETE:
             delete_banned_author(change.item, self._found, self.plan)
         if change.is_ban:

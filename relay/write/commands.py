@@ -10,12 +10,13 @@ from relay.verdict import Origin, Reject, WriteOutcome
 
 if TYPE_CHECKING:
     from asyncio import Future
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from ipaddress import IPv4Address, IPv6Address
 
     from relay.access.management import ListChange
     from relay.lifecycle.retention import SweepRules
     from relay.lifecycle.rows import Stored
+    from relay.lifecycle.versions import HistoryRules
     from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
     from relay.verdict import Facts, Result
@@ -107,13 +108,26 @@ class SweepRows:
     """Reason → number of rows that are kept for now."""
 
 
+@dataclass(slots=True)
+class SweepVersions:
+    """Old versions to delete, and `drop_at` to set, because of `[[retention]] history`."""
+
+    due: frozenset[int]
+    """seq of old versions."""
+    deadlines: Mapping[int, int | None]
+    rules: HistoryRules
+    """Those in force when the versions were found."""
+    done: Future[bool]
+    """True after the commit, False if it failed or the lane was full."""
+
+
 class Purpose(Enum):
     SWEEP = auto()
     DRY_RUN = auto()
     """Nothing is removed."""
 
 
-LaneItem = WriteEvent | ManagementChange | ExpireRows | SweepRows
+LaneItem = WriteEvent | ManagementChange | ExpireRows | SweepRows | SweepVersions
 
 
 _TAG_WEIGHT: Final = 200

@@ -32,6 +32,7 @@ from relay.write.commands import (
     LaneItem,
     ManagementChange,
     SweepRows,
+    SweepVersions,
     WriteEvent,
     weight_of,
 )
@@ -260,8 +261,9 @@ class Ingest:
         if not self._lane.put(expiry):
             _set_done(expiry, is_done=False)
 
-    def sweep(self, sweeping: SweepRows) -> None:
-        """Queue the removal of rows that nothing holds; sets `sweeping.done`."""
+    def sweep(self, sweeping: SweepRows | SweepVersions) -> None:
+        """Queue the removal of rows that nothing holds, or of old versions; sets
+        `sweeping.done`."""
         if not self._lane.put(sweeping):
             _set_done(sweeping, is_done=False)
 
@@ -374,7 +376,7 @@ class Ingest:
                     item.author.answered(item.event, result)
                 case ManagementChange():
                     item.answered(fault or item.result)
-                case ExpireRows() | SweepRows():
+                case ExpireRows() | SweepRows() | SweepVersions():
                     _set_done(item, is_done=fault is None)
                 case _:
                     assert_never(item)
@@ -442,7 +444,7 @@ def _events_in(batch: Sequence[LaneItem]) -> list[WriteEvent]:
     return [item for item in batch if isinstance(item, WriteEvent)]
 
 
-def _set_done(item: ExpireRows | SweepRows, *, is_done: bool) -> None:
+def _set_done(item: ExpireRows | SweepRows | SweepVersions, *, is_done: bool) -> None:
     if not item.done.done():  # the waiting task may have been cancelled
         item.done.set_result(is_done)
 
@@ -479,7 +481,7 @@ def _name_of(item: LaneItem) -> str:
             return "a NIP-86 call"
         case ExpireRows():
             return "removal of expired rows"
-        case SweepRows():
+        case SweepRows() | SweepVersions():
             return "sweep"
         case _:
             assert_never(item)

@@ -281,6 +281,8 @@ def _tokens(
     limits = world.policy.usage_limits(candidate.event, facts)
     if not limits:
         return ()
+    if holder is not None and world.policy.keep.history.of(holder) is not None:
+        holder = None  # it is kept as an old version
     counted = CountedEvent(
         candidate.event,
         candidate.group,

@@ -30,7 +30,7 @@ from relay.memory.registry import NO_REFERENCES
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.verdict import Origin
-from relay.write.commands import ExpireRows, ManagementChange, SweepRows
+from relay.write.commands import ExpireRows, ManagementChange, SweepRows, SweepVersions
 from relay.write.pins import all_pinning, outdated_pins, slot_of_pin
 from relay.write.world import FOLLOW_CHAINS, misses_login
 
@@ -61,7 +61,7 @@ class Policy(Protocol):
 
 def lookups_for(
     candidates: Sequence[Candidate],
-    commands: Iterable[ManagementChange | ExpireRows | SweepRows],
+    commands: Iterable[ManagementChange | ExpireRows | SweepRows | SweepVersions],
     *,
     groups: Groups,
     actors: Actors,
@@ -87,6 +87,8 @@ def lookups_for(
                 slots, dependencies = hold_lookups(command.rows, command.rules, actors)
                 wanted.slots |= slots
                 wanted.dependencies |= dependencies
+            case SweepVersions():
+                pass
             case _:
                 assert_never(command)
     return wanted.lookups()

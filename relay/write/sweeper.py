@@ -20,13 +20,14 @@ from typing import TYPE_CHECKING, Final
 from relay.access.quotas import Size
 from relay.errors import StoreFault
 from relay.lifecycle.retention import LastScan
-from relay.write.commands import ExpireRows, Purpose, SweepRows
+from relay.write.commands import ExpireRows, Purpose, SweepRows, SweepVersions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 
     from relay.lifecycle.retention import SweepRule, SweepRules
-    from relay.lifecycle.rows import Stored
+    from relay.lifecycle.rows import OldVersion, Stored
+    from relay.lifecycle.versions import HistoryRules
     from relay.observe import Metrics
     from relay.state import RelayState
     from relay.storage import SweepSource
@@ -53,7 +54,9 @@ _CHECKED_AT_ONCE: Final = 100
 _MAX_TOLD: Final = 20
 """Damaged rows in the log, per sweep."""
 _EXPIRED: Final = ("expiration", "NIP-40", "expired")
-"""Rule, place and cause of rows that no rule of the policy files released."""
+"""Rule, place and cause of rows that no rule of the policy files released,"""
+_HISTORY: Final = ("history", "[[retention]] history", "old versions")
+"""and of old versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +103,22 @@ def _lines(of: tuple[str, str, str], removed: Sequence[Stored]) -> list[SweepLin
     return [SweepLine(*of, kind, None, *size) for kind, size in sorted(sizes.items())]
 
 
+def _released(
+    page: Sequence[OldVersion], rules: HistoryRules, now: int
+) -> tuple[list[Stored], dict[int, int | None]]:
+    """Old versions that the rules do not keep; seq of others → the `drop_at` that they should
+    have."""
+    gone, deadlines = [], {}
+    for row, at, drop_at, newer in page:
+        kept = rules.of(row)
+        should = None if kept is None else kept.drop_at(row, at)
+        if kept is None or newer >= kept.most or (should is not None and should <= now):
+            gone.append(row)
+        elif should != drop_at:
+            deadlines[row.seq] = should
+    return gone, deadlines
+
+
 class Sweeper:
     """A context manager: sweeps inside, after 5 s and then every minute."""
 
@@ -128,6 +147,8 @@ class Sweeper:
         self._rules: SweepRules | None = None
         self._seen: LastScan | None = None
         self._whole_at = 0
+        self._history: HistoryRules | None = None
+        """By which all old versions were looked at."""
         self._damaged = damaged
         self._checked = 0
         self._is_whole = True
@@ -155,8 +176,9 @@ class Sweeper:
             await asyncio.sleep(self._every_s)
 
     async def once(self) -> int:
-        """Remove expired rows and rows that rules release; how many. Raises StoreFault."""
-        return await self._expired() + await self._due()
+        """Remove expired rows, rows that rules release and old versions; how many. Raises
+        StoreFault."""
+        return await self._expired() + await self._due() + await self._versions()
 
     async def check(self) -> bool:
         """Compare the next rows; True: that was the last of the store."""
@@ -227,12 +249,66 @@ class Sweeper:
         self._seen = LastScan(head, now)
         return kinds.total()
 
+    async def _versions(self) -> int:
+        swept = Counter[int]()
+        async for found in self.old_versions(Purpose.SWEEP):
+            swept.update(row.event.kind for row in found)
+        self._report(swept, "old versions")
+        return swept.total()
+
+    async def old_versions(self, purpose: Purpose) -> AsyncIterator[Sequence[Stored]]:
+        """Old versions that `[[retention]] history` no longer keeps, one transaction each.
+
+        All are looked at once after a start and after a change of the rules, later those whose time
+        has come. Raises StoreFault.
+        """
+        now, rules = self._clock(), self._state.policy.keep.history
+        while due := await self._store.overdue_versions(now, _BATCH_ROWS):
+            seqs = [old.row.seq for old in due]
+            if purpose is Purpose.SWEEP and not await self._sweep_versions(seqs, {}, rules):
+                return
+            yield [old.row for old in due]
+            if purpose is Purpose.DRY_RUN:
+                break
+        if rules == self._history and purpose is Purpose.SWEEP:
+            return
+        after = 0
+        while page := await self._store.old_versions(after, _BATCH_ROWS):
+            after = page[-1].row.seq
+            gone, deadlines = _released(page, rules, now)
+            if purpose is Purpose.SWEEP and (gone or deadlines):
+                seqs = [row.seq for row in gone]
+                if not await self._sweep_versions(seqs, deadlines, rules):
+                    return
+            if gone:
+                yield gone
+        if purpose is Purpose.SWEEP:
+            self._history = rules
+
+    async def _sweep_versions(
+        self, due: Sequence[int], deadlines: Mapping[int, int | None], rules: HistoryRules
+    ) -> bool:
+        """False: the rules have changed, the next sweep looks at all versions again."""
+        began = monotonic()
+        done = asyncio.get_running_loop().create_future()
+        self._ingest.sweep(SweepVersions(frozenset(due), deadlines, rules, done))
+        if not await done:
+            raise StoreFault("no changes are accepted at the moment")
+        if self._state.policy.keep.history != rules:
+            return False
+        await asyncio.sleep(min(_PAUSE_FACTOR * (monotonic() - began), _MAX_PAUSE_S))
+        return True
+
     async def run_now(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
         """Sweep everything, outside of the interval. Raises StoreFault."""
         reported: set[int] = set()  # seq: in a dry run several rules can release one row
         async for rows in self._expiring(purpose):
             reported.update(row.seq for row in rows)
             yield _lines(_EXPIRED, rows)
+        async for rows in self.old_versions(purpose):
+            rows = [row for row in rows if row.seq not in reported]
+            reported.update(row.seq for row in rows)
+            yield _lines(_HISTORY, rows)
         swept_by_rules = Counter[int]()
         try:
             async for swept in self.by_rules(purpose):

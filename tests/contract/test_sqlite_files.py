@@ -223,7 +223,7 @@ async def test_the_gift_wraps_of_a_file_of_version_6_are_counted(path: Path) -> 
     await write(store, *wraps)
     await store.close()
     db = sqlite3.connect(path)
-    db.executescript("DROP TABLE received; PRAGMA user_version = 6")
+    db.executescript("DROP TABLE old_versions; DROP TABLE received; PRAGMA user_version = 6")
     db.close()
     store = await SqliteStore.open(path, TERMS)
     for_alice, for_bob = (Account(None, recipient=key) for key in (alice, bob))

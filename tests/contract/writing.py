@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from relay.access.actors import Actors
+from relay.access.read_rules import Match
 from relay.access.visibility import everything_visible
 from relay.groups.context import GroupSettings
 from relay.groups.group import Groups
@@ -19,9 +20,10 @@ from relay.lifecycle.deletion import (
     vanish_outcome,
 )
 from relay.lifecycle.rows import Found, Keep, Lookups, Stored, Tie, WritePlan, keep_by_kind
-from relay.lifecycle.versions import plan_for
+from relay.lifecycle.versions import HistoryRule, HistoryRules, plan_for
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
+from relay.nostr.erasure import Erasure
 from relay.nostr.event import signed
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.storage import PageQuery
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.groups.group import EndedGroup, Group
     from relay.lifecycle.rows import OwnRow, RetentionDependency, Slot, Tombstone
+    from relay.lifecycle.versions import History
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
@@ -113,9 +116,15 @@ class Batch:
     """Lookups and decision for `Store.append`, of several events."""
 
     def __init__(
-        self, *events: Event, now: int = 0, quiet: bool = False, group: str | None = None
+        self,
+        *events: Event,
+        now: int = 0,
+        quiet: bool = False,
+        group: str | None = None,
+        history: History | None = None,
     ) -> None:
-        """`group`: stored with every row instead of the one that the event names.
+        """`group`: stored with every row instead of the one that the event names. `history`: of
+        all records.
 
         A kind 62 is one that acts.
         """
@@ -132,6 +141,7 @@ class Batch:
         self._now = now
         self._quiet = quiet
         self._group = group
+        self._history = HistoryRules((HistoryRule("history", "", Match(), history),))
 
     def decide(self, found: Found) -> WritePlan:
         self.found = found
@@ -150,9 +160,14 @@ class Batch:
                 now=self._now,
                 tie=Tie.HIGH,
                 quiet=self._quiet,
+                history=self._history,
             )
             if isinstance(result, Stored) and event.kind == kinds.DELETION:
-                delete_by_author(event, deletion_targets(event), found, self.plan)
+                rows = delete_by_author(event, deletion_targets(event), found, self.plan)
+                erasure = Erasure(event.id, event.pubkey, event.kind, self._now)
+                for row in rows:
+                    erasure.add(row.event.id, row.event.kind)
+                self.plan.erasures[event.id] = erasure
             self.results.append(result)
         return self.plan
 
@@ -163,10 +178,15 @@ def _vanished(request: Event, found: Found, plan: WritePlan) -> WriteOutcome:
 
 
 async def write(
-    store: Store, *events: Event, now: int = 0, quiet: bool = False, group: str | None = None
+    store: Store,
+    *events: Event,
+    now: int = 0,
+    quiet: bool = False,
+    group: str | None = None,
+    history: History | None = None,
 ) -> list[Stored | WriteOutcome]:
     """One batch; gives the outcome of each event."""
-    batch = Batch(*events, now=now, quiet=quiet, group=group)
+    batch = Batch(*events, now=now, quiet=quiet, group=group, history=history)
     await store.append(batch.wanted, batch.decide)
     return batch.results
 

@@ -19,9 +19,16 @@ from relay.access.management import Management
 from relay.access.quotas import Size, Sized, SizedBy, recipients_of
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup, Groups
-from relay.lifecycle.deletion import ban_tombstone, is_group_record
+from relay.lifecycle.deletion import ban_tombstone, event_target, is_group_record
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
-from relay.lifecycle.rows import ERASURE_DAYS, Found, narrowed, references_of
+from relay.lifecycle.rows import (
+    ERASURE_DAYS,
+    Found,
+    OldVersion,
+    Tombstone,
+    narrowed,
+    references_of,
+)
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr import kinds
 from relay.nostr.nip50 import Needs, Search, Searchable, search_from, searchable, words_of
@@ -37,7 +44,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.groups.group import Group
     from relay.lifecycle.retention import LastScan, SweepRule
-    from relay.lifecycle.rows import Lookups, Reference, Stored, Tombstone, WritePlan
+    from relay.lifecycle.rows import Forgotten, Lookups, Reference, Slot, Stored, WritePlan
     from relay.memory.registry import RecordName
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
@@ -58,6 +65,7 @@ class ReferenceStore:
         """The tables about groups of other stores."""
         self._head = 0
         self._rows: dict[int, Stored] = {}
+        self._old: dict[int, OldVersion] = {}
         self._tombstones: list[Tombstone] = []
         self._management = Management()
         self._erasures: dict[str, Erasure] = {}
@@ -98,7 +106,7 @@ class ReferenceStore:
         for account in lookups.usage:
             sizes = [
                 len(row.event.raw)
-                for row in self._rows.values()
+                for row in self._counted()
                 if account.has(
                     row.event.pubkey, row.event.kind, _group_of(row), recipients_of(row.event)
                 )
@@ -174,15 +182,32 @@ class ReferenceStore:
             self._rows.pop(seq, None)
         for row in plan.adds.values():
             self._rows[row.seq] = row
+        for row, at, drop_at, count in plan.replaced.values():
+            self._old[row.seq] = OldVersion(row, at, drop_at, 0)
+            for seq in self._old_of(row.slot)[count:]:
+                del self._old[seq]
+        for named in plan.forgotten:
+            self._forget(named, plan)
+        for seq in plan.dropped_versions:
+            self._old.pop(seq, None)
+        for seq, drop_at in plan.version_deadlines.items():
+            self._old[seq] = self._old[seq]._replace(drop_at=drop_at)
         # After the adds: rows that the same batch adds to a deleted group are deleted too.
         for seq, row in list(self._rows.items()):
             if row.group in plan.deleted_groups and row.event.kind not in _OUTLIVE_THEIR_GROUP:
                 del self._rows[seq]
+        for seq, old in list(self._old.items()):
+            if old.row.group in plan.deleted_groups:
+                del self._old[seq]
         for gone in plan.vanishes:
+            events = [row.event for row in self._rows.values() if gone.covers(row.event)]
+            self._rows = {seq: row for seq, row in self._rows.items() if not gone.covers(row.event)}
+            for seq, old in list(self._old.items()):
+                if gone.covers(old.row.event) or not self._has_holder(old.row):
+                    events.append(self._old.pop(seq).row.event)
             erasure = plan.erasures.get(gone.request)
-            for seq in [seq for seq, row in self._rows.items() if gone.covers(row.event)]:
-                event = self._rows.pop(seq).event
-                if erasure is not None:
+            if erasure is not None:
+                for event in events:
                     erasure.add(event.id, event.kind)
         for noted in [each for each in plan.erasures.values() if each.total]:
             oldest = noted.at - ERASURE_DAYS * 86_400
@@ -193,11 +218,44 @@ class ReferenceStore:
             if row.seq <= upto and not is_group_record(row.event):
                 del self._rows[row.seq]
                 self._tombstones.append(ban_tombstone(row.event.id))
+        for seq, old in list(self._old.items()):
+            if seq <= plan.deleted_authors.get(old.row.event.pubkey, 0):
+                del self._old[seq]
+                self._tombstones.append(ban_tombstone(old.row.event.id))
+        # An old version without a current one is none.
+        self._old = {seq: old for seq, old in self._old.items() if self._has_holder(old.row)}
         self._tombstones.extend(plan.tombstones)
         for change in plan.list_changes:
             self._management = self._management.after(change)
         for group_id, group in plan.groups.items():
             self.groups[group_id] = group
+
+    def _counted(self) -> list[Stored]:
+        return [*self._rows.values(), *(old.row for old in self._old.values())]
+
+    def _has_holder(self, old: Stored) -> bool:
+        return any(row.slot == old.slot for row in self._rows.values())
+
+    def _old_of(self, slot: Slot | None) -> list[int]:
+        """Newest first."""
+        return sorted((seq for seq, old in self._old.items() if old.row.slot == slot), reverse=True)
+
+    def _forget(self, named: Forgotten, plan: WritePlan) -> None:
+        for seq, (row, *_) in list(self._old.items()):
+            event = row.event
+            is_named = row.slot == named.slot if named.slot is not None else event.id == named.id
+            if (
+                is_named
+                and seq <= named.upto
+                and named.by in (None, event.pubkey)
+                and (named.until is None or event.created_at <= named.until)
+            ):
+                del self._old[seq]
+                if named.cause is not None:
+                    request, by, why = named.cause
+                    self._tombstones.append(Tombstone(event_target(event.id), by, None, why))
+                    if request in plan.erasures:
+                        plan.erasures[request].add(event.id, event.kind)
 
     def prepare(self, events: Sequence[Event]) -> None:
         pass
@@ -377,7 +435,7 @@ class ReferenceStore:
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
         self._must_be_open()
         sizes: dict[int | str | None, Size] = {}
-        for row in self._rows.values():
+        for row in self._counted():
             of = _line_of(row, by)
             sizes[of] = sizes.get(of, Size()).plus(Size(1, len(row.event.raw)))
         kept_until: dict[tuple[str, str], Tombstone] = {}
@@ -421,6 +479,27 @@ class ReferenceStore:
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
         self._must_be_open()
         return [self._rows[seq] for seq in seqs if seq in self._rows]
+
+    async def versions(
+        self, slot: Slot, *, before: str | None, limit: int, now: int
+    ) -> Sequence[Stored]:
+        self._must_be_open()
+        holders = [row for row in self._served(now) if row.slot == slot]
+        upto = next((seq for seq, old in self._old.items() if old.row.event.id == before), None)
+        old = [self._old[seq].row for seq in self._old_of(slot) if upto is None or seq < upto]
+        found = [*holders, *old[: limit - 1]] if holders else []
+        return [row for row in found if not _is_expired(row, now)]
+
+    async def overdue_versions(self, now: int, limit: int) -> Sequence[OldVersion]:
+        due = [old for old in self._old.values() if old.drop_at is not None and old.drop_at <= now]
+        return sorted(due, key=lambda old: old.drop_at or 0)[:limit]
+
+    async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
+        return [
+            self._old[seq]._replace(newer=self._old_of(self._old[seq].row.slot).index(seq))
+            for seq in sorted(self._old)
+            if seq > after
+        ][:limit]
 
     async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
         self._must_be_open()

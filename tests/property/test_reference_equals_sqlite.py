@@ -23,7 +23,8 @@ from relay.access.quotas import Account, SizedBy
 from relay.access.visibility import visibility_for
 from relay.groups.group import EndedGroup, Group, Groups
 from relay.lifecycle.deletion import address_target, event_target, key_target
-from relay.lifecycle.rows import Lookups, Slot, Tombstone, Vanish
+from relay.lifecycle.rows import Forgotten, Lookups, Slot, Tombstone, Vanish
+from relay.lifecycle.versions import History
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import KindSet
 from relay.storage import PageQuery
@@ -83,6 +84,7 @@ questions = st.builds(
     world.nows,
 )
 asked = st.lists(questions, min_size=1, max_size=3)
+histories = st.sampled_from([None, History(1), History(2, days=1), History(9)])
 batches = st.lists(world.drafts, min_size=1, max_size=6)
 crowds = st.lists(world.drafts, min_size=12, max_size=24)
 
@@ -120,19 +122,21 @@ class Twins(RuleBasedStateMachine):
 
     @initialize(drafts=crowds, asked=asked)
     def begin(self, drafts: list[world.Draft], asked: list[Question]) -> None:
-        self.write(drafts=drafts, now=0, asked=asked)
+        self.write(drafts=drafts, now=0, kept=History(2), asked=asked)
 
-    @rule(drafts=batches, now=world.nows, asked=asked)
-    def write(self, drafts: list[world.Draft], now: int, asked: list[Question]) -> None:
+    @rule(drafts=batches, now=world.nows, kept=histories, asked=asked)
+    def write(
+        self, drafts: list[world.Draft], now: int, kept: History | None, asked: list[Question]
+    ) -> None:
         events = list(self.events)
         for draft in drafts:
             events.append(draft.event(events))
         new = events[len(self.events) :]
 
         async def append(store: Store) -> object:
-            batch = Batch(*new, now=now)
+            batch = Batch(*new, now=now, history=kept)
             head = await store.append(batch.wanted, batch.decide)
-            return head, batch.results, batch.plan
+            return head, batch.results, _without_order(batch.plan)
 
         self.both(append)
         self.events = events
@@ -161,6 +165,8 @@ class Twins(RuleBasedStateMachine):
         def plan(out: WritePlan) -> None:
             out.removes.update(row.seq for row in gone)
             for row in gone:
+                if row.slot is not None:
+                    out.forgotten.append(Forgotten(row.seq, row.slot))
                 out.tombstones.append(Tombstone(event_target(row.event.id), "", None, "9005"))
                 if row.slot is not None:
                     target = address_target(row.slot)
@@ -222,7 +228,7 @@ class Twins(RuleBasedStateMachine):
         request = unsigned(who, 62, [["relay", "ALL_RELAYS"]], at=until)
 
         async def append(store: Store) -> object:
-            batch = Batch(*new[:cut], request, *new[cut:])
+            batch = Batch(*new[:cut], request, *new[cut:], history=History(2))
             lookups: list[object] = []
 
             def decide(found: Found) -> WritePlan:
@@ -232,7 +238,7 @@ class Twins(RuleBasedStateMachine):
 
             wanted = replace(batch.wanted, record_groups=frozenset({"den"}))
             head = await store.append(wanted, decide)
-            return head, batch.results, batch.plan, lookups
+            return head, batch.results, _without_order(batch.plan), lookups
 
         self.both(append)
         self.events = events
@@ -304,6 +310,36 @@ class Twins(RuleBasedStateMachine):
 
         self.both(rows)
 
+    @rule(chosen=st.sets(st.integers(0, 9), max_size=3), deadline=st.none() | world.times)
+    def sweep_versions(self, chosen: set[int], deadline: int | None) -> None:
+        old = list(self.do(self.reference.old_versions(0, 1000)))
+        named = [each.row.seq for number, each in enumerate(old) if number in chosen]
+
+        def plan(out: WritePlan) -> None:
+            out.dropped_versions.update(named[:1])
+            out.version_deadlines.update(dict.fromkeys(named[1:], deadline))
+
+        self.both(lambda store: change(store, plan))
+
+    @invariant()
+    def both_hold_the_same_old_versions(self) -> None:
+        async def versions(store: Store) -> object:
+            old = list(await store.old_versions(0, 1000))
+            slots = [each.row.slot for each in old]
+            asked = [
+                list(await store.versions(slot, before=before, limit=limit, now=2))
+                for slot in slots
+                if slot is not None
+                for limit in (2, 9)
+                for before in (None, old[0].row.event.id)
+            ]
+            due = await store.overdue_versions(3, 1000)
+            return old, asked, {each.row.seq for each in due}
+
+        old: Any = self.both(versions)
+        held = {row.slot for row in self.do(self.reference.since(0, 1000))}
+        assert {each.row.slot for each in old[0]} <= held
+
     @invariant()
     def both_know_how_much_they_hold(self) -> None:
         accounts = frozenset(
@@ -364,6 +400,17 @@ class Twins(RuleBasedStateMachine):
             )
 
         self.both(facts)
+
+
+def _without_order(plan: WritePlan) -> object:
+    """Receipts list what went with a key in the order in which a store finds it."""
+    return replace(
+        plan,
+        erasures={
+            name: replace(each, ids=sorted(each.ids), numbers=dict(sorted(each.numbers.items())))
+            for name, each in plan.erasures.items()
+        },
+    )
 
 
 @pytest.mark.slow

@@ -85,6 +85,11 @@ def _page(found: PolicySet, home: Path) -> Iterator[str]:
         "other events follow NIP-01",
         _rules(_kept(found)),
     )
+    if found.keep.history.rules:
+        yield from _section(
+            "How many old versions are kept beside it: the last rule that matches applies",
+            _rules(_history(found)),
+        )
     yield from _section(
         "What is removed over time: one matching rule is enough", _rules(_swept(found))
     )
@@ -104,6 +109,7 @@ def _own_page(found: PolicySet, home: Path) -> Iterator[str]:
         "Plug-ins": _plugins(found),
         "Who may read": _readers(found),
         "Which version is kept": _kept(found),
+        "How many old versions are kept beside it": _history(found),
         "What is removed over time": _swept(found),
         "What is kept all the same": _held(found),
     }
@@ -135,6 +141,8 @@ def sections_of(found: PolicySet) -> Iterator[tuple[str, Sequence[Line]]]:
     yield "Plug-ins, asked last", [*_plugins(found)]
     yield "Who may read: all that match must accept the reader", [*_readers(found)]
     yield "Which version is kept: the last that matches applies", [*_kept(found)]
+    if found.keep.history.rules:
+        yield "How many old versions are kept beside it, likewise", [*_history(found)]
     yield "What is removed over time: one that matches is enough", [*_swept(found)]
     yield "What is kept all the same", [*_held(found)]
     settings = [*_groups(found), *_members(found), *_settings(found)]
@@ -224,6 +232,12 @@ def _readers(found: PolicySet) -> Iterator[Line]:
 def _kept(found: PolicySet) -> Iterator[Line]:
     for rule, place in zip(found.keep.rules, found.keep_places, strict=True):
         yield _line(f"{match_text(rule.match)}: {keep_text(rule.keep)}", place)
+
+
+def _history(found: PolicySet) -> Iterator[Line]:
+    for rule in found.keep.history.rules:
+        kept = "none" if rule.history is None else str(rule.history)
+        yield f"{match_text(rule.match)}: {kept}", rule.name, rule.place
 
 
 def _swept(found: PolicySet) -> Iterator[Line]:
@@ -405,6 +419,16 @@ def _as_json(found: PolicySet) -> dict[str, object]:
         "retention": [
             {**_place(place), "about": match_text(rule.match), "keep": rule.keep.value}
             for rule, place in zip(found.keep.rules, found.keep_places, strict=True)
+        ],
+        "history": [
+            {
+                "name": rule.name,
+                "place": rule.place,
+                "about": match_text(rule.match),
+                "count": 0 if rule.history is None else rule.history.most,
+                "days": None if rule.history is None else rule.history.days,
+            }
+            for rule in found.keep.history.rules
         ],
         "sweeps": [
             {

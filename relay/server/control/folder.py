@@ -25,6 +25,8 @@ class Rows(Enum):
     """Which rows an export reads."""
 
     ALL = auto()
+    WITH_OLD_VERSIONS = auto()
+    """Also what newer versions replaced, where it is kept."""
     PUBLIC = auto()
     """Only what an anonymous viewer may read: the rows that may be sent to other relays."""
 

@@ -46,6 +46,10 @@ class PublicEvents(msgspec.Struct, frozen=True, tag_field="do", tag="public_even
     filter: Filter
 
 
+class EventsAndVersions(msgspec.Struct, frozen=True, tag_field="do", tag="events_and_versions"):
+    filter: Filter
+
+
 class DryRun(msgspec.Struct, frozen=True, tag_field="do", tag="dry_run"):
     logins: list[str]
     size: int
@@ -102,7 +106,16 @@ class Sweep(msgspec.Struct, frozen=True, tag_field="do", tag="sweep"):
 
 
 Paged = (
-    Events | PublicEvents | ManagedKeys | Refusals | Log | StatusRequest | Sizes | Sweep | Restart
+    Events
+    | EventsAndVersions
+    | PublicEvents
+    | ManagedKeys
+    | Refusals
+    | Log
+    | StatusRequest
+    | Sizes
+    | Sweep
+    | Restart
 )
 Request = Submit | DryRun | Head | Paged
 Reply = Results | Page | DryRunReply | HeadReply | Failed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from relay.server.control.protocol import (
     REPLY_TIMEOUT_S,
     DryRun,
     Events,
+    EventsAndVersions,
     Failed,
     Head,
     HeadReply,
@@ -49,7 +50,7 @@ from relay.server.control.protocol import (
 from relay.server.control.socket_file import address_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
     from pathlib import Path
 
     from relay.access.quotas import Sized, SizedBy
@@ -62,6 +63,12 @@ if TYPE_CHECKING:
     from relay.write.sweeper import SweepLine
 
 A = TypeVar("A")
+
+_EVENTS: Final[Mapping[Rows, Callable[[Filter], Paged]]] = {
+    Rows.ALL: Events,
+    Rows.WITH_OLD_VERSIONS: EventsAndVersions,
+    Rows.PUBLIC: PublicEvents,
+}
 
 
 class RemoteFolder:
@@ -99,8 +106,7 @@ class RemoteFolder:
     async def events(
         self, filter_: Filter, rows: Rows = Rows.ALL
     ) -> AsyncIterator[Sequence[bytes]]:
-        request = Events(filter_) if rows is Rows.ALL else PublicEvents(filter_)
-        async for raws in self._pages(request):
+        async for raws in self._pages(_EVENTS[rows](filter_)):
             yield raws
 
     async def _pages(self, request: Paged) -> AsyncIterator[Sequence[bytes]]:

@@ -22,6 +22,7 @@ from relay.server.control.protocol import (
     STOP_TIMEOUT_S,
     DryRun,
     Events,
+    EventsAndVersions,
     Failed,
     Head,
     HeadReply,
@@ -165,6 +166,9 @@ class ControlServer:
                 await self._submit(reader, writer, _origin(origin), sizes)
             case Events(filter_):
                 await self._send(writer, self._folder.events(filter_))
+            case EventsAndVersions(filter_):
+                rows = self._folder.events(filter_, Rows.WITH_OLD_VERSIONS)
+                await self._send(writer, rows)
             case PublicEvents(filter_):
                 await self._send(writer, self._folder.events(filter_, Rows.PUBLIC))
             case DryRun(logins, size):

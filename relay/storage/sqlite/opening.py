@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import FilterTerms
     from relay.storage.sqlite.tag_buffer import TagBuffer, TagRow
 
-SCHEMA_VERSION: Final = 7
+SCHEMA_VERSION: Final = 8
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
 
 

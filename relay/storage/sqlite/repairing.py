@@ -100,6 +100,7 @@ class _Repair:
         removed = self._remove_broken() + self._remove_superseded() + self._remove_deleted()
         if removed:
             db.execute(QUERIES["put_meta"], ("head", head))
+        removed += self._remove_versions()
         if removed or report.misplaced or report.counts[Check.TAGS]:
             self._rebuild_tags(head)
         if removed or report.misplaced or report.counts[Check.SIZES]:
@@ -152,6 +153,18 @@ class _Repair:
             self._delete(seqs)
             self._done.append(f"{_rows(len(seqs))} deleted that had been deleted before")
         return len(seqs)
+
+    def _remove_versions(self) -> int:
+        """Not handed over: what a newer version replaced, and may have been deleted."""
+        import orjson
+
+        seqs = orjson.dumps(list(self._report.wrong_versions)).decode()
+        removed = self._db.execute(QUERIES["delete_old"], (seqs,)).rowcount
+        # Of records that the repair has taken out.
+        removed += self._db.execute(VERIFY["delete_lost_versions"]).rowcount
+        if removed:
+            self._done.append(f"{removed} old version{'' if removed == 1 else 's'} deleted")
+        return removed
 
     def _delete(self, seqs: Collection[int]) -> None:
         import orjson

@@ -35,6 +35,7 @@ from relay.access.visibility import everything_visible
 from relay.errors import StoreFault, TooSlow, TooWide
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.retention import MaxAmount
+from relay.lifecycle.rows import OldVersion
 from relay.nostr.erasure import Erasure
 from relay.nostr.nip50 import Needs, search_from
 from relay.nostr.nip77 import Items
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
     from relay.lifecycle.retention import LastScan, SweepRule
-    from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
+    from relay.lifecycle.rows import Found, Lookups, Slot, Stored, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter, FilterTerms
     from relay.storage import Verb
@@ -95,6 +96,7 @@ _SEARCH_S: Final = 2.0
 _READ_S: Final = 10.0
 """One page of a query, or a count, on the reader's thread: others wait for it."""
 _MAX_EXPLAINED: Final = 4
+_MAX_INT: Final = 2**63 - 1
 _MAX_STEPS: Final = 64
 _STORED_COLUMNS: Final = "e.raw, e.seq, e.grp, e.quiet, e.slot, e.version, e.expires_at"
 _EVERYTHING: Final = everything_visible(Actors(), Groups())
@@ -117,6 +119,7 @@ class SqliteStore:
         meanings: Meanings | None,
     ) -> None:
         """Use `open`."""
+        self._hashes = hashes
         self._compiler = Compiler(hashes, terms.index_tags, tag_buffer)
         self._index = index
         self._meanings = meanings
@@ -441,6 +444,16 @@ class SqliteStore:
                 break
         return found
 
+    async def overdue_versions(self, now: int, limit: int) -> Sequence[OldVersion]:
+        self._check_open()
+        rows = await self._reader_conn.rows(Query(QUERIES["old_due"], (now, limit)))
+        return [OldVersion(stored(row[:7]), *row[7:]) for row in rows]
+
+    async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
+        self._check_open()
+        rows = await self._reader_conn.rows(Query(QUERIES["old_after"], (after, limit)))
+        return [OldVersion(stored(row[:7]), *row[7:]) for row in rows]
+
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
         self._check_open()
         query = Query(QUERIES["rows_by_seq"], (listed(list(seqs)),))
@@ -468,6 +481,24 @@ class SqliteStore:
         missing = await self._bulk_conn.rows(Query(QUERIES["missing_tags"], (asked_for,)))
         seqs_of = self._writer.buffered_seqs
         return {seq for seq, hash_ in missing if seq not in seqs_of([hash_])}
+
+    async def versions(
+        self, slot: Slot, *, before: str | None, limit: int, now: int
+    ) -> Sequence[Stored]:
+        self._check_open()
+        upto = _MAX_INT
+        if before is not None:
+            found = await self._all_rows(Query(QUERIES["seq_of_old"], (bytes.fromhex(before),)))
+            upto = found[0][0] if found else upto
+        asked = (self._hashes.slot(*slot), upto, limit - 1)
+        found = await self._page_rows(Query(QUERIES["old_of_slot"], asked))
+        holders: list[Stored] = []
+        old: list[Stored] = []
+        for raw, seq, *noted, is_holder in found:
+            row = stored((seq, raw, *noted))
+            if row.slot == slot and (row.expires_at is None or row.expires_at > now):
+                (holders if is_holder else old).append(row)
+        return [*holders, *old] if holders else []
 
     async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
         self._check_open()

@@ -81,6 +81,8 @@ class Check(StrEnum):
     COLUMNS = "columns"
     """What columns say is what the event says."""
     SLOT = "slot"
+    VERSION = "version"
+    """Old versions are what was signed, and older than a row."""
     GROUP = "group"
     """The row belongs to the group that its event names."""
     TAGS = "tags"
@@ -124,6 +126,8 @@ class Report:
     misplaced: list[int] = field(default_factory=list)
     """seq of rows with wrong columns."""
     shared_slots: list[int] = field(default_factory=list)
+    wrong_versions: dict[int, str] = field(default_factory=dict)
+    """seq of an old version that should not be there → why."""
     tombstoned: list[int] = field(default_factory=list)
     """seq of rows that should be deleted."""
     is_search_checked: bool = False
@@ -214,13 +218,17 @@ class RowCheck:
 
     def event_of(self, row: Row) -> Event | str:
         """The event, or what is wrong with it. The signature is not looked at."""
+        return self.event_in(row.raw)
+
+    def event_in(self, raw: bytes) -> Event | str:
+        """As `event_of`."""
         try:
-            event = event_from(orjson.loads(row.raw))
+            event = event_from(orjson.loads(raw))
         except orjson.JSONDecodeError:
             return "what is stored is not JSON"
         except Invalid as invalid:
             return f"what is stored is not this event: {invalid.text}"
-        if event.raw != row.raw:
+        if event.raw != raw:
             return "what is stored is not in the form in which events are sent"
         return event
 
@@ -299,6 +307,7 @@ class _Verification:
             self.report.shared_slots.append(slot)
             seqs = [str(row[0]) for row in self._db.execute(VERIFY["rows_of_slot"], (slot,))]
             self.report.add(Check.SLOT, f"rows {', '.join(seqs)}: all in one slot")
+        self._check_versions()
         self._check_tags()
         self._check_sizes()
         self._check_groups()
@@ -433,6 +442,35 @@ class _Verification:
                 VERIFY["deletions_naming"], (self._hashes.tag(*name), row.pubkey)
             )
         )
+
+    def _check_versions(self) -> None:
+        for seq, id_, *noted, slot, raw, has_newer in self._db.execute(VERIFY["old_versions"]):
+            why = self._fault_of_version(raw, id_, noted, slot)
+            if why is None and not has_newer:
+                why = "there is no newer version of its record"
+            if why is not None:
+                self.report.wrong_versions[seq] = why
+                self.report.add(Check.VERSION, f"event {id_.hex()} (old version {seq}): {why}")
+
+    def _fault_of_version(
+        self, raw: bytes, id_: bytes, noted: Sequence[Any], slot: int
+    ) -> str | None:
+        event = self._check.event_in(raw)
+        if isinstance(event, str):
+            return event
+        if not are_signed([event])[0]:
+            return "the signature is wrong"
+        own = slot_of(event, Keep.LATEST)
+        says = [bytes.fromhex(event.pubkey), event.kind, event.created_at]
+        if event.id != id_.hex() or [*noted] != says or own is None:
+            return "its columns are not what its event says"
+        if self._hashes.slot(*own) != slot:
+            return "not in the slot of its versions"
+        found, asked = Found(0), [event_target(event.id), key_target(event.pubkey)]
+        targets = orjson.dumps([*asked, address_target(own)]).decode()
+        for stone in self._db.execute(QUERIES["tombstones"], {"targets": targets}):
+            found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
+        return "was deleted, and is stored" if is_deleted(event, own, found) else None
 
     # -- tables ---------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ import orjson
 from relay.access.quotas import Size, recipients_of
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
-from relay.lifecycle.deletion import ban_tombstone
+from relay.lifecycle.deletion import ban_tombstone, event_target
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
     Found,
@@ -41,7 +41,7 @@ from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert, usage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
     from relay.groups.group import Group
     from relay.lifecycle.rows import OwnRow, Reference
@@ -57,6 +57,7 @@ _INSERT_ROWS: Final = (256, 128, 64, 32, 16, 8, 4, 2, 1)
 """Rows per INSERT. Each statement releases the GIL and waits for it again, so few of them should do
 for any number of rows, with few distinct texts to prepare."""
 _EVENT_COLUMNS: Final = 14
+_OLD_COLUMNS: Final = 13
 _TAG_COLUMNS: Final = 5
 _SIZE_COLUMNS: Final = 5
 _DELETE_CHUNK: Final = 10_000
@@ -66,6 +67,7 @@ _MAX_REFERRING_STEPS: Final = 16
 _MAX_PREPARED: Final = 20_000
 _INCREMENTAL: Final = 2
 _DAY_S: Final = 86_400
+_MAX_INT: Final = 2**63 - 1
 _KEPT_FREE_PAGES: Final = 64
 _VACUUM_PAGES: Final = 256
 _QUIET_ROWS: Final = 2048
@@ -91,7 +93,9 @@ class _Change:
     flushed: int = 0
     """Length of the slice of the tag buffer."""
     deleted: set[int] = field(default_factory=set)
-    """seq of deleted rows."""
+    """seq of deleted rows, also of those that became old versions."""
+    forgets_versions: bool = False
+    """An old version was deleted."""
     sizes: dict[_SizeKey, _Growth] = field(default_factory=dict)
     """By how much they grow."""
     received: dict[str, _Growth] = field(default_factory=dict)
@@ -422,8 +426,12 @@ class Writer:
     def _apply(self, plan: WritePlan, change: _Change) -> None:
         db = self._db
         self._move(plan.moves, change)
-        self._delete(plan.removes, change)
+        self._delete(plan.removes, change, kept=plan.replaced)
         change.tags = self._add(list(plan.adds.values()), change)
+        if plan.replaced:
+            self._keep_replaced(plan, change)
+        if plan.forgotten or plan.dropped_versions or plan.version_deadlines:
+            self._forget_named(plan, change)
         if change.flushes_all:
             self._insert("tags", _TAG_COLUMNS, change.tags)
         for group_id in plan.deleted_groups:
@@ -435,7 +443,8 @@ class Writer:
                     "grp": group_id,
                 },
             )
-            self._delete({row[0] for row in found.fetchall()}, change)
+            self._delete_many([row[0] for row in found.fetchall()], change)
+            self._forget_found(change, "old_of_group", {"grp": group_id})
             self._delete_unnamed(group_id, change)
         for gone in plan.vanishes:
             self._delete_of_key(gone, change, plan.erasures.get(gone.request))
@@ -446,7 +455,9 @@ class Writer:
         self._add_tombstones(plan.tombstones)
         for group_id, group in plan.groups.items():
             self._put_group(group_id, group)
-        change.erases = bool(change.deleted or plan.list_changes)
+        change.erases = bool(
+            change.deleted - plan.replaced.keys() or change.forgets_versions or plan.list_changes
+        )
         for noted in plan.list_changes:
             if noted.note is None:
                 db.execute(QUERIES["drop_entry"], (noted.list_name, noted.item))
@@ -544,18 +555,115 @@ class Writer:
             values = list(chain.from_iterable(rows[start : start + size]))
             db.execute(insert(table, columns, size), values)
 
+    def _keep_replaced(self, plan: WritePlan, change: _Change) -> None:
+        """Insert what becomes an old version, and delete those above the number that is kept."""
+        rows: list[tuple[Value, ...]] = []
+        for seq, (row, at, drop_at, _) in plan.replaced.items():
+            event = row.event
+            assert row.slot is not None
+            kept = (bytes.fromhex(event.id), bytes.fromhex(event.pubkey), event.kind)
+            slot = self._hashes.slot(*row.slot)
+            rows.append(
+                (
+                    seq,
+                    *kept,
+                    event.created_at,
+                    row.group,
+                    slot,
+                    row.version,
+                    row.expires_at,
+                    row.quiet,
+                    at,
+                    drop_at,
+                    event.raw,
+                )
+            )
+            if seq not in plan.removes:  # replaced by the batch that brought it
+                change.grow((kept[1], kept[2], row.group or ""), 1, len(event.raw))
+        self._insert("old_versions", _OLD_COLUMNS, rows)
+        counts = {
+            self._hashes.slot(*row.slot): count
+            for row, _, _, count in plan.replaced.values()
+            if row.slot is not None
+        }
+        for slot_and_count in counts.items():
+            self._forget_found(change, "old_over_count", slot_and_count)
+
+    def _forget_named(self, plan: WritePlan, change: _Change) -> None:
+        for upto, slot, id_, by, until, cause in plan.forgotten:
+            if slot is not None:
+                by = slot.pubkey
+            wanted: dict[str, Value] = {
+                "slot": None if slot is None else self._hashes.slot(*slot),
+                "id": None if id_ is None else bytes.fromhex(id_),
+                "upto": upto,
+                "by": None if by is None else bytes.fromhex(by),
+                "until": until,
+            }
+            erasure = None if cause is None else plan.erasures.get(cause.request)
+            gone = self._forget_found(change, "old_named", wanted, erasure)
+            if cause is not None:
+                self._add_tombstones(
+                    [Tombstone(event_target(each), cause.by, None, cause.why) for each in gone]
+                )
+        dropped = {"seqs": orjson.dumps(list(plan.dropped_versions)).decode()}
+        if plan.dropped_versions:
+            self._forget_found(change, "old_by_seq", dropped)
+        deadlines = [(at, seq) for seq, at in plan.version_deadlines.items()]
+        self._db.executemany(QUERIES["set_drop_at"], deadlines)
+
+    def _forget_found(
+        self,
+        change: _Change,
+        name: str,
+        values: Mapping[str, Value] | tuple[Value, ...],
+        erasure: Erasure | None = None,
+    ) -> list[str]:
+        """Delete the old versions that this query gives; their ids."""
+        found = self._db.execute(QUERIES[name], values).fetchall()
+        if not found:
+            return []
+        ids = []
+        for _, id_, pubkey, kind, grp, size in found:
+            change.grow((pubkey, kind, grp), -1, -size)
+            ids.append(id_.hex())
+            if erasure is not None:
+                erasure.add(ids[-1], kind)
+        seqs = orjson.dumps([row[0] for row in found]).decode()
+        self._db.execute(QUERIES["delete_old"], (seqs,))
+        change.forgets_versions = True
+        return ids
+
+    def _forget_of_key(
+        self,
+        pubkey: str,
+        until: int,
+        upto: int,
+        change: _Change,
+        erasure: Erasure | None = None,
+    ) -> list[str]:
+        """`until`: created_at; `upto`: seq."""
+        named: dict[str, Value] = {"pubkey": bytes.fromhex(pubkey), "until": until, "upto": upto}
+        return self._forget_found(change, "old_of_key", named, erasure)
+
     def _delete(
-        self, seqs: Collection[int], change: _Change, erasure: Erasure | None = None
+        self,
+        seqs: Collection[int],
+        change: _Change,
+        erasure: Erasure | None = None,
+        kept: Container[int] = (),
     ) -> None:
+        """`kept`: seq of those that become old versions."""
         if not seqs:
             return
         db = self._db
         named = orjson.dumps(list(seqs)).decode()
         tags = []
         for seq, created_at, key, *of, raw in db.execute(QUERIES["raws_by_seq"], {"seqs": named}):
-            change.grow(tuple(of), -1, -len(raw))
             event = event_from_raw(raw)
-            change.grow_received(event, -1)
+            if seq not in kept:
+                change.grow(tuple(of), -1, -len(raw))
+                change.grow_received(event, -1)
             for hash_ in self._hashes.of_event(event, self._index_tags):
                 tags.append((hash_, created_at, key, seq))  # noqa: PERF401
             if erasure is not None:
@@ -605,20 +713,26 @@ class Writer:
             {**_key_of(gone.pubkey), "p": self._hashes.tag("p", gone.pubkey), "until": gone.until},
         )
         self._delete_many([seq for (seq,) in found.fetchall()], change, erasure)
+        self._forget_of_key(gone.pubkey, gone.until, _MAX_INT, change, erasure)
 
     def _ban(self, pubkey: str, upto: int, change: _Change) -> None:
         rows = self._db.execute(
             QUERIES["rows_to_ban"], {**_key_of(pubkey), "upto": upto}
         ).fetchall()
+        gone = self._forget_of_key(pubkey, _MAX_INT, upto, change)
         self._delete_many([seq for seq, _ in rows], change)
-        self._add_tombstones([ban_tombstone(event_id.hex()) for _, event_id in rows])
+        ids = [*(event_id.hex() for _, event_id in rows), *gone]
+        self._add_tombstones([ban_tombstone(event_id) for event_id in ids])
 
     def _delete_many(
         self, seqs: Sequence[int], change: _Change, erasure: Erasure | None = None
     ) -> None:
-        """In chunks: a key may have written most of the store."""
+        """In chunks, for a key may have written most of the store; with their old versions."""
         for start in range(0, len(seqs), _DELETE_CHUNK):
-            self._delete(seqs[start : start + _DELETE_CHUNK], change, erasure)
+            chunk = seqs[start : start + _DELETE_CHUNK]
+            named = {"seqs": orjson.dumps(chunk).decode()}
+            self._forget_found(change, "old_of_rows", named, erasure)
+            self._delete(chunk, change, erasure)
 
     def _put_group(self, group_id: str, group: Group | EndedGroup) -> None:
         db = self._db

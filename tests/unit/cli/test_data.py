@@ -228,7 +228,7 @@ def test_with_events_on_stdout_the_json_summary_is_on_stderr(
 def test_a_failed_export_keeps_the_old_file(
     folder: FakeFolder, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def broken(_: Filter) -> AsyncIterator[Sequence[bytes]]:
+    async def broken(*_: object) -> AsyncIterator[Sequence[bytes]]:
         yield [NOTES[0].raw]
         raise StoreFault("file damaged")
 

@@ -376,6 +376,7 @@ def test_a_new_row_is_found_by_the_names_that_were_looked_up() -> None:
             found,
             WritePlan(),
             quiet=False,
+            now=0,
         )
         for name in (looked_up, other)
     ]

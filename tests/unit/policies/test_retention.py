@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,10 +15,14 @@ from relay.access.read_rules import Match
 from relay.groups.group import Groups
 from relay.lifecycle.retention import MaxAge, MaxAmount, NeverBefore, Scope
 from relay.lifecycle.rows import Keep, Stored, UpTo
+from relay.lifecycle.versions import History
 from relay.nostr.event import signed
 from relay.nostr.kinds import KindSet
 from tests.cast import alice, bob, owner, robot, rover
 from tests.harness.folders import faults_of, loaded
+
+if TYPE_CHECKING:
+    from relay.nostr.keys import SecretKey
 
 BAD = tomllib.loads((Path(__file__).parent / "retention_faults.toml").read_text())["fault"]
 
@@ -194,3 +199,48 @@ def test_what_others_wait_for_goes_first(tmp_path: Path) -> None:
 def test_any_number_of_days_is_a_time(days: int) -> None:
     row = Stored(1, signed(robot.pubkey, 5, 1, [], "", lambda _: "0" * 128))
     assert MaxAge(days).before(1000) <= row.event.created_at
+
+
+def test_the_last_rule_about_a_row_decides_its_history(tmp_path: Path) -> None:
+    found = loaded(
+        tmp_path,
+        a=f"""
+        include = ["memory-history"]
+        [actors]
+        agents = ["{robot.npub}"]
+        [[retention]]
+        name = "articles"
+        match = {{ kinds = ["30023-30024"], authors = ["agent"] }}
+        history = {{ count = 5 }}
+        [[retention]]
+        name = "not of drafts"
+        match = {{ kinds = [30024] }}
+        history = false
+        """,
+    ).keep.history
+
+    def kept(kind: int, who: SecretKey = alice) -> History | None:
+        event = signed(who.pubkey, 1, kind, [["d", "x"]], "", lambda _: "0" * 128)
+        return found.of(Stored(1, event))
+
+    assert kept(30078) == History(20, 90)
+    assert kept(30023, robot) == History(5)
+    assert kept(30023) is kept(30024, robot) is kept(1) is kept(39002) is None
+
+
+def test_a_history_of_what_is_never_replaced_is_told(tmp_path: Path) -> None:
+    loaded_rules = loaded(
+        tmp_path,
+        a="""
+        [[retention]]
+        name = "notes"
+        match = { kinds = [1, 9] }
+        history = { count = 5 }
+        [[retention]]
+        name = "preferences"
+        match = { kinds = [30093] }
+        history = { count = 5 }
+        """,
+    )
+    (warning,) = map(str, warnings_of(loaded_rules))
+    assert '"notes" history has no effect: events of these kinds are never replaced' in warning

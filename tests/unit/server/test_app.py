@@ -28,11 +28,14 @@ from relay.groups.group import Groups
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.observe import Metrics, Readiness
 from relay.read.fanout import Fanout
+from relay.read.linked_rows import LinkedRows
 from relay.read.negentropy import Negentropy
 from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
+from relay.read.versions import VersionReader
 from relay.server.app import Server
 from relay.server.connection import Stop
+from relay.server.history import HistoryRequests
 from relay.server.listening import bound_sockets
 from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
@@ -167,6 +170,7 @@ class Services:
     queries: QueryRunner
     negentropy: Negentropy
     flush_queue: FlushQueue
+    history: HistoryRequests
     receipts: Receipts
     used_calls: UsedAuthorizations
 
@@ -225,6 +229,12 @@ async def serving(
             queries=queries,
             negentropy=negentropy,
             flush_queue=flush_queue,
+            history=HistoryRequests(
+                state,
+                VersionReader(disk, state, LinkedRows(disk, state, lambda: NOW), lambda: NOW),
+                lambda: NOW,
+                used_calls,
+            ),
             receipts=Receipts(state, disk, RELAY, lambda: NOW, used_calls),
             used_calls=used_calls,
         )

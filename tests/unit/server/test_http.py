@@ -259,6 +259,7 @@ def test_nip11_names_memory_kinds_and_filter_terms(tmp_path: Path) -> None:
         "index_tags": ["hk", "x"],
         "prefix_d_kinds": [78],
         "search": ["match", "near"],
+        "history": False,
     }
     refused = Management().after(ListChange(ListName.REFUSED_KINDS, "30092", ""))
     told = document_of(tmp_path, Config(), management=refused)["memory"]["kinds"]

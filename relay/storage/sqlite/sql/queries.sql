@@ -108,6 +108,60 @@ AND e.grp IN (SELECT value FROM json_each(:groups)) ORDER BY e.seq;
 SELECT e.seq, e.created_at, e.id_key, e.pubkey, e.kind, ifnull(e.grp, ''), e.raw
 FROM json_each(:seqs) AS j CROSS JOIN events AS e ON e.seq = j.value;
 
+-- :old_of_slot  slot, seq before which, limit -> raw and the other columns of a row, whether it is the row of the slot; newest first
+SELECT raw, seq, grp, quiet, slot, version, expires_at, 1 FROM events INDEXED BY events_slot
+WHERE slot = ?1
+UNION ALL
+SELECT * FROM (
+    SELECT raw, seq, grp, quiet, slot, version, expires_at, 0 FROM old_versions
+    WHERE slot = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3
+);
+
+-- :seq_of_old  id -> seq
+SELECT seq FROM old_versions WHERE id = ?;
+
+-- :old_after  seq, limit -> seq, raw, grp, quiet, slot, version, expires_at, replaced_at, drop_at, newer ones of its slot
+SELECT o.seq, o.raw, o.grp, o.quiet, o.slot, o.version, o.expires_at, o.replaced_at, o.drop_at,
+  (SELECT count(*) FROM old_versions AS n WHERE n.slot = o.slot AND n.seq > o.seq)
+FROM old_versions AS o WHERE o.seq > ? ORDER BY o.seq LIMIT ?;
+
+-- :old_due  now, limit -> as `old_after`
+SELECT o.seq, o.raw, o.grp, o.quiet, o.slot, o.version, o.expires_at, o.replaced_at, o.drop_at, 0
+FROM old_versions AS o INDEXED BY old_versions_drop
+WHERE o.drop_at IS NOT NULL AND o.drop_at <= ? ORDER BY o.drop_at LIMIT ?;
+
+-- :old_by_seq  [seq] -> seq, id, pubkey, kind, grp, bytes
+SELECT o.seq, o.id, o.pubkey, o.kind, ifnull(o.grp, ''), length(o.raw)
+FROM json_each(:seqs) AS j CROSS JOIN old_versions AS o ON o.seq = j.value;
+
+-- :old_named  slot or null, id or null, upto, by or null, until or null -> as `old_by_seq`
+SELECT seq, id, pubkey, kind, ifnull(grp, ''), length(raw) FROM old_versions
+WHERE (slot = :slot OR id = :id) AND seq <= :upto
+AND (:by IS NULL OR pubkey = :by) AND (:until IS NULL OR created_at <= :until);
+
+-- :old_over_count  slot, count -> as `old_by_seq`
+SELECT seq, id, pubkey, kind, ifnull(grp, ''), length(raw) FROM old_versions
+WHERE slot = ? ORDER BY seq DESC LIMIT -1 OFFSET ?;
+
+-- :old_of_rows  [seq] -> as `old_by_seq`, of the slots of these rows
+SELECT o.seq, o.id, o.pubkey, o.kind, ifnull(o.grp, ''), length(o.raw)
+FROM json_each(:seqs) AS j CROSS JOIN events AS e ON e.seq = j.value
+CROSS JOIN old_versions AS o ON o.slot = e.slot AND o.pubkey = e.pubkey;
+
+-- :old_of_group  group -> as `old_by_seq`
+SELECT seq, id, pubkey, kind, grp, length(raw) FROM old_versions INDEXED BY old_versions_group
+WHERE grp = :grp AND grp IS NOT NULL;
+
+-- :old_of_key  pubkey, until, upto -> as `old_by_seq`
+SELECT seq, id, pubkey, kind, ifnull(grp, ''), length(raw) FROM old_versions
+WHERE pubkey = :pubkey AND created_at <= :until AND seq <= :upto;
+
+-- :delete_old  [seq]
+DELETE FROM old_versions WHERE seq IN (SELECT value FROM json_each(?));
+
+-- :set_drop_at  drop_at, seq
+UPDATE old_versions SET drop_at = ? WHERE seq = ?;
+
 -- :tombstones  [target] -> columns of tombstones
 SELECT t.target, t.by, t.until, t.why, t.request
 FROM json_each(:targets) AS j CROSS JOIN tombstones AS t ON t.target = j.value;
@@ -253,8 +307,8 @@ WHERE EXISTS (SELECT 1 FROM events WHERE seq = t.value ->> 3)
   AND NOT EXISTS (SELECT 1 FROM tags WHERE hash = t.value ->> 0 AND created_at = t.value ->> 1
                   AND id_key = t.value ->> 2 AND seq = t.value ->> 3);
 
--- :number_of_rows  -> number of rows in the table itself, and as the totals have it
-SELECT (SELECT count(*) FROM events NOT INDEXED), (SELECT ifnull(sum(events), 0) FROM sizes);
+-- :number_of_rows  -> number of rows and old versions in the tables themselves, and as the totals have it
+SELECT (SELECT count(*) FROM events NOT INDEXED) + (SELECT count(*) FROM old_versions), (SELECT ifnull(sum(events), 0) FROM sizes);
 
 -- :stored_bytes  -> bytes of all events
 SELECT ifnull(sum(bytes), 0) FROM sizes;

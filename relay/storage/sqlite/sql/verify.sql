@@ -19,6 +19,19 @@ SELECT slot FROM events WHERE slot IS NOT NULL GROUP BY slot HAVING count(*) > 1
 -- :rows_of_slot  slot -> columns of a row
 SELECT seq, raw, grp, quiet, slot, version, expires_at FROM events WHERE slot = ?;
 
+-- :old_versions  -> seq, id, pubkey, kind, created_at, slot, raw, whether its record has a newer row
+SELECT o.seq, o.id, o.pubkey, o.kind, o.created_at, o.slot, o.raw, EXISTS (
+    SELECT 1 FROM events AS e INDEXED BY events_slot
+    WHERE e.slot = o.slot AND e.slot IS NOT NULL AND e.seq > o.seq AND e.pubkey = o.pubkey
+)
+FROM old_versions AS o ORDER BY o.seq;
+
+-- :delete_lost_versions  those without a newer row
+DELETE FROM old_versions WHERE NOT EXISTS (
+    SELECT 1 FROM events AS e INDEXED BY events_slot
+    WHERE e.slot = old_versions.slot AND e.slot IS NOT NULL AND e.seq > old_versions.seq
+);
+
 -- :all_tags  -> hash, created_at, id_key, seq, kind
 SELECT hash, created_at, id_key, seq, kind FROM tags;
 
@@ -27,12 +40,18 @@ SELECT e.raw FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
 WHERE t.hash = ? AND t.kind = 5 AND e.pubkey = ?;
 
 -- :sizes_counted  -> pubkey, kind, grp, events, bytes that the table lacks
-SELECT pubkey, kind, ifnull(grp, ''), count(*), sum(length(raw)) FROM events GROUP BY 1, 2, 3
+SELECT pubkey, kind, ifnull(grp, ''), count(*), sum(size) FROM (
+    SELECT pubkey, kind, grp, length(raw) AS size FROM events
+    UNION ALL SELECT pubkey, kind, grp, length(raw) FROM old_versions
+) GROUP BY 1, 2, 3
 EXCEPT SELECT pubkey, kind, grp, events, bytes FROM sizes;
 
 -- :sizes_noted  -> pubkey, kind, grp, events, bytes that only the table has
 SELECT pubkey, kind, grp, events, bytes FROM sizes
-EXCEPT SELECT pubkey, kind, ifnull(grp, ''), count(*), sum(length(raw)) FROM events GROUP BY 1, 2, 3;
+EXCEPT SELECT pubkey, kind, ifnull(grp, ''), count(*), sum(size) FROM (
+    SELECT pubkey, kind, grp, length(raw) AS size FROM events
+    UNION ALL SELECT pubkey, kind, grp, length(raw) FROM old_versions
+) GROUP BY 1, 2, 3;
 
 -- :received  -> recipient, events, bytes
 SELECT recipient, events, bytes FROM received;
@@ -51,7 +70,10 @@ DELETE FROM sizes;
 
 -- :count_sizes
 INSERT INTO sizes
-SELECT pubkey, kind, ifnull(grp, ''), count(*), sum(length(raw)) FROM events GROUP BY 1, 2, 3;
+SELECT pubkey, kind, ifnull(grp, ''), count(*), sum(size) FROM (
+    SELECT pubkey, kind, grp, length(raw) AS size FROM events
+    UNION ALL SELECT pubkey, kind, grp, length(raw) FROM old_versions
+) GROUP BY 1, 2, 3;
 
 -- :empty_received
 DELETE FROM received;

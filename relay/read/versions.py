@@ -1,0 +1,96 @@
+"""Old versions of a record, for one viewer.
+
+Invariants: a version is given when the viewer may read both the current version and this one, by
+the rules and memberships of now. Without a current version, deleted or expired, there is none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from relay.errors import StoreFault
+from relay.nostr.filters import Filter
+from relay.nostr.kinds import KindClass, class_of
+from relay.storage import PAGE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from relay.access.visibility import Viewer, Visibility
+    from relay.lifecycle.rows import Slot, Stored
+    from relay.nostr.event import Event
+    from relay.read.linked_rows import LinkedRows
+    from relay.state import RelayState
+    from relay.storage import EventReader
+
+_AT_ONCE: Final = 64
+_MAX_RETRIES: Final = 16
+"""Read rights may change during the read."""
+
+
+class Versions(NamedTuple):
+    events: Sequence[Event]
+    """Newest first; the current one is the first of the first page."""
+    more: bool
+    """Older ones follow the last of these."""
+
+
+class VersionReader:
+    def __init__(
+        self,
+        store: EventReader,
+        state: RelayState,
+        linked_rows: LinkedRows,
+        clock: Callable[[], int],
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._linked_rows = linked_rows
+        self._clock = clock
+
+    async def versions(self, viewer: Viewer, slot: Slot, before: str | None) -> Versions:
+        """What the viewer may read of this record; nothing: the same as for one that never was.
+
+        `before`: the id of the last version of the page before; None: the first page. Raises
+        StoreFault.
+        """
+        for _ in range(_MAX_RETRIES):
+            visibility = self._state.visibility(viewer)
+            found = await self._page(visibility, slot, before)
+            await self._state.settled(self._store.committed())
+            if self._state.visibility(viewer).covers(visibility):
+                return found
+        raise StoreFault("read rights changed faster than versions could be read")
+
+    async def _page(self, visibility: Visibility, slot: Slot, before: str | None) -> Versions:
+        asked, size = _filter_of(slot), 0
+        events: list[Event] = []
+        after = before
+        while True:
+            rows = await self._store.versions(slot, before=after, limit=_AT_ONCE, now=self._clock())
+            if not rows or not await self._may_read(rows[0], visibility, asked):
+                return Versions((), more=False)
+            old = rows[1:]
+            for row in rows if after is None else old:
+                if size >= PAGE_BYTES:
+                    return Versions(events, more=True)
+                if await self._may_read(row, visibility, asked):
+                    events.append(row.event)
+                    size += len(row.event.raw)
+            if not old:
+                return Versions(events, more=False)
+            after = old[-1].event.id
+
+    async def _may_read(self, row: Stored, visibility: Visibility, asked: Filter) -> bool:
+        readable = await self._linked_rows.readable(row, visibility)
+        return visibility.may_read(row, asked, readable)
+
+
+def _filter_of(slot: Slot) -> Filter:
+    """By which the record is asked for: for rules with `only_by`."""
+    replaceable = class_of(slot.kind) is KindClass.REPLACEABLE
+    return Filter(
+        authors=frozenset({slot.pubkey}),
+        kinds=frozenset({slot.kind}),
+        tags=() if replaceable else (("d", frozenset({slot.d})),),
+    )

@@ -1,0 +1,83 @@
+"""Old versions over HTTP: `GET URL?history=KIND:PUBKEY:D`, authorized by NIP-98.
+
+Invariants: the viewer is the key that signed the request, and `relay.read.versions` decides what it
+gets. A record that it may not read is answered as one that never was.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import orjson
+
+from relay.access.visibility import Viewer
+from relay.errors import Invalid, Refused, StoreFault
+from relay.lifecycle.rows import address_of
+from relay.nostr.event import is_hex64
+from relay.nostr.nip98 import authorization
+from relay.server.nip86 import MAX_RECEIPTS, Reply, refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relay.nostr.nip42 import RelayAddress
+    from relay.nostr.nip98 import HttpRequest
+    from relay.read.versions import VersionReader
+    from relay.server.nip86 import UsedAuthorizations
+    from relay.state import RelayState
+
+HISTORY: Final = "history"
+BEFORE: Final = "before"
+NOTHING: Final = "invalid: nothing is stored under this address"
+
+
+class HistoryRequests:
+    def __init__(
+        self,
+        state: RelayState,
+        versions: VersionReader,
+        clock: Callable[[], int],
+        used: UsedAuthorizations,
+    ) -> None:
+        self._state = state
+        self._versions = versions
+        self._clock = clock
+        self._used = used
+
+    async def reply(
+        self,
+        wanted: str,
+        before: str | None,
+        header: str | None,
+        request: HttpRequest,
+        here: frozenset[RelayAddress],
+    ) -> Reply:
+        """200: `{"versions": […], "next": id or null}`, newest first; else 400, 401, 404, 429 or
+        503."""
+        now = self._clock()
+        try:
+            signed = authorization(header, request, here, now)
+        except Invalid as refused:
+            return refusal(401, str(refused))
+        slot = address_of(wanted)
+        if slot is None:
+            return refusal(400, f"invalid: {HISTORY}: must be KIND:PUBKEY:D")
+        if before is not None and not is_hex64(before):
+            return refusal(400, f"invalid: {BEFORE}: must be an event id, 64 hex")
+        try:
+            most = None if signed.pubkey in self._state.policy.actors.owners else MAX_RECEIPTS
+            if await self._used.was_used(signed, now, most):
+                return refusal(401, "invalid: this authorization was already used")
+            viewer = Viewer(frozenset({signed.pubkey}))
+            events, more = await self._versions.versions(viewer, slot, before)
+        except Refused as refused:
+            return refusal(429, str(refused))
+        except StoreFault:
+            return refusal(503, "error: the store is not available, try again later")
+        if not events and before is None:
+            return refusal(404, NOTHING)
+        answer = {
+            "versions": [orjson.Fragment(event.raw) for event in events],
+            "next": events[-1].id if more else None,
+        }
+        return Reply(200, orjson.dumps(answer))

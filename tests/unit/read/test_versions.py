@@ -1,0 +1,297 @@
+"""Old versions of a record: who gets which, and what takes them away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import pytest
+
+from relay.access.visibility import ANONYMOUS, Viewer
+from relay.errors import StoreFault
+from relay.lifecycle.retention import DAY_S
+from relay.lifecycle.rows import Slot
+from relay.read import versions as reading
+from relay.read.linked_rows import LinkedRows
+from relay.read.versions import VersionReader
+from relay.storage.sqlite.store import SqliteStore
+from relay.write.commands import Purpose
+from tests.cast import admin, alice, bob, owner, robot
+from tests.contract.writing import TERMS, asked
+from tests.harness.relay_in_process import DELETED, NOON, STORED, Home, policy_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.storage import Store
+
+NOTES: Final = Slot(alice.pubkey, 30023, "notes")
+HISTORY: Final = '[[retention]]\nname = "history"\nhistory = { count = 3, days = 2 }\n'
+
+
+class Library(Home):
+    """A relay that keeps three versions of everything for two days."""
+
+    def __init__(self, store: Store, more: str = HISTORY) -> None:
+        super().__init__(store, policy_of("open", more))
+
+    def version(
+        self, number: int, *tags: Sequence[str], slot: Slot = NOTES, who: SecretKey = alice
+    ) -> Event:
+        name = [["d", slot.d]] if slot.d else []
+        return who.sign(
+            slot.kind, [*name, *(list(tag) for tag in tags)], str(number), NOON + number
+        )
+
+    async def keep(self, *numbers: int, tags: Sequence[Sequence[str]] = ()) -> None:
+        for number in numbers:
+            assert await self.take(self.version(number, *tags)) == [STORED]
+
+    async def seen_by(
+        self, *who: SecretKey, slot: Slot = NOTES, before: str | None = None
+    ) -> list[int]:
+        viewer = Viewer(frozenset(key.pubkey for key in who)) if who else ANONYMOUS
+        links = LinkedRows(self.store, self.state, lambda: self.now)
+        reader = VersionReader(self.store, self.state, links, lambda: self.now)
+        found = await reader.versions(viewer, slot, before)
+        return [event.created_at - NOON for event in found.events]
+
+    def set_policy(self, more: str) -> None:
+        self.policy = policy_of("open", more)
+        self.state.enforce(self.policy)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncIterator[Store]:
+    store = await SqliteStore.open(tmp_path / "rookery.db", TERMS, synchronous="NORMAL")
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def home(store: Store) -> AsyncIterator[Library]:
+    async with Library(store) as home:
+        home.now = NOON + 100
+        yield home
+
+
+async def test_everybody_gets_the_versions_of_what_is_public(home: Library) -> None:
+    await home.keep(1, 2, 3)
+    for who in ((), (bob,), (alice,), (owner,)):
+        assert await home.seen_by(*who) == [3, 2, 1]
+    assert await home.seen_by(slot=NOTES._replace(d="other")) == []
+
+
+async def test_no_query_finds_them(home: Library) -> None:
+    await home.keep(1, 2)
+    old = home.version(1)
+    for filter_ in (asked(ids=[old.id]), asked(kinds=[30023], until=NOON + 1)):
+        assert await home.store.matching(filter_, limit=9, now=home.now) == []
+
+
+async def test_a_replaceable_kind_has_versions_too(home: Library) -> None:
+    relays = Slot(alice.pubkey, 10002, "")
+    for number in (1, 2):
+        await home.take(home.version(number, slot=relays))
+    assert await home.seen_by(slot=relays) == [2, 1]
+
+
+async def test_a_page_ends_where_its_bytes_are_full(
+    home: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "PAGE_BYTES", 1)
+    await home.keep(1, 2, 3)
+    first, second, third = (home.version(number).id for number in (3, 2, 1))
+    assert await home.seen_by() == [3]
+    assert await home.seen_by(before=first) == [2]
+    assert await home.seen_by(before=second) == [1]
+    assert await home.seen_by(before=third) == []
+
+
+# -- who may read them -----------------------------------------------------------------------------
+
+
+async def group_tea(home: Library, *flags: str) -> None:
+    await home.take(
+        home.made(admin, 9007, h="tea"),
+        home.made(admin, 9002, *([flag] for flag in flags), h="tea"),
+        home.made(admin, 9000, ["p", bob.pubkey], h="tea"),
+        home.made(admin, 9000, ["p", alice.pubkey], h="tea"),
+    )
+
+
+async def test_versions_of_a_group_are_for_its_members_of_now(home: Library) -> None:
+    await group_tea(home)
+    await home.keep(1, 2, tags=[["h", "tea"]])
+    assert await home.seen_by() == [2, 1]
+    await home.take(home.made(admin, 9002, ["private"], h="tea"))
+    assert await home.seen_by() == []
+    assert await home.seen_by(bob) == [2, 1]
+    await home.take(home.made(admin, 9001, ["p", bob.pubkey], h="tea"))
+    assert await home.seen_by(bob) == []
+
+
+async def config(home: Library, number: int, *tags: Sequence[str]) -> None:
+    event = home.version(number, *tags, slot=RECORD, who=robot)
+    assert await home.take(event) == [STORED]
+
+
+RECORD: Final = Slot(robot.pubkey, 30078, "snowclaw:memory:npub:0123456789abcdef")
+
+
+@pytest.fixture
+async def lenient(home: Library) -> Library:
+    home.set_policy(HISTORY + '[memory]\nschema = "off"\n')
+    await group_tea(home, "private")
+    await home.take(home.made(admin, 9000, ["p", robot.pubkey], h="tea"))
+    return home
+
+
+async def test_what_was_private_stays_so_when_a_group_may_read_the_newest(
+    lenient: Library,
+) -> None:
+    await config(lenient, 1)
+    await config(lenient, 2, ["h", "tea"])
+    assert await lenient.seen_by(robot, slot=RECORD) == [2, 1]
+    assert await lenient.seen_by(owner, slot=RECORD) == [2, 1]
+    assert await lenient.seen_by(bob, slot=RECORD) == [2]
+
+
+async def test_when_the_newest_is_private_no_version_is_for_the_group(lenient: Library) -> None:
+    await config(lenient, 1, ["h", "tea"])
+    await config(lenient, 2)
+    assert await lenient.seen_by(robot, slot=RECORD) == [2, 1]
+    assert await lenient.seen_by(bob, slot=RECORD) == []
+
+
+async def test_a_banned_key_gets_none(home: Library) -> None:
+    await home.keep(1, 2)
+    await home.call("banpubkey", bob.pubkey)
+    assert await home.seen_by(bob) == []
+    assert await home.seen_by() == [2, 1]
+
+
+async def test_rights_that_change_all_the_time_end_the_read(
+    home: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await home.keep(1, 2)
+    monkeypatch.setattr("relay.access.visibility.Visibility.covers", lambda *_: False)
+    with pytest.raises(StoreFault, match="rights changed"):
+        await home.seen_by(bob)
+
+
+# -- what takes them away --------------------------------------------------------------------------
+
+
+async def test_a_deletion_by_address_takes_all_up_to_its_time(home: Library) -> None:
+    await home.keep(1, 2, 3)
+    address = ["a", f"30023:{alice.pubkey}:notes"]
+    await home.take(home.made(alice, 5, address, at=NOON + 1))
+    assert await home.seen_by() == [3, 2]
+    await home.take(home.made(alice, 5, address))
+    assert await home.seen_by() == []
+    assert await home.take(home.version(2)) == [DELETED]
+
+
+async def test_a_moderator_who_deletes_the_newest_deletes_all(home: Library) -> None:
+    await group_tea(home)
+    await home.keep(1, 2, 3, tags=[["h", "tea"]])
+    newest = home.version(3, ["h", "tea"])
+    request = home.made(admin, 9005, ["e", newest.id], h="tea")
+    assert await home.take(request) == [STORED]
+    assert await home.seen_by(owner) == []
+    erasure = await home.store.erasure(request.id)
+    assert erasure is not None
+    assert erasure.total == 3
+    assert await home.take(home.version(1, ["h", "tea"])) == [DELETED]
+
+
+async def test_a_group_that_ends_takes_them_with_it(home: Library) -> None:
+    await group_tea(home)
+    await home.keep(1, 2, tags=[["h", "tea"]])
+    await home.take(home.made(admin, 9008, h="tea"))
+    assert await home.store.old_versions(0, 9) == []
+
+
+async def test_a_key_that_vanishes_takes_them_along(home: Library) -> None:
+    await home.keep(1, 2)
+    request = home.request(alice)
+    await home.take(request)
+    assert await home.store.old_versions(0, 9) == []
+    erasure = await home.store.erasure(request.id)
+    assert erasure is not None
+    assert erasure.total == 2
+
+
+@pytest.mark.parametrize("banned", [1, 2])
+async def test_an_event_that_is_banned_is_gone_from_the_history(home: Library, banned: int) -> None:
+    await home.keep(1, 2)
+    await home.call("banevent", home.version(banned).id)
+    assert await home.seen_by(owner) == ([2] if banned == 1 else [])
+
+
+async def test_a_record_that_has_expired_has_none(home: Library) -> None:
+    await home.keep(1)
+    await home.take(home.version(2, ["expiration", str(NOON + 200)]))
+    home.now = NOON + 200
+    assert await home.seen_by(alice) == []
+    await home.sweep.once()
+    assert await home.store.old_versions(0, 9) == []
+
+
+async def test_a_sweep_deletes_what_was_replaced_long_ago(home: Library) -> None:
+    await home.keep(1, 2)
+    home.now += DAY_S
+    await home.keep(3)
+    home.now += DAY_S
+    dry = [line async for lines in home.sweep.run_now(Purpose.DRY_RUN) for line in lines]
+    assert [(line.rule, line.kind, line.events) for line in dry] == [("history", 30023, 1)]
+    assert await home.seen_by() == [3, 2, 1]
+    assert await home.sweep.once() == 1
+    assert await home.seen_by() == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("rules", "left"),
+    [
+        ("", []),
+        ('[[retention]]\nname = "history"\nhistory = { count = 1 }\n', [2]),
+        ('[[retention]]\nname = "history"\nhistory = { count = 3, days = 1 }\n', [2]),
+        (HISTORY + '[[retention]]\nname = "none"\nhistory = false\n', []),
+        (HISTORY, [2, 1]),
+    ],
+    ids=["none", "a smaller number", "fewer days", "switched off", "the same"],
+)
+async def test_a_sweep_applies_rules_that_have_changed(
+    home: Library, rules: str, left: list[int]
+) -> None:
+    await home.keep(1, 2)
+    await home.sweep.once()
+    home.now += DAY_S - 10
+    await home.keep(3)
+    home.now += 20
+    home.set_policy(rules)
+    await home.sweep.once()
+    assert await home.seen_by() == [3, *left]
+
+
+async def test_without_a_rule_nothing_is_kept(store: Store) -> None:
+    async with Library(store, "") as home:
+        home.now = NOON + 100
+        await home.keep(1, 2)
+        assert await home.seen_by() == [2]
+        assert home.ingest is not None
+
+
+async def test_an_old_version_counts_in_a_quota(store: Store) -> None:
+    quota = (
+        '[[rule]]\nname = "room"\nmatch = { kinds = [30023] }\n'
+        'quota = { per = "author", events = 2 }\n'
+    )
+    async with Library(store, HISTORY + quota) as home:
+        home.now = NOON + 100
+        await home.keep(1, 2)
+        ((taken, why),) = await home.take(home.version(3))
+        assert (taken, why.partition(":")[0]) == (False, "rate-limited")
