@@ -200,9 +200,10 @@ def ban(
     listing: bool,
     as_json: bool,
 ) -> None:
-    """Ban keys: they neither write nor read, what they wrote is hidden, membership ends.
+    """Ban keys: they neither write nor read, and what they wrote is hidden.
 
-    `rookery unban KEY` undoes it.
+    `rookery unban KEY` undoes it. Lists of group members go on naming them: `rookery group remove`
+    takes them out.
     """
     if listing == bool(users):
         raise click.UsageError("give the keys to ban, or --list")
