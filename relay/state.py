@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from relay.verdict import Facts, Origin, Reject
 
 _CACHED_VIEWERS: Final = 4096
+_CACHED_GROUPS: Final = 1_000_000
+"""Ids of groups that they may read, in all: a key may be in thousands, and log in beside others."""
 _LOG_PAGE: Final = 2000
 _GROUP_KINDS: Final = frozenset({*kinds.GROUP_RECORDS, *kinds.GROUP_STATE})
 """All that `logged_action` looks at."""
@@ -119,6 +121,7 @@ class RelayState:
         """The newest seq when the commit began whose groups are not adopted yet."""
         self._settled = asyncio.Event()
         self._views: OrderedDict[Viewer, Visibility] = OrderedDict()
+        self._viewed_groups = 0
         self._rules_of_kind: dict[int, tuple[ReadRule, ...]] = {}
         self._pointing_of_kind: dict[int, tuple[ReadRule, ...]] = {}
 
@@ -145,7 +148,7 @@ class RelayState:
         """Called after the commit that changed the groups."""
         if groups is not self.groups:
             self.groups = groups
-            self._views.clear()
+            self._forget_views()
 
     def manage(self, management: Management) -> None:
         """Called after the commit that changed it."""
@@ -153,12 +156,12 @@ class RelayState:
             self.management = management
             self.actors = management.applied_to(self.policy.actors)
             self.blocked = management.blocked()
-            self._views.clear()
+            self._forget_views()
 
     def enforce(self, policy: Policy) -> None:
         self.policy = policy
         self.actors = self.management.applied_to(policy.actors)
-        self._views.clear()
+        self._forget_views()
         self._rules_of_kind = {}
         self._pointing_of_kind = {}
 
@@ -171,9 +174,17 @@ class RelayState:
                 viewer, policy.read_rules, self.actors, self.groups, policy.groups.foreign_h
             )
             self._views[viewer] = found
-            if len(self._views) > _CACHED_VIEWERS:
-                self._views.popitem(last=False)
+            self._viewed_groups += found.size
+            while len(self._views) > _CACHED_VIEWERS or (
+                self._viewed_groups > _CACHED_GROUPS and len(self._views) > 1
+            ):
+                _, oldest = self._views.popitem(last=False)
+                self._viewed_groups -= oldest.size
         return found
+
+    def _forget_views(self) -> None:
+        self._views.clear()
+        self._viewed_groups = 0
 
     def is_public(self, row: Stored) -> bool:
         """No read rule applies to this row: everyone who is not banned may read it."""

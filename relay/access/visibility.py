@@ -95,6 +95,11 @@ class Visibility:
     """The rules that may cover all rows of a kind."""
 
     @property
+    def size(self) -> int:
+        """Ids of groups in it."""
+        return len(self.insider_of) + len(self.admin_of) + len(self.was_insider_of)
+
+    @property
     def is_known(self) -> bool:
         """Whether a key of the viewer is an owner's, an agent's, a member's or allowed here."""
         return not self.global_words.isdisjoint(_KNOWN)
@@ -152,15 +157,21 @@ class Visibility:
             and self.insider_of >= before.insider_of
             and self.was_insider_of >= before.was_insider_of
             and self.admin_of >= before.admin_of
-            and self._public_groups() >= before._public_groups()
+            and self._shows_groups_of(before.groups)
         )
 
-    def _public_groups(self) -> frozenset[tuple[str, bool]]:
-        """(id, False) of groups that are not hidden; also (id, True) if anyone may read them."""
-        visible = [group for group in self.groups.by_id.values() if not group.is_hidden]
-        return frozenset(
-            [(group.id, False) for group in visible]
-            + [(group.id, True) for group in visible if not group.only_members_read]
+    def _shows_groups_of(self, before: Groups) -> bool:
+        """Whether each group that was not hidden is not, and anyone may read it if anyone could."""
+        now = self.groups.by_id
+        return self.groups is before or all(
+            (after := now.get(group_id)) is group
+            or group.is_hidden
+            or (
+                after is not None
+                and not after.is_hidden
+                and (group.only_members_read or not after.only_members_read)
+            )
+            for group_id, group in before.by_id.items()
         )
 
     def allows(
@@ -388,19 +399,11 @@ def visibility_for(
     if actors.banned:
         rules = (*rules, _ban_rule(viewer, actors))
     words = {Who.ANYONE}
-    insider: set[str] = set()
-    was_insider: frozenset[str] = frozenset()
-    admin: set[str] = set()
     for key in viewer.keys:
         if key in actors.owners or key == actors.relay:
             words.add(Who.OWNER)
         if key in actors.agents:
             words.add(Who.AGENT)
-        for group_id in groups.groups_of(key):
-            insider.add(group_id)
-            if groups.by_id[group_id].is_moderated_by(key):
-                admin.add(group_id)
-        was_insider |= groups.ended_with(key)
         if is_known(key, actors, groups):
             words.add(Who.KNOWN)
     lenders = frozenset(
@@ -412,7 +415,7 @@ def visibility_for(
         words.add(Who.KNOWN)
     if actors.attestations is not Attestations.GROUPS:
         lenders = frozenset()
-    insider.update(*(groups.groups_of(owner) for owner in lenders))
+    insider = _union([groups.groups_of(key) for key in viewer.keys | lenders])
     if insider:
         words.add(Who.MEMBER)
     if viewer.trusted:
@@ -428,12 +431,18 @@ def visibility_for(
         frozenset(words),
         actors,
         groups,
-        frozenset(insider),
-        frozenset(admin),
-        was_insider,
+        insider,
+        _union([groups.moderated_by(key) for key in viewer.keys]),
+        _union([groups.ended_with(key) for key in viewer.keys]),
         foreign_h,
         viewer.keys | lenders,
     )
+
+
+def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
+    """Not copied if only one has something: many viewers may have a key of many groups."""
+    filled = [each for each in sets if each]
+    return filled[0] if len(filled) == 1 else frozenset[str]().union(*filled)
 
 
 def _hold_for_every_row(words: Set[Who], actors: Actors) -> bool:

@@ -282,6 +282,10 @@ class Groups:
     """pin → ids of the groups that pin it."""
     former: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """pubkey → ids of the deleted groups that it was a member of at their end."""
+    _moderated: dict[str, frozenset[str]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    """What `moderated_by` found."""
 
     def get(self, group_id: str | None) -> Group | None:
         return self.by_id.get(group_id) if group_id is not None else None
@@ -292,6 +296,16 @@ class Groups:
 
     def groups_of(self, pubkey: str) -> frozenset[str]:
         return self.memberships.get(pubkey, frozenset())
+
+    def moderated_by(self, pubkey: str) -> frozenset[str]:
+        """The groups in which the key has a role with rights."""
+        found = self._moderated.get(pubkey)
+        if found is None:
+            groups = self.groups_of(pubkey)
+            found = frozenset([each for each in groups if self.by_id[each].is_moderated_by(pubkey)])
+            if groups:
+                self._moderated[pubkey] = found
+        return found
 
     def ended_with(self, pubkey: str) -> frozenset[str]:
         """The deleted groups that the key was a member of at their end."""

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from relay.access.visibility import Viewer
 from relay.groups.actions import Flag
-from relay.groups.group import Group, Groups
+from relay.groups.group import Group, Groups, ended
 from relay.lifecycle.rows import Stored
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
@@ -55,6 +55,41 @@ def state(policy: PolicySet) -> RelayState:
 
 
 # the state ---------------------------------------------------------------------------------------
+
+
+def test_what_a_key_may_read_is_held_once_for_all_that_log_in_beside_it(
+    policy: PolicySet,
+) -> None:
+    """A key of 5,000 groups, beside 2,500 made-up keys: 2 GB."""
+    alone = Groups()
+    for number in range(10):
+        alone = alone.with_group(Group(f"{number}").with_users({alice.pubkey: ("admin",)}))
+    state = RelayState(policy, alone.with_group(DEN).without_group("den", ended(DEN)))
+    views = [
+        state.visibility(Viewer(frozenset({alice.pubkey, person(f"{number}").pubkey})))
+        for number in range(3)
+    ]
+    assert len(views[0].insider_of) == len(views[0].admin_of) == 10
+    assert views[0].was_insider_of == {"den"}
+    for name in ("insider_of", "admin_of", "was_insider_of"):
+        assert len({id(getattr(view, name)) for view in views}) == 1
+
+
+def test_views_of_many_groups_are_kept_for_few(
+    policy: PolicySet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys of many groups each, in every combination."""
+    monkeypatch.setattr("relay.state._CACHED_GROUPS", 10)
+    state = RelayState(policy, Groups().with_group(DEN))
+    viewers = [
+        Viewer(frozenset({alice.pubkey, person(f"{number}").pubkey})) for number in range(20)
+    ]
+    views = [state.visibility(viewer) for viewer in viewers]
+    assert [state.visibility(viewer) for viewer in viewers[-10:]] == views[-10:]
+    assert state.visibility(viewers[-1]) is views[-1]
+    assert state.visibility(viewers[0]) is not views[0]
+    state.adopt(Groups())
+    assert state.visibility(viewers[-1]).size == 0
 
 
 def test_visibility_uses_the_current_groups(state: RelayState) -> None:

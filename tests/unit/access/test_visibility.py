@@ -579,3 +579,34 @@ def test_some_kinds_are_restricted_in_every_group(rules: tuple[ReadRule, ...]) -
     assert not any(kind_is_restricted(rules, kind, None) for kind in (1, 9, 30023, 24133))
     assert all(kind_is_restricted(rules, kind, "x") for kind in (4, 1059, 30078, 30093, 1988, 9021))
     assert KindSet.of(3, (1, 2), 9).ranges == ((1, 3), (9, 9))
+
+
+PUBLIC, PRIVATE, HIDDEN = frozenset[Flag](), frozenset({Flag.PRIVATE}), frozenset({Flag.HIDDEN})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "is_covered"),
+    [
+        (PUBLIC, PUBLIC, True),
+        (PUBLIC, PRIVATE, False),
+        (PUBLIC, HIDDEN, False),
+        (PUBLIC, None, False),
+        (PRIVATE, PUBLIC, True),
+        (PRIVATE, HIDDEN, False),
+        (PRIVATE, None, False),
+        (HIDDEN, PUBLIC, True),
+        (HIDDEN, None, True),
+        (None, PUBLIC, True),
+    ],
+)
+def test_a_change_of_a_group_takes_rights_from_others_or_not(
+    before: frozenset[Flag] | None, after: frozenset[Flag] | None, is_covered: bool
+) -> None:
+    """N29-93, N29-94: what becomes of a hidden group is no difference for who is not in it."""
+
+    def seen(flags: frozenset[Flag] | None) -> Visibility:
+        group = None if flags is None else Group("club", flags=flags)
+        groups = GROUPS if group is None else GROUPS.with_group(group)
+        return visibility_for(Viewer(frozenset({stranger.pubkey})), (), ACTORS, groups)
+
+    assert seen(after).covers(seen(before)) is is_covered

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
 
 _CACHED_CONDITIONS: Final = 512
+_CACHED_GROUPS: Final = 2000
+"""What is made for a viewer who may read more is not kept: it would keep their ids."""
 CACHED_KINDS: Final = 64
 """What is made for a filter of more kinds is not kept: a set of 65,536 takes 5 MB."""
 
@@ -86,7 +88,9 @@ class ReadConditions:
             self._conditions.move_to_end(key)
             return kept[1]
         readable = self._readable(visibility, filter_.kinds, frozenset(names))
-        if filter_.kinds is not None and len(filter_.kinds) > CACHED_KINDS:
+        if visibility.size > _CACHED_GROUPS or (
+            filter_.kinds is not None and len(filter_.kinds) > CACHED_KINDS
+        ):
             return readable
         if visibility.groups is not self._groups:
             # None of before is asked for again, and each would keep all groups of its time.
