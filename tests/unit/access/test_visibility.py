@@ -600,7 +600,7 @@ PUBLIC, PRIVATE, HIDDEN = frozenset[Flag](), frozenset({Flag.PRIVATE}), frozense
     ],
 )
 def test_a_change_of_a_group_takes_rights_from_others_or_not(
-    before: frozenset[Flag] | None, after: frozenset[Flag] | None, is_covered: bool
+    before: frozenset[Flag] | None, after: frozenset[Flag] | None, *, is_covered: bool
 ) -> None:
     """N29-93, N29-94: what becomes of a hidden group is no difference for who is not in it."""
 
