@@ -56,6 +56,8 @@ _STOP_S: Final = 2.5
 """How long a stop waits for the OKs of accepted events."""
 _HEARTBEAT_S: Final = 60.0
 """A ping this often; without a pong within half of it the connection is closed."""
+_LARGE_FRAME: Final = 16 << 10
+"""Bytes: what is in a larger one can take the loop 0.2 s."""
 _CONTROL: Final = frozenset({WSMsgType.PING, WSMsgType.PONG})
 _CONNECTION_IDS: Final = count(1)
 _MAX_DELAY_S: Final = 3600
@@ -214,6 +216,9 @@ class Connection:
         else:
             await asyncio.sleep(0)  # let other tasks run between two pages
 
+    async def turn(self) -> None:
+        await self._slice.rest()
+
     def request_id(self) -> str:
         return request_id(self.connection, self.message)
 
@@ -280,14 +285,18 @@ class Connection:
                     continue
                 traffic.frames_in += 1
                 self.message = number = self.message + 1
-                work.begin()
                 if frame.type is WSMsgType.TEXT:
+                    if len(frame.data) > _LARGE_FRAME or self._session.is_heavy:
+                        await work.rest()  # before: others may have sent as much at the same time
+                    work.begin()
                     message = messages.parse(frame.data, terms, max_filters)
                     if number % PARSED_OF == 1:
                         parsed.add(work.so_far)
                 elif frame.type is WSMsgType.BINARY:
+                    work.begin()
                     message = messages.BadFrame(Invalid("binary frames are not Nostr messages"))
                 elif frame.type in _CONTROL:
+                    work.begin()
                     if frame.type is WSMsgType.PING:
                         await socket.pong(frame.data)
                     if work.end():
@@ -315,8 +324,12 @@ class Connection:
             if self._expiry is not None:
                 self._expiry.cancel()
             self.outbox.close()
-            await self._queries.aclose()
-            await self._negentropy.aclose()
+            try:
+                if self._session.is_heavy:
+                    await work.rest()
+            finally:
+                await self._queries.aclose()
+                await self._negentropy.aclose()
             if self._hangup is not None:
                 await self._hangup
             _log.debug("connection closed")

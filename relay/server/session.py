@@ -51,6 +51,7 @@ MAX_OPEN_BYTES: Final = 1 << 20
 MAX_OPEN_VALUES: Final = 32_768
 """Ids, authors, kinds and tag values in them: each takes up to 700 bytes in the index, however
 short it is."""
+_HEAVY_VALUES: Final = 4096
 MAX_WIDE: Final = 256
 """Filters of open subscriptions that name no id, author or tag: each costs the loop up to 1 us per
 event."""
@@ -173,6 +174,11 @@ class Session:
     def open(self) -> Set[str]:
         """Ids of open subscriptions."""
         return self._open.keys()
+
+    @property
+    def is_heavy(self) -> bool:
+        """To end what is open takes the loop milliseconds."""
+        return self._held.values > _HEAVY_VALUES
 
     def greeting(self) -> bytes:
         """Sent on connect (N42-02)."""

@@ -45,6 +45,8 @@ class Client:
         self.may_read_on = asyncio.Event()
         self.may_read_on.set()
         self.has_a_page = asyncio.Event()
+        self.turns = 0
+        """How often it waited for one."""
         self.closed: list[str] = []
         """Subscriptions that the relay closed."""
         self.received: list[list[Any]] = []
@@ -66,6 +68,9 @@ class Client:
         self.has_a_page.set()
         await self.may_read_on.wait()
         await asyncio.sleep(0)
+
+    async def turn(self) -> None:
+        self.turns += 1
 
     def request_id(self) -> str:
         return "1.1"

@@ -19,6 +19,7 @@ from relay.lifecycle.rows import Stored
 from relay.turns import Turns
 from tests.cast import admin, alice, bob
 from tests.contract.writing import unsigned, write
+from tests.harness.relay_program import until
 from tests.unit.server.test_app import NOW, Relay, Visit, serving
 
 if TYPE_CHECKING:
@@ -255,6 +256,38 @@ async def test_reading_what_is_buffered_lets_others_run(
         await visit.socket.pong()
     await visit.asks({"ids": ["0" * 64]})
     assert len(turns) == 301
+
+
+async def test_what_takes_the_loop_long_waits_for_its_turn_before(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 frames of 229 kB that came at once, of 20 connections, kept all others out for 6 s."""
+    turns, wait = list[int](), Turns.wait
+
+    async def noted(self: Turns, used: float) -> None:
+        turns.append(len(relay.fanout))
+        await wait(self, used)
+
+    monkeypatch.setattr("relay.server.connection.perf_counter", lambda: 0)
+    visit = await relay.visit()
+    monkeypatch.setattr(Turns, "wait", noted)
+    await visit.asks({"#t": ["x"]}, {"#t": ["y" * 15_000]}, sub="small")
+    assert turns == []
+    await visit.asks({"#t": ["x" * 17_000]}, sub="large")
+    assert turns == [1]
+    many = {"#t": [f"{number}" for number in range(5000)]}
+    await visit.asks(many, sub="large")
+    assert turns == [1, 2, 2]  # before it is parsed, and before its rows are looked for
+    await visit.says("CLOSE", "large")
+    await visit.asks({"#t": ["x"]}, sub="small")
+    assert turns == [1, 2, 2, 2]
+    await visit.asks(many, sub="large")
+    await visit.socket.close()
+    async with until("its subscriptions have ended") as tries:
+        async for _ in tries:
+            if not len(relay.fanout):
+                break
+    assert turns[6:] == [2]
 
 
 # slow readers ------------------------------------------------------------------------------------
