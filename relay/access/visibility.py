@@ -40,7 +40,7 @@ _AGENT_ALONE: Final = frozenset({Who.AGENT})
 _NO_TARGETS: Final[frozenset[Target]] = frozenset()
 _CACHED_KINDS: Final = 256
 _MAX_COMBINATIONS: Final = 512
-"""Of more (kind, d, h) combinations in all filters of a query `gate` looks at no rules; its rows are
+"""Of more (kind, d, h) combinations in all filters of a query `gate` looks at no rules; rows are
 checked as always. Each takes 4 us of the loop. With more (kind, d) in a REQ `lists_for_login`
 closes nothing."""
 

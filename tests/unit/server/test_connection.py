@@ -275,7 +275,7 @@ async def test_what_takes_the_loop_long_waits_for_its_turn_before(
     assert turns == []
     await visit.asks({"#t": ["x" * 17_000]}, sub="large")
     assert turns == [1]
-    many = {"#t": [f"{number}" for number in range(5000)]}
+    many: dict[str, object] = {"#t": [f"{number}" for number in range(5000)]}
     await visit.asks(many, sub="large")
     assert turns == [1, 2, 2]  # before it is parsed, and before its rows are looked for
     await visit.says("CLOSE", "large")
