@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from relay.cli.data_folder import LocalFolder
     from relay.cli.services import Services
     from relay.nostr.event import Event
-    from relay.observe import LogLine, Refusal, Status
+    from relay.observe import LogLine, Refusal, Sample, Status
     from relay.server.connection import Connection
 
 Made = TypeVar("Made")
@@ -63,6 +63,9 @@ class OwnersView:
 
     async def status(self) -> Status:
         return await self._folder.status()
+
+    def day(self) -> Sequence[Sample]:
+        return self._services.metrics.day.samples
 
     async def disk(self) -> Mapping[str, object]:
         return await self._disk.value()

@@ -192,7 +192,9 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         )
         used_calls = UsedAuthorizations(unix_now(), folder / "used_calls.json")
         flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.traffic)
-        kept = kept_refusals(folder / REFUSALS, metrics.refusals)
+        kept = kept_refusals(
+            folder / REFUSALS, metrics.refusals, lambda: metrics.sample(unix_now())
+        )
         async with kept, plugins, queries, ingest:
             yield Services(
                 folder=folder,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import FilterTerms
     from relay.nostr.nip42 import RelayAddress
-    from relay.observe import LogLine, Refusal, Status
+    from relay.observe import LogLine, Refusal, Sample, Status
     from relay.read.query import QueryRunner
     from relay.state import RelayState
     from relay.write.ingest import Ingest
@@ -77,6 +77,9 @@ class OwnerView(Protocol):
     """What only owners of the relay see, beside events: numbers, rules, findings."""
 
     async def status(self) -> Status: ...
+
+    def day(self) -> Sequence[Sample]:
+        """Numbers of the last day, one a minute, oldest first."""
 
     async def disk(self) -> Mapping[str, object]:
         """Sizes in bytes, growth, `backup_at`."""

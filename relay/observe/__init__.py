@@ -6,6 +6,7 @@ once per batch and rendered on a scrape.
 """
 
 from relay.observe.costly import SLOW_S, CostlyRead, CostlyReads, shape_of
+from relay.observe.day import DAY_S, Day, Sample
 from relay.observe.logs import (
     LOG_FILE,
     REQUEST,
@@ -23,12 +24,14 @@ from relay.observe.refusals import Refusal, Refusals
 from relay.observe.traces import Stage, configured_traces, sent_traces
 
 __all__ = [
+    "DAY_S",
     "LOG_FILE",
     "PARSED_OF",
     "REQUEST",
     "SLOW_S",
     "CostlyRead",
     "CostlyReads",
+    "Day",
     "JsonLines",
     "LogLine",
     "LogLines",
@@ -37,6 +40,7 @@ __all__ = [
     "Readiness",
     "Refusal",
     "Refusals",
+    "Sample",
     "Stage",
     "StageTimes",
     "Status",

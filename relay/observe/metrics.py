@@ -10,7 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence  # noqa: TC003 — msgspec reads the annotations
 from dataclasses import dataclass, field, fields
-from itertools import accumulate
+from itertools import accumulate, repeat
+from operator import sub
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -24,6 +25,7 @@ from prometheus_client.registry import Collector
 
 from relay import __version__
 from relay.observe.costly import SLOW_S, CostlyRead, CostlyReads
+from relay.observe.day import Day, Totals
 from relay.observe.refusals import Refusals
 from relay.verdict import Reject, WriteOutcome
 
@@ -77,6 +79,19 @@ class Histogram:
     @property
     def count(self) -> int:
         return sum(self._numbers)
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Of values in each bucket."""
+        return tuple(self._numbers)
+
+    def quantile(self, share: float, before: Sequence[int] = ()) -> float:
+        """Bound of the bucket in which that share of the values is reached; of those since
+        `numbers` was `before`. 0: there are none."""
+        new = [*accumulate(map(sub, self._numbers, before or repeat(0)))]
+        if not new[-1]:
+            return 0.0
+        return self._bounds[min(bisect_left(new, share * new[-1]), len(self._bounds) - 1)]
 
     @property
     def buckets(self) -> list[tuple[str, float]]:
@@ -157,6 +172,7 @@ class Metrics(Collector):
         self.read = ReadStages()
         self.refusals = Refusals()
         self.costly_reads = CostlyReads()
+        self.day = Day()
         self.traces: Traces | None = None
         self.verify_batches = Histogram(_SIZES)
         self.plugin_batches = Histogram(_SIZES)
@@ -261,6 +277,24 @@ class Metrics(Collector):
                 for pipeline, stages in (("write", self.write), ("read", self.read))
                 for name, times in _histograms_of(stages).items()
             },
+        )
+
+    def sample(self, at: int) -> None:
+        """Adds to `day`; called every minute. `at`: Unix seconds."""
+        now = self.status()
+        self.day.add(
+            at,
+            now.up_s,
+            Totals(
+                now.events.get("stored", 0),
+                sum(self._refusals.values()),
+                self._numbers["live_deliveries"],
+                self._scans.count,
+            ),
+            self._commits,
+            self._scans,
+            self._numbers["connections"],
+            now.numbers.get("file_bytes", 0),
         )
 
     def page(self) -> bytes:

@@ -338,6 +338,29 @@ def test_a_label_has_a_bounded_number_of_values() -> None:
     assert len([key for key in page if key[0] == "rookery_refusals_total"]) == 201
 
 
+def test_a_day_of_minutes_is_kept_with_the_rates_of_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = 1000.0
+    monkeypatch.setattr("relay.observe.metrics.monotonic", lambda: clock)
+    metrics = Metrics()
+    metrics.watch("file_bytes", "Sizes.", lambda: {"a": 5.0, "b": 7.0}, "file")
+    for stored, slowest_s in ((60, 0.3), (0, 0.00001)):
+        clock += 60
+        metrics.answered([WriteOutcome.STORED] * stored)
+        metrics.delivered(2 * stored)
+        for seconds in [0.00001] * 50 + [slowest_s]:
+            metrics.committed(1, seconds)
+        metrics.sample(int(clock))
+    first, second = metrics.day.samples
+    assert (first.at, first.stored, first.deliveries, first.disk_bytes) == (1060, 1.0, 2.0, 12.0)
+    assert (first.commit_p99_s, first.query_p99_s) == (0.5, 0.0)
+    # Only what came since the sample before.
+    assert (second.stored, second.commit_p99_s) == (0.0, 0.00002)
+    for _ in range(1440):
+        metrics.sample(int(clock))
+    assert len(metrics.day.samples) == 1440
+    assert second not in metrics.day.samples
+
+
 def test_open_and_accepted_connections_are_counted() -> None:
     metrics = Metrics()
     for number in (1, 2, 1, 2, 1, 0):

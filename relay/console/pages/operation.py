@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from relay.console.charts import drawn
 from relay.console.page import Audience, Found, Page
 from relay.console.tables import Column, Holds, Rows
 
@@ -84,6 +85,7 @@ async def _health(ask: Ask) -> Found:
         "findings": findings,
         "disk": disk,
         "retention": retention,
+        "day": drawn(view.day(), ask.now),
         "up_s": int(status.up_s),
         "version": status.version,
     }
@@ -103,7 +105,7 @@ PAGES: Final = (
     Page(
         "health",
         "Health",
-        "What is wrong and its cure, disk, backups, what retention removes next.",
+        "What is wrong and its cure, the last day, disk, backups, what retention removes next.",
         _health,
         audience=Audience.OWNER,
         command="rookery doctor",

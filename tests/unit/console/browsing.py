@@ -12,7 +12,7 @@ import orjson
 from aiohttp import ClientSession, DummyCookieJar
 
 from relay.console import Console
-from relay.observe import LogLine, Refusal, Status
+from relay.observe import LogLine, Refusal, Sample, Status
 from tests.cast import owner
 from tests.unit.server.test_app import NOW, OPEN, Relay, serving
 
@@ -39,12 +39,16 @@ class FakeOwnerView:
     noted: list[Refusal] = field(default_factory=list)
     lines: list[LogLine] = field(default_factory=list)
     found: list[dict[str, str]] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     text: str = "a text"
     """Of names, rules and files."""
 
     async def status(self) -> Status:
         refused = self.rules_refused
         return Status("1", 0.0, 5.0, {"connections": 3}, {}, refused, (), {}, self.problems)
+
+    def day(self) -> Sequence[Sample]:
+        return self.samples
 
     async def disk(self) -> Mapping[str, object]:
         sizes = ("store_bytes", "wal_bytes", "search_bytes", "free_bytes", "bytes_per_day")

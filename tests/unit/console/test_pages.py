@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
+from relay.console.charts import drawn
 from relay.console.pages import PAGES
 from relay.console.tables import Column, Holds, Rows, arranged, as_csv, table
 from relay.memory.aman.records import Preference, ToolCall, draft_of
@@ -23,7 +24,7 @@ from relay.memory.nmem.records import (
     observation_draft,
     prompt_draft,
 )
-from relay.observe import LogLine, Refusal
+from relay.observe import LogLine, Refusal, Sample
 from tests.cast import alice, bob, carol, owner, person, robot
 from tests.unit.console.browsing import Site, signed, site
 from tests.unit.server.test_app import NOW, serving
@@ -392,6 +393,49 @@ async def test_the_api_describes_every_page_that_answers() -> None:
             assert methods["get"]["responses"]
             response = await browser.get(path)
             assert response.status in (200, 404), (path, await response.text())
+
+
+# -- the last day ----------------------------------------------------------------------------------
+
+
+def sample(at: int, stored: float = 1.0) -> Sample:
+    return Sample(at, stored, 0.0, 0.0, 0.0, 3, 0.02, 0.0, 4096.0, 8192.0)
+
+
+def test_a_day_is_drawn_by_the_highest_of_six_minutes_with_gaps() -> None:
+    now = 40 * 86_400
+    found = drawn(
+        [
+            sample(now - 86_400),
+            sample(now - 7200, 4.0),
+            *(sample(now - ago) for ago in (400, 60, 0)),
+        ],
+        now,
+    )
+    stored = found["charts"][0]
+    assert (stored["title"], stored["last"], stored["most"]) == ("Events stored", 1.0, 4.0)
+    assert stored["d"] == "M219 1h1M238 44.5h1L239 44.5"
+    assert [(hour["at"], hour["values"][0]) for hour in found["hours"]] == [
+        (now, 1.0),
+        (now - 3600, 1.0),
+        (now - 7200, 4.0),
+    ]
+    commits = next(
+        each for each in found["charts"] if each["title"].endswith("commits took at most")
+    )
+    assert (commits["last"], commits["unit"]) == (20.0, "ms")
+
+
+async def test_the_last_day_is_drawn_for_owners_and_written_as_a_table() -> None:
+    async with site() as here:
+        browser = await here.browser_of(owner)
+        assert "No numbers yet." in await browser.text("/console/health")
+        here.owner_view.samples = [sample(NOW - 60 * ago) for ago in range(1440, -1, -1)]
+        page = await browser.text("/console/health")
+        paths = [attributes["d"] for tag, attributes in Parts(page).tags if tag == "path"]
+        assert len(paths) == 9
+        assert page.count('<th scope="row">') in (24, 25)
+        assert len(page) < 60_000
 
 
 # -- tables ----------------------------------------------------------------------------------------
