@@ -175,21 +175,35 @@ class Snowclaw(SnowclawRecords):
             "authors": sorted(self._working_copy.authors),
             "since": since,
         }
+        requests = {
+            "kinds": [kinds.DELETION],
+            "authors": sorted(self._working_copy.owners),
+            "#p": [self.pubkey],
+        }
         # From now on: what is stored of a person or group is queried when it is needed.
         groups = await self._of_groups() | {"since": since}
         if self._consent.named is not None:
             groups["#d"] = sorted(self._consent.named)
         names = {"kinds": [kinds.PROFILE], "since": since}
-        filters = (await self._wanted(), deletions, groups, names, *self._consent.filters(since))
+        filters = (
+            await self._wanted(),
+            deletions,
+            requests,
+            groups,
+            names,
+            *self._consent.filters(since),
+        )
         async with self._client.subscribe(*filters) as events:
             async for event in events.stored():
                 self._take(event)
+                await self._obey(event)
             await self._learn_agents()
             for group in sorted(self._consent.groups()):
                 await self.learn_group(group)
             started.set()
             async for event in events:
                 self._take(event)
+                await self._obey(event)
                 if event.kind == kinds.GROUP_MEMBERS:
                     await self.learn_name(*self._chat.members(event.d))
 
@@ -310,6 +324,12 @@ class Snowclaw(SnowclawRecords):
         if is_new:
             self._chat.resize()
         return is_new
+
+    async def _obey(self, event: Event) -> None:
+        """Delete what an owner asks to have deleted; tried again at the next start."""
+        for d in self._working_copy.asked_to_forget(event):
+            with suppress(ClientError, OSError):
+                await self.forget(d)
 
     async def learn_name(self, *pubkeys: str) -> None:
         """Query profiles for their names, once per author; later changes are followed."""
