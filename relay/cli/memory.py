@@ -1,6 +1,7 @@
 """`rookery memory`: agents' memory of users and groups, and agents' own memory.
 
-Signs as the agent. `memory search` is in `memory_search`.
+Signs as the agent. `memory search` is in `memory_search`, `memory why` in `memory_why`; versions of
+records are in `memory_versions`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import click
 from relay.cli.connect import with_settings
 from relay.cli.memory_search import search
 from relay.cli.memory_text import Shown, iso, lines_of, readers_of, shown_in
+from relay.cli.memory_versions import VERSION_COMMANDS
+from relay.cli.memory_why import why
 from relay.cli.names import Names, read_names
 from relay.cli.options import (
     CommandGroup,
@@ -158,7 +161,8 @@ def memory() -> None:
     """
 
 
-memory.add_command(search)
+for command in (search, why, *VERSION_COMMANDS):
+    memory.add_command(command)
 
 
 @memory.command("get", epilog="Example: rookery memory get group:techteam")
@@ -170,7 +174,7 @@ def get(key: Key, owners: tuple[str, ...], server: Server, *, as_json: bool) -> 
     """Show the memory of a user or group, or the value of a key."""
 
     async def work(client: Client, settings: ClientSettings) -> list[Shown]:
-        events = await _events(client, key)
+        events = await records_of(client, key)
         own = conversation_key(settings.key, settings.key.pubkey)
         return shown_in(events, settings.key.pubkey, own, await owners_at(client, owners))
 
@@ -426,70 +430,29 @@ def list_(server: Server, *, as_json: bool) -> None:
 
 @memory.command("forget", epilog="Example: rookery memory forget npub1…")
 @click.argument("key", type=KeyType())
-@owner_option
 @client_options
 @json_option
-def forget(key: Key, owners: tuple[str, ...], server: Server, *, as_json: bool) -> int:
-    """Delete permanently what the agent stored under a key. Other agents' records are kept.
+def forget(key: Key, server: Server, *, as_json: bool) -> int:
+    """Delete permanently what the agent stored under a key. Other agents' records are kept."""
 
-    A relay lets only the author delete: with an owner's key, agents whose key is not in client.toml
-    are asked to, and do so at once or when they next start.
-    """
+    async def work(client: Client, settings: ClientSettings) -> list[str]:
+        events = await records_of(client, key)
+        mine = {event.d for event in events if event.pubkey == settings.key.pubkey}
+        agent = settings.agent_key()
+        if mine or agent is None:
+            return await _delete_records(client, settings.key, mine)
+        theirs = {event.d for event in events if event.pubkey == agent.pubkey}
+        async with Client(client.url, agent) as agents:
+            return await _delete_records(agents, agent, theirs)
 
-    async def work(
-        client: Client, settings: ClientSettings
-    ) -> tuple[list[str], list[Event], list[Event]]:
-        left = await _events(client, key)
-        is_owner = settings.key.pubkey in await owners_at(client, owners)
-        deleted: list[str] = []
-        for signer in (settings.key, settings.agent_key()):
-            if signer is None or (deleted and not is_owner):
-                continue
-            ds = {event.d for event in left if event.pubkey == signer.pubkey}
-            if ds and signer is settings.key:
-                deleted += await _delete_records(client, signer, ds)
-            elif ds:
-                async with Client(client.url, signer) as agents:
-                    deleted += await _delete_records(agents, signer, ds)
-            left = [event for event in left if event.pubkey != signer.pubkey]
-        if not is_owner:
-            return deleted, [], [] if deleted else left
-        asked = [event for event in left if event.d.startswith(AGENT)]
-        for author in sorted({event.pubkey for event in asked}):
-            records = [event for event in asked if event.pubkey == author]
-            named = [tag for event in records for tag in _names_of(event)]
-            await client.send(
-                kinds.DELETION, "", [*named, ["k", str(kinds.APP_DATA)], ["p", author]]
-            )
-        return deleted, asked, [event for event in left if event not in asked]
-
-    deleted, asked, left = with_settings(Actor.USER, server, work)
+    deleted = with_settings(Actor.USER, server, work)
     if as_json:
-        told = [{"agent": event.pubkey, "d": event.d} for event in asked]
-        print_json({"forgotten": deleted, **({"asked": told} if told else {})})
-    else:
-        for d in deleted:
-            click.echo(f"forgot {printable(d)}")
-        for event in asked:
-            click.echo(f"asked {npub(event.pubkey)} to forget {printable(event.d)}")
-    if asked:
-        click.echo(
-            "an agent of `relay.client.Snowclaw` does so at once, or when it next starts; sign as"
-            " the agent (--key-file, or agent_key_file in client.toml) to delete now",
-            err=True,
-        )
-    for event in left:
-        click.echo(
-            f"{printable(event.d)} is kept: only {npub(event.pubkey)}, who wrote it, can delete it",
-            err=True,
-        )
-    if not (deleted or asked or left):
+        print_json({"forgotten": deleted})
+    for d in () if as_json else deleted:
+        click.echo(f"forgot {printable(d)}")
+    if not deleted:
         click.echo(f"no memory for {printable(key.text)}", err=True)
-    return 0 if deleted or asked else 1
-
-
-def _names_of(event: Event) -> list[list[str]]:
-    return [["e", event.id], ["a", f"{event.kind}:{event.pubkey}:{event.d}"]]
+    return 0 if deleted else 1
 
 
 async def _delete_records(client: Client, signer: SecretKey, ds: set[str]) -> list[str]:
@@ -498,6 +461,7 @@ async def _delete_records(client: Client, signer: SecretKey, ds: set[str]) -> li
         return [d for d in sorted(ds) if await claw.forget(d) is not None]
 
 
-async def _events(client: Client, key: Key) -> list[Event]:
+async def records_of(client: Client, key: Key) -> list[Event]:
+    """What this key may read."""
     found = client.query_all({"kinds": [kinds.APP_DATA], "#d": [*key.ds, *key.private_ds]})
     return [event async for event in found if key.names(event)]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from base64 import b64encode
 from typing import TYPE_CHECKING, Final
 
-import aiohttp
 import orjson
 
 from relay.client.connection import http_session
-from relay.client.errors import ClientError, Unreachable
+from relay.client.errors import ClientError
+from relay.client.signed_get import reason_in, signed_get
 from relay.errors import Invalid
 from relay.nostr.erasure import erasure_in
 from relay.nostr.event import event_from, is_hex64
-from relay.nostr.kinds import HTTP_AUTH
 
 if TYPE_CHECKING:
     from relay.client.client import Client
@@ -45,33 +43,15 @@ async def receipt_of(
     until = time.monotonic() + deadline_s
     async with http_session() as session:
         while True:
-            status, body = await _ask(session, client, request, key)
+            answer = await signed_get(session, client, f"receipt={request}", key, _MAX_BYTES)
+            if answer is None:
+                raise NoReceipt(f"{url} answers with more than {_MAX_BYTES} bytes")
+            status, body = answer
             if status == 200:
                 return verified(body, relay_key, request)
             if status != 202 or time.monotonic() > until:
-                raise NoReceipt(f"{url} gives no receipt: {_reason(status, body)}")
+                raise NoReceipt(f"{url} gives no receipt: {reason_in(status, body)}")
             await asyncio.sleep(_POLL_S)
-
-
-async def _ask(
-    session: aiohttp.ClientSession, client: Client, request: str, key: SecretKey
-) -> tuple[int, bytes]:
-    url = client.url
-    at = f"http{url[2:]}?receipt={request}"
-    # Each request has another content: two of one second would be the same event.
-    tags = [["u", at], ["method", "GET"]]
-    signed = key.sign(HTTP_AUTH, tags, str(time.monotonic_ns()), client.now())
-    headers = {"Authorization": f"Nostr {b64encode(signed.raw).decode()}"}
-    try:
-        async with session.get(at, headers=headers) as response:
-            body = bytearray()
-            async for chunk in response.content.iter_chunked(2**16):
-                body += chunk
-                if len(body) > _MAX_BYTES:
-                    raise NoReceipt(f"{url} answers with more than {_MAX_BYTES} bytes")
-            return response.status, bytes(body)
-    except (aiohttp.ClientError, OSError) as error:
-        raise Unreachable(url, str(error)) from error
 
 
 def verified(body: bytes, relay_key: str | None, request: str | None) -> tuple[Event, Erasure]:
@@ -88,12 +68,3 @@ def verified(body: bytes, relay_key: str | None, request: str | None) -> tuple[E
     if request is not None and erasure.request != request:
         raise NoReceipt("the receipt is for another request")
     return event, erasure
-
-
-def _reason(status: int, body: bytes) -> str:
-    try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        answer = None
-    text = answer.get("error") if isinstance(answer, dict) else None
-    return text if isinstance(text, str) and text.isprintable() else f"HTTP status {status}"

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 HISTORY: Final = "history"
 BEFORE: Final = "before"
+MAX_UNKNOWN: Final = MAX_RECEIPTS // 2
+"""Signed requests of a minute: anybody may ask, and must leave room for others."""
+MAX_KNOWN: Final = 2 * MAX_RECEIPTS
 NOTHING: Final = "invalid: nothing is stored under this address"
 
 
@@ -65,10 +68,9 @@ class HistoryRequests:
         if before is not None and not is_hex64(before):
             return refusal(400, f"invalid: {BEFORE}: must be an event id, 64 hex")
         try:
-            most = None if signed.pubkey in self._state.policy.actors.owners else MAX_RECEIPTS
-            if await self._used.was_used(signed, now, most):
-                return refusal(401, "invalid: this authorization was already used")
             viewer = Viewer(frozenset({signed.pubkey}))
+            if await self._used.was_used(signed, now, self._share_of(viewer)):
+                return refusal(401, "invalid: this authorization was already used")
             events, more = await self._versions.versions(viewer, slot, before)
         except Refused as refused:
             return refusal(429, str(refused))
@@ -81,3 +83,10 @@ class HistoryRequests:
             "next": events[-1].id if more else None,
         }
         return Reply(200, orjson.dumps(answer))
+
+    def _share_of(self, viewer: Viewer) -> int | None:
+        """Calls that may be remembered before this viewer is told to wait; None: as many as of
+        owners."""
+        if viewer.keys & self._state.policy.actors.owners:
+            return None
+        return MAX_KNOWN if self._state.visibility(viewer).is_known else MAX_UNKNOWN

@@ -78,6 +78,7 @@ async def test_the_oldest_above_the_number_are_deleted_at_once(store: Store) -> 
     assert await given(store) == raws(*events[:2:-1])
 
 
+@pytest.mark.proves("G-13", "N01-46")
 async def test_nothing_else_finds_them(store: Store) -> None:
     events = await four(store, ["t", "tea"])
     current = raws(events[0])

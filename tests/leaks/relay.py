@@ -152,8 +152,9 @@ class LeakRelay:
 
 
 @contextlib.asynccontextmanager
-async def leak_relay(folder: Path) -> AsyncIterator[LeakRelay]:
-    """A relay with the foundation of the table; at the end it must stop in order."""
+async def leak_relay(folder: Path, policy: str = "") -> AsyncIterator[LeakRelay]:
+    """A relay with the foundation of the table; at the end it must stop in order. `policy`: more
+    of it."""
     async with Rookery(folder) as rookery, contextlib.AsyncExitStack() as stack:
         await rookery.init(
             "--owner",
@@ -166,7 +167,7 @@ async def leak_relay(folder: Path) -> AsyncIterator[LeakRelay]:
             "open",
         )
         trust = f'[actors]\ntrusted_readers = ["{TRUSTED_ADDRESS}/32"]\n'
-        (folder / "policies" / "50-trust.toml").write_text(trust + DERIVED)
+        (folder / "policies" / "50-trust.toml").write_text(trust + DERIVED + policy)
         await rookery.start()
         relay = LeakRelay(rookery, stack)
         await relay.open_to_write()

@@ -103,7 +103,7 @@ group: accept add create delete edit invite invites join leave list pin read rem
 hook: install keep uninstall
 key: rotate show
 member: add invite list remove
-memory: forget get list set
+memory: diff forget get history list restore set show why
 nmem: import maintain mark pin purge rebuild search status sync unpin
 policy: check diff explain log show sweep test
 profile: set

@@ -159,6 +159,7 @@ async def test_what_was_private_stays_so_when_a_group_may_read_the_newest(
     assert await lenient.seen_by(bob, slot=RECORD) == [2]
 
 
+@pytest.mark.proves("G-13", "Z-08")
 async def test_when_the_newest_is_private_no_version_is_for_the_group(lenient: Library) -> None:
     await config(lenient, 1, ["h", "tea"])
     await config(lenient, 2)
@@ -185,6 +186,7 @@ async def test_rights_that_change_all_the_time_end_the_read(
 # -- what takes them away --------------------------------------------------------------------------
 
 
+@pytest.mark.proves("G-11", "G-12", "G-13", "N09-04", "N09-12")
 async def test_a_deletion_by_address_takes_all_up_to_its_time(home: Library) -> None:
     await home.keep(1, 2, 3)
     address = ["a", f"30023:{alice.pubkey}:notes"]
@@ -215,6 +217,7 @@ async def test_a_group_that_ends_takes_them_with_it(home: Library) -> None:
     assert await home.store.old_versions(0, 9) == []
 
 
+@pytest.mark.proves("G-13", "N62-01")
 async def test_a_key_that_vanishes_takes_them_along(home: Library) -> None:
     await home.keep(1, 2)
     request = home.request(alice)
@@ -232,6 +235,7 @@ async def test_an_event_that_is_banned_is_gone_from_the_history(home: Library, b
     assert await home.seen_by(owner) == ([2] if banned == 1 else [])
 
 
+@pytest.mark.proves("G-13", "N40-08")
 async def test_a_record_that_has_expired_has_none(home: Library) -> None:
     await home.keep(1)
     await home.take(home.version(2, ["expiration", str(NOON + 200)]))

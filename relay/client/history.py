@@ -1,0 +1,109 @@
+"""Versions of one record, the newest first, as far as the relay keeps them (`docs/memory.md`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlencode
+
+import orjson
+
+from relay.client.connection import http_session
+from relay.client.errors import ClientError
+from relay.client.signed_get import reason_in, signed_get
+from relay.errors import Invalid
+from relay.nostr.event import event_from
+from relay.nostr.keys import is_signed
+from relay.nostr.kinds import KindClass, class_of
+
+if TYPE_CHECKING:
+    from relay.client.client import Client
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+
+_MAX_BYTES: Final = 4 << 20
+_MAX_PAGES: Final = 1_000
+
+
+class NoHistory(ClientError):
+    """The relay answers with something else than the versions of this record."""
+
+
+class Record(NamedTuple):
+    """The address of a replaceable or addressable event."""
+
+    kind: int
+    pubkey: str
+    d: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.pubkey}:{self.d}"
+
+    def has(self, event: Event) -> bool:
+        return event.kind == self.kind and event.pubkey == self.pubkey and _d_of(event) == self.d
+
+
+class History(NamedTuple):
+    versions: list[Event]
+    """Newest first; empty: nothing is stored, or nothing that this key may read."""
+    shortfall: str
+    """Why there are no old versions, for people; empty: the relay keeps some."""
+
+
+def record_of(event: Event) -> Record | None:
+    """None: events of this kind are not replaced."""
+    if class_of(event.kind) not in (KindClass.REPLACEABLE, KindClass.ADDRESSABLE):
+        return None
+    return Record(event.kind, event.pubkey, _d_of(event))
+
+
+def _d_of(event: Event) -> str:
+    return "" if class_of(event.kind) is KindClass.REPLACEABLE else event.d
+
+
+async def history_of(client: Client, record: Record, key: SecretKey) -> History:
+    """Raises NoHistory, Unreachable, QueryClosed."""
+    memory = (await client.known_information()).get("memory")
+    kept = memory.get("history") if isinstance(memory, dict) else None
+    if not isinstance(kept, bool):
+        wanted: dict[str, object] = {"kinds": [record.kind], "authors": [record.pubkey]}
+        if class_of(record.kind) is not KindClass.REPLACEABLE:
+            wanted["#d"] = [record.d]
+        newest = [event for event in await client.query(wanted) if record.has(event)]
+        return History(newest[:1], f"{client.url} offers no old versions")
+    versions = await _versions(client, record, key)
+    return History(versions, "" if kept else f"the policies of {client.url} keep no old versions")
+
+
+async def _versions(client: Client, record: Record, key: SecretKey) -> list[Event]:
+    versions: list[Event] = []
+    before: dict[str, str] = {}
+    async with http_session() as session:
+        for _ in range(_MAX_PAGES):
+            query = urlencode({"history": str(record), **before})
+            answer = await signed_get(session, client, query, key, _MAX_BYTES)
+            if answer is None:
+                raise NoHistory(f"{client.url} answers with more than {_MAX_BYTES} bytes")
+            status, body = answer
+            if status == 404 and not before:
+                return []
+            if status != 200:
+                raise NoHistory(f"{client.url} gives no versions: {reason_in(status, body)}")
+            found, following = _page_in(body, record)
+            versions += found
+            if following is None:
+                return versions
+            before = {"before": following}
+    raise NoHistory(f"{client.url} gives versions without end")
+
+
+def _page_in(body: bytes, record: Record) -> tuple[list[Event], str | None]:
+    """Raises NoHistory."""
+    try:
+        answer = orjson.loads(body)
+        versions = [event_from(fields) for fields in answer["versions"]]
+        following = answer["next"]
+    except (orjson.JSONDecodeError, KeyError, TypeError, Invalid) as wrong:
+        raise NoHistory(f"not a list of versions: {wrong}") from None
+    if not all(record.has(event) and is_signed(event) for event in versions):
+        raise NoHistory("the relay gives versions of another record, or of a wrong signature")
+    return versions, following if isinstance(following, str) else None
