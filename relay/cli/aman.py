@@ -15,12 +15,14 @@ from relay.cli.connect import with_settings
 from relay.cli.options import (
     CommandGroup,
     Server,
+    anyway_option,
     client_options,
     console,
     json_option,
     print_counts,
     print_json,
     printable,
+    report_kept_out,
 )
 from relay.cli.progress import progress_bar
 from relay.cli.tables import Column, Holds, print_table
@@ -63,11 +65,12 @@ def aman() -> None:
 @aman.command("set-preference", epilog="Example: rookery aman set-preference user-1 prefer_speed")
 @click.argument("hk", metavar="HK")
 @click.argument("text", metavar="TEXT")
+@anyway_option
 @client_options
 @json_option
-def set_preference(hk: str, text: str, server: Server, *, as_json: bool) -> None:
+def set_preference(hk: str, text: str, server: Server, *, anyway: bool, as_json: bool) -> None:
     """Set the preference of a history key."""
-    _write(server, lambda memory: memory.set_preference(hk, text), as_json=as_json)
+    _write(server, lambda memory: memory.set_preference(hk, text), anyway=anyway, as_json=as_json)
 
 
 @aman.command(
@@ -82,11 +85,16 @@ def set_preference(hk: str, text: str, server: Server, *, as_json: bool) -> None
     metavar="N",
     help="Number of messages summarised.",
 )
+@anyway_option
 @client_options
 @json_option
-def set_summary(hk: str, text: str, count: int, server: Server, *, as_json: bool) -> None:
+def set_summary(
+    hk: str, text: str, count: int, server: Server, *, anyway: bool, as_json: bool
+) -> None:
     """Set the summary of the conversation."""
-    _write(server, lambda memory: memory.set_summary(hk, text, count), as_json=as_json)
+    _write(
+        server, lambda memory: memory.set_summary(hk, text, count), anyway=anyway, as_json=as_json
+    )
 
 
 @aman.command(
@@ -100,6 +108,7 @@ def set_summary(hk: str, text: str, count: int, server: Server, *, as_json: bool
 )
 @click.option("--sender", metavar="S", help="Who requested it.")
 @click.option("--group", metavar="G", help="Group of the request.")
+@anyway_option
 @client_options
 @json_option
 def add_tool(
@@ -111,6 +120,7 @@ def add_tool(
     server: Server,
     *,
     success: bool | None,
+    anyway: bool,
     as_json: bool,
 ) -> None:
     """Add an entry to the tool history."""
@@ -120,7 +130,7 @@ def add_tool(
     def add(memory: Aman) -> Awaitable[Written]:
         return memory.add_tool(hk, name, success, content, sender, group)
 
-    _write(server, add, as_json=as_json)
+    _write(server, add, anyway=anyway, as_json=as_json)
 
 
 @aman.command("clear", epilog="Example: rookery aman clear user-1")
@@ -244,6 +254,7 @@ def _with_aman(server: Server, work: Callable[[Aman], Awaitable[Result]]) -> Res
     async def on(client: Client, settings: ClientSettings) -> Result:
         async with Aman(client, settings.key) as memory:
             result = await work(memory)
+            report_kept_out(memory)
             if memory.shortfall:
                 click.echo(printable(memory.shortfall), err=True)
             return result
@@ -251,8 +262,16 @@ def _with_aman(server: Server, work: Callable[[Aman], Awaitable[Result]]) -> Res
     return with_settings(Actor.AGENT, server, on)
 
 
-def _write(server: Server, write: Callable[[Aman], Awaitable[Written]], *, as_json: bool) -> None:
+def _write(
+    server: Server,
+    write: Callable[[Aman], Awaitable[Written]],
+    *,
+    as_json: bool,
+    anyway: bool = False,
+) -> None:
     async def work(memory: Aman) -> Written:
+        if anyway:
+            memory.sieve = None
         return await write(memory)
 
     written = _with_aman(server, work)
@@ -267,6 +286,8 @@ def _write(server: Server, write: Callable[[Aman], Awaitable[Written]], *, as_js
         print_json(record)
     elif written.outcome is Outcome.DUPLICATE:
         click.echo(f"duplicate {printable(event.d)}")
+    elif written.outcome is Outcome.KEPT_OUT:
+        click.echo(f"not stored {printable(event.d)}")
     else:
         click.echo(f"stored {event.id[:8]} {event.kind} {printable(event.d)}")
 

@@ -84,16 +84,25 @@ def remember(
     author_name: str | None,
     platform: str | None,
     context_fields: Sequence[tuple[str, object]],
+    anyway: bool,
     as_json: bool,
     **fields: Any,
 ) -> None:
     """Publish a memory and print its hash. The same text has the same hash."""
 
     async def work(memory: Anamnesis) -> None:
+        if anyway:
+            memory.sieve = None
         named = [await memory.full_hash(parent) for parent in parents]
         entry = memory.entry(text, parents=named, **given(context_fields, fields))
         for warning in validate(fields_of(entry)).warnings:
             click.echo(f"warning: {warning}", err=True)
+        if (copied := await memory.copy_of(entry)) is not None:
+            if as_json:
+                print_json({"hash": copied, "outcome": Outcome.KEPT_OUT.value})
+            else:
+                click.echo(copied)
+            return
         written = await memory.add(entry)
         if as_json:
             outcome = written.outcome.value
@@ -228,12 +237,15 @@ def supersede(
     author_name: str | None,
     platform: str | None,
     context_fields: Sequence[tuple[str, object]],
+    anyway: bool,
     as_json: bool,
     **fields: Any,
 ) -> None:
     """Publish a successor of one's own memory and print its hash. The old one stays readable."""
 
     async def work(memory: Anamnesis) -> tuple[str, str]:
+        if anyway:
+            memory.sieve = None
         old = await memory.full_hash(hashed)
         return old, await memory.supersede(old, text, **given(context_fields, fields))
 

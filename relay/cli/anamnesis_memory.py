@@ -10,7 +10,7 @@ import click
 
 from relay.cli.connect import with_settings
 from relay.cli.names import keys_of
-from relay.cli.options import Server, printable
+from relay.cli.options import Server, printable, report_kept_out
 from relay.client.anamnesis import Anamnesis, UnknownMemory
 from relay.client.anamnesis.settings import anamnesis_settings
 from relay.client.settings import Actor
@@ -71,6 +71,7 @@ def with_keys(
                 raise UserError(
                     f"{unknown}; `rookery anamnesis recall WORDS` finds what this key may read"
                 ) from None
+            report_kept_out(memory)
             if memory.shortfall:
                 click.echo(printable(memory.shortfall), err=True)
             for unread in memory.unread.values():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import orjson
 
+from relay.cli.options import anyway_option
 from relay.memory.anamnesis.checks import MemoryType, time_in
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def entry_options(command: Callable[..., Any]) -> Callable[..., Any]:
             "--author-id", metavar="I", help="Author id; default: author_id in client.toml."
         ),
         context_option,
+        anyway_option,
         click.option("--group", metavar="G", help="Only members of this group may read it."),
         click.option(
             "--anchor",

@@ -20,11 +20,13 @@ from relay.cli.names import Names, read_names
 from relay.cli.options import (
     CommandGroup,
     Server,
+    anyway_option,
     client_options,
     console,
     json_option,
     print_json,
     printable,
+    report_kept_out,
 )
 from relay.cli.owners import owner_option, owners_at
 from relay.cli.tables import print_nothing_found
@@ -33,6 +35,7 @@ from relay.client import Client
 from relay.client.information import reads_prefixes
 from relay.client.settings import Actor
 from relay.client.snowclaw_records import SnowclawRecords
+from relay.client.writer import Outcome, Written
 from relay.errors import Invalid, UserError
 from relay.memory.snowclaw.keys import (
     AGENT,
@@ -56,7 +59,6 @@ from relay.nostr.nip44 import conversation_key
 
 if TYPE_CHECKING:
     from relay.client.settings import ClientSettings
-    from relay.client.writer import Written
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
@@ -220,6 +222,7 @@ def get(key: Key, owners: tuple[str, ...], server: Server, *, as_json: bool) -> 
 @click.option(
     "--encrypted", is_flag=True, help="Encrypt TEXT, or the record of a user, for the agent only."
 )
+@anyway_option
 @owner_option
 @client_options
 @json_option
@@ -229,6 +232,7 @@ def set_(
     owners: tuple[str, ...],
     server: Server,
     *,
+    anyway: bool,
     as_json: bool,
     **given: Any,
 ) -> None:
@@ -262,30 +266,39 @@ def set_(
                 " the agent's key with --key-file"
             )
         async with SnowclawRecords(client, signer, known) as claw:
-            if key.plain is not None:
-                category, _, name = key.plain.partition(":")
-                return await claw.store(name, text or "", category, encrypted=given["encrypted"])
-            await claw.load(at=[*key.ds, *key.private_ds])
-            _check_readers(claw, key, given["group"], is_own_record=signer.pubkey in known)
-            written = None
-            if key.user is not None and is_for_owner and given["group"] is None:
-                shared = []
-                for note in given["notes"]:
-                    private = await claw.annotate_privately(
-                        key.user, note, encrypted=given["encrypted"]
-                    )
-                    written = private or written
-                    shared += [note] if private is None else []
-                given["notes"] = tuple(shared)
-            if given["encrypted"] and key.user is not None and _is_left(given):
-                if signer.pubkey in known:
-                    raise UserError(
-                        "no agent could read it, encrypted with an owner's key: set"
-                        " agent_key_file in client.toml, or give the agent's key with --key-file"
-                    )
-                claw.encrypt_user(key.user)
-            _note(claw, key, given, is_for_owner=is_for_owner)
-            return next(iter(await claw.flush()), written)
+            if anyway:
+                claw.sieve = None
+            written = await _stored(claw, signer, known, is_for_owner=is_for_owner)
+            report_kept_out(claw)
+            return None if written and written.outcome is Outcome.KEPT_OUT else written
+
+    async def _stored(
+        claw: SnowclawRecords, signer: SecretKey, known: frozenset[str], *, is_for_owner: bool
+    ) -> Written | None:
+        if key.plain is not None:
+            category, _, name = key.plain.partition(":")
+            return await claw.store(name, text or "", category, encrypted=given["encrypted"])
+        await claw.load(at=[*key.ds, *key.private_ds])
+        _check_readers(claw, key, given["group"], is_own_record=signer.pubkey in known)
+        written = None
+        if key.user is not None and is_for_owner and given["group"] is None:
+            shared = []
+            for note in given["notes"]:
+                private = await claw.annotate_privately(
+                    key.user, note, encrypted=given["encrypted"]
+                )
+                written = private or written
+                shared += [note] if private is None else []
+            given["notes"] = tuple(shared)
+        if given["encrypted"] and key.user is not None and _is_left(given):
+            if signer.pubkey in known:
+                raise UserError(
+                    "no agent could read it, encrypted with an owner's key: set"
+                    " agent_key_file in client.toml, or give the agent's key with --key-file"
+                )
+            claw.encrypt_user(key.user)
+        _note(claw, key, given, is_for_owner=is_for_owner)
+        return next(iter(await claw.flush()), written)
 
     written = with_settings(Actor.USER, server, work)
     if written is None:

@@ -25,12 +25,14 @@ from relay.cli.nmem_status import status
 from relay.cli.options import (
     CommandGroup,
     Server,
+    anyway_option,
     client_options,
     json_option,
     limit_option,
     print_counts,
     print_json,
     printable,
+    report_kept_out,
 )
 from relay.cli.progress import progress_bar
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
@@ -218,14 +220,23 @@ def _pin(number: int, server: Server, *, is_pinned: bool, as_json: bool) -> int:
 @nmem.command("mark", epilog="Example: rookery nmem mark 'the migration is irreversible'")
 @click.argument("text", metavar="TEXT")
 @click.option("--project", metavar="P", help="By default the project of the current folder.")
+@anyway_option
 @client_options
 @json_option
-def mark(text: str, project: str | None, server: Server, *, as_json: bool) -> None:
+def mark(text: str, project: str | None, server: Server, *, anyway: bool, as_json: bool) -> None:
     """Store a text permanently."""
     name = _here() if project is None else project
     if not text.strip():
         raise click.UsageError("TEXT is empty")
-    number = _with_nmem(server, lambda memory: memory.mark(text, name))
+
+    async def work(memory: Nmem) -> int:
+        if anyway:
+            memory.sieve = None
+        number = await memory.mark(text, name)
+        report_kept_out(memory)
+        return number
+
+    number = _with_nmem(server, work)
     if as_json:
         print_json({"id": number})
     else:

@@ -56,6 +56,11 @@ def status(*, as_json: bool) -> None:
         ("prompts", f"{counts.prompts:,}"),
         ("observations", f"{counts.observations:,}, {counts.pinned:,} of them pinned"),
         ("last session", "none yet" if last is None else _in_words(last, unix_now())),
+        (
+            "kept out",
+            f"secrets of {counted(counts.redacted, 'observation')},"
+            f" recalled text of {counted(counts.echoes, 'prompt')}",
+        ),
         ("waiting", counted(counts.waiting, "record") + " for the relay"),
         ("summaries", settings.shortfall or f"by {settings.summary_model}"),
         ("refused", counted(counts.refused, "record") + " by the relay"),

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from relay.client.base import BaseClient
+
     KeyType = click.ParamType[str]
     Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 else:
@@ -97,6 +99,17 @@ def format_option(plain: str) -> Callable[[Decorated], Decorated]:
         show_default=True,
         help="context: each text between <memory> and </memory>, for a model.",
     )
+
+
+anyway_option = click.option(
+    "--anyway", is_flag=True, help="Write secrets, recalled text and near-duplicates too."
+)
+
+
+def report_kept_out(client: BaseClient) -> None:
+    """Print on stderr what was not written, and why."""
+    for each in client.kept_out:
+        click.echo(f"kept out: {printable(str(each))}; --anyway writes it", err=True)
 
 
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")

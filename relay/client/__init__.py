@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from relay.client.snowclaw import Leak, Recalled, Snowclaw
     from relay.client.subscription import Subscription
     from relay.client.transcripts import Transcripts
-    from relay.memory.nmem.secrets import SecretFilter
     from relay.memory.nmem.summary import parse_summary
     from relay.memory.nmem.tools import classify_bash, classify_tool
+    from relay.memory.secrets import SecretFilter
     from relay.memory.snowclaw.context import ContextAssembler
     from relay.memory.snowclaw.history import RingBuffer
     from relay.memory.snowclaw.key_filter import KeyFilter
@@ -90,7 +90,7 @@ _NAMES_BY_MODULE: Final = {
     "relay.client.snowclaw": "Leak Recalled Snowclaw",
     "relay.client.subscription": "Subscription",
     "relay.client.transcripts": "Transcripts",
-    "relay.memory.nmem.secrets": "SecretFilter",
+    "relay.memory.secrets": "SecretFilter",
     "relay.memory.nmem.summary": "parse_summary",
     "relay.memory.nmem.tools": "classify_bash classify_tool",
     "relay.memory.snowclaw.context": "ContextAssembler",

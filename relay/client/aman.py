@@ -33,7 +33,7 @@ from relay.client.errors import ClientError
 from relay.client.memory import MemoryClient
 from relay.client.resume import OVERLAP_S
 from relay.client.shared_key import shared_key
-from relay.client.writer import address_filter
+from relay.client.writer import Outcome, Written, address_filter
 from relay.errors import Invalid, Prefix
 from relay.memory.aman import prompt, records
 from relay.memory.aman.checks import D_ENDS, LABELS
@@ -49,16 +49,16 @@ from relay.memory.aman.records import (
     draft_of,
     encrypted_draft_of,
 )
+from relay.memory.bounded import BoundedDict
 from relay.memory.fields import compact, object_in
 from relay.nostr import kinds, secretbox
 from relay.nostr.filters import Filter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from relay.client.client import Client
-    from relay.client.writer import Written
     from relay.memory.aman.fold import Snapshot
     from relay.memory.aman.records import Record
     from relay.memory.draft import Draft
@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 _KINDS: Final = frozenset(LABELS)
 
 
+_REPEATED_S: Final = 60
+"""A call of the same tool with the same result within so long is a repeated one."""
 _LOOKED_AT: Final = 50
 """Newest records."""
 
@@ -134,16 +136,24 @@ class Aman(MemoryClient):
         super().__init__(relay, signer, folder=folder)
         self._key = shared_key(secretbox_key)
         self._order = ClearOrder()
+        self._last_calls: BoundedDict[tuple[str, str], tuple[int, str]] = BoundedDict(1_000)
+        """(history key, tool) → time and content."""
         self.shortfall = ""
         """Missing relay features that are worked around; empty: none (G-30)."""
 
     # -- writing ----------------------------------------------------------------------------------
 
     async def set_preference(self, hk: str, text: str) -> Written:
-        return await self._replace(Preference(hk, text, 0))
+        sifted = self.sift(text)
+        if sifted is None:
+            return self._unsent(Preference(hk, text, self._client.now()))
+        return await self._replace(Preference(hk, sifted, 0))
 
     async def set_summary(self, hk: str, text: str, message_count: int) -> Written:
-        return await self._replace(Summary(hk, text, message_count, 0))
+        sifted = self.sift(text)
+        if sifted is None:
+            return self._unsent(Summary(hk, text, message_count, self._client.now()))
+        return await self._replace(Summary(hk, sifted, message_count, 0))
 
     async def set_subscriptions(self, hk: str, topics: Iterable[str]) -> Written:
         return await self._replace(Subscriptions(hk, tuple(topics), 0))
@@ -158,11 +168,18 @@ class Aman(MemoryClient):
         group_id: str | None = None,
         created_at: int | None = None,
     ) -> Written:
-        """Append a tool call; a repeated one is a duplicate. Content is truncated to 2,000
-        characters.
+        """Append a tool call; a repeated one is a duplicate, or kept out within a minute. Content
+        is truncated to 2,000 characters.
 
         `created_at`: Unix seconds; None: now.
         """
+        known = self._known_calls(hk, tool_name, created_at)
+        sifted = self.sift(content, known)
+        if sifted is None:
+            now = self._client.now() if created_at is None else created_at
+            call = ToolCall(hk, tool_name, success, tool_content(content), sender_id, group_id, now)
+            return self._unsent(call)
+        content = sifted
         if created_at is None:
             clears = await self._clears(hk, since=self._client.now())
             at = max(clears.at, self._order.after_clear(hk, self._client.now()))
@@ -170,6 +187,7 @@ class Aman(MemoryClient):
         else:
             clears = await self._clears(hk, since=created_at, until=created_at)
             at = created_at
+        self._last_calls[hk, tool_name] = at, content
         call = ToolCall(hk, tool_name, success, tool_content(content), sender_id, group_id, at)
         return await self.publish(self._draft(call, clears.ids if at == clears.at else ()))
 
@@ -212,6 +230,16 @@ class Aman(MemoryClient):
             )
 
         return await self.write(record.kind, f"{hk}:{D_ENDS[record.kind]}", draft_at)
+
+    def _known_calls(self, hk: str, tool: str, at: int | None) -> Sequence[str]:
+        """What this client wrote of the tool within the last minute: a repeated call. A call with a
+        time of its own, or of the same second, is left to the relay."""
+        now = self._client.now()
+        then, content = self._last_calls.get((hk, tool), (now, ""))
+        return [content] if at is None and now - _REPEATED_S < then < now else []
+
+    def _unsent(self, record: ToolCall | Replaceable) -> Written:
+        return Written(self.signed(self._draft(record)), Outcome.KEPT_OUT)
 
     async def _clears(self, hk: str, since: int, until: int | None = None) -> _Newest:
         return await self._newest(hk, {Clear.kind}, since, until)

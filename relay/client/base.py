@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections import deque
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from relay.client.client import Client
 from relay.client.connection import Timeouts
+from relay.memory.junk import Sieve
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
     from typing import Self
 
+    from relay.memory.junk import KeptOut
     from relay.nostr.keys import SecretKey
+
+_MAX_TOLD: Final = 100
 
 
 class BaseClient:
@@ -28,6 +34,10 @@ class BaseClient:
             self._client = Client(relay, signer, timeouts=Timeouts(), start_offline=start_offline)
             self._owns_client = True
         self._closing = AsyncExitStack()
+        self.sieve: Sieve | None = Sieve()
+        """Keeps junk out of what is written; None: everything is written."""
+        self.kept_out: deque[KeptOut] = deque(maxlen=_MAX_TOLD)
+        """What it kept out, oldest first."""
 
     @property
     def url(self) -> str:
@@ -42,6 +52,20 @@ class BaseClient:
     @property
     def is_online(self) -> bool:
         return self._client.is_connected
+
+    def sift(self, text: str, known: Iterable[str] = ()) -> str | None:
+        """The text as it may be written beside what is `known`; None: not at all. What is kept out
+        goes to `kept_out`."""
+        if self.sieve is None:
+            return text
+        sifted = self.sieve.sifted(text, known)
+        self.kept_out.extend(sifted.kept_out)
+        return sifted.text
+
+    def note_recalled(self, texts: Iterable[str]) -> None:
+        """What the writer was given is no news when it is written again."""
+        if self.sieve is not None:
+            self.sieve.recalled(texts)
 
     async def __aenter__(self) -> Self:
         async with AsyncExitStack() as opening:

@@ -415,6 +415,7 @@ class Snowclaw(SnowclawRecords):
             text = record.text if isinstance(record, AgentMemory) else _SYSTEMS.search_text(event)
             if text and not is_of_others:
                 found.append(self._recalled(event, text, group))
+        self.note_recalled(each.text for each in found[:limit])
         return found[:limit]
 
     def _recalled(self, event: Event, text: str, group: str | None) -> Recalled:

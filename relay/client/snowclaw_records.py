@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from relay.client.debounce import Debounce
 from relay.client.errors import ClientError, PublishRefused, Unanswered
 from relay.client.memory import MemoryClient
+from relay.client.writer import Outcome, Written
 from relay.errors import Invalid, RookeryError, UserError
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
 from relay.memory.snowclaw.config import HISTORY, MODE, GroupConfig, config_draft, config_of
@@ -43,7 +44,6 @@ if TYPE_CHECKING:
 
     from relay.client.client import Client
     from relay.client.debounce import Later
-    from relay.client.writer import Written
     from relay.memory.draft import Draft
     from relay.memory.snowclaw.config import ConfigRecord, EffectiveConfig, RespondMode
     from relay.memory.snowclaw.groups import GroupMemory
@@ -187,15 +187,18 @@ class SnowclawRecords(MemoryClient):
     def note_user(self, key: str, text: str, *, group: str | None = None) -> None:
         """`group`: its members may read a new record; None: only the owner. Records of one group do
         not enter the context of others (S-33)."""
-        self._edit_user(key, lambda memory: memory.noted(text), group)
+        known = self.user(key)
+        left = self.sift(text, () if known is None else known.notes)
+        if left is not None:
+            self._edit_user(key, lambda memory: memory.noted(left), group)
 
     def annotate_user(self, key: str, text: str, *, group: str | None = None) -> None:
         """A note on behalf of the owner: agents mark it as such, an owner writes a record of their
         own (S-22), which agents read as members of `group`."""
         if self.pubkey in self._working_copy.owners:
             self.note_user(key, text, group=group)
-        else:
-            self._edit_user(key, lambda memory: memory.annotated(text), group)
+        elif (left := self.sift(text)) is not None:
+            self._edit_user(key, lambda memory: memory.annotated(left), group)
 
     def encrypt_user(self, key: str) -> None:
         """Encrypt the record of a user from its next version on: only this key reads it (S-12).
@@ -237,28 +240,45 @@ class SnowclawRecords(MemoryClient):
         return self._working_copy.group_reading(self._working_copy.subject_of(key))
 
     def set_preference(self, key: str, name: str, value: str, *, group: str | None = None) -> None:
-        self._edit_user(key, lambda memory: memory.preferring(name, value), group)
+        left = self.sift(value)
+        if left is not None:
+            self._edit_user(key, lambda memory: memory.preferring(name, left), group)
 
     def note_group(self, group: str, text: str) -> None:
-        self._edit_group(group, lambda memory: memory.noted(text))
+        left = self._sifted_of(group, text)
+        if left is not None:
+            self._edit_group(group, lambda memory: memory.noted(left))
 
     def annotate_group(self, group: str, text: str) -> None:
         """As `annotate_user`."""
         if self.pubkey in self._working_copy.owners:
             self.note_group(group, text)
-        else:
-            self._edit_group(group, lambda memory: memory.annotated(text))
+        elif (left := self.sift(text)) is not None:
+            self._edit_group(group, lambda memory: memory.annotated(left))
 
     def set_purpose(self, group: str, text: str) -> None:
-        self._edit_group(group, lambda memory: replace(memory, purpose=text))
+        left = self.sift(text)
+        if left is not None:
+            self._edit_group(group, lambda memory: replace(memory, purpose=left))
 
     def add_theme(self, group: str, text: str) -> None:
-        self._edit_group(group, lambda memory: memory.with_theme(text))
+        left = self._sifted_of(group, text)
+        if left is not None:
+            self._edit_group(group, lambda memory: memory.with_theme(left))
 
     def add_decision(self, group: str, text: str, at: int | None = None) -> None:
         """`at`: Unix seconds; None: now."""
         when = self._client.now() if at is None else at
-        self._edit_group(group, lambda memory: memory.with_decision(text, when))
+        left = self._sifted_of(group, text)
+        if left is not None:
+            self._edit_group(group, lambda memory: memory.with_decision(left, when))
+
+    def _sifted_of(self, group: str, text: str) -> str | None:
+        """As `sift`, beside what is noted of the group."""
+        known = self.group(group)
+        decided = () if known is None else [decision for decision, _ in known.decisions]
+        noted = () if known is None else (*known.notes, *known.themes)
+        return self.sift(text, (*noted, *decided))
 
     def _edit_user(
         self, key: str, edit: Callable[[UserMemory], UserMemory], readers: str | None
@@ -446,12 +466,15 @@ class SnowclawRecords(MemoryClient):
         encrypted: bool = False,  # noqa: FBT001, FBT002  the order of the statement
     ) -> Written:
         """Published at once. Raises Invalid for an unknown category; as `write`."""
-        memory = AgentMemory(key, text, category, session)
+        sifted = self.sift(text)
+        memory = AgentMemory(key, text if sifted is None else sifted, category, session)
 
         def version(at: int) -> Draft:
             draft = agent_memory_draft(memory, at)
             return self._encrypted(draft) if encrypted else draft
 
+        if sifted is None:
+            return Written(self.signed(version(self._client.now())), Outcome.KEPT_OUT)
         written = await self.write(kinds.APP_DATA, agent_d(category, key), version)
         self._take(written.event)
         return written

@@ -53,6 +53,8 @@ class Outcome(Enum):
     """The relay had it, or another event with its append-only address."""
     QUEUED = "queued"
     """In the spool until the relay is reachable."""
+    KEPT_OUT = "kept out"
+    """Not sent: `kept_out` of the client says why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -206,10 +206,13 @@ class Toolbox:
     async def create_marker(self, text: str, project: str | None) -> object:
         if not text.strip():
             raise ToolFault("text must not be empty")
+        self._nmem.kept_out.clear()
         number = await self._nmem.mark(text, self._place.project if project is None else project)
+        kept_out = [str(each) for each in self._nmem.kept_out]
         await self._freshness.after_a_write()
         (found,) = await self._nmem.get([number])
-        return hit(found) | {"project": found.project, "is_sent": found.event_id is not None}
+        marked = hit(found) | {"project": found.project, "is_sent": found.event_id is not None}
+        return marked | ({"kept_out": kept_out} if kept_out else {})
 
 
 class Effect(Enum):

@@ -32,9 +32,9 @@ from relay.memory.nmem.records import (
     session_draft,
 )
 from relay.memory.nmem.retention import DAYS, Aged, is_swept
-from relay.memory.nmem.secrets import SecretFilter, Sensitivity, entropy
 from relay.memory.nmem.summary import EMPTY_SESSION, summary_from
 from relay.memory.nmem.tools import classify_tool
+from relay.memory.secrets import SecretFilter, Sensitivity, entropy
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.event import event_from

@@ -135,7 +135,7 @@ def _stripping(parts: set[Part]) -> Stripping:
     if Part.SECRETS not in parts:
         return Stripping(frozenset(parts))
     try:
-        from relay.memory.nmem.secrets import SecretFilter, Sensitivity
+        from relay.memory.secrets import SecretFilter, Sensitivity
     except ImportError:
         raise UserError(f"--strip secrets needs RE2: {how_to_install()}") from None
     # Known forms only: ids of tools and messages are random and would look like secrets.

@@ -121,6 +121,12 @@ def _report(result: ImportResult, file: SessionFile, *, is_renamed: bool, as_jso
             " file does",
             err=True,
         )
+    if result.secrets:
+        click.echo(
+            f"  {counted(result.secrets, 'line')} with what looks like a secret, sent as they are;"
+            " --strip secrets takes it out",
+            err=True,
+        )
     for reason, count in Counter(map(str, result.refused)).items():
         click.echo(f"  refused {count}: {printable(reason)}", err=True)
     if result.others:

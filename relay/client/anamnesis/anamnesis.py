@@ -17,6 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from msgspec import structs
+
 from relay.client.anamnesis.files import BEFORE_1970, Unusable, entries_in, write_lines
 from relay.client.anamnesis.reader import AnamnesisReader, UnknownMemory, check_hash, member_of
 from relay.client.errors import ClientError, PublishRefused
@@ -43,6 +45,7 @@ from relay.memory.anamnesis.references import PATCH, SUPERSEDED, VOUCH
 from relay.memory.check_options import MAX_CHARS
 from relay.memory.fields import compact, object_in
 from relay.nostr import kinds
+from relay.nostr.keywords import keywords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -54,6 +57,8 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 
+_ALIKE: Final = 10
+"""Memories that a new one is compared with."""
 _INHERITED: Final = ("memory_type", "confidence", "tags")
 """By a successor."""
 _FRAME_BYTES: Final = len('["EVENT",]')
@@ -108,10 +113,26 @@ class Anamnesis(AnamnesisReader):
         anchors: Iterable[str] = (),
         group: str | None = None,
     ) -> str:
-        """Store a memory; returns its hash. Repeating it changes nothing."""
+        """Store a memory; returns its hash, or that of a memory that says the same (`copy_of`).
+        Repeating it changes nothing."""
         entry = self.entry(content, memory_type, parents, confidence, tags, context, anchors, group)
+        if (copied := await self.copy_of(entry)) is not None:
+            return copied
         await self.add(entry)
         return entry.hash
+
+    async def copy_of(self, entry: Entry) -> str | None:
+        """Hash of a readable memory with nearly the same words, told in `kept_out`; None: there is
+        none, or the relay cannot search for it."""
+        if self.sieve is None or not (self.is_online and await self.offers("search", "match")):
+            return None
+        words = " ".join(keywords(entry.content))
+        wanted = await self._entries_filter()
+        found = await self.read(structs.replace(wanted, search=f"match:any {words}", limit=_ALIKE))
+        texts = {memory.entry.content: memory.hash for memory in self._memories(found)}
+        if entry.content in texts or self.sift(entry.content, texts) is not None:
+            return None
+        return texts[self.kept_out[-1].known]
 
     def entry(
         self,
@@ -124,10 +145,10 @@ class Anamnesis(AnamnesisReader):
         anchors: Iterable[str] = (),
         group: str | None = None,
     ) -> Entry:
-        """The entry `remember` would store, dated now. Raises Invalid."""
+        """The entry `remember` would store, dated now, without junk. Raises Invalid."""
         more = {name: value for name, value in self._author.items() if name not in ("id", "name")}
         return Entry(
-            content=content,
+            content=self._sifted(content),
             author_id=str(self._author["id"]),
             author_name=str(self._author["name"]),
             timestamp=timestamp_of(self._client.now()),
@@ -140,6 +161,12 @@ class Anamnesis(AnamnesisReader):
             anchors=tuple(dict.fromkeys(anchors)),
             group=group,
         )
+
+    def _sifted(self, content: str) -> str:
+        sifted = self.sift(content)
+        if sifted is None:
+            raise Invalid("nothing is left to remember: all of it was recalled")
+        return sifted
 
     async def add(self, entry: Entry) -> Written:
         """Publish an entry with its own time and author; DUPLICATE if this key did so before."""
@@ -192,6 +219,7 @@ class Anamnesis(AnamnesisReader):
         new memory is deleted again.
         """
         check_hash(old)
+        content = self._sifted(content)
         new = _hash_of(content)
         if new == old:
             raise Invalid("a memory cannot supersede itself")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from relay.client.nmem.cipher import CacheKey
     from relay.client.nmem.import_db import Imported
-    from relay.memory.nmem.secrets import SecretFilter
+    from relay.memory.secrets import SecretFilter
 
 MUST_ERASE: Final = "must_erase"
 """In `_rk_about`, in the transaction that deletes texts: their bytes may still be in the files."""

@@ -8,13 +8,17 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from relay.client.nmem.queries import fenced_context_of
 from relay.client.nmem.updates import (
+    ECHOES,
+    about,
     begin_session,
     end_session,
     newest_prompt,
     record_observation,
     record_prompt,
     session_in,
+    set_about,
 )
+from relay.memory.junk import without_echo
 from relay.memory.nmem.capture import (
     Ending,
     HookEvent,
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 
     from relay.client.nmem.database import Database
     from relay.memory.nmem.capture import Captured, Hook
-    from relay.memory.nmem.secrets import SecretFilter
+    from relay.memory.secrets import SecretFilter
 
 _READ_SIZE: Final = 16_000_000
 """Bytes of a transcript read per hook; the next hook continues there."""
@@ -64,6 +68,8 @@ def record_hook(
         begin_session(db, Session(hook.session, project, now), group)
         if scan is not None:
             _record_thoughts(db, hook.session, scan, now, secrets, group)
+        if without_echo(hook.prompt) != hook.prompt:
+            set_about(db, {ECHOES: str(int(about(db, ECHOES) or 0) + 1)})
         prompt = newest_prompt(db, hook.session)
         for record in captured(hook, now, project, secrets, prompt):
             _record(db, record, group)

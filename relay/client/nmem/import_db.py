@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from relay.client.nmem.cipher import CacheKey
     from relay.client.nmem.database import Database
     from relay.memory.draft import Draft
-    from relay.memory.nmem.secrets import SecretFilter
     from relay.memory.nmem.summary import Summary
+    from relay.memory.secrets import SecretFilter
     from relay.nostr.keys import SecretKey
 
 _BATCH: Final = 500

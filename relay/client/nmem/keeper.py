@@ -19,7 +19,6 @@ from relay.client.client import Client, unix_now
 from relay.client.nmem import sync
 from relay.client.nmem.apply import bind
 from relay.client.nmem.hook_recording import Hooks, log
-from relay.client.nmem.queries import counts
 from relay.client.nmem.removal import sweep
 from relay.client.nmem.summaries import summarise_next
 from relay.client.settings import FILE, Actor, find_settings
@@ -301,4 +300,5 @@ class _Keeper:
 
 def _is_waiting(database: Database) -> bool:
     with database.reading() as db:
-        return counts(db).waiting > 0
+        query = "SELECT 1 FROM _rk_outbox WHERE refusal IS NULL LIMIT 1"
+        return db.execute(query).fetchone() is not None

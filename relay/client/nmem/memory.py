@@ -93,7 +93,9 @@ class Nmem(NmemRecorder):
         """`Client.recall`: of all memory systems, at the relay. Raises UserError while it is
         away."""
         await self._wait_for_relay(_RECALL_S)
-        return await self._client.recall(question, systems=systems, limit=limit)
+        found = await self._client.recall(question, systems=systems, limit=limit)
+        self.note_recalled(hit.text for hit in found.hits)
+        return found
 
     async def sweep(self, now: int | None = None) -> Removed:
         """Remove expired rows from the cache (M-25)."""

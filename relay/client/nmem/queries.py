@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from relay.client.nmem.cipher import database_errors
-from relay.client.nmem.updates import about, session_of
+from relay.client.nmem.updates import ECHOES, about, session_of
 from relay.memory.fence import attribution, fenced
 from relay.memory.nmem import context, ranking
 from relay.memory.nmem.ranking import Row
@@ -396,6 +396,10 @@ class Counts:
     waiting: int
     """Records not sent to the relay yet."""
     refused: int
+    redacted: int
+    """Observations of which a secret was kept out."""
+    echoes: int
+    """Prompts of which recalled text was kept out."""
 
 
 def counts(db: Any) -> Counts:
@@ -405,7 +409,10 @@ def counts(db: Any) -> Counts:
             " (SELECT count(*) FROM observations),"
             " (SELECT count(*) FROM observations WHERE is_pinned),"
             " (SELECT count(*) FROM _rk_outbox WHERE refusal IS NULL),"
-            " (SELECT count(*) FROM _rk_outbox WHERE refusal IS NOT NULL)"
+            " (SELECT count(*) FROM _rk_outbox WHERE refusal IS NOT NULL),"
+            " (SELECT count(*) FROM observations WHERE metadata LIKE '%\"redacted\":true%'),"
+            " coalesce((SELECT CAST(value AS INTEGER) FROM _rk_about WHERE name = ?), 0)",
+            (ECHOES,),
         ).fetchone()
     )
 

@@ -22,6 +22,7 @@ from relay.client.nmem.updates import (
     begin_session,
     end_session,
     event_id_of,
+    markers_of,
     newest_observation,
     newest_prompt,
     newest_session,
@@ -32,10 +33,11 @@ from relay.client.nmem.updates import (
 )
 from relay.errors import Invalid
 from relay.memory.fields import compact
+from relay.memory.junk import Sieve, without_echo
 from relay.memory.nmem.checks import MAX_PROMPT
 from relay.memory.nmem.records import Observation, ObsType, Prompt, Session, Source
-from relay.memory.nmem.secrets import SecretFilter
 from relay.memory.nmem.summary import summary_from
+from relay.memory.secrets import SecretFilter
 from relay.nostr.keys import public_key
 
 if TYPE_CHECKING:
@@ -72,6 +74,7 @@ class NmemRecorder(NmemReader):
         super().__init__(relay, signer, db_path, key)
         self._sources = Sources(group, frozenset(map(public_key, agents)))
         self._secrets = SecretFilter() if secrets is None else secrets
+        self.sieve = Sieve(self._secrets)
         self._group = group
         self._adoption = Adoption(self._secrets, group)
 
@@ -120,7 +123,7 @@ class NmemRecorder(NmemReader):
     async def prompt(self, session: str, text: str, source: str = Source.USER) -> int | None:
         """Id of the new prompt; None: it exists already. Raises NotFound, and Invalid for a source
         other than `user` and `agent`."""
-        filtered = self._secrets.filtered(text, MAX_PROMPT).text
+        filtered = self._secrets.filtered(without_echo(text), MAX_PROMPT).text
         prompt = Prompt(session, self._client.now(), one_of(Source, source, "source"), filtered)
 
         def record(db: Any) -> int | None:
@@ -141,7 +144,7 @@ class NmemRecorder(NmemReader):
         metadata: Mapping[str, object] | None = None,
     ) -> int | None:
         """Id of the new observation; None: it exists already. Raises NotFound."""
-        filtered = self._secrets.filtered(content)
+        filtered = self._secrets.filtered(without_echo(content))
         facts = self._secrets.redacted(dict(metadata or {}))
         if filtered.is_redacted:
             facts["redacted"] = True
@@ -165,28 +168,35 @@ class NmemRecorder(NmemReader):
         return await self._write(record)
 
     async def mark(self, text: str, project: str = "unknown") -> int:
-        """Store a text permanently; returns the id of its observation.
+        """Store a text permanently; returns the id of its observation, or of a marker of the
+        project that says the same. Raises Invalid if all of it was recalled.
 
         It belongs to the project's newest session, or to a new one.
         """
 
         def record(db: Any) -> int:
             now = self._client.now()
+            markers = markers_of(db, project)
+            left = self.sift(text, markers)
+            if left is None:
+                known = markers.get(self.kept_out[-1].known)
+                if known is None:
+                    raise Invalid("nothing is left to mark: all of it was recalled")
+                return known
             newest = newest_session(db, project)
             session = str(uuid4()) if newest is None else newest
             begin_session(db, Session(session, project, now), self._group)
-            filtered = self._secrets.filtered(text)
             observation = Observation(
                 session,
                 now,
                 ObsType.MARKER,
                 MARKED_BY,
-                filtered.text,
-                metadata={"redacted": True} if filtered.is_redacted else None,
+                left,
+                metadata=None if left == without_echo(text) else {"redacted": True},
             )
             number = record_observation(db, observation, project, self._group)
             if number is None:  # the same text in the same second
-                return newest_observation(db, session, filtered.text)
+                return newest_observation(db, session, left)
             return number
 
         return await self._write(record)

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from relay.client.nmem.sources import Sources
 from relay.client.settings import FILE, path_in, read_client_file, suggestion
 from relay.errors import ConfigFaults, Fault, Invalid
-from relay.memory.nmem.secrets import SecretFilter, Sensitivity
+from relay.memory.secrets import SecretFilter, Sensitivity
 from relay.nostr.keys import public_key
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from relay.memory.nmem.summary import parse_summary, summary_from
 if TYPE_CHECKING:
     from relay.client.nmem.database import Database
     from relay.client.nmem.settings import NmemSettings
-    from relay.memory.nmem.secrets import SecretFilter
     from relay.memory.nmem.summary import Summary
+    from relay.memory.secrets import SecretFilter
 
 _TIMEOUT_S: Final = 120.0
 _MAX_PROMPT: Final = 40_000

@@ -17,6 +17,7 @@ from relay.memory.draft import Draft
 from relay.memory.fields import compact
 from relay.memory.nmem.records import (
     Observation,
+    ObsType,
     Prompt,
     Session,
     closed,
@@ -37,8 +38,11 @@ if TYPE_CHECKING:
     from relay.memory.nmem.summary import Summary
     from relay.nostr.keys import SecretKey
 
+ECHOES: Final = "echoes"
+"""In `_rk_about`: number of prompts from which recalled text was left out."""
 ONESELF: Final = ""
 """Author of local rows."""
+_MOST_MARKERS: Final = 1_000
 _DELETE_BATCH: Final = 500
 """Events per kind 5."""
 
@@ -328,6 +332,16 @@ def newest_observation(db: Any, session_id: str, content: str) -> int:
         (session_id, content),
     ).fetchone()
     return int(number)
+
+
+def markers_of(db: Any, project: str) -> dict[str, int]:
+    """Text → id of the newest markers of a project."""
+    rows = db.execute(
+        "SELECT o.content, o.id FROM observations o JOIN sessions s ON s.id = o.session_id"
+        " WHERE o.obs_type = ? AND s.project = ? ORDER BY o.id DESC LIMIT ?",
+        (ObsType.MARKER, project, _MOST_MARKERS),
+    )
+    return dict(rows.fetchall())
 
 
 # -- removal: the database erases what was deleted after the commit -------------------------------

@@ -72,6 +72,8 @@ class ImportResult:
     others: int = 0
     """Events of this session and key that are not in the file: it was rewritten, or another file
     has the same session id. 0 if the relay had none of the session."""
+    secrets: int = 0
+    """Lines that hold what looks like a secret, and were read to be sent as they are."""
 
 
 @dataclass(frozen=True, slots=True)

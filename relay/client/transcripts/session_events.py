@@ -12,6 +12,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 from relay.client.sync import items_of
+from relay.memory.secrets import SecretFilter
 from relay.memory.transcripts.lines import line_of, name_in
 from relay.nostr import kinds
 from relay.nostr.event import id_bytes
@@ -43,10 +44,13 @@ class Tally:
     """The first words of a user; empty until there are any."""
     custom_title: str = ""
     """The last one that the user gave; empty: none."""
+    secrets: int = 0
+    """Lines of the file that hold what looks like a secret."""
 
     def add(self, raw: bytes, drafts: Iterable[Draft]) -> None:
         self.lines += 1
         self.read += len(raw)
+        self.secrets += SecretFilter.finds_known(raw)
         if b'"custom-title"' in raw:
             fields = line_of(0, raw).fields or {}
             if fields.get("type") == "custom-title":

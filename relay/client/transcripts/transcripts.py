@@ -169,6 +169,7 @@ class Transcripts(TranscriptsReader):
             compared.known + sent.duplicates,
             tuple(sent.refused),
             compared.others,
+            0 if Part.SECRETS in plan.stripping.parts else tally.secrets,
         )
 
     def convert(

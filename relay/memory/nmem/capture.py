@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from relay.errors import Invalid
 from relay.memory.fields import object_in
+from relay.memory.junk import core_of, without_echo
 from relay.memory.nmem.checks import MAX_PROMPT
 from relay.memory.nmem.records import Observation, ObsType, Prompt, Session, Source
-from relay.memory.nmem.secrets import Filtered
 from relay.memory.nmem.tools import classify_tool, file_of, git_facts, response_text, title_of
+from relay.memory.secrets import Filtered
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from relay.memory.nmem.secrets import SecretFilter
+    from relay.memory.secrets import SecretFilter
 
 _RESPONSE: Final = 2000
 """Characters of a failed call's response."""
@@ -101,9 +102,10 @@ def captured(
         case HookEvent.SESSION_START:
             return _started(hook, now, project)
         case HookEvent.USER_PROMPT:
-            if not hook.prompt.strip() or hook.prompt.startswith(_AGENT_PROMPT_PREFIX):
+            prompt = without_echo(hook.prompt)
+            if not prompt.strip() or prompt.startswith(_AGENT_PROMPT_PREFIX):
                 return ()
-            text = secrets.filtered(hook.prompt, MAX_PROMPT).text
+            text = secrets.filtered(prompt, MAX_PROMPT).text
             return (Prompt(hook.session, now, Source.USER, text),)
         case HookEvent.TOOL | HookEvent.TOOL_FAILURE:
             return (_called(hook, now, secrets, prompt),)
@@ -136,7 +138,7 @@ def _called(hook: Hook, now: int, secrets: SecretFilter, prompt: str | None) -> 
     path = file_of(hook.tool, hook.given)
     metadata: dict[str, object] = {}
     if hook.event is HookEvent.TOOL_FAILURE:
-        answer = secrets.filtered(response_text(hook.response), _RESPONSE).text
+        answer = secrets.filtered(without_echo(response_text(hook.response)), _RESPONSE).text
         metadata |= {"failed": True, "response": answer}
     elif obs_type in (ObsType.GIT_COMMIT, ObsType.GIT_PUSH):
         metadata |= git_facts(obs_type, secrets.filtered(response_text(hook.response), _GIT).text)
@@ -188,7 +190,7 @@ def thoughts_in(
     Each text once per session: `known` are the recorded ones. The time is the line's own if it has
     one, so that a line read twice gives the same prompt.
     """
-    seen = set(known)
+    seen = set(map(core_of, known))
     for line in lines:
         if b'"thinking"' not in line:  # skips parsing most lines
             continue
@@ -196,9 +198,9 @@ def thoughts_in(
         if fields is None or fields.get("type") != "assistant":
             continue
         for text in _thinking(fields.get("message")):
-            redacted = secrets.filtered(text.strip(), MAX_PROMPT).text
-            if redacted and redacted not in seen:
-                seen.add(redacted)
+            redacted = secrets.filtered(without_echo(text).strip(), MAX_PROMPT).text
+            if redacted and (core := core_of(redacted)) not in seen:
+                seen.add(core)
                 at = _time_of(fields.get("timestamp"), now)
                 yield Prompt(session, at, Source.AGENT, redacted)
 

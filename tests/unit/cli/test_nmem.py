@@ -15,6 +15,7 @@ from relay.client.nmem.settings import find_nmem_settings
 from relay.client.nmem.updates import begin_session
 from relay.client.settings import FILE
 from relay.memory.fence import fenced
+from relay.memory.junk import Why
 from relay.memory.nmem.records import Session
 from tests.cast import robot
 from tests.harness.fake_relay import FakeRelay
@@ -166,7 +167,9 @@ def test_pin_prints_its_result(nmem: Nmem) -> None:
 
 @pytest.mark.usefixtures("here")
 def test_mark_prints_its_id_and_removes_secrets(nmem: Nmem) -> None:
-    assert nmem("mark", "tea, password=hunter2") == (0, "5\n", "")
+    code, out, err = nmem("mark", "tea, password=hunter2")
+    assert (code, out) == (0, "5\n")
+    assert err == f"kept out: {Why.SECRET.value}; --anyway writes it\n"
     (found,) = as_json(nmem("search", "tea", "--full"))
     assert (found["project"], found["content"]) == ("rook", "tea, [REDACTED]")
     assert as_json(nmem("mark", "cake", "--project", "other", "--json")) == {"id": 6}

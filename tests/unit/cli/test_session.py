@@ -577,6 +577,7 @@ async def test_import_prints_its_result_as_json(
         "duplicates": 0,
         "refused": [],
         "others": 0,
+        "secrets": 0,
         "file": str(file),
     }
     put(file, line(message="anew"))

@@ -13,7 +13,7 @@ from relay.client.nmem.cipher import cipher_module
 from relay.client.nmem.database import Database, statements
 from relay.client.nmem.hooks import record_hook
 from relay.client.nmem.sync import record_answers, waiting_after
-from relay.memory.nmem.secrets import SecretFilter
+from relay.memory.secrets import SecretFilter
 from tests.cast import robot
 
 if TYPE_CHECKING:

@@ -22,8 +22,8 @@ from relay.client.nmem.summaries import endpoint_of, summarise_all, summarise_ne
 from relay.client.settings import FILE
 from relay.errors import ConfigFaults, Invalid, UserError
 from relay.memory.nmem.records import Source
-from relay.memory.nmem.secrets import SecretFilter, Sensitivity
 from relay.memory.nmem.summary import Summary
+from relay.memory.secrets import SecretFilter, Sensitivity
 from relay.nostr.filters import FilterTerms
 from tests.cast import alice, owner, robot, rover, stranger
 from tests.harness import fake_relay

@@ -29,8 +29,8 @@ from relay.memory.nmem.records import (
     pin_draft,
     session_draft,
 )
-from relay.memory.nmem.secrets import SecretFilter
 from relay.memory.nmem.summary import EMPTY_SESSION, Summary
+from relay.memory.secrets import SecretFilter
 from tests.cast import alice, owner, robot, rover
 from tests.unit.client.nmem_cache import (
     DAY,

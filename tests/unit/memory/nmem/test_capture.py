@@ -27,7 +27,7 @@ from relay.memory.nmem.records import (
     observation_draft,
     prompt_draft,
 )
-from relay.memory.nmem.secrets import SecretFilter
+from relay.memory.secrets import SecretFilter
 from tests.cast import robot
 from tests.contract.writing import unsigned
 from tests.unit.memory.nmem.making import NOW

@@ -1,4 +1,4 @@
-"""relay/memory/nmem/secrets.py: redaction."""
+"""relay/memory/secrets.py: redaction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.errors import Invalid
-from relay.memory.nmem.secrets import SecretFilter, Sensitivity, entropy
+from relay.memory.secrets import SecretFilter, Sensitivity, entropy
 from tests.harness.patience import here
 
 NORMAL = SecretFilter()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from enum import StrEnum
+from functools import cache
 from math import log2
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -29,6 +30,7 @@ _KNOWN: Final = (
     rf"(?i)aws[_\s-]?secret[_\s-]?access[_\s-]?key{_VALUE}",
     r"github_pat_[A-Za-z0-9_]{82,}",
     r"gh[pos]_[A-Za-z0-9]{36,}",
+    r"\bn(?:crypt)?sec1[02-9ac-hj-np-z]{58,}",
     r"\bsk-(?:ant-)?[A-Za-z0-9_-]{20,}",
     r"(?i)bearer\s+[A-Za-z0-9._~+/=-]{20,}",
     r"-----BEGIN (?:(?:RSA|EC|DSA|OPENSSH|PGP|ENCRYPTED) )?PRIVATE KEY(?: BLOCK)?(?:-----)?",
@@ -97,6 +99,11 @@ class SecretFilter:
         kept.append(raw[at:end])  # empty if a secret crosses the end
         return Filtered(b"".join(kept).decode(errors="replace")[:limit], at > 0)
 
+    @classmethod
+    def finds_known(cls, raw: bytes) -> bool:
+        """Whether a line of a file holds a known format."""
+        return _any_known().search(raw) is not None
+
     def redacted(self, value: Any) -> Any:
         """A JSON value with redacted strings; fields named like a secret are redacted whole."""
         match value:
@@ -142,6 +149,11 @@ class SecretFilter:
                 continue
             if self._harmless.match(token) is None:
                 yield start + found.start(), start + found.end()
+
+
+@cache
+def _any_known() -> Any:
+    return _compiled("|".join(f"(?:{pattern})" for pattern in _KNOWN))
 
 
 def entropy(data: bytes) -> float:

@@ -1,0 +1,105 @@
+"""Junk: what is kept out of memory when it is written, in every system: secrets, echoes of what was
+recalled, and near-duplicates of what is known.
+
+Invariants: what is told of it holds no secret; a text with another word, number or order of words
+is no near-duplicate: it may be a correction.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import deque
+from enum import Enum
+from functools import cache
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from relay.memory.fence import harmless
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from relay.memory.secrets import SecretFilter
+
+_FENCED: Final = re.compile(r"<memory source=\"[^\"\n]*\" author=.*?(?:</memory>|\Z)", re.DOTALL)
+_WORD: Final = re.compile(r"\w+")
+_FILLERS: Final = frozenset({"a", "an", "the", "that", "please", "really", "very", "just", "also"})
+_SHORTEST_ECHO: Final = 4
+"""Words: whoever says "yes" repeats nobody."""
+_MAX_RECALLED: Final = 1_000
+"""Recalled texts that are remembered."""
+_SHOWN: Final = 60
+
+
+class Why(Enum):
+    SECRET = "what looks like a secret: [REDACTED] stands in its place"  # noqa: S105
+    ECHO = "recalled text"
+    COPY = "what is known already"
+
+
+class KeptOut(NamedTuple):
+    why: Why
+    known: str = ""
+    """Of a copy: the text that it repeats."""
+
+    def __str__(self) -> str:
+        shown = " ".join(harmless(known_formats().filtered(self.known).text).split())
+        shown = shown if len(shown) <= _SHOWN else f"{shown[: _SHOWN - 1]}…"
+        return f"{self.why.value}: {shown}" if shown else self.why.value
+
+
+class Sifted(NamedTuple):
+    text: str | None
+    """What may be written; None: nothing."""
+    kept_out: tuple[KeptOut, ...] = ()
+
+
+class Sieve:
+    """What one writer recalled, and the filter for secrets."""
+
+    def __init__(self, secrets: SecretFilter | None = None) -> None:
+        """`secrets`: None: known formats only."""
+        self._secrets = secrets
+        self._recalled: deque[tuple[str, ...]] = deque(maxlen=_MAX_RECALLED)
+
+    def recalled(self, texts: Iterable[str]) -> None:
+        """Remember what the writer was given, whole and by lines, to know it again."""
+        for text in texts:
+            for part in {text, *text.splitlines()}:
+                words = core_of(part)
+                if len(words) >= _SHORTEST_ECHO:
+                    self._recalled.append(words)
+
+    def sifted(self, text: str, known: Iterable[str] = ()) -> Sifted:
+        """`known`: stored texts beside which this one would stand."""
+        left = without_echo(text)
+        echo = (KeptOut(Why.ECHO),) if left != text else ()
+        words = core_of(left)
+        for each in known:
+            if words and core_of(each) == words:
+                return Sifted(None, (*echo, KeptOut(Why.COPY, each)))
+        if (echo and not words) or words in self._recalled:
+            return Sifted(None, (KeptOut(Why.ECHO),))
+        filtered = (self._secrets or known_formats()).filtered(left)
+        secret = (KeptOut(Why.SECRET),) if filtered.is_redacted else ()
+        # Only what holds a secret is written otherwise than given: not lone surrogates.
+        return Sifted(filtered.text if secret else left, (*echo, *secret))
+
+
+def core_of(text: str) -> tuple[str, ...]:
+    """Its words without case, punctuation and fillers: equal for near-duplicates."""
+    words = _WORD.findall(unicodedata.normalize("NFKC", text).casefold())
+    return tuple(word for word in words if word not in _FILLERS)
+
+
+def without_echo(text: str) -> str:
+    """The text without what stands in a fence of recalled text (G-23)."""
+    return _FENCED.sub("", text).strip() if "<memory source=" in text else text
+
+
+@cache
+def known_formats() -> SecretFilter:
+    """Finds known formats only: other texts may have keys and hashes."""
+    from relay.memory.secrets import SecretFilter, Sensitivity
+
+    return SecretFilter(Sensitivity.RELAXED)
