@@ -443,29 +443,70 @@ def list_(server: Server, *, as_json: bool) -> None:
 
 @memory.command("forget", epilog="Example: rookery memory forget npub1…")
 @click.argument("key", type=KeyType())
+@owner_option
 @client_options
 @json_option
-def forget(key: Key, server: Server, *, as_json: bool) -> int:
-    """Delete permanently what the agent stored under a key. Other agents' records are kept."""
+def forget(key: Key, owners: tuple[str, ...], server: Server, *, as_json: bool) -> int:
+    """Delete permanently what the agent stored under a key. Other agents' records are kept.
 
-    async def work(client: Client, settings: ClientSettings) -> list[str]:
-        events = await records_of(client, key)
-        mine = {event.d for event in events if event.pubkey == settings.key.pubkey}
-        agent = settings.agent_key()
-        if mine or agent is None:
-            return await _delete_records(client, settings.key, mine)
-        theirs = {event.d for event in events if event.pubkey == agent.pubkey}
-        async with Client(client.url, agent) as agents:
-            return await _delete_records(agents, agent, theirs)
+    A relay lets only the author delete: with an owner's key, agents whose key is not in client.toml
+    are asked to, and do so at once or when they next start.
+    """
 
-    deleted = with_settings(Actor.USER, server, work)
+    async def work(
+        client: Client, settings: ClientSettings
+    ) -> tuple[list[str], list[Event], list[Event]]:
+        left = await records_of(client, key)
+        is_owner = settings.key.pubkey in await owners_at(client, owners)
+        deleted: list[str] = []
+        for signer in (settings.key, settings.agent_key()):
+            if signer is None or (deleted and not is_owner):
+                continue
+            ds = {event.d for event in left if event.pubkey == signer.pubkey}
+            if ds and signer is settings.key:
+                deleted += await _delete_records(client, signer, ds)
+            elif ds:
+                async with Client(client.url, signer) as agents:
+                    deleted += await _delete_records(agents, signer, ds)
+            left = [event for event in left if event.pubkey != signer.pubkey]
+        if not is_owner:
+            return deleted, [], [] if deleted else left
+        asked = [event for event in left if event.d.startswith(AGENT)]
+        for author in sorted({event.pubkey for event in asked}):
+            records = [event for event in asked if event.pubkey == author]
+            named = [tag for event in records for tag in _names_of(event)]
+            await client.send(
+                kinds.DELETION, "", [*named, ["k", str(kinds.APP_DATA)], ["p", author]]
+            )
+        return deleted, asked, [event for event in left if event not in asked]
+
+    deleted, asked, left = with_settings(Actor.USER, server, work)
     if as_json:
-        print_json({"forgotten": deleted})
-    for d in () if as_json else deleted:
-        click.echo(f"forgot {printable(d)}")
-    if not deleted:
+        told = [{"agent": event.pubkey, "d": event.d} for event in asked]
+        print_json({"forgotten": deleted, **({"asked": told} if told else {})})
+    else:
+        for d in deleted:
+            click.echo(f"forgot {printable(d)}")
+        for event in asked:
+            click.echo(f"asked {npub(event.pubkey)} to forget {printable(event.d)}")
+    if asked:
+        click.echo(
+            "an agent of `relay.client.Snowclaw` does so at once, or when it next starts; sign as"
+            " the agent (--key-file, or agent_key_file in client.toml) to delete now",
+            err=True,
+        )
+    for event in left:
+        click.echo(
+            f"{printable(event.d)} is kept: only {npub(event.pubkey)}, who wrote it, can delete it",
+            err=True,
+        )
+    if not (deleted or asked or left):
         click.echo(f"no memory for {printable(key.text)}", err=True)
-    return 0 if deleted else 1
+    return 0 if deleted or asked else 1
+
+
+def _names_of(event: Event) -> list[list[str]]:
+    return [["e", event.id], ["a", f"{event.kind}:{event.pubkey}:{event.d}"]]
 
 
 async def _delete_records(client: Client, signer: SecretKey, ds: set[str]) -> list[str]:

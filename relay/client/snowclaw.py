@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -29,7 +30,7 @@ from relay.memory.registry import MemorySystems
 from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.chat import KINDS, Chat, correspondents
 from relay.memory.snowclaw.consent import Consent
-from relay.memory.snowclaw.context import HistoryStyle, TrimOrder
+from relay.memory.snowclaw.context import HistoryStyle, Part, TrimOrder
 from relay.memory.snowclaw.isolation import enters, leaks
 from relay.memory.snowclaw.keys import KeyStyle
 from relay.memory.snowclaw.records import GroupRecord, UserRecord
@@ -54,6 +55,9 @@ if TYPE_CHECKING:
 
 _SYSTEMS: Final = MemorySystems((SNOWCLAW,))
 
+Summarise = Callable[[Part, Sequence[str], int], Awaitable[str]]
+"""Given a part of a context, its texts, and the tokens (of four characters) that are left for it, a
+summary; empty: none."""
 _OF_GROUPS: Final = (kinds.GROUP_METADATA, kinds.GROUP_MEMBERS)
 _OF_PEOPLE: Final = (kinds.PROFILE, *_OF_GROUPS)
 _MAX_AUTHORS: Final = 250
@@ -175,21 +179,35 @@ class Snowclaw(SnowclawRecords):
             "authors": sorted(self._working_copy.authors),
             "since": since,
         }
+        requests = {
+            "kinds": [kinds.DELETION],
+            "authors": sorted(self._working_copy.owners),
+            "#p": [self.pubkey],
+        }
         # From now on: what is stored of a person or group is queried when it is needed.
         groups = await self._of_groups() | {"since": since}
         if self._consent.named is not None:
             groups["#d"] = sorted(self._consent.named)
         names = {"kinds": [kinds.PROFILE], "since": since}
-        filters = (await self._wanted(), deletions, groups, names, *self._consent.filters(since))
+        filters = (
+            await self._wanted(),
+            deletions,
+            requests,
+            groups,
+            names,
+            *self._consent.filters(since),
+        )
         async with self._client.subscribe(*filters) as events:
             async for event in events.stored():
                 self._take(event)
+                await self._obey(event)
             await self._learn_agents()
             for group in sorted(self._consent.groups()):
                 await self.learn_group(group)
             started.set()
             async for event in events:
                 self._take(event)
+                await self._obey(event)
                 if event.kind == kinds.GROUP_MEMBERS:
                     await self.learn_name(*self._chat.members(event.d))
 
@@ -311,6 +329,12 @@ class Snowclaw(SnowclawRecords):
             self._chat.resize()
         return is_new
 
+    async def _obey(self, event: Event) -> None:
+        """Delete what an owner asks to have deleted; tried again at the next start."""
+        for d in self._working_copy.asked_to_forget(event):
+            with suppress(ClientError, OSError):
+                await self.forget(d)
+
     async def learn_name(self, *pubkeys: str) -> None:
         """Query profiles for their names, once per author; later changes are followed."""
         unknown = [key for key in dict.fromkeys(pubkeys) if not self._chat.knows_name(key)]
@@ -394,6 +418,19 @@ class Snowclaw(SnowclawRecords):
         """The context for a model to answer a message, within a token budget (S-37). `system`:
         added to the system prompt. Raises Invalid for what is no message."""
         return self._chat.assemble(event, system, budget)
+
+    async def assemble_summarised(
+        self, event: Event, system: str, budget: int, summarise: Summarise
+    ) -> Context:
+        """As `assemble`; group memory and notes that do not all fit are replaced by what
+        `summarise` makes of them, if that fits. Also raises what `summarise` does."""
+        made = self.assemble(event, system, budget)
+        summaries: dict[Part, str] = {}
+        for part in (Part.GROUP, Part.NOTES):
+            if made.dropped[part] and (room := made.room_for(part)).tokens > 0:
+                summaries[part] = await summarise(part, room.texts, room.tokens)
+                made = self._chat.assemble(event, system, budget, summaries)
+        return made
 
     # -- search, isolation ------------------------------------------------------------------------
 

@@ -454,7 +454,10 @@ def _without(mapping: Mapping[str, _V], keys: Set[str]) -> Mapping[str, _V]:
     """The mapping itself when it has none of the keys."""
     if keys.isdisjoint(mapping):
         return mapping
-    return {key: value for key, value in mapping.items() if key not in keys}
+    left = dict(mapping)  # faster than a comprehension, if it has ten thousand
+    for key in keys:
+        left.pop(key, None)
+    return left
 
 
 def _pinned_by(group: Group | None) -> frozenset[Pin]:

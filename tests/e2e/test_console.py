@@ -171,6 +171,7 @@ async def console(tmp_path: Path) -> AsyncIterator[Console]:
             cast.owner.sign(9007, [["h", "tea"]], "", now()),
             cast.owner.sign(9002, [["h", "tea"], ["name", "Tea"], ["private"]], "", now()),
             cast.owner.sign(9000, [["h", "tea"], ["p", cast.alice.pubkey]], "", now()),
+            cast.owner.sign(9000, [["h", "tea"], ["p", cast.robot.pubkey]], "", now()),
         )
         yield made
         await browser.close()
@@ -265,6 +266,7 @@ def paths(event_id: str) -> list[str]:
         "event": f"?id={event_id}",
         "person": f"?key={cast.alice.npub}",
         "aman": "?hk=group:tea",
+        "context": f"?agent={cast.robot.pubkey}&system=snowclaw&of=tea",
         "policy-file": "?name=50-own.toml",
         "explain": f"?id={event_id}",
     }

@@ -361,6 +361,46 @@ async def test_names_and_members_are_those_of_now_and_the_system_prompt_tells_th
         assert shown["first_seen"] == first.created_at
 
 
+@pytest.mark.proves("S-23", "S-25")
+async def test_an_owner_clears_memory_with_their_own_key(tmp_path: Path, session: Session) -> None:
+    robot, alice, bob, owner = cast.robot, cast.alice, cast.bob, cast.owner
+    async with served(tmp_path / "relay") as rookery:
+        await with_groups(rookery, session, {"tea": [robot, alice]})
+        async with Snowclaw(rookery.url, robot, owner.npub) as claw:
+            await claw.start()
+            for user in (alice, bob):
+                claw.note_user(user.npub, "owes me money")
+            claw.set_purpose("tea", "to drink")
+            await claw.flush()
+            claw.note_user(alice.npub, "not saved yet")
+            said = await session(rookery, owner, "memory", "forget", alice.npub)
+            assert said == f"asked {robot.npub} to forget {ALICE}\n"
+            async with until("the agent did so") as tries:
+                async for _ in tries:
+                    if claw.user(alice.npub) is None:
+                        break
+            assert claw.user(bob.npub) is not None
+            assert claw.unsaved == 0
+        await session(rookery, owner, "memory", "get", alice.npub, code=1)
+        # An agent that does not run does so when it starts.
+        await session(rookery, owner, "memory", "forget", "group:tea")
+        await session(rookery, robot, "memory", "get", "group:tea")
+        async with Snowclaw(rookery.url, robot, owner.npub) as claw:
+            await claw.start()
+            async with until("the agent did so") as tries:
+                async for _ in tries:
+                    if claw.group("tea") is None:
+                        break
+            claw.set_purpose("tea", "to begin anew")
+            await claw.flush()
+        await session(rookery, owner, "memory", "get", "group:tea")
+        said = await session(rookery, alice, "memory", "forget", "group:tea", code=1)
+        assert f"only {robot.npub}" in said
+        async with Snowclaw(rookery.url, robot, owner.npub) as claw:
+            await claw.start()
+            assert claw.group("tea") is not None
+
+
 @pytest.mark.proves("S-17", "S-28", "S-33")
 async def test_the_global_configuration_applies_to_direct_messages(
     tmp_path: Path, session: Session

@@ -115,6 +115,16 @@ def pages(rows: Sequence[Row]) -> list[str]:
         "session": [f"id={quote(d)}" for d in values("d", rows, 1988)],
         "nmem": [f"session={quote(session)}" for session in values("s", rows)],
         "claim": [f"hash={hashed}" for hashed in values("x", rows)],
+        "context": [
+            f"agent={key}&system={system}&of={quote(of)}"
+            for key in sorted({row.event.pubkey for row in rows if row.event.kind == 30078})
+            for system, named in (
+                ("aman", values("hk", rows)),
+                ("nmem", ["rook"]),
+                ("snowclaw", [*GROUPS, NOWHERE]),
+            )
+            for of in named
+        ],
         "event": [f"id={row.event.id}" for row in rows],
         "events": [
             *(f"filter={quote(json.dumps({'kinds': [kind]}))}" for kind in kinds),

@@ -11,7 +11,7 @@ import orjson
 
 from relay.client.nmem.cipher import database_errors
 from relay.client.nmem.updates import ECHOES, about, session_of
-from relay.memory.fence import attribution, fenced
+from relay.memory.fence import attribution
 from relay.memory.nmem import context, ranking
 from relay.memory.nmem.ranking import Row
 from relay.memory.nmem.summary import EMPTY_SESSION
@@ -374,15 +374,11 @@ def context_of(
 def fenced_context_of(
     db: Any, project: str, now: int, before: int | None = None, source: str = ""
 ) -> str:
-    """As `context_of`, in a fence, with it at most MAX_CONTEXT characters (M-14); for a model."""
+    """As `context_of`, in a fence: see `fenced_context`."""
     own = about(db, "pubkey") or "this machine"
-    most = context.MAX_CONTEXT - len(fenced("", "nmem", own))
-    while text := context_of(db, project, now, before, source, most):
-        told = fenced(text, "nmem", own)
-        if len(told) < context.MAX_CONTEXT:
-            return told
-        most -= len(told) - context.MAX_CONTEXT + 1  # escaping made it longer
-    return ""
+    return context.fenced_context(
+        lambda most: context_of(db, project, now, before, source, most), own
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from relay.console.pages import events, groups, home, memory, operation, people, policies
+from relay.console.pages import context, events, groups, home, memory, operation, people, policies
 
 if TYPE_CHECKING:
     from relay.console.page import Page
@@ -18,6 +18,7 @@ PAGES: Final[tuple[Page, ...]] = (
     *groups.PAGES,
     *people.PAGES,
     *memory.PAGES,
+    *context.PAGES,
     *events.PAGES,
     *policies.PAGES,
     *operation.PAGES,

@@ -9,11 +9,11 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from relay.memory.fence import attributed
+from relay.memory.fence import attributed, fenced
 from relay.memory.nmem.summary import EMPTY_SESSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from relay.memory.nmem.ranking import Row
     from relay.memory.nmem.records import Session
@@ -90,6 +90,18 @@ def context(
         if lines
     )
     return _cut(f"# nmem context\n{text}", max_chars) if text else ""
+
+
+def fenced_context(made: Callable[[int], str], agent: str) -> str:
+    """What `made` gives for a number of characters, in a fence, with it at most MAX_CONTEXT
+    characters (M-14); for a model."""
+    most = MAX_CONTEXT - len(fenced("", "nmem", agent))
+    while text := made(most):
+        told = fenced(text, "nmem", agent)
+        if len(told) < MAX_CONTEXT:
+            return told
+        most -= len(told) - MAX_CONTEXT + 1  # escaping made it longer
+    return ""
 
 
 def _summarised(project: str, sessions: Iterable[Session]) -> list[tuple[Session, Summary]]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.errors import Invalid
@@ -27,7 +28,7 @@ from relay.nostr.event import is_hex64
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from relay.memory.snowclaw.context import Context
+    from relay.memory.snowclaw.context import Context, Part
     from relay.memory.snowclaw.respond import Agent
     from relay.memory.snowclaw.working_copy import WorkingCopy
     from relay.nostr.event import Event
@@ -250,9 +251,15 @@ class Chat:
         mode = self._working_copy.config.effective(event.tag("h"), event.pubkey).respond_mode
         return should_respond(event, mode, self._agent, self._own_ids.keys())
 
-    def assemble(self, event: Event, system: str, budget: int) -> Context:
-        """The context for answering a message. `system`: added to the system prompt. Raises Invalid
-        for what is no direct message and has no `h`."""
+    def assemble(
+        self,
+        event: Event,
+        system: str,
+        budget: int,
+        summaries: Mapping[Part, str] = MappingProxyType({}),
+    ) -> Context:
+        """The context for answering a message. `system`: added to the system prompt. `summaries`:
+        see `ContextAssembler`. Raises Invalid for what is no direct message and has no `h`."""
         group, ring = event.tag("h") or "", self._ring_of(event)
         if ring is None:
             raise Invalid("missing tag h")
@@ -275,6 +282,7 @@ class Chat:
             memory=memory,
             memory_by=self._by(author, group),
             budget=budget,
+            summaries={part: self._filtered(text) for part, text in summaries.items()},
         )
 
     def _system_prompt(self, group: str, added: str) -> str:

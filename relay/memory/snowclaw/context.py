@@ -80,6 +80,7 @@ class Why(StrEnum):
 
     FIXED = "always in"
     FITS = "fits"
+    SUMMARISED = "is in the summary"
     TOO_LARGE = "does not fit what is left of the budget"
     AFTER = "comes after one that does not fit"
 
@@ -156,6 +157,21 @@ class Context:
     pieces: tuple[Piece, ...]
     """All pieces in the order of selection, fixed ones first."""
 
+    def room_for(self, part: Part) -> Room:
+        """What a summary of a part could stand for, and how long it may be."""
+        begins = next((number for number, piece in enumerate(self.pieces) if piece.part is part), 0)
+        used = sum(piece.tokens for piece in self.pieces[:begins] if piece.is_kept)
+        texts = tuple(piece.text for piece in self.pieces if piece.part is part)
+        heading = _heading(self.pieces[begins].section, part)
+        return Room(texts, self.budget - used - tokens(f"{heading}\n{_SUMMARY}"))
+
+
+class Room(NamedTuple):
+    texts: tuple[str, ...]
+    """All pieces of the part, kept or not."""
+    tokens: int
+    """Left when its turn came, without heading; zero or less: no room."""
+
 
 @dataclass(frozen=True, slots=True)
 class ContextAssembler:
@@ -179,9 +195,11 @@ class ContextAssembler:
         memory: GroupMemory | None,
         budget: int,
         memory_by: str = "",
+        summaries: Mapping[Part, str] = MappingProxyType({}),
     ) -> Context:
         """`history`: oldest first; the current message in it is not repeated. `memory`: of this
-        group, or None. `memory_by`: its author, as `Sender.by`. `budget`: tokens."""
+        group, or None. `memory_by`: its author, as `Sender.by`. `budget`: tokens. `summaries`: what
+        stands for the group memory or the notes if those do not all fit; data, like them."""
         source = f"snowclaw group {group_name(self.group_id)}" if self.group_id else DIRECT
         fence = fence_head(source, self.agent) if self.agent else ""
         selection = _Selection(budget)
@@ -210,7 +228,7 @@ class ContextAssembler:
             case _:
                 assert_never(self.trim_order)
         for section, part, texts in rows:
-            selection.include(section, part, texts)
+            selection.include(section, part, texts, summaries.get(part, ""))
 
         sections = _sections(selection.pieces)
         return Context(
@@ -281,6 +299,13 @@ def tokens(text: str) -> int:
     return (len(text) + 5) // 4
 
 
+_SUMMARY: Final = "Summary: "
+
+
+def _heading(section: Section, part: Part) -> str:
+    return "Notes:" if part is Part.NOTES else f"# {section}"
+
+
 class _Selection:
     """The remaining budget and the pieces so far."""
 
@@ -293,13 +318,28 @@ class _Selection:
         self.left -= cost
         self.pieces.append(Piece(section, None, text, cost, Why.FIXED))
 
-    def include(self, section: Section, part: Part, texts: Sequence[str]) -> None:
-        """Include texts in order, up to the first that does not fit."""
-        heading = "Notes:" if part is Part.NOTES else f"# {section}"
+    def include(
+        self, section: Section, part: Part, texts: Sequence[str], summary: str = ""
+    ) -> None:
+        """Include the texts if all fit, else the summary if it does, else the texts in order, up to
+        the first that does not."""
+        heading = _heading(section, part)
+        costs = [
+            tokens(f"{heading}\n{text}" if index == 0 else text) for index, text in enumerate(texts)
+        ]
         why = Why.FITS
-        for index, text in enumerate(texts):
-            cost = tokens(f"{heading}\n{text}" if index == 0 else text)
-            if why is not Why.FITS:
+        if summary and sum(costs) > self.left:
+            mark = "- " if part is Part.NOTES else ""
+            line = attributed(f"{mark}{_SUMMARY}{one_line(summary)}", "")
+            cost = tokens(f"{heading}\n{line}")
+            if cost <= self.left:
+                self.left -= cost
+                self.pieces.append(Piece(section, part, line, cost, Why.FITS))
+                why = Why.SUMMARISED
+        for text, cost in zip(texts, costs, strict=True):
+            if why is Why.SUMMARISED:
+                pass
+            elif why is not Why.FITS:
                 why = Why.AFTER
             elif cost > self.left:
                 why = Why.TOO_LARGE

@@ -132,6 +132,12 @@ class WorkingCopy:
                 self.config = self.config.after(stored)
         return bool(removed)
 
+    def asked_to_forget(self, event: Event) -> list[str]:
+        """The `d` of the agent's records that an owner asks it to delete, by a kind 5 that names
+        them: a relay lets only their author."""
+        is_request = event.kind == kinds.DELETION and event.pubkey in self.owners - {self.agent}
+        return [each.d for each in self._index.named_in(event, self.agent)] if is_request else []
+
     def remember_key(self, key: str) -> None:
         """Remember a full public key. `key`: see `hex_of`."""
         if len(key) == 64:

@@ -15,6 +15,7 @@ from relay.client.writer import Outcome
 from relay.errors import Invalid, UserError
 from relay.memory.draft import Draft
 from relay.memory.snowclaw.agent_memory import AgentMemory
+from relay.memory.snowclaw.context import Part, Section
 from relay.memory.snowclaw.encryption import encrypted
 from relay.memory.snowclaw.users import UserMemory
 from relay.nostr.event import event_from
@@ -26,7 +27,7 @@ from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.test_debounce import Clock
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from relay.nostr.event import Event
@@ -571,6 +572,29 @@ async def test_unreadable_records_are_not_overwritten(fake: FakeRelay) -> None:
             claw.note_user("alice", "x")
         with pytest.raises(Invalid):
             claw.note_group("", "x")
+
+
+@pytest.mark.proves("S-39")
+async def test_what_does_not_fit_a_context_is_summarised_by_whoever_can(fake: FakeRelay) -> None:
+    asked: list[tuple[Part, tuple[str, ...], int]] = []
+
+    async def summary(part: Part, texts: Sequence[str], tokens: int) -> str:
+        asked.append((part, tuple(texts), tokens))
+        return f"{len(texts)} {part}"
+
+    await fake.publish(record(ALICE, {"notes": ["tea " * 300, "late"]}))
+    await fake.publish(
+        record("snowclaw:memory:group:tea", {"purpose": "x", "themes": ["y " * 700]})
+    )
+    async with started(fake, groups=["tea"]) as claw:
+        whole = await claw.assemble_summarised(said("hi"), "", 4_000, summary)
+        assert (whole.text, asked) == (claw.assemble(said("hi"), "", 4_000).text, [])
+        made = await claw.assemble_summarised(said("hi"), "", 400, summary)
+        assert made.tokens_used <= 400
+        assert made.sections[Section.GROUP] == "Summary: 2 group"
+        assert made.sections[Section.SENDER].endswith("Notes:\n- Summary: 2 notes")
+    assert [(part, len(texts)) for part, texts, _ in asked] == [(Part.GROUP, 2), (Part.NOTES, 2)]
+    assert all(0 < tokens < 400 for *_, tokens in asked)
 
 
 @pytest.mark.proves("S-12", "S-13")

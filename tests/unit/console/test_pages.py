@@ -106,6 +106,10 @@ def pages_for(groups: Sequence[str], ids: Sequence[str], text: str) -> list[str]
                 found.append(f"{path}?{'id' if page.name == 'session' else 'session'}={SESSION}")
             case "claim":
                 found.append(f"{path}?hash={content_hash(text)}")
+            case "context":
+                of = {"aman": HK, "nmem": text, "snowclaw": groups[0]}
+                by = f"{path}?agent={robot.pubkey}"
+                found += [by, *(f"{by}&system={each}&of={quote(of[each])}" for each in of)]
             case "policy-file":
                 found += [f"{path}?name={quote(text)}"]
             case "explain":

@@ -206,6 +206,53 @@ async def test_the_more_subscriptions_the_fewer_rows_are_delivered_without_a_pau
     assert sizes == [at_once] * (32 // at_once) + [1]
 
 
+# lists of large groups ---------------------------------------------------------------------------
+
+
+def lists_said(relay: Relay) -> list[list[str]]:
+    """The members in each 39002 of the group that was delivered."""
+    return [
+        sorted(event.tag_values("p"))
+        for event in relay.live.said
+        if event.kind == 39002 and event.d == "tea"
+    ]
+
+
+@pytest.mark.parametrize(("large", "lists"), [(1, 1), (500, 21)])
+async def test_a_batch_signs_the_lists_of_a_large_group_once(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, large: int, lists: int
+) -> None:
+    """300 changes of 10,000 members, 129 kB, kept all other events waiting for 4 s."""
+    monkeypatch.setattr("relay.write.batch._LARGE_GROUP", large)
+    changes = [
+        on(owner, kind, ["p", bob.pubkey], content=f"{n}")
+        for n in range(10)
+        for kind in (9000, 9001)
+    ]
+    assert await relay.take(*changes, put(carol)) == [STORED] * 21
+    members = sorted([owner.pubkey, alice.pubkey, carol.pubkey])
+    assert lists_said(relay)[-1] == members
+    assert len(lists_said(relay)) == lists
+    assert [len(event.tags) for event in relay.live.said if event.kind == 44101] == [3] * 10
+    stored = [event for event in await relay.log() if event.kind == 39002 and event.d == "tea"]
+    assert [sorted(event.tag_values("p")) for event in stored] == [members]
+    assert relay.store.groups["tea"] == relay.state.groups.by_id["tea"]
+    assert await relay.take(out(carol)) == [STORED]
+    assert lists_said(relay)[-1] == sorted([owner.pubkey, alice.pubkey])
+    (newest,) = [event for event in await relay.log() if event.kind == 39002 and event.d == "tea"]
+    assert newest.created_at > stored[0].created_at
+
+
+async def test_no_list_is_signed_of_a_group_that_ended_in_the_batch(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.write.batch._LARGE_GROUP", 1)
+    assert await relay.take(put(bob), on(owner, 9008), article(NOON)) == [STORED] * 3
+    assert lists_said(relay) == []
+    assert not [event for event in await relay.log() if event.kind == 39002 and event.d == "tea"]
+    assert "tea" not in relay.state.groups.by_id
+
+
 # one batch, in order -----------------------------------------------------------------------------
 
 

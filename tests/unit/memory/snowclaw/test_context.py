@@ -63,6 +63,27 @@ def assembled(
     return assembler.assemble(**(pieces | given), budget=budget)
 
 
+@pytest.mark.proves("S-39", "S-40")
+def test_a_summary_stands_for_what_does_not_fit() -> None:
+    full = assembled()
+    assert full == assembled(summaries={Part.GROUP: "short"})  # not needed
+    memory = GroupMemory("to drink " + "tea " * 200, decisions=(("no sugar", 0),))
+    sender = Sender("alice", "npub1alice", notes=["likes tea " * 100, "late"])
+    given: dict[str, Any] = {"memory": memory, "sender": sender, "history": [], "budget": 100}
+    trimmed = assembled(**given)
+    assert Section.GROUP not in trimmed.sections
+    room = trimmed.room_for(Part.GROUP)
+    assert 0 < room.tokens < 100
+    assert room.texts == (f"Purpose: {memory.purpose}", "Decision: no sugar (1970-01-01)")
+    made = assembled(**given, summaries={Part.GROUP: "It is\nabout tea.\n# SYSTEM PROMPT"})
+    assert made.sections[Section.GROUP] == "Summary: It is about tea. # SYSTEM PROMPT"
+    assert (made.tokens_used <= 100, made.dropped[Part.GROUP]) == (True, 2)
+    both = assembled(**given, summaries={Part.GROUP: "Tea.", Part.NOTES: "Likes tea."})
+    assert both.sections[Section.SENDER].endswith("Notes:\n- Summary: Likes tea.")
+    # One that does not fit itself is as none.
+    assert assembled(**given, summaries={Part.GROUP: "x" * 999}).text == trimmed.text
+
+
 def kept(context: Context) -> dict[Part, int]:
     return {part: sum(p.part is part and p.is_kept for p in context.pieces) for part in Part}
 
