@@ -474,7 +474,7 @@ def forget(key: Key, owners: tuple[str, ...], server: Server, *, as_json: bool) 
         asked = [event for event in left if event.d.startswith(AGENT)]
         for author in sorted({event.pubkey for event in asked}):
             records = [event for event in asked if event.pubkey == author]
-            named = [tag for event in records for tag in _names_of(event)]
+            named = [["e", event.id] for event in records]
             await client.send(
                 kinds.DELETION, "", [*named, ["k", str(kinds.APP_DATA)], ["p", author]]
             )
@@ -503,10 +503,6 @@ def forget(key: Key, owners: tuple[str, ...], server: Server, *, as_json: bool) 
     if not (deleted or asked or left):
         click.echo(f"no memory for {printable(key.text)}", err=True)
     return 0 if deleted or asked else 1
-
-
-def _names_of(event: Event) -> list[list[str]]:
-    return [["e", event.id], ["a", f"{event.kind}:{event.pubkey}:{event.d}"]]
 
 
 async def _delete_records(client: Client, signer: SecretKey, ds: set[str]) -> list[str]:

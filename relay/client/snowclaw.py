@@ -198,8 +198,10 @@ class Snowclaw(SnowclawRecords):
             *self._consent.filters(since),
         )
         async with self._client.subscribe(*filters) as events:
-            async for event in events.stored():
+            stored = [event async for event in events.stored()]
+            for event in stored:
                 self._take(event)
+            for event in stored:  # after the records that it names
                 await self._obey(event)
             await self._learn_agents()
             for group in sorted(self._consent.groups()):

@@ -52,22 +52,12 @@ class RecordIndex:
         return True
 
     def delete(self, deletion: Event) -> list[Event]:
-        """Apply a kind 5: the records of its author that it removed."""
-        removed = self.named_in(deletion, deletion.pubkey)
-        for event in removed:
-            address = (event.pubkey, event.d)
-            del self._events[address]
-            self._read.pop(event.id, None)
-            self._users.get((user_key(event.d) or "")[:16], set()).discard(address)
-        return removed
-
-    def named_in(self, deletion: Event, author: str) -> list[Event]:
-        """The records of an author that a kind 5 names, by id or by address."""
+        """Apply a kind 5: the records of its author that it removed, by id and by address."""
         named, addressed = set(deletion.tag_values("e")), set(deletion.tag_values("a"))
-        return [
+        removed = [
             event
-            for (by, d), event in self._events.items()
-            if by == author
+            for (author, d), event in self._events.items()
+            if author == deletion.pubkey
             and (
                 event.id in named
                 or (
@@ -76,6 +66,12 @@ class RecordIndex:
                 )
             )
         ]
+        for event in removed:
+            address = (event.pubkey, event.d)
+            del self._events[address]
+            self._read.pop(event.id, None)
+            self._users.get((user_key(event.d) or "")[:16], set()).discard(address)
+        return removed
 
     def events(self) -> list[Event]:
         return list(self._events.values())

@@ -133,10 +133,13 @@ class WorkingCopy:
         return bool(removed)
 
     def asked_to_forget(self, event: Event) -> list[str]:
-        """The `d` of the agent's records that an owner asks it to delete, by a kind 5 that names
-        them: a relay lets only their author."""
-        is_request = event.kind == kinds.DELETION and event.pubkey in self.owners - {self.agent}
-        return [each.d for each in self._index.named_in(event, self.agent)] if is_request else []
+        """The `d` of the agent's records that an owner asks it to delete, by a kind 5 with their
+        ids: a relay lets only their author."""
+        if event.kind != kinds.DELETION or event.pubkey not in self.owners:
+            return []
+        named = set(event.tag_values("e"))
+        records = (each for each in self._index.events() if each.pubkey == self.agent)
+        return [each.d for each in records if each.id in named]
 
     def remember_key(self, key: str) -> None:
         """Remember a full public key. `key`: see `hex_of`."""

@@ -201,13 +201,12 @@ def test_an_owner_may_ask_for_records_of_the_agent_and_nobody_else_may() -> None
     at_tea, at_alice = record(TEA), record(ALICE)
     kept = config("global", {}), record("snowclaw:core:pin"), record(TEA, by=rover)
     book = working_copy(at_tea, at_alice, *kept)
-    by_id, by_address = ["e", at_tea.id], ["a", f"30078:{robot.pubkey}:{ALICE}"]
-    asked = owner.sign(5, [by_id, by_address, ["e", kept[2].id]], "", AT)
+    asked = owner.sign(5, [["e", each.id] for each in (at_tea, at_alice, kept[2])], "", AT)
     assert sorted(book.asked_to_forget(asked)) == sorted([TEA, ALICE])
     assert not book.apply(asked)  # the agent deletes them itself
-    assert book.asked_to_forget(owner.sign(5, [by_address], "", AT - 1)) == []
+    assert book.asked_to_forget(owner.sign(1, asked.tags, "", AT)) == []
     for other in (robot, rover, stranger):
-        assert book.asked_to_forget(other.sign(5, [by_id], "", AT)) == []
+        assert book.asked_to_forget(other.sign(5, asked.tags, "", AT)) == []
 
 
 @pytest.mark.parametrize(("later", "stays"), [(0, False), (-1, True)])
