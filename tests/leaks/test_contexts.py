@@ -82,6 +82,7 @@ MODULES = {
     "relay/client/nmem/sync.py": NMEM,
     "relay/client/snowclaw.py": SNOWCLAW,
     "relay/memory/junk.py": "../unit/memory/test_junk.py",
+    "relay/memory/snowclaw/system_prompt.py": SNOWCLAW,
     "relay/mcp/rows.py": "../unit/client/test_recall.py",
     "relay/mcp/server.py": "test_contexts.py",
     "relay/cli/names.py": PEOPLE,

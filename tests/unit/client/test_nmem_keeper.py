@@ -23,7 +23,7 @@ from relay.errors import UserError
 from relay.hook import LOCK, SOCKET, words
 from tests.cast import robot
 from tests.harness.patience import ANSWER_S
-from tests.unit.client.nmem_cache import NOW
+from tests.unit.client.nmem_cache import NOW, an_original, rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -233,6 +233,18 @@ async def test_a_hook_recorded_by_both_hook_and_keeper_is_stored_once(home: Path
         await asyncio.to_thread(record_alone, home, PROMPT, "UserPromptSubmit", SOON)
         assert await asked(home, *words("UserPromptSubmit", SOON + 1), PROMPT) == b"+"
     assert prompts(home) == [SOON, SOON + 1]
+
+
+def test_a_hook_makes_nmems_own_database_the_cache(home: Path) -> None:
+    db = home / ".local/share/rookery/nmem.db"
+    db.parent.mkdir(parents=True)
+    an_original(db)
+    record_alone(home, PROMPT, "UserPromptSubmit", SOON)
+    assert not log_of(home).exists()
+    with contextlib.closing(Hooks(home).database) as database:
+        assert len(rows(database, "prompts")) == 3
+        assert len(rows(database, "observations")) == 2
+    assert db.with_name("nmem.db.original").exists()
 
 
 async def test_a_hook_that_stopped_waiting_is_not_recorded(home: Path) -> None:
