@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from os.path import isfile
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from policies.definitions import (
@@ -43,7 +44,7 @@ from relay.toml.lines import lines_of
 from relay.toml.parsing import values_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from policies.write_rule import Place
     from relay.access.read_rules import ReadRule
@@ -80,10 +81,13 @@ class _File:
         return by_kind[kind]
 
 
-def values_of(path: Path, name: str, faults: list[Fault]) -> tuple[str, dict[str, Any]] | None:
-    """Text and values of a TOML file; None after what is wrong with it was noted."""
+def values_of(
+    path: Path, name: str, faults: list[Fault], raw: bytes | None = None
+) -> tuple[str, dict[str, Any]] | None:
+    """Text and values of a TOML file; None after what is wrong with it was noted. `raw`: taken
+    for what it has."""
     try:
-        raw = path.read_bytes()
+        raw = path.read_bytes() if raw is None else raw
     except OSError as wrong:
         faults.append(Fault(name, 0, f"cannot be read: {wrong.strerror or wrong}"))
         return None
@@ -98,12 +102,18 @@ def values_of(path: Path, name: str, faults: list[Fault]) -> tuple[str, dict[str
 
 
 def _file(
-    path: Path, name: str, faults: list[Fault], systems: MemorySystems, *, packaged: bool
+    path: Path,
+    name: str,
+    faults: list[Fault],
+    systems: MemorySystems,
+    raw: bytes | None = None,
+    *,
+    packaged: bool,
 ) -> _File | None:
     if path.is_fifo():  # reading it would wait for whoever writes
         faults.append(Fault(name, 0, "cannot be read: it is a pipe"))
         return None
-    read = values_of(path, name, faults)
+    read = values_of(path, name, faults, raw)
     if read is None:
         return None
     text, values = read
@@ -142,6 +152,7 @@ class _Reading:
     """The files of one load, in the order in which they count."""
 
     systems: MemorySystems
+    edited: Mapping[Path, bytes]
     faults: list[Fault] = field(default_factory=list)
     files: list[_File] = field(default_factory=list)
     done: set[Path] = field(default_factory=set)
@@ -153,7 +164,8 @@ class _Reading:
             return
         self.done.add(path)
         self.open.append(path)
-        file = _file(path, name, self.faults, self.systems, packaged=packaged)
+        raw = self.edited.get(path)
+        file = _file(path, name, self.faults, self.systems, raw, packaged=packaged)
         if file is not None:
             for include, line in file.includes:
                 self.include(include, Fault(name, line, ""), folder)
@@ -189,14 +201,19 @@ def _files_of(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.toml") if not path.name.startswith("."))
 
 
-def load(folder: str | Path, systems: MemorySystems, relay: str = "") -> PolicySet:
+def load(
+    folder: str | Path,
+    systems: MemorySystems,
+    relay: str = "",
+    edited: Mapping[Path, bytes] = MappingProxyType({}),
+) -> PolicySet:
     """The packaged defaults and the folder's files as one set. Raises ConfigFaults with all faults.
 
     `systems`: the memory systems that a `schema` may name. `relay`: the relay's own key, which
-    reads as an owner.
+    reads as an owner. `edited`: taken for what files of the folder have.
     """
     home = Path(folder)
-    reading = _Reading(systems)
+    reading = _Reading(systems, edited)
     for path in _files_of(DEFAULTS):
         reading.read(path, f"packaged/{path.name}", packaged=True, folder=home)
     if home.is_dir():

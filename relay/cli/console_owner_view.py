@@ -16,10 +16,11 @@ from relay.access.read_rules import targets_of
 from relay.access.visibility import Viewer, everything_visible
 from relay.cli.doctor import findings_of
 from relay.cli.policy.check import left_open
+from relay.cli.policy.edit import checked, save
 from relay.cli.policy.explain import asked_in, explained_here, group_in
 from relay.cli.policy.show import sections_of
 from relay.cli.status import disk_of
-from relay.errors import Invalid
+from relay.errors import Invalid, Prefix, Refused
 from relay.lifecycle.rows import Stored
 from relay.nostr.event import event_from_raw
 from relay.storage import PageQuery
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from policies.engine import ReadStep
     from relay.cli.data_folder import LocalFolder
+    from relay.cli.policy.edit import Edit
     from relay.cli.services import Services
     from relay.nostr.event import Event
     from relay.observe import LogLine, Refusal, Sample, Status
@@ -57,6 +59,7 @@ class OwnersView:
         self._services = services
         self._open = connections
         self._folder = folder
+        self._editing = asyncio.Lock()
         self._disk = _Cached(services.clock, self._read_disk)
         self._findings = _Cached(services.clock, self._read_findings)
         self._retention = _Cached(services.clock, self._read_retention)
@@ -127,8 +130,30 @@ class OwnersView:
         """Without the folder of the policies, which every own file has."""
         return file.removeprefix(f"{self._services.folder / 'policies'}/")
 
+    def _file(self, name: str) -> str | None:
+        """Of the files in force."""
+        return next((each for each in self._policy.files if self._short(each) == name), None)
+
+    async def check_policy(self, name: str, text: str, owner: str) -> Mapping[str, object]:
+        _, edit = await self._checked(name, text, owner)
+        return edit._asdict()
+
+    async def save_policy(self, name: str, text: str, before: str, owner: str) -> None:
+        path, edit = await self._checked(name, text, owner)
+        await asyncio.to_thread(save, edit, path, before)
+
+    async def _checked(self, name: str, text: str, owner: str) -> tuple[Path, Edit]:
+        file = self._file(name)
+        if file is None or file.startswith(_PACKAGED):
+            raise Invalid("name: no file of yours in force has this name")
+        if self._editing.locked():
+            raise Refused(Prefix.RATE_LIMITED, "another edit is being checked, try again")
+        async with self._editing:
+            path, folder = Path(file), self._services.folder / "policies"
+            return path, await asyncio.to_thread(checked, path, text, folder, self._policy, owner)
+
     async def policy_file(self, name: str) -> str | None:
-        file = next((each for each in self._policy.files if self._short(each) == name), None)
+        file = self._file(name)
         if file is None:
             return None
         packaged = file.removeprefix(_PACKAGED)

@@ -121,6 +121,8 @@ class Console:
         router.add_get(f"{at}/link/{{code}}", self._shield(self._link_page))
         router.add_post(f"{at}/link/{{code}}", self._shield(self._follow_link))
         router.add_post(f"{at}/publish", self._shield(self._publish))
+        router.add_post(f"{at}/policy-check", self._shield(self._check_policy))
+        router.add_post(f"{at}/policy-save", self._shield(self._save_policy))
 
     def rights_changed(self) -> None:
         self._sessions.end_of(self._services.state.actors.banned)
@@ -484,6 +486,32 @@ class Console:
             self._site.address_of(request),
         )
         return self._response(orjson.dumps({"ok": accepted, "message": text}))
+
+    def _owner_of(self, session: Session) -> str:
+        """Raises Refused for who is no owner now."""
+        if not self._is_owner(session.pubkey):
+            raise Refused(Prefix.RESTRICTED, "only owners of the relay may do this")
+        return session.pubkey
+
+    async def _check_policy(self, request: web.Request) -> web.Response:
+        """What an edit of a policy file changes; nothing is saved."""
+        session, form = await self._form_of_session(request)
+        owner, name = self._owner_of(session), form.get("name", "")
+        edit = await self._owner_view.check_policy(name, form.get("text", ""), owner)
+        who = _Who(Viewer(frozenset({owner})), session)
+        return self._page(request, who, "policy-check", "Policy file", {**edit, "name": name})
+
+    async def _save_policy(self, request: web.Request) -> web.Response:
+        session, form = await self._form_of_session(request)
+        owner, name = self._owner_of(session), form.get("name", "")
+        # As a NIP-86 call: a cookie alone changes no policy.
+        header, body = request.headers.get(hdrs.AUTHORIZATION), await request.read()
+        if await self._signer(request, header, body) != owner:
+            raise Refused(Prefix.RESTRICTED, "this is signed by another key than is signed in")
+        text, before = form.get("text", ""), form.get("before", "")
+        await self._owner_view.save_policy(name, text, before, owner)
+        _log.info("console: %s saved the policy file %s", owner, name, extra={"audit": True})
+        return self._response(orjson.dumps({"ok": True}))
 
 
 def _equal(one: str, other: str) -> bool:

@@ -32,7 +32,9 @@ async def _policy_file(ask: Ask) -> Found:
     text = await ask.for_owner.policy_file(name)
     if text is None:
         raise NotFoundError("No policy file of this name is in force.")
-    return Found({"name": name, "lines": text.splitlines()})
+    lines = text.replace("\r\n", "\n").removesuffix("\n").split("\n")
+    is_own = not name.startswith(("packaged/", "/"))
+    return Found({"name": name, "lines": lines, "is_own": is_own})
 
 
 async def _explain(ask: Ask) -> Found:

@@ -86,6 +86,23 @@ async function call(button) {
   else location.reload();
 }
 
+async function save(button) {
+  const text = document.getElementById("text");
+  if (!extension()) return;
+  if (text.value !== text.defaultValue) return say("The text was changed: check it first.");
+  const { name, before } = button.dataset;
+  const body = new URLSearchParams({ csrf, name, before, text: text.value }).toString();
+  const path = `${at}/policy-save`;
+  const answer = await fetch(path, {
+    method: "POST",
+    body,
+    headers: { Authorization: await authorization(path, "POST", body), "Content-Type": "application/x-www-form-urlencoded" },
+  });
+  const reply = await answer.json();
+  if (reply.error) say(reply.error);
+  else location.assign(`${at}/policy-file?${new URLSearchParams({ name })}`);
+}
+
 document.addEventListener("click", async (click) => {
   const button = click.target.closest("button");
   if (!button) return;
@@ -96,6 +113,7 @@ document.addEventListener("click", async (click) => {
     } else if (button.id === "sign-in") await signIn();
     else if (button.classList.contains("act")) await act(button);
     else if (button.classList.contains("call")) await call(button);
+    else if (button.classList.contains("save")) await save(button);
   } catch (error) {
     say(String(error && error.message ? error.message : error));
   }

@@ -40,6 +40,9 @@ class FakeOwnerView:
     lines: list[LogLine] = field(default_factory=list)
     found: list[dict[str, str]] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    """Of an edit of a policy file."""
+    saved: list[tuple[str, str, str, str]] = field(default_factory=list)
     text: str = "a text"
     """Of names, rules and files."""
 
@@ -76,6 +79,14 @@ class FakeOwnerView:
     async def policy_file(self, name: str) -> str | None:
         return f"# {self.text}\n" if name == self.text else None
 
+    async def check_policy(self, name: str, text: str, owner: str) -> Mapping[str, object]:
+        said = [self.text]
+        lists = {"faults": self.faults, "warnings": said, "access": said, "diff": ["+" + text]}
+        return {"text": text, "before": self.text, **lists}
+
+    async def save_policy(self, name: str, text: str, before: str, owner: str) -> None:
+        self.saved.append((name, text, before, owner))
+
     async def explain_write(self, fields: object, logins: frozenset[str]) -> Mapping[str, object]:
         text = self.text
         place = {"rule": text, "file": text, "line": 3}
@@ -106,12 +117,16 @@ class Browser:
         return await self._ask("GET", path, None, headers)
 
     async def post(
-        self, path: str, form: Mapping[str, str] | None = None, **headers: str
+        self, path: str, form: Mapping[str, str] | str | None = None, **headers: str
     ) -> ClientResponse:
         return await self._ask("POST", path, form, headers)
 
     async def _ask(
-        self, method: str, path: str, form: Mapping[str, str] | None, headers: Mapping[str, str]
+        self,
+        method: str,
+        path: str,
+        form: Mapping[str, str] | str | None,
+        headers: Mapping[str, str],
     ) -> ClientResponse:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         if self.cookies:

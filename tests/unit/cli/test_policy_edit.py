@@ -1,0 +1,103 @@
+"""relay/cli/policy/edit.py: what an edit in the console changes, and how it is saved."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from policies import load
+from relay.cli.policy.edit import checked, save
+from relay.errors import Invalid
+from relay.memory.systems import MEMORY_SYSTEMS
+from tests.cast import owner
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from relay.cli.policy.edit import Edit
+
+ACTORS = f'[actors]\nowners = ["{owner.npub}"]\n'
+OWN = "[limits]\nmax_event_tags = 100\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "policies"
+    made.mkdir()
+    (made / "10-actors.toml").write_text(ACTORS)
+    (made / "50-own.toml").write_text(OWN)
+    return made
+
+
+def edited(folder: Path, text: str, name: str = "50-own.toml") -> Edit:
+    policy = load(folder, MEMORY_SYSTEMS)
+    return checked(folder / name, text, folder, policy, owner.pubkey)
+
+
+def test_an_edit_is_checked_with_the_other_files_and_nothing_is_saved(folder: Path) -> None:
+    found = edited(folder, OWN.replace("100", "120"))
+    assert (found.faults, found.access) == ([], [])
+    assert found.diff[-2:] == ["-max_event_tags = 100", "+max_event_tags = 120"]
+    found = edited(folder, "[limits]\nmax_event_tags = 'x'\nnonsense = 1\n")
+    assert len(found.faults) == 2
+    assert all(fault.startswith("50-own.toml:") for fault in found.faults)
+    assert (folder / "50-own.toml").read_text() == OWN
+    assert sorted(path.name for path in folder.iterdir()) == ["10-actors.toml", "50-own.toml"]
+
+
+def test_it_tells_who_could_before_and_who_can_now(folder: Path) -> None:
+    rule = '[[rule]]\nname = "known people write"\nenabled = false\n'
+    (line,) = [each for each in edited(folder, OWN + rule).access if "may write" in each][:1]
+    assert line.startswith("unknown authors may write now: ")
+    assert "; before: " in line
+
+
+def test_it_tells_the_owner_who_locks_themselves_out(folder: Path) -> None:
+    found = edited(folder, "[actors]\nowners = []\n", "10-actors.toml")
+    assert "your key is no owner of the relay any more" in found.access
+
+
+def test_no_plug_in_comes_from_a_page(folder: Path) -> None:
+    program = folder / "run.sh"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    text = OWN + f'[[plugin]]\nname = "x"\nrun = ["{program}"]\n'
+    assert any("runs programs" in fault for fault in edited(folder, text).faults)
+    with pytest.raises(Invalid, match="runs programs"):
+        save(edited(folder, text), folder / "50-own.toml", edited(folder, text).before)
+    # One that the file has already may stay.
+    (folder / "50-own.toml").write_text(text)
+    assert edited(folder, f"# a comment\n{text}").faults == []
+
+
+def test_it_is_saved_whole_with_the_mode_of_the_file(folder: Path) -> None:
+    path = folder / "50-own.toml"
+    path.chmod(0o640)
+    found = edited(folder, OWN.replace("100", "120").replace("\n", "\r\n"))
+    save(found, path, found.before)
+    assert path.read_text() == OWN.replace("100", "120")
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert edited(folder, found.text).diff == []
+
+
+def test_a_file_that_was_changed_meanwhile_is_not_overwritten(folder: Path) -> None:
+    path = folder / "50-own.toml"
+    before = edited(folder, OWN).before
+    path.write_text("# by hand\n")
+    with pytest.raises(Invalid, match="changed meanwhile"):
+        save(edited(folder, OWN), path, before)
+    assert path.read_text() == "# by hand\n"
+
+
+def test_a_link_and_a_file_elsewhere_are_not_edited(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.toml").write_text(OWN)
+    (folder / "60-link.toml").symlink_to(tmp_path / "elsewhere.toml")
+    for name in ("60-link.toml", "../elsewhere.toml"):
+        with pytest.raises(Invalid, match="outside of the folder"):
+            edited(folder, OWN, name)
+
+
+def test_a_text_is_bounded(folder: Path) -> None:
+    with pytest.raises(Invalid, match="characters"):
+        edited(folder, "#" * 100_001)
