@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 from typing import TYPE_CHECKING
 
@@ -114,6 +115,24 @@ async def test_in_a_quiet_moment_tags_reach_their_table_and_the_log_the_file(
     await store.close()
     again = await SqliteStore.open(path, TERMS)
     assert await read(again, asked(tag_t=["word7"])) == [events[7].raw]
+    await again.close()
+
+
+async def test_the_log_is_not_emptied_into_a_file_that_is_gone(
+    store: SqliteStore, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (first,) = await write(store, unsigned(cast.alice, at=1))
+    assert isinstance(first, Stored)
+    log = path.with_name(f"{path.name}-wal")
+    shutil.move(path, path.with_name("away"))
+    async with asyncio.timeout(ANSWER_S):
+        while "was removed or replaced" not in caplog.text:  # noqa: ASYNC110 -- a task logs it
+            await asyncio.sleep(0.01)
+    assert log.stat().st_size > 0
+    shutil.copy(path.with_name("away"), path)
+    await store.close()
+    again = await SqliteStore.open(path, TERMS)
+    assert await read(again, asked(kinds=[1])) == [first.event.raw]
     await again.close()
 
 

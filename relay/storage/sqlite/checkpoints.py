@@ -78,10 +78,14 @@ class Checkpoints:
         connection: AsyncReader,
         readers: Sequence[AsyncReader],
         writing: Executor,
+        check_files: Callable[[], None],
         flush: Callable[[], bool],
         vacuum: Callable[[], int],
     ) -> None:
-        """`readers`: those that must not read while the WAL is truncated, the slowest first.
+        """`check_files` raises StoreFault when the files are not those that were opened: the log
+        would be emptied into a file that nobody can open again.
+
+        `readers`: those that must not read while the WAL is truncated, the slowest first.
 
         `writing`: the writer's thread, where `flush` flushes some tags and says whether there were
         any, and `vacuum` gives back some free pages and says how many.
@@ -90,6 +94,7 @@ class Checkpoints:
         self._connection = connection
         self._readers = readers
         self._writing = writing
+        self._check_files = check_files
         self._flush = flush
         self._vacuum = vacuum
         self.upkeep = Upkeep()
@@ -181,6 +186,7 @@ class Checkpoints:
         return self._wal_bytes() > _LARGE_BYTES
 
     async def _step(self) -> None:
+        self._check_files()
         if self._oldest is not None and monotonic() >= self._erase_at:
             self._erase_at = monotonic() + await self._erasing_step()
         elif self._is_large():

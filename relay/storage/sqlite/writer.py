@@ -175,13 +175,15 @@ class Writer:
         being committed."""
         self.requests: list[str] = []
         """Of `WritePlan.erasures`, since the store has last taken them."""
-        self._files = _FilesInPlace(Path(db.execute("PRAGMA database_list").fetchone()[2]))
+        store = Path(db.execute("PRAGMA database_list").fetchone()[2])
+        self.check_files = _FilesInPlace(store).check
+        """Raises StoreFault when other files are in their places."""
         self._can_shrink = db.execute("PRAGMA auto_vacuum").fetchone()[0] == _INCREMENTAL
 
     def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """As `Appender.append`. Raises StoreFault, sqlite3.Error."""
         db = self._db
-        self._files.check()
+        self.check_files()
         db.execute("BEGIN IMMEDIATE")
         try:
             change = self._change(lookups, decide)
@@ -767,7 +769,7 @@ class Writer:
 
     def touch(self) -> None:
         """Write something harmless. Raises StoreFault or sqlite3.Error when that cannot be done."""
-        self._files.check()
+        self.check_files()
         self._db.execute(QUERIES["put_meta"], ("checked", self.head))
 
     def give_back(self) -> int:
@@ -783,7 +785,9 @@ class Writer:
     def finish(self) -> None:
         """Flush, checkpoint and close."""
         db = self._db
-        with contextlib.suppress(sqlite3.Error):  # disk full: the next start makes up for it
+        # Disk full, or other files in their places: the next start makes up for it.
+        with contextlib.suppress(sqlite3.Error, StoreFault):
+            self.check_files()
             if len(self._tag_buffer):
                 db.execute("BEGIN IMMEDIATE")
                 self._flush_tag_buffer()

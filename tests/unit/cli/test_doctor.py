@@ -49,7 +49,7 @@ def set_in(folder: Path, table: str, line: str) -> None:
 
 
 def write_certificate(
-    folder: Path, names: tuple[str, ...] = ("relay.test",), *, begins: int = -1, ends: int = 90
+    folder: Path, names: tuple[str, ...] = ("relay.test",), *, begins: int = -1, ends: float = 90
 ) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, names[0])])
@@ -148,7 +148,7 @@ def certificate_expired(folder: Path) -> None:
 
 def certificate_expires(folder: Path) -> None:
     with_tls(folder)
-    write_certificate(folder, ends=5)
+    write_certificate(folder, ends=5.5)
 
 
 def key_of_another_certificate(folder: Path) -> None:
