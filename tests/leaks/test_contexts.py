@@ -88,6 +88,7 @@ MODULES = {
     "relay/cli/names.py": PEOPLE,
     "relay/console/ask.py": CONSOLE,
     "relay/console/html.py": CONSOLE,
+    "relay/console/pages/context.py": "../unit/console/test_context_page.py",
     "relay/client/settings.py": PEOPLE,
     "relay/memory/aman/prompt.py": RECORDS,
     "relay/memory/nmem/context.py": NMEM,
