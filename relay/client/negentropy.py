@@ -67,7 +67,10 @@ class NegentropyReplies:
         match verb, frame[2:]:
             case "NEG-MSG", [str(text), *_]:
                 self.was_answered = True
-                self._messages.append(text)
+                if self._messages:
+                    self._set_failure(Incomparable("the relay answers more than it was asked"))
+                else:
+                    self._messages.append(text)
             case "NEG-ERR" | "CLOSED", _:
                 self.is_closed = True
                 self._set_failure(closed_by(frame))

@@ -23,7 +23,13 @@ from relay.client.errors import (
     QueryClosed,
     Unanswered,
 )
-from relay.client.responses import MAX_ANSWER, closed_by, event_in, signed_among
+from relay.client.responses import (
+    MAX_ANSWER,
+    MAX_ANSWER_BYTES,
+    closed_by,
+    event_in,
+    signed_among,
+)
 from relay.client.resume import ResumeState
 from relay.errors import Prefix
 
@@ -37,6 +43,8 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
 
 _VERIFY_BATCH: Final = 256
+_QUEUE_BYTES: Final = 2**26
+"""Live events that wait for the reader are dropped, and queried again, beyond this many too."""
 
 
 class _Stored:
@@ -79,6 +87,7 @@ class Subscription:
         """Events received after a reconnect, newest first, until EOSE."""
         self._pending = 0
         """Events between socket and reader, including those being verified."""
+        self._pending_bytes = 0
         self._overflowed = False
         self._is_requested = False
         self._has_eose = False
@@ -138,7 +147,7 @@ class Subscription:
         if isinstance(item, _Stored):
             self.is_live = True
             return None
-        self._release(1)
+        self._release([item])
         return item
 
     async def _within_deadline(self, condition: Callable[[], bool], what: str) -> None:
@@ -211,7 +220,14 @@ class Subscription:
     async def _until_done(self, request: _Request) -> None:
         """Wait until the request ended, or an overflowed queue has room again."""
         await self._changed.wait_for(
-            lambda: request.is_done or (self._overflowed and self._pending <= self._queue_size // 2)
+            lambda: (
+                request.is_done
+                or (
+                    self._overflowed
+                    and self._pending <= self._queue_size // 2
+                    and self._pending_bytes <= _QUEUE_BYTES // 2
+                )
+            )
         )
 
     async def _verify(self) -> None:
@@ -228,15 +244,17 @@ class Subscription:
                     batch.append(item)
             signed = await signed_among(batch)
             self._ready.extend(signed)
-            self._release(len(batch) - len(signed))
+            kept = set(map(id, signed))
+            self._release([event for event in batch if id(event) not in kept])
             if after is not None:
                 self._ready.append(after)
             self._changed.notify_all()
             if isinstance(after, ClientError):
                 return
 
-    def _release(self, events: int) -> None:
-        self._pending -= events
+    def _release(self, events: Sequence[Event]) -> None:
+        self._pending -= len(events)
+        self._pending_bytes -= sum([len(event.raw) for event in events])
         if self._overflowed:
             self._changed.notify_all()
 
@@ -244,14 +262,19 @@ class Subscription:
         """Queue the event of an EVENT frame; returns the failure if the subscription must end."""
         if self._overflowed or self._resume.has_seen(frame[2] if len(frame) > 2 else None):
             return None
-        if self._resume.is_caught_up and self._pending >= self._queue_size:
+        if self._resume.is_caught_up and (
+            self._pending >= self._queue_size or self._pending_bytes >= _QUEUE_BYTES
+        ):
             self._overflowed = True
             return None
         if self._pending >= MAX_ANSWER:
             return AnswerTooLong(MAX_ANSWER)
+        if self._pending_bytes >= MAX_ANSWER_BYTES:
+            return AnswerTooLong(MAX_ANSWER_BYTES, "bytes")
         event = event_in(frame, self._filters)
         if event is not None and self._resume.is_new(event):
             self._pending += 1
+            self._pending_bytes += len(event.raw)
             if self._resume.is_live and not self._resume.is_caught_up:
                 self._missed.append(event)
             else:

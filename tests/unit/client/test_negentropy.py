@@ -216,6 +216,21 @@ async def test_an_unreadable_reply_ends_the_reconciliation(
         await fake.until(lambda: bool(fake.verbs("NEG-CLOSE")))
 
 
+async def test_a_relay_that_answers_more_than_it_is_asked_is_not_listened_to(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    """Each answer may have 16 MB, and all waited in memory."""
+
+    async def flood(visitor: Visitor, frame: list[Any]) -> None:
+        for _ in range(50):
+            await visitor.say("NEG-MSG", frame[1], "61000001" + "ab" * 16)
+
+    fake.on["NEG-OPEN"] = flood
+    async with Client(fake.url, timeouts=timeouts) as relay:
+        with pytest.raises(Incomparable, match="answers more than it was asked"):
+            await relay.reconcile(NOTES, items(EVENTS))
+
+
 async def test_the_number_of_rounds_is_bounded(
     fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
