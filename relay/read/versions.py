@@ -6,6 +6,7 @@ the rules and memberships of now. Without a current version, deleted or expired,
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.errors import StoreFault
@@ -79,6 +80,7 @@ class VersionReader:
                     size += len(row.event.raw)
             if not old:
                 return Versions(events, more=False)
+            await asyncio.sleep(0)  # a page of the store may have come without a pause
             after = old[-1].event.id
 
     async def _may_read(self, row: Stored, visibility: Visibility, asked: Filter) -> bool:

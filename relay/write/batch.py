@@ -128,17 +128,19 @@ class Batch:
         self._announced: set[str] = set()
         """Keys that joined or left the relay in this batch."""
         self._items = items
-        self._state = state
+        self._policy, self._actors = state.policy, state.actors
+        """Of the look-ups too: a reload meanwhile is for the next batch."""
         self._relay_key = relay_key
         self._now = now
         self._guesses = guesses
         self._buckets = buckets
         self._vanished = vanished
-        history = state.policy.keep.history
+        policy = state.policy
+        history = policy.keep.history
         self._history = history if history.rules else None
-        derived = state.policy.groups.derived
-        keep_of, systems = state.policy.keep.keep_of, state.policy.systems
-        foreign_h = state.policy.groups.foreign_h
+        derived = policy.groups.derived
+        keep_of, systems = policy.keep.keep_of, policy.systems
+        foreign_h = policy.groups.foreign_h
         self._candidates = [
             candidate_of(
                 item.event,
@@ -156,13 +158,12 @@ class Batch:
 
     @property
     def lookups(self) -> Lookups:
-        state = self._state
         return lookups_for(
             self._candidates,
             [item for item in self._items if not isinstance(item, WriteEvent)],
-            groups=state.groups,
-            actors=state.actors,
-            policy=state.policy,
+            groups=self.groups,
+            actors=self._actors,
+            policy=self._policy,
             relay=self._relay_key.pubkey,
         )
 
@@ -171,13 +172,13 @@ class Batch:
         self.began_at = perf_counter()
         self._found = found
         self._world = World(
-            self._state.policy,
-            self._state.groups,
-            self._state.actors,
+            self._policy,
+            self.groups,
+            self._actors,
             found,
             self._relay_key.pubkey,
             self._now,
-            self._state.management,
+            self.management,
             self.plan.adds,
             self._guesses,
             self._buckets,

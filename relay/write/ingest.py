@@ -235,15 +235,13 @@ class Ingest:
             (),
             groups=state.groups,
             actors=state.actors,
-            policy=state.policy,
+            policy=policy,
             relay=relay,
         )
         now, seen = self._clock(), list[DryRun]()
 
         def decide(found: Found) -> WritePlan:
-            world = World(
-                state.policy, state.groups, state.actors, found, relay, now, state.management
-            )
+            world = World(policy, state.groups, state.actors, found, relay, now, state.management)
             facts = facts_of(candidate, world) if candidate.malformed is None else None
             seen.append(DryRun(screen_and_judge(candidate, world).result, facts))
             return WritePlan()

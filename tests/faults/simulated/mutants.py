@@ -54,14 +54,19 @@ def _commits_the_newest_first() -> Sequence[Patch]:
 
 
 def _adopts_what_was_not_committed() -> Sequence[Patch]:
-    decide = Batch.decide
+    begin, decide = Batch.__init__, Batch.decide
+    states: list[Any] = []
+
+    def noting(self: Batch, items: Any, state: Any, *args: Any, **named: Any) -> None:
+        begin(self, items, state, *args, **named)
+        states[:] = [state]
 
     def adopting(self: Batch, found: Any) -> Any:
         plan = decide(self, found)
-        self._state.adopt(self.groups)
+        states[0].adopt(self.groups)
         return plan
 
-    return [(Batch, "decide", adopting)]
+    return [(Batch, "__init__", noting), (Batch, "decide", adopting)]
 
 
 def _tries_a_failed_batch_again() -> Sequence[Patch]:
@@ -104,7 +109,7 @@ def _keeps_the_higher_id() -> Sequence[Patch]:
 
 
 def _keeps_old_versions() -> Sequence[Patch]:
-    return [(relay.lifecycle.versions, "remove", lambda *_: None)]
+    return [(relay.lifecycle.versions, "take_out", lambda *_: None)]
 
 
 def _forgets_deletions() -> Sequence[Patch]:

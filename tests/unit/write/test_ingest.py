@@ -206,6 +206,27 @@ async def test_the_more_subscriptions_the_fewer_rows_are_delivered_without_a_pau
     assert sizes == [at_once] * (32 // at_once) + [1]
 
 
+async def test_a_reload_during_a_commit_is_for_the_next_batch(
+    relay: Relay, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its rules ask for what was not looked up: an author got `error:`, the log a traceback."""
+    quota = (
+        '[[rule]]\nname = "few"\nmatch = { kinds = [9] }\nquota = { per = "author", events = 1 }\n'
+    )
+    (tmp_path / "new").mkdir()
+    stricter = loaded(tmp_path / "new", actors=ACTORS, quota=quota)
+    relay.store.may_commit.clear()
+    letter = relay.post(chat(alice, "tea?"))
+    await relay.store.append_called.wait()
+    relay.state.enforce(stricter)
+    relay.store.may_commit.set()
+    await letter.answer
+    assert letter.answers == [STORED]
+    assert not caplog.records
+    (refused,) = await relay.take(chat(alice, "more?"))
+    assert refused[0] is False
+
+
 # lists of large groups ---------------------------------------------------------------------------
 
 
