@@ -248,7 +248,11 @@ async def test_every_tool_answers_what_another_machine_told(
             "file_edit",
             "command",
             "git_commit",
+            "prompt",
         }
+        (prompt,) = [row["id"] for row in found if row["obs_type"] == "prompt"]
+        (read,) = await agent.answer("get_observations", ids=[prompt])
+        assert (read["content"], read["source_event"]) == ("make the dedupe faster", "user")
         (first, *_) = await agent.answer("recall", question="what was deduped?", system="M")
         assert "dedupe" in first["text"]
         assert first["author"].endswith("…)")
@@ -420,12 +424,12 @@ async def test_an_outsider_finds_nothing(told: Rookery) -> None:
 @pytest.mark.proves("M-11", "M-29")
 async def test_while_the_relay_is_away_the_cache_answers_and_says_so(told: Rookery) -> None:
     async with workplace(cast.rover, told.url) as place, over_stdio(place) as agent:
-        assert len(await agent.answer("search", query="dedupe")) == 4
+        assert len(await agent.answer("search", query="dedupe")) == 5
         await told.stop()
         async with until("its going is remarked on") as tries:
             async for _ in tries:
                 found, remark = await agent.said("search", query="dedupe")
-                assert len(found) == 4
+                assert len(found) == 5
                 if remark:
                     break
         assert told.url.rstrip("/") in remark
