@@ -14,7 +14,7 @@ import asyncio
 import gc
 import secrets
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
 
@@ -55,7 +55,15 @@ from relay.nostr import kinds, secretbox
 from relay.nostr.filters import Filter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Callable,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
     from pathlib import Path
 
     from relay.client.client import Client
@@ -384,22 +392,26 @@ class Aman(MemoryClient):
         Idempotent. `progress` is called with the rows sent and their total. Raises TablesUnusable,
         and PublishRefused for a key that may not write.
         """
-        total = await asyncio.to_thread(number_of_rows, path)
+        total = await number_of_rows(path)
         stored = await self._replaceables()
         sent: Counter[int] = Counter()
         skipped: list[str] = []
 
-        def events() -> Iterator[Event]:
-            for number, row in enumerate(rows_in(path), 1):
-                progress(number, total)
-                if isinstance(row, Unusable):
-                    skipped.append(f"{row.table}: {row.why}")
-                    continue
-                sent[row.kind] += 1
-                if stored.get((row.kind, row.history_key)) != row:
-                    yield self.signed(self._draft(row))
+        async def events() -> AsyncGenerator[Event, None]:
+            number = 0
+            async with aclosing(rows_in(path)) as rows:
+                async for row in rows:
+                    number += 1
+                    progress(number, total)
+                    if isinstance(row, Unusable):
+                        skipped.append(f"{row.table}: {row.why}")
+                        continue
+                    sent[row.kind] += 1
+                    if stored.get((row.kind, row.history_key)) != row:
+                        yield self.signed(self._draft(row))
 
-        report = await self._client.publish_many(events())
+        async with aclosing(events()) as some:
+            report = await self._client.publish_many(some)
         for refusal in report.refused:
             sent[refusal.event.kind] -= 1
             skipped.append(str(refusal))

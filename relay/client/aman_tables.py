@@ -6,11 +6,13 @@ Existing tables may have other columns; columns for the origin of a row are adde
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from contextlib import closing, contextmanager
+from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import aiosqlite
 import orjson
 
 from relay.client.errors import ClientError
@@ -21,7 +23,7 @@ from relay.memory.fields import Need, compact, whole_number
 from relay.memory.times import utc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from relay.memory.aman.fold import Row, Snapshot
@@ -98,57 +100,62 @@ def replace_rows(path: Path, snapshots: Iterable[Snapshot], relay: str) -> Repla
 
     Rows whose event is currently unreadable are kept. Raises TablesUnusable.
     """
-    with _opened(path, must_exist=False) as file, file:
-        file.execute("BEGIN IMMEDIATE")
-        for statement in _SCHEMA.split(";"):
-            file.execute(statement)
-        for table in _WRITTEN:
-            _add_columns(file, table)
-        counts = dict.fromkeys(TABLES, 0)
-        for snapshot in snapshots:
-            for table, rows in _tables_of(snapshot).items():
-                if rows or table not in _KEPT:
-                    _replace(file, table, snapshot, rows, relay)
-                if table in counts:
-                    counts[table] += len(rows)
-        file.commit()
-        file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # if its agent uses one
-        return Replaced(*counts.values())
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as file, file:
+            return _replaced(file, snapshots, relay)
+    except sqlite3.Error as error:
+        raise TablesUnusable(f"{path}: {error}") from error
 
 
-def rows_in(path: Path) -> Iterator[Kept | Unusable]:
+def _replaced(file: sqlite3.Connection, snapshots: Iterable[Snapshot], relay: str) -> Replaced:
+    file.execute("PRAGMA secure_delete = ON")
+    file.execute("BEGIN IMMEDIATE")
+    for statement in _SCHEMA.split(";"):
+        file.execute(statement)
+    for table in _WRITTEN:
+        _add_columns(file, table)
+    counts = dict.fromkeys(TABLES, 0)
+    for snapshot in snapshots:
+        for table, rows in _tables_of(snapshot).items():
+            if rows or table not in _KEPT:
+                _replace(file, table, snapshot, rows, relay)
+            if table in counts:
+                counts[table] += len(rows)
+    file.commit()
+    file.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # if its agent uses one
+    return Replaced(*counts.values())
+
+
+async def rows_in(path: Path) -> AsyncGenerator[Kept | Unusable, None]:
     """Every row, table by table in the order of `TABLES`; missing tables are empty.
 
     The file is not locked between rows, so its agent may write. Raises TablesUnusable.
     """
-    with _opened(path, must_exist=True) as file:
-        found = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
-        if not found & TABLES.keys():
+    async with _opened(path) as (file, found):
+        if not found:
             raise TablesUnusable(f"{path} contains none of Aman's tables ({', '.join(TABLES)})")
-        for table, record in TABLES.items():
-            if table in found:
-                yield from _records(file, path, table, record)
+        for table in found:
+            async for row in _records(file, path, table, TABLES[table]):
+                yield row
 
 
-def number_of_rows(path: Path) -> int:
+async def number_of_rows(path: Path) -> int:
     """Sum over all tables. Raises TablesUnusable."""
-    with _opened(path, must_exist=True) as file:
-        found = {name for (name,) in file.execute("SELECT name FROM sqlite_master")}
-        return sum(
-            file.execute(f"SELECT count(*) FROM {table}").fetchone()[0]
-            for table in TABLES
-            if table in found
-        )
+    async with _opened(path) as (file, found):
+        counts = [await file.execute_fetchall(f"SELECT count(*) FROM {each}") for each in found]
+        return sum(count for ((count,),) in counts)
 
 
-@contextmanager
-def _opened(path: Path, *, must_exist: bool) -> Iterator[sqlite3.Connection]:
-    if must_exist and not path.is_file():
+@asynccontextmanager
+async def _opened(path: Path) -> AsyncIterator[tuple[aiosqlite.Connection, list[str]]]:
+    """Also which of `TABLES` there are."""
+    if not await asyncio.to_thread(path.is_file):
         raise TablesUnusable(f"there is no file {path}")
     try:
-        with closing(sqlite3.connect(path, isolation_level=None)) as file:
-            file.execute("PRAGMA secure_delete = ON")
-            yield file
+        async with aiosqlite.connect(path, isolation_level=None) as file:
+            schema = await file.execute_fetchall("SELECT name FROM sqlite_master")
+            names = {name for (name,) in schema}
+            yield file, [table for table in TABLES if table in names]
     except sqlite3.Error as error:
         raise TablesUnusable(f"{path}: {error}") from error
 
@@ -227,16 +234,16 @@ def _storable(value: object) -> object:
     return min(value, _MAX_INTEGER) if isinstance(value, int) else value
 
 
-def _records(
-    file: sqlite3.Connection, path: Path, table: str, record: type[Kept]
-) -> Iterator[Kept | Unusable]:
+async def _records(
+    file: aiosqlite.Connection, path: Path, table: str, record: type[Kept]
+) -> AsyncIterator[Kept | Unusable]:
     columns = _columns(record)
     optional = {name for name, _, need in FIELDS[record.kind] if need is Need.OPTIONAL}
-    existing = {row[1] for row in file.execute(f"PRAGMA table_info({table})")}
+    existing = {row[1] for row in await file.execute_fetchall(f"PRAGMA table_info({table})")}
     if missing := [name for name in columns if name not in existing and name not in optional]:
         raise TablesUnusable(f"{path}: table {table} has no column {missing[0]}")
     wanted = ", ".join(name if name in existing else f"NULL AS {name}" for name in columns)
-    for rowid, *values in _rows(file, table, wanted):
+    async for rowid, *values in _rows(file, table, wanted):
         payload: dict[str, object] = dict(zip(columns, values, strict=True))
         for name in _TIMES:
             if name in payload:
@@ -251,14 +258,15 @@ def _records(
             yield record(**payload)  # type: ignore[arg-type]
 
 
-def _rows(file: sqlite3.Connection, table: str, columns: str) -> Iterator[Sequence[Any]]:
+async def _rows(
+    file: aiosqlite.Connection, table: str, columns: str
+) -> AsyncIterator[Sequence[Any]]:
     """rowid and these columns of every row."""
+    query = f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?"
     last = -_MAX_INTEGER - 1
-    while rows := file.execute(
-        f"SELECT rowid, {columns} FROM {table} WHERE rowid > ? ORDER BY rowid LIMIT ?",
-        (last, _BATCH),
-    ).fetchall():
-        yield from rows
+    while rows := list(await file.execute_fetchall(query, (last, _BATCH))):
+        for row in rows:
+            yield row
         last = rows[-1][0]
 
 

@@ -543,19 +543,32 @@ def original(path: Path) -> None:
     file.close()
 
 
-def test_an_import_does_not_lock_the_database(
+async def test_an_import_does_not_lock_the_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.client.aman_tables._BATCH", 2)
     path = tmp_path / "aman.db"
     original(path)
     rows = rows_in(path)
-    read = [next(rows) for _ in range(4)]
+    read = [await anext(rows) for _ in range(4)]
     with closing(sqlite3.connect(path, timeout=0)) as agent, agent:
         agent.execute("INSERT INTO tool_history VALUES (9, 'u', 'c', 1, 'new', 's', NULL, 1)")
-    read += rows
+    read += [row async for row in rows]
     assert len(read) == 9
     assert [row.content for row in read if isinstance(row, ToolCall)] == ["one", "two", "new"]
+
+
+async def test_a_database_that_its_agent_locks_stops_no_other_work(tmp_path: Path) -> None:
+    path = tmp_path / "aman.db"
+    original(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as agent:
+        agent.execute("BEGIN EXCLUSIVE")
+        reading = asyncio.ensure_future(anext(rows_in(path)))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not reading.done()
+        agent.execute("COMMIT")
+        assert await reading
 
 
 @pytest.mark.parametrize("key", [None, KEY], ids=["plain", "encrypted"])
