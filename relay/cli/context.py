@@ -52,7 +52,7 @@ _BEGINNING: Final = 60
 @click.option(
     "--sender", metavar="KEY", type=Person(), help="Author of --message; default: an owner."
 )
-@click.option("--system", "system", metavar="TEXT", default="", help="The system prompt.")
+@click.option("--system", "system", metavar="TEXT", default="", help="Added to the system prompt.")
 @owner_option
 @client_options
 @json_option

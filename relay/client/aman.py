@@ -17,6 +17,7 @@ from collections import Counter
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 from msgspec import structs
 
@@ -146,6 +147,9 @@ class Aman(MemoryClient):
         self._order = ClearOrder()
         self._last_calls: BoundedDict[tuple[str, str], tuple[int, str]] = BoundedDict(1_000)
         """(history key, tool) → time and content."""
+        self._next_query: dict[str, asyncio.Task[_Newest]] = {}
+        """History key → query for clears that has not begun."""
+        self._query_locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self.shortfall = ""
         """Missing relay features that are worked around; empty: none (G-30)."""
 
@@ -189,7 +193,7 @@ class Aman(MemoryClient):
             return self._unsent(call)
         content = sifted
         if created_at is None:
-            clears = await self._clears(hk, since=self._client.now())
+            clears = await self._clears_now(hk)
             at = max(clears.at, self._order.after_clear(hk, self._client.now()))
             self._order.wrote(hk, at)
         else:
@@ -224,7 +228,7 @@ class Aman(MemoryClient):
 
         before = _NOTHING
         if isinstance(record, Summary):
-            before = await self._clears(hk, since=self._client.now())
+            before = await self._clears_now(hk)
         elif isinstance(record, Subscriptions):
             newest = await self._newest(hk, {Subscriptions.kind}, since=self._client.now())
             before = _Newest(newest.at + 1, frozenset())  # it may be under another `d`
@@ -248,6 +252,19 @@ class Aman(MemoryClient):
 
     def _unsent(self, record: ToolCall | Replaceable) -> Written:
         return Written(self.signed(self._draft(record)), Outcome.KEPT_OUT)
+
+    async def _clears_now(self, hk: str) -> _Newest:
+        """Calls at the same time share a query, which begins after each of them."""
+        query = self._next_query.get(hk)
+        if query is None:
+            query = self._next_query[hk] = asyncio.create_task(self._query_clears(hk))
+        return await asyncio.shield(query)
+
+    async def _query_clears(self, hk: str) -> _Newest:
+        lock = self._query_locks.setdefault(hk, asyncio.Lock())
+        async with lock:  # until the query before has its answer, calls join this one
+            del self._next_query[hk]
+            return await self._clears(hk, since=self._client.now())
 
     async def _clears(self, hk: str, since: int, until: int | None = None) -> _Newest:
         return await self._newest(hk, {Clear.kind}, since, until)

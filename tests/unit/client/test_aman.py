@@ -253,6 +253,40 @@ def test_altered_or_invalid_payloads_are_not_decrypted() -> None:
         Aman.open_sealed(Aman.seal([], KEY), KEY)  # type: ignore[arg-type]
 
 
+@pytest.mark.proves("A-15", "A-18")
+async def test_calls_at_the_same_time_ask_once_for_clears_and_after_they_began(
+    fake: FakeRelay,
+) -> None:
+    held: list[asyncio.Task[None]] = []
+    release = asyncio.Event()
+
+    async def hold(visitor: Visitor, frame: list[Any]) -> None:
+        async def later() -> None:
+            await release.wait()
+            await fake.answer(visitor, frame)
+
+        if frame[2]["kinds"] == [30096] and not held:
+            held.append(asyncio.create_task(later()))
+        else:
+            await fake.answer(visitor, frame)
+
+    fake.on["REQ"] = hold
+    async with aman(fake) as memory, aman(fake) as other:
+        first = asyncio.create_task(memory.add_tool("u", "first", success=True, content="x"))
+        await fake.until(lambda: len(held) > 0)
+        await other.clear("u")  # of the same second, and stored
+        rest = [
+            asyncio.create_task(memory.add_tool("u", f"tool-{n}", success=True, content=f"{n}"))
+            for n in range(20)
+        ]
+        release.set()
+        await asyncio.gather(first, *rest)
+        asked = [frame for frame in fake.verbs("REQ") if frame[2]["kinds"] == [30096]]
+        assert len(asked) == 3  # one is of the other
+        names = {call.tool_name for call in await memory.tools("u")}
+        assert names >= {f"tool-{n}" for n in range(20)}
+
+
 # -- reading --------------------------------------------------------------------------------------
 
 
