@@ -560,11 +560,13 @@ class Writer:
     def _keep_replaced(self, plan: WritePlan, change: _Change) -> None:
         """Insert what becomes an old version, and delete those above the number that is kept."""
         rows: list[tuple[Value, ...]] = []
-        for seq, (row, at, drop_at, _) in plan.replaced.items():
+        slots: dict[int, set[int]] = {}
+        for seq, (row, at, drop_at, most) in plan.replaced.items():
             event = row.event
             assert row.slot is not None
             kept = (bytes.fromhex(event.id), bytes.fromhex(event.pubkey), event.kind)
             slot = self._hashes.slot(*row.slot)
+            slots.setdefault(most, set()).add(slot)
             rows.append(
                 (
                     seq,
@@ -583,13 +585,9 @@ class Writer:
             if seq not in plan.removes:  # replaced by the batch that brought it
                 change.grow((kept[1], kept[2], row.group or ""), 1, len(event.raw))
         self._insert("old_versions", _OLD_COLUMNS, rows)
-        counts = {
-            self._hashes.slot(*row.slot): count
-            for row, _, _, count in plan.replaced.values()
-            if row.slot is not None
-        }
-        for slot_and_count in counts.items():
-            self._forget_found(change, "old_over_count", slot_and_count)
+        for most, these in slots.items():
+            listed = orjson.dumps([*these]).decode()
+            self._forget_found(change, "old_over_number", {"slots": listed, "kept": most})
 
     def _forget_named(self, plan: WritePlan, change: _Change) -> None:
         for upto, slot, id_, by, until, cause in plan.forgotten:

@@ -139,9 +139,11 @@ SELECT seq, id, pubkey, kind, ifnull(grp, ''), length(raw) FROM old_versions
 WHERE (slot = :slot OR id = :id) AND seq <= :upto
 AND (:by IS NULL OR pubkey = :by) AND (:until IS NULL OR created_at <= :until);
 
--- :old_over_count  slot, count -> as `old_by_seq`
-SELECT seq, id, pubkey, kind, ifnull(grp, ''), length(raw) FROM old_versions
-WHERE slot = ? ORDER BY seq DESC LIMIT -1 OFFSET ?;
+-- :old_over_number  [slot], number that is kept -> as `old_by_seq`
+SELECT o.seq, o.id, o.pubkey, o.kind, ifnull(o.grp, ''), length(o.raw)
+FROM json_each(:slots) AS j CROSS JOIN old_versions AS o ON o.slot = j.value
+AND o.seq <= (SELECT n.seq FROM old_versions AS n WHERE n.slot = j.value
+              ORDER BY n.seq DESC LIMIT 1 OFFSET :kept);
 
 -- :old_of_rows  [seq] -> as `old_by_seq`, of the slots of these rows
 SELECT o.seq, o.id, o.pubkey, o.kind, ifnull(o.grp, ''), length(o.raw)
