@@ -89,8 +89,8 @@ class Slice:
         return worked >= SLICE_S or (worked >= BUSY_SLICE_S and self._turns.are_waited_for)
 
     async def take(self, seconds: float) -> None:
-        """Wait for the turn of work that takes about as long, of a task of its own."""
-        self._worked = seconds
+        """Wait for the turn of work that takes about as long, and that is not measured here."""
+        self._worked += seconds
         await self.rest()
 
     async def rest(self) -> None:

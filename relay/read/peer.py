@@ -29,8 +29,8 @@ class Peer(Protocol):
     async def drained(self) -> None:
         """Returns when the client has read most of what was sent."""
 
-    async def turn(self) -> None:
-        """Before work that takes the loop long: one connection's at a time."""
+    async def turn(self, seconds: float) -> None:
+        """Before work that takes the loop about as long: one connection's at a time."""
 
     def request_id(self) -> str:
         """Of the message that is handled now, for the log."""

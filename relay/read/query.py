@@ -51,8 +51,11 @@ _MAX_RETRIES: Final = 16
 """Pages of one query that are read again because read rights changed during the read."""
 _RIGHTS_CHANGED: Final = "read rights changed faster than pages could be read"
 _MERGED_BYTES: Final = 1 << 20
-_MANY_VALUES: Final = 4096
-"""In the filters of a query: to make its SQL takes the loop 5 ms or more."""
+_LONG_S: Final = 0.008
+"""Work of a query on the loop for which its connection waits for a turn."""
+_FILTER_S: Final = 3e-4
+_VALUE_S: Final = 2e-6
+"""What a filter, and a value in it, takes on the loop, about: each is made into SQL twice."""
 
 
 class QueryLimits(Protocol):
@@ -141,8 +144,8 @@ class QueryQueue:
                 await self._count(sub, filters)
 
     async def _turn(self, filters: Sequence[Filter]) -> None:
-        if _has_many_values(filters):
-            await self._peer.turn()
+        if (seconds := _work_of(filters)) > _LONG_S:
+            await self._peer.turn(seconds)
 
     async def _catch_up(self, subscription: Subscription) -> bool:
         try:
@@ -258,7 +261,7 @@ class QueryRunner:
             and filters[0].search is None
             and peer.is_reading
             and not wants_invite
-            and not _has_many_values(filters)
+            and _work_of(filters) <= _LONG_S
             and self._state.knows(subscription.cursor)
         ):
             try:
@@ -610,8 +613,9 @@ class QueryRunner:
         return None if authors is None else nip45.registers(authors, nip45.offset_of(value))
 
 
-def _has_many_values(filters: Sequence[Filter]) -> bool:
-    return sum([each.values for each in filters]) > _MANY_VALUES
+def _work_of(filters: Sequence[Filter]) -> float:
+    """Seconds of the loop, about."""
+    return len(filters) * _FILTER_S + sum([each.values for each in filters]) * _VALUE_S
 
 
 def _log_slow(read: CostlyRead, rows: int, seconds: float) -> None:

@@ -57,7 +57,7 @@ class _Peer:
     async def drained(self) -> None:
         await asyncio.sleep(0)  # let other tasks run between two pages
 
-    async def turn(self) -> None:
+    async def turn(self, seconds: float) -> None:
         """Pages have turns of their own."""
 
     def request_id(self) -> str:

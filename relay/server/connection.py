@@ -216,8 +216,8 @@ class Connection:
         else:
             await asyncio.sleep(0)  # let other tasks run between two pages
 
-    async def turn(self) -> None:
-        await self._slice.rest()
+    async def turn(self, seconds: float) -> None:
+        await self._slice.take(seconds)
 
     def request_id(self) -> str:
         return request_id(self.connection, self.message)

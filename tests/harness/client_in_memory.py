@@ -45,8 +45,6 @@ class Client:
         self.may_read_on = asyncio.Event()
         self.may_read_on.set()
         self.has_a_page = asyncio.Event()
-        self.turns = 0
-        """How often it waited for one."""
         self.closed: list[str] = []
         """Subscriptions that the relay closed."""
         self.received: list[list[Any]] = []
@@ -69,8 +67,8 @@ class Client:
         await self.may_read_on.wait()
         await asyncio.sleep(0)
 
-    async def turn(self) -> None:
-        self.turns += 1
+    async def turn(self, seconds: float) -> None:
+        """At once."""
 
     def request_id(self) -> str:
         return "1.1"
