@@ -273,7 +273,8 @@ async def test_what_takes_the_loop_long_waits_for_its_turn_before(
     monkeypatch.setattr(Turns, "wait", noted)
     await visit.asks({"#t": ["x"]}, {"#t": ["y" * 15_000]}, sub="small")
     assert turns == []
-    await visit.asks(*[{"#t": ["x"]}] * 30, sub="small")
+    few: list[dict[str, object]] = [{"#t": ["x"]}] * 30
+    await visit.asks(*few, sub="small")
     assert turns == [1]  # before its rows are looked for
     turns.clear()
     await visit.asks({"#t": ["x" * 17_000]}, sub="large")
