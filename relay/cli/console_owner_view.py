@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from click import UsageError
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
     from policies.engine import ReadStep
+    from relay.cli.console_verify import VerifyRun
     from relay.cli.data_folder import LocalFolder
     from relay.cli.policy.edit import Edit
     from relay.cli.services import Services
@@ -55,9 +56,11 @@ class OwnersView:
         services: Services,
         folder: LocalFolder,
         connections: Callable[[], Collection[Connection]],
+        verify_run: VerifyRun,
     ) -> None:
         self._services = services
         self._open = connections
+        self._verify_run = verify_run
         self._folder = folder
         self._editing = asyncio.Lock()
         self._disk = _Cached(services.clock, self._read_disk)
@@ -81,6 +84,12 @@ class OwnersView:
 
     async def findings(self) -> Sequence[Mapping[str, str]]:
         return await self._findings.value()
+
+    def verification(self) -> Mapping[str, Any]:
+        return self._verify_run.state
+
+    def start_verify(self) -> None:
+        self._verify_run.start()
 
     async def retention(self) -> Sequence[Mapping[str, object]]:
         return await self._retention.value()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.console_owner_view import OwnersView
+from relay.cli.console_verify import VerifyRun
 from relay.cli.data_folder import LocalFolder
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder, is_fresh
@@ -213,8 +214,9 @@ async def _serve(
         )
         server = Server(services, sockets, host)
         own_folder = LocalFolder(services, lambda: server.url, log_lines, end.restart)
+        verify_run = VerifyRun(folder, services.clock)
         if config.console.enabled:
-            behind = OwnersView(services, own_folder, lambda: server.connections)
+            behind = OwnersView(services, own_folder, lambda: server.connections, verify_run)
             server.show(Console(services, server, behind))
         async with (
             sent_traces(services.metrics),
@@ -222,6 +224,7 @@ async def _serve(
             server,
             services.indexer,
             services.sweeper(),
+            verify_run,
         ):
             services.addresses.listens_on(server.addresses)
             async with PolicyReload(services, reload, server.rights_changed):

@@ -14,7 +14,7 @@ from relay.cli.options import Colour, coloured, folder_option, json_option, prin
 from relay.errors import FolderBusy, UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from relay.storage.sqlite.verifying import Report, Rules
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Repair what is found, in a folder whose relay is stopped, after a backup in the folder.",
 )
+@click.option("--progress", "is_counted", is_flag=True, hidden=True)
 @json_option
-def verify_command(folder: Path, *, is_repair: bool, as_json: bool) -> int:
+def verify_command(folder: Path, *, is_repair: bool, is_counted: bool, as_json: bool) -> int:
     """Check every event, its signature, and that all tables and indices agree with the events.
 
     Exit code 1 when something is wrong, and after a repair when something still is.
@@ -37,7 +38,7 @@ def verify_command(folder: Path, *, is_repair: bool, as_json: bool) -> int:
     if is_repair:
         return _repaired(folder, as_json=as_json)
     began = perf_counter()
-    report = verified(folder)
+    report = verified(folder, _told if is_counted else None)
     if as_json:
         print_json({**report_as_json(report), "seconds": round(perf_counter() - began, 3)})
     else:
@@ -49,8 +50,13 @@ def verify_command(folder: Path, *, is_repair: bool, as_json: bool) -> int:
     return 1 if report.findings else 0
 
 
-def verified(folder: Path) -> Report:
-    """Raises UserError, ConfigFaults, StoreFault."""
+def _told(done: int, total: int) -> None:
+    """For `relay.cli.console_verify`."""
+    click.echo(f"{done} of {total}", err=True)
+
+
+def verified(folder: Path, note: Callable[[int, int], None] | None = None) -> Report:
+    """`note`: see `verify`; None: a bar. Raises UserError, ConfigFaults, StoreFault."""
     from relay.cli.progress import Amount, progress_bar
     from relay.cli.services import unix_now
     from relay.storage.sqlite.verifying import verify
@@ -61,7 +67,7 @@ def verified(folder: Path) -> Report:
             folder / "rookery.db",
             _rules_of(folder),
             unix_now(),
-            lambda done, total: progress.update(task, completed=done, total=total),
+            note or (lambda done, total: progress.update(task, completed=done, total=total)),
         )
 
 

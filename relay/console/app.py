@@ -121,6 +121,7 @@ class Console:
         router.add_get(f"{at}/link/{{code}}", self._shield(self._link_page))
         router.add_post(f"{at}/link/{{code}}", self._shield(self._follow_link))
         router.add_post(f"{at}/publish", self._shield(self._publish))
+        router.add_post(f"{at}/verify", self._shield(self._start_verify))
         router.add_post(f"{at}/policy-check", self._shield(self._check_policy))
         router.add_post(f"{at}/policy-save", self._shield(self._save_policy))
 
@@ -492,6 +493,13 @@ class Console:
         if not self._is_owner(session.pubkey):
             raise Refused(Prefix.RESTRICTED, "only owners of the relay may do this")
         return session.pubkey
+
+    async def _start_verify(self, request: web.Request) -> web.Response:
+        session, _ = await self._form_of_session(request)
+        owner = self._owner_of(session)
+        self._owner_view.start_verify()
+        _log.info("console: %s started verify", owner, extra={"audit": True})
+        return self._see_other(f"{self._base}/console/verify")
 
     async def _check_policy(self, request: web.Request) -> web.Response:
         """What an edit of a policy file changes; nothing is saved."""

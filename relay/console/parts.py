@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -92,6 +92,14 @@ class OwnerView(Protocol):
 
     async def findings(self) -> Sequence[Mapping[str, str]]:
         """Of `doctor`: `severity`, `text`, `cure`."""
+
+    def verification(self) -> Mapping[str, Any]:
+        """Of the last `verify` from the console: `began_at`, `ended_at` or None, rows `done` of
+        `total`, `failure`, and `report` or None: `events`, `counts` by check, the first `findings`
+        of each (`check`, `text`). Empty: there was none since the start."""
+
+    def start_verify(self) -> None:
+        """Raises Refused while one runs."""
 
     async def retention(self) -> Sequence[Mapping[str, object]]:
         """What a sweep would remove now: `rule`, `place`, `cause`, `kind`, `events`, `bytes`, and

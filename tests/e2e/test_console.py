@@ -265,6 +265,17 @@ async def test_an_owner_edits_a_policy_and_the_relay_follows(console: Console) -
     assert console.reports == []
 
 
+async def test_an_owner_verifies_the_store_and_sees_what_is_found(console: Console) -> None:
+    async with console.page(cast.owner) as page:
+        await console.sign_in(page)
+        await page.goto(f"{console.url}/console/verify")
+        async with page.expect_navigation():
+            await page.click("text=Verify now")
+        await page.wait_for_selector("text=events verified, nothing is wrong")
+        assert await wrong_in(page) == []
+    assert console.reports == []
+
+
 async def test_what_cannot_be_undone_asks_for_the_name(console: Console) -> None:
     async with console.page(cast.owner) as page:
         await console.sign_in(page)

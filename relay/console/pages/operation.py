@@ -24,6 +24,7 @@ _REFUSALS: Final = (
     Column("rule", "Rule"),
     Column("address", "From", Holds.CODE),
 )
+_FINDINGS: Final = (Column("check", "Check"), Column("text", "Finding"))
 _LOG_LINES: Final = 100
 _READS: Final = 20
 
@@ -92,6 +93,26 @@ async def _health(ask: Ask) -> Found:
     return Found(data)
 
 
+async def _verify(ask: Ask) -> Found:
+    last = ask.for_owner.verification()
+    report = last.get("report") or {}
+    rows: list[dict[str, object]] = [
+        {"check": each["check"], "text": each["text"]} for each in report.get("findings", ())
+    ]
+    data: dict[str, object] = {
+        "began_at": last.get("began_at"),
+        "ended_at": last.get("ended_at"),
+        "done": last.get("done", 0),
+        "total": last.get("total", 0),
+        "failure": last.get("failure", ""),
+        "is_verified": bool(report),
+        "events": report.get("events", 0),
+        "counts": report.get("counts", {}),
+        "search_checked": report.get("search_checked", False),
+    }
+    return Found(data, table=Rows(_FINDINGS, rows))
+
+
 PAGES: Final = (
     Page(
         "live",
@@ -109,5 +130,15 @@ PAGES: Final = (
         _health,
         audience=Audience.OWNER,
         command="rookery doctor",
+    ),
+    Page(
+        "verify",
+        "Verify",
+        "Whether every event, signature, table and index is as it should be.",
+        _verify,
+        audience=Audience.OWNER,
+        has_table=True,
+        in_menu=False,
+        command="rookery verify",
     ),
 )

@@ -12,6 +12,7 @@ import orjson
 from aiohttp import ClientSession, DummyCookieJar
 
 from relay.console import Console
+from relay.errors import Prefix, Refused
 from relay.observe import LogLine, Refusal, Sample, Status
 from tests.cast import owner
 from tests.unit.server.test_app import NOW, OPEN, Relay, serving
@@ -39,6 +40,7 @@ class FakeOwnerView:
     noted: list[Refusal] = field(default_factory=list)
     lines: list[LogLine] = field(default_factory=list)
     found: list[dict[str, str]] = field(default_factory=list)
+    verified: dict[str, Any] = field(default_factory=dict)
     samples: list[Sample] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
     """Of an edit of a policy file."""
@@ -65,6 +67,14 @@ class FakeOwnerView:
 
     async def findings(self) -> Sequence[Mapping[str, str]]:
         return self.found
+
+    def verification(self) -> Mapping[str, Any]:
+        return self.verified
+
+    def start_verify(self) -> None:
+        if self.verified.get("ended_at", 0) is None:
+            raise Refused(Prefix.RATE_LIMITED, "a verification runs already")
+        self.verified = {"began_at": NOW, "ended_at": None, "done": 1, "total": 3, "report": None}
 
     async def retention(self) -> Sequence[Mapping[str, object]]:
         text = self.text
