@@ -158,7 +158,7 @@ class _Repair:
         """Not handed over: what a newer version replaced, and may have been deleted."""
         import orjson
 
-        seqs = orjson.dumps(list(self._report.wrong_versions)).decode()
+        seqs = orjson.dumps(self._report.wrong_versions).decode()
         removed = self._db.execute(QUERIES["delete_old"], (seqs,)).rowcount
         # Of records that the repair has taken out.
         removed += self._db.execute(VERIFY["delete_lost_versions"]).rowcount

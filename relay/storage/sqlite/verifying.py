@@ -126,8 +126,8 @@ class Report:
     misplaced: list[int] = field(default_factory=list)
     """seq of rows with wrong columns."""
     shared_slots: list[int] = field(default_factory=list)
-    wrong_versions: dict[int, str] = field(default_factory=dict)
-    """seq of an old version that should not be there → why."""
+    wrong_versions: list[int] = field(default_factory=list)
+    """seq of old versions whose event is wrong or was deleted."""
     tombstoned: list[int] = field(default_factory=list)
     """seq of rows that should be deleted."""
     is_search_checked: bool = False
@@ -446,10 +446,11 @@ class _Verification:
     def _check_versions(self) -> None:
         for seq, id_, *noted, slot, raw, has_newer in self._db.execute(VERIFY["old_versions"]):
             why = self._fault_of_version(raw, id_, noted, slot)
-            if why is None and not has_newer:
+            if why is not None:
+                self.report.wrong_versions.append(seq)
+            elif not has_newer:  # perhaps its row has the wrong slot: asked again after the repair
                 why = "there is no newer version of its record"
             if why is not None:
-                self.report.wrong_versions[seq] = why
                 self.report.add(Check.VERSION, f"event {id_.hex()} (old version {seq}): {why}")
 
     def _fault_of_version(

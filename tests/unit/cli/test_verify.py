@@ -228,6 +228,66 @@ def test_of_two_rows_in_one_slot_the_newer_stays(folder: Path) -> None:
     assert "oolong" not in text
 
 
+@pytest.fixture
+def with_history(folder: Path) -> Path:
+    """The essay has an old version."""
+    rule = '[[retention]]\nname = "history"\nhistory = { count = 3 }\n'
+    (folder / "policies" / "50-history.toml").write_text(rule)
+    lines = folder.parent / "newer.jsonl"
+    tags = [["d", "essay"], ["t", "tea"]]
+    lines.write_bytes(cast.alice.sign(30023, tags, "a newer essay", int(time.time())).raw)
+    assert rookery("import", lines, "--data", folder)[1] == 0
+    assert findings(folder) == []
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("sql", "text", "left"),
+    [
+        (
+            "UPDATE old_versions SET raw = CAST(replace(raw, 'oolong', 'oopong') AS BLOB)",
+            "is not the hash",
+            0,
+        ),
+        (
+            "UPDATE old_versions SET raw = CAST(substr(raw, 1, length(raw) - 34) || '{}' ||"
+            " substr(raw, -2) AS BLOB)".format("0" * 32),
+            "the signature is wrong",
+            0,
+        ),
+        ("UPDATE old_versions SET slot = 7", "not in the slot of its versions", 0),
+        ("UPDATE old_versions SET created_at = 7", "its columns are not what", 0),
+        (
+            "INSERT INTO tombstones SELECT 'e:' || lower(hex(id)), '', NULL, 'ban', NULL"
+            " FROM old_versions",
+            "was deleted, and is stored",
+            0,
+        ),
+        ("UPDATE events SET slot = 42 WHERE kind = 30023", "there is no newer version", 1),
+    ],
+)
+def test_a_wrong_old_version_is_found_and_deleted(
+    with_history: Path, sql: str, text: str, left: int
+) -> None:
+    folder = with_history
+    plant(folder, sql)
+    report = as_json("verify", "--data", folder, code=1)
+    assert text in "\n".join(
+        each["text"] for each in report["findings"] if each["check"] == "version"
+    )
+    assert as_json("verify", "--data", folder, "--repair")["left"]["findings"] == []
+    with closing(sqlite3.connect(folder / "rookery.db")) as db:
+        assert db.execute("SELECT count(*) FROM old_versions").fetchone() == (left,)
+    assert "a newer essay" in exported(folder)
+
+
+def test_an_old_version_of_a_row_that_is_moved_out_goes_too(with_history: Path) -> None:
+    plant(with_history, "UPDATE events SET raw = 'oops' WHERE kind = 30023")
+    assert as_json("verify", "--data", with_history, "--repair")["left"]["findings"] == []
+    with closing(sqlite3.connect(with_history / "rookery.db")) as db:
+        assert db.execute("SELECT count(*) FROM old_versions").fetchone() == (0,)
+
+
 def test_a_deletion_within_another_group_deletes_nothing_here(folder: Path) -> None:
     """N09-14: its tombstone is for the author's event all the same."""
     with closing(connection(folder / "rookery.db")) as db:
