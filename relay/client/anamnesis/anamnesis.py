@@ -122,14 +122,25 @@ class Anamnesis(AnamnesisReader):
         return entry.hash
 
     async def copy_of(self, entry: Entry) -> str | None:
-        """Hash of a readable memory with nearly the same words, told in `kept_out`; None: there is
-        none, or the relay cannot search for it."""
+        """Hash of a memory of this owner, with the same readers and nearly the same words, told in
+        `kept_out`; None: there is none, or the relay cannot search for it.
+
+        Not of others: who wrote it may supersede it.
+        """
         if self.sieve is None or not (self.is_online and await self.offers("search", "match")):
             return None
         words = " ".join(keywords(entry.content))
-        wanted = await self._entries_filter()
-        found = await self.read(structs.replace(wanted, search=f"match:any {words}", limit=_ALIKE))
-        texts = {memory.entry.content: memory.hash for memory in self._memories(found)}
+        wanted = structs.replace(
+            await self._entries_filter(),
+            authors=self._reputations.owner_of(self.pubkey),
+            search=f"match:any {words}",
+            limit=_ALIKE,
+        )
+        texts = {
+            memory.entry.content: memory.hash
+            for memory in self._memories(await self.read(wanted))
+            if memory.entry.group == entry.group
+        }
         if entry.content in texts or self.sift(entry.content, texts) is not None:
             return None
         return texts[self.kept_out[-1].known]

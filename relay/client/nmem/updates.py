@@ -335,11 +335,12 @@ def newest_observation(db: Any, session_id: str, content: str) -> int:
 
 
 def markers_of(db: Any, project: str) -> dict[str, int]:
-    """Text → id of the newest markers of a project."""
+    """Text → id of one's own newest markers of a project."""
     rows = db.execute(
         "SELECT o.content, o.id FROM observations o JOIN sessions s ON s.id = o.session_id"
+        " JOIN _rk_observations k ON k.observation_id = o.id AND k.author = ?"
         " WHERE o.obs_type = ? AND s.project = ? ORDER BY o.id DESC LIMIT ?",
-        (ObsType.MARKER, project, _MOST_MARKERS),
+        (ONESELF, ObsType.MARKER, project, _MOST_MARKERS),
     )
     return dict(rows.fetchall())
 
