@@ -17,8 +17,9 @@ from relay.client import Snowclaw
 from relay.memory.snowclaw.chat import Chat
 from relay.memory.snowclaw.context import HistoryStyle, Section, TrimOrder
 from relay.memory.snowclaw.respond import Agent
-from relay.memory.snowclaw.system_prompt import RULES
+from relay.memory.snowclaw.system_prompt import IN_DIRECT_MESSAGES, RULES
 from relay.memory.snowclaw.working_copy import WorkingCopy
+from relay.nostr.nip59 import unsigned
 from tests import cast
 from tests.harness.fake_relay import FakeRelay
 from tests.leaks.planted import (
@@ -198,6 +199,11 @@ def check_context(
         assert sum(re.match(rf"\s*{label}\s*:", looks(line)) is not None for line in lines) == 1
     owners = [line for line in lines if re.match(r"\s*-\s*owner\s*:", looks(line))]
     assert len(owners) == is_owners_note
+    check_headers(lines, sender)
+
+
+def check_headers(lines: list[str], sender: SecretKey) -> None:
+    """Messages bear their authors' names, and none passes for an owner's."""
     headers = [line for line in lines if re.match(r"\s*\[(nostr:|[^\]]*\]:)", looks(line))]
     for line in headers:
         npubs = {each.npub[:12] for each in (EVE, sender, cast.bob)}
@@ -236,6 +242,25 @@ def test_a_context_tells_it_fenced_with_its_author_or_not_at_all(way: Way) -> No
         for part in (*context.sections.values(), *(piece.text for piece in context.pieces)):
             assert not re.search(r"<[\s/]*memory\b", looks(part))
             check_shown(part)
+
+
+@pytest.mark.proves("G-23", "S-37", "S-38")
+def test_a_direct_message_is_fenced_as_those_of_groups_are() -> None:
+    def direct(text: str, at: int) -> Event:
+        return unsigned(EVE.pubkey, 14, [["p", cast.robot.pubkey]], text, at)
+
+    for text in each_planted():
+        copy = WorkingCopy(cast.robot.pubkey, [cast.owner.pubkey])
+        chat = Chat(Agent(cast.robot.pubkey, (), copy.owners), copy)
+        chat.see(profile(text))
+        chat.see(direct(text, AT))
+        told = chat.assemble(direct(text, AT + 1), SYSTEM, 20_000).text
+        assert MARK in told.partition(END)[0]
+        place = told.partition("# SYSTEM PROMPT\n")[2].splitlines()[2]
+        assert place == IN_DIRECT_MESSAGES
+        check_fenced(told[told.index("<memory ") : told.index(f"\n{END}\n") + len(END) + 1])
+        check_authors(told, [EVE.npub, cast.robot.npub])
+        check_headers(told.splitlines(), EVE)
 
 
 @pytest.mark.proves("G-23", "S-33")

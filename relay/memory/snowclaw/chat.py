@@ -273,9 +273,10 @@ class Chat:
                 themes=tuple(map(self._filtered, memory.themes)),
                 decisions=tuple((self._filtered(text), at) for text, at in memory.decisions),
             )
+        purpose = memory.purpose if memory is not None and author is None else None
         assembler = ContextAssembler(group, self._history_style, self._trim_order, self._npub)
         return assembler.assemble(
-            system=self._filtered(self._system_prompt(group, system)),
+            system=self._filtered(self._system_prompt(group, purpose or "", system)),
             sender=self._sender(event, group),
             current=self._message(event),
             history=ring,
@@ -285,15 +286,14 @@ class Chat:
             summaries={part: self._filtered(text) for part, text in summaries.items()},
         )
 
-    def _system_prompt(self, group: str, added: str) -> str:
+    def _system_prompt(self, group: str, purpose: str, added: str) -> str:
+        """`purpose`: of the agent's own record, not another's."""
         of_agent = self._profile(self._agent.pubkey)
         names = (*self._agent.names, of_agent.name or "")
         place = IN_DIRECT_MESSAGES
         if group:
-            memory = self._working_copy.own_group(OfGroup(group))
             title = self._titles.get(group)
-            purpose = None if memory is None else memory.purpose
-            place = in_group(group, "" if title is None else title.title, purpose or "")
+            place = in_group(group, "" if title is None else title.title, purpose)
         owners = [(self.name_of(key, group), _npub_of(key)) for key in sorted(self._agent.owners)]
         name = next(filter(None, names), self._npub[:12])
         return system_prompt(name, self._npub, of_agent.about, owners, place, added)
