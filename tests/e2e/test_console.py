@@ -232,6 +232,52 @@ async def test_an_admin_lets_somebody_in_and_takes_an_invite_back(console: Conso
     assert console.reports == []
 
 
+async def test_an_admin_pins_a_message_and_deletes_it(console: Console) -> None:
+    said = [cast.alice.sign(9, [["h", "tea"]], text, now()) for text in ("green tea", "black tea")]
+    await console.publish(*said)
+
+    async def seen(**wanted: Any) -> list[dict[str, Any]]:
+        async with connected(console.rookery.url) as wire:
+            await wire.log_in(cast.alice, console.rookery.url, now())
+            return await wire.query(wanted)
+
+    async with console.page(cast.owner) as page:
+        await console.sign_in(page)
+        await page.goto(f"{console.url}/console/group?id=tea")
+        pins: list[str] = []
+        for event in said:
+            message = page.locator(".chat > li", has_text=event.content)
+            await message.get_by_text("Moderate").click()
+            async with page.expect_navigation():
+                await message.get_by_text("Pin", exact=True).click()
+            pins.append(event.id)
+            (found,) = await seen(**{"kinds": [39005], "#d": ["tea"]})
+            assert [tag[1] for tag in found["tags"] if tag[0] == "e"] == pins
+        message = page.locator(".chat > li", has_text="green tea")
+        await message.get_by_text("Moderate").click()
+        async with page.expect_navigation():
+            await message.get_by_text("Unpin").click()
+        (found,) = await seen(**{"kinds": [39005], "#d": ["tea"]})
+        assert [tag[1] for tag in found["tags"] if tag[0] == "e"] == pins[1:]
+
+        async def answer(dialog: Any) -> None:
+            await dialog.accept(said[0].id[:8])
+
+        page.on("dialog", answer)
+        await message.get_by_text("Moderate").click()
+        assert await wrong_in(page) == []
+        async with page.expect_navigation():
+            await message.get_by_text("Delete").click()
+        assert not await page.get_by_text("green tea").count()
+        assert await seen(ids=[said[0].id]) == []
+    async with console.page(cast.alice) as page:
+        await console.sign_in(page)
+        await page.goto(f"{console.url}/console/group?id=tea")
+        assert await page.get_by_text("black tea").count() == 2
+        assert not await page.get_by_text("Moderate").count()
+    assert console.reports == []
+
+
 async def test_an_owner_edits_a_policy_and_the_relay_follows(console: Console) -> None:
     own = console.rookery.folder / "policies" / "50-own.toml"
     before = own.read_text()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from relay.console.ask import NotFoundError, shown
 from relay.console.page import Found, Page
 from relay.console.tables import Column, Holds, Rows
+from relay.groups.actions import PIN_TAGS
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.filters import Filter
@@ -148,6 +149,7 @@ async def _group(ask: Ask) -> Found:
             if len(tag) > 1 and tag[0] == "role"
         ],
         "messages": [shown(event) for event in reversed(said)],
+        "pins": _pins(state.get(kinds.GROUP_PINS)),
         "requests": _requests(asked, members, moved),
         "invites": _invites(invites),
         "moderation": [{**shown(event), "what": _moderation(event)} for event in moderated],
@@ -204,6 +206,12 @@ def _invites(events: Sequence[Event]) -> list[dict[str, object]]:
         for event in events
         for code in event.tag_values("code")
     ]
+
+
+def _pins(event: Event | None) -> list[list[str]]:
+    """Tags, as an event that changes the pins repeats them."""
+    tags = () if event is None else event.tags
+    return [list(tag) for tag in tags if len(tag) > 1 and tag[0] in PIN_TAGS]
 
 
 def _number(text: str | None) -> int | None:
