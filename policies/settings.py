@@ -7,7 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from relay.lifecycle.rows import Tie
-from relay.memory.check_options import MAX_BYTES, MAX_CHARS
+from relay.memory.check_options import MAX_CHARS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,7 +87,7 @@ class Memory:
     vouchers: Vouchers = Vouchers.AGENTS
     max_chars: int = MAX_CHARS
     """Code points of an entry's content (X-03)."""
-    max_bytes: int = MAX_BYTES
+    max_bytes: int = 0
     """Of its UTF-8; 0: no limit."""
     created_at_upper: int = UPPER_S
     """How far ahead `ts` may be (G-14): the general limit."""

@@ -8,7 +8,7 @@ from typing import Final
 MAX_CHARS: Final = 10_000
 """X-03."""
 MAX_BYTES: Final = 10_240
-"""The specification's 10 KB: default of `[memory.anamnesis] max_bytes`."""
+"""The 10 KB of the specification's prose; clients warn above (X-03)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,12 +159,6 @@ async def test_the_documents_example_is_written_from_the_command_line(desk: Desk
     said = await desk.run(cast.robot, "amend", new, "--context", "platform")
     assert (said.code, "'platform' is not KEY=VALUE" in said.err) == (2, True)
 
-    # 10 KB are 10,240 bytes, also of fewer than 10,000 characters.
-    for count, code in ((5_120, 0), (5_121, 1)):
-        said = await desk.run(cast.robot, "remember", "é" * count)
-        assert said.code == code, said
-    assert "invalid: content.content is over 10240 bytes" in said.err
-
 
 @pytest.mark.proves("X-18")
 async def test_authors_are_shown_and_chosen_by_name(desk: Desk) -> None:

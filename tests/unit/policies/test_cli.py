@@ -101,7 +101,7 @@ def test_show_names_people_and_rules(data: Path, capsys: pytest.CaptureFixture[s
     assert told["owners"] == [owner.pubkey]
     assert told["limits"]["created_at_upper"] == 900
     assert told["members"]["attestations"] == "relay"
-    assert told["anamnesis"] == {"max_chars": 10_000, "max_bytes": 10_240, "vouchers": "agents"}
+    assert told["anamnesis"] == {"max_chars": 10_000, "max_bytes": 0, "vouchers": "agents"}
 
 
 @pytest.mark.proves("G-29")
