@@ -208,14 +208,15 @@ def test_every_import_of_an_example_works() -> None:
     ("heading", "name"),
     [
         ("Aman", "Aman"),
-        ("Snowclaw", "Snowclaw"),
+        ("Use", "Snowclaw"),
         ("AI conversations", "Transcripts"),
         ("nmem", "Nmem"),
         ("Anamnesis", "Anamnesis"),
     ],
 )
 def test_every_method_of_the_guide_to_memory_exists(heading: str, name: str) -> None:
-    text = section((ROOT / "docs" / "memory.md").read_text("utf-8"), f"## {heading}")
+    page = "snowclaw.md" if heading == "Use" else "memory.md"
+    text = section((ROOT / "docs" / page).read_text("utf-8"), f"## {heading}")
     rows = re.findall(r"^\| (`.+?) \|", text, re.MULTILINE)
     sentences = re.findall(rf"`{name}\([^`]*\)` has ([^.]*)", text)
     methods = {
@@ -226,6 +227,10 @@ def test_every_method_of_the_guide_to_memory_exists(heading: str, name: str) -> 
     known = getattr(client, name)
     assert methods
     assert sorted(method for method in methods if not hasattr(known, method)) == []
+
+
+def test_the_guide_to_memory_is_short() -> None:
+    assert (ROOT / "docs" / "memory.md").stat().st_size < 25 << 10
 
 
 # metrics, NIPs -----------------------------------------------------------------------------------

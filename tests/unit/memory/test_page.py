@@ -1,4 +1,4 @@
-"""What docs/memory.md shows an admin: files that load, defaults that hold, a document as it is."""
+"""What docs/memory.md and docs/versions.md show an admin: files that load, defaults that hold, a document as it is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from relay.state import RelayState
 from tests import cast
 from tests.harness.reference_store import ReferenceStore
 
-PAGE = (Path(__file__).parents[3] / "docs" / "memory.md").read_text("utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = "".join([(DOCS / name).read_text("utf-8") for name in ("memory.md", "versions.md")])
 BLOCKS = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 OF_POLICIES = [block for block in BLOCKS if "channels_config" not in block]
 DEFAULTS = Path(policies.__file__).parent / "defaults"
