@@ -32,6 +32,8 @@ _SAID: Final = frozenset(
 _MESSAGES: Final = 50
 _RECORDS: Final = 1000
 _MODERATED: Final = 20
+_MAX_TREE: Final = 500
+_MAX_DEPTH: Final = 8
 _MAX_GROUPS: Final = 5000
 _MAX_ID: Final = 256
 _MEMBERS: Final = (
@@ -135,6 +137,8 @@ async def _group(ask: Ask) -> Found:
     members = {**users_in(state.get(kinds.GROUP_MEMBERS)), **admins}
     my_roles = admins.get(ask.pubkey or "", [])
     pointer = AddressPointer(group_id, ask.services.relay_pubkey, kinds.GROUP_METADATA, (ask.url,))
+    may_moderate = bool({"admin", "moderator"}.intersection(my_roles))
+    brought = brought_by(records, ask.services.relay_pubkey) if may_moderate else {}
     data: dict[str, object] = {
         "group": {
             **_group_row(group_id, state),
@@ -153,12 +157,14 @@ async def _group(ask: Ask) -> Found:
         "requests": _requests(asked, members, moved),
         "invites": _invites(invites),
         "moderation": [{**shown(event), "what": _moderation(event)} for event in moderated],
-        "may_moderate": bool({"admin", "moderator"}.intersection(my_roles)),
+        "may_moderate": may_moderate,
+        "tree": tree_of(members, brought) if brought else [],
         "is_admin": "admin" in my_roles,
         "is_member": ask.pubkey in members,
     }
     keys = [
         *members,
+        *(by for key, by in brought.items() if key in members),
         *(event.pubkey for event in (*said, *asked, *invites, *moderated)),
         *(key for event in moderated for key in users_in(event)),
     ]
@@ -206,6 +212,59 @@ def _invites(events: Sequence[Event]) -> list[dict[str, object]]:
         for event in events
         for code in event.tag_values("code")
     ]
+
+
+def brought_by(records: Iterable[Event], relay: str) -> dict[str, str]:
+    """Key → who put it into the group, or made the invite with which it joined."""
+    oldest_first = sorted(records, key=lambda event: (event.created_at, event.kind))
+    makers = {
+        code: event.pubkey
+        for event in oldest_first
+        if event.kind == kinds.CREATE_INVITE
+        for code in event.tag_values("code")
+    }
+    found: dict[str, str] = {}
+    for event in oldest_first:
+        if event.kind == kinds.REMOVE_USER:
+            for key in users_in(event):
+                found.pop(key, None)
+        elif event.kind == kinds.PUT_USER and event.pubkey != relay:
+            for key in users_in(event):
+                if key != event.pubkey:
+                    found.setdefault(key, event.pubkey)
+        elif event.kind == kinds.JOIN_REQUEST and (code := event.tag("code")) in makers:
+            found.setdefault(event.pubkey, makers[code or ""])
+    return found
+
+
+def tree_of(members: Iterable[str], brought: Mapping[str, str]) -> list[dict[str, object]]:
+    """`pubkey`, `by` and `children` of those whom nobody here brought; `_MAX_DEPTH` deep, of who
+    is deeper as of those."""
+    left = [*members][:_MAX_TREE]
+    nodes: dict[str, dict[str, object]] = {}
+    depth: dict[str, int] = {}
+    below: dict[str, list[str]] = defaultdict(list)
+    for key in left:
+        below[brought.get(key, "")].append(key)
+        nodes[key] = {"pubkey": key, "by": brought.get(key, ""), "children": []}
+    roots: list[dict[str, object]] = []
+    # At last who is only in a circle of keys that put in each other.
+    for first in [*(key for key in left if brought.get(key, "") not in nodes), *left]:
+        waiting = [first]
+        while waiting:
+            key = waiting.pop()
+            if key in depth:
+                continue
+            by = brought.get(key, "")
+            depth[key] = depth.get(by, _MAX_DEPTH) + 1
+            children = nodes[by]["children"] if by in depth and by in nodes else None
+            if isinstance(children, list) and depth[key] <= _MAX_DEPTH:
+                children.append(nodes[key])
+            else:
+                depth[key] = 1
+                roots.append(nodes[key])
+            waiting += reversed(below[key])
+    return roots
 
 
 def _pins(event: Event | None) -> list[list[str]]:

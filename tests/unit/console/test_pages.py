@@ -13,6 +13,7 @@ import pytest
 
 from relay.console.charts import drawn
 from relay.console.pages import PAGES
+from relay.console.pages.groups import tree_of
 from relay.console.tables import Column, Holds, Rows, arranged, as_csv, table
 from relay.memory.aman.records import Preference, ToolCall, draft_of
 from relay.memory.anamnesis.checks import content_hash
@@ -231,6 +232,45 @@ async def test_requests_and_invites_are_seen_by_admins_alone() -> None:
             assert ("s3cret-code" in text) is is_admin
         twin = await (await here.browser_of(alice)).json("/console/group.json?id=den")
         assert twin["invites"] == []
+
+
+async def test_admins_see_who_brought_whom() -> None:
+    async with site() as here:
+        await here.make_group("den", "closed", members=[alice])
+        invite = owner.sign(9009, [["h", "den"], ["code", "s3cret-code"]], "", NOW)
+        await here.publish(invite, bob.sign(9021, [["h", "den"], ["code", "s3cret-code"]], "", NOW))
+        browser = await here.browser_of(owner)
+        (root,) = (await browser.json("/console/group.json?id=den"))["tree"]
+        assert root["pubkey"] == owner.pubkey
+        assert {each["pubkey"] for each in root["children"]} == {alice.pubkey, bob.pubkey}
+        assert "Who brought whom" in await browser.text("/console/group?id=den")
+        of_member = await (await here.browser_of(alice)).json("/console/group.json?id=den")
+        assert of_member["tree"] == []
+
+
+def depth_of(nodes: object) -> int:
+    assert isinstance(nodes, list)
+    return 1 + max((depth_of(node["children"]) for node in nodes), default=-1)
+
+
+def keys_in(nodes: object) -> list[object]:
+    assert isinstance(nodes, list)
+    return [key for node in nodes for key in (node["pubkey"], *keys_in(node["children"]))]
+
+
+@pytest.mark.parametrize(
+    "brought",
+    [
+        {str(n): str(n - 1) for n in range(1, 400)},
+        {"1": "2", "2": "3", "3": "1"},
+        {"1": "1", "5": "gone", "6": "5"},
+    ],
+)
+def test_a_tree_has_each_member_once_and_is_not_deep(brought: dict[str, str]) -> None:
+    members = [str(n) for n in range(400)]
+    found = tree_of(members, brought)
+    assert sorted(map(str, keys_in(found))) == sorted(members)
+    assert depth_of(found) <= 8
 
 
 async def test_pages_of_owners_are_for_owners() -> None:
