@@ -1,4 +1,4 @@
-"""What docs/memory.md and docs/versions.md show an admin: files that load, defaults that hold, a document as it is."""
+"""The TOML of docs/memory.md and docs/versions.md loads, defaults hold, a document is as it is."""
 
 from __future__ import annotations
 
