@@ -6,6 +6,7 @@ N29-18, 55…58, 80…82; G-06.
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
 from typing import TYPE_CHECKING, Any
@@ -204,6 +205,24 @@ async def test_the_more_subscriptions_the_fewer_rows_are_delivered_without_a_pau
     await relay.take(*(chat(alice, f"{n}") for n in range(32)))
     await relay.take(article(NOON))
     assert sizes == [at_once] * (32 // at_once) + [1]
+
+
+@pytest.mark.parametrize(("tags", "is_on_loop"), [(10, True), (500, False)])
+async def test_an_event_of_many_tags_is_prepared_off_the_loop(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch, tags: int, *, is_on_loop: bool
+) -> None:
+    """40 events of 5,000 tags, one after the other, took the loop 40 ms each."""
+    threads: list[threading.Thread] = []
+    prepare = relay.store.prepare
+
+    def noted(events: list[Event]) -> None:
+        threads.append(threading.current_thread())
+        prepare(events)
+
+    monkeypatch.setattr(relay.store, "prepare", noted)
+    many = [["t", f"{number}"] for number in range(tags)]
+    assert await relay.take(on(alice, 9, *many)) == [STORED]
+    assert [each is threading.main_thread() for each in threads] == [is_on_loop]
 
 
 async def test_a_reload_during_a_commit_is_for_the_next_batch(
