@@ -17,10 +17,10 @@ _HEIGHT: Final = 60
 _STEP_S: Final = DAY_S // _WIDTH
 _HOUR_S: Final = 3600
 _SERIES: Final[Mapping[str, tuple[str, str, float]]] = {
-    "stored": ("Events stored", "per_second", 1),
-    "refused": ("Events refused", "per_second", 1),
-    "deliveries": ("Live deliveries", "per_second", 1),
-    "queries": ("Queries", "per_second", 1),
+    "stored": ("Events stored", "per_minute", 60),
+    "refused": ("Events refused", "per_minute", 60),
+    "deliveries": ("Live deliveries", "per_minute", 60),
+    "queries": ("Queries", "per_minute", 60),
     "connections": ("Connections", "number", 1),
     "commit_p99_s": ("99 % of commits took at most", "ms", 1000),
     "query_p99_s": ("99 % of queries took at most", "ms", 1000),

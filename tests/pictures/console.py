@@ -31,11 +31,14 @@ PAGES: Final = {
     "session": "/console/session?id=7d1f6a52-demo-handbook",
     "nmem": "/console/nmem?session=5f0c2d9e-demo-deploy",
     "claim": f"/console/claim?hash={CLAIM}",
+    "context": "/console/context",
     "events": "/console/events",
     "policies": "/console/policies",
+    "policy-file": "/console/policy-file?name=20-workshop.toml",
     "explain": f"/console/explain?event={DRAFT}",
     "live": "/console/live",
     "health": "/console/health",
+    "verify": "/console/verify",
 }
 SIZES: Final = {"wide": (1280, 800), "phone": (390, 844)}
 

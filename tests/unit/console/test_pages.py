@@ -457,12 +457,12 @@ def test_a_day_is_drawn_by_the_highest_of_six_minutes_with_gaps() -> None:
         now,
     )
     stored = found["charts"][0]
-    assert (stored["title"], stored["last"], stored["most"]) == ("Events stored", 1.0, 4.0)
+    assert (stored["title"], stored["last"], stored["most"]) == ("Events stored", 60.0, 240.0)
     assert stored["d"] == "M219 1h1M238 44.5h1L239 44.5"
     assert [(hour["at"], hour["values"][0]) for hour in found["hours"]] == [
-        (now, 1.0),
-        (now - 3600, 1.0),
-        (now - 7200, 4.0),
+        (now, 60.0),
+        (now - 3600, 60.0),
+        (now - 7200, 240.0),
     ]
     commits = next(
         each for each in found["charts"] if each["title"].endswith("commits took at most")
