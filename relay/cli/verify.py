@@ -28,7 +28,13 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Repair what is found, in a folder whose relay is stopped, after a backup in the folder.",
 )
-@click.option("--progress", "is_counted", is_flag=True, hidden=True)
+@click.option(
+    "--progress",
+    "is_counted",
+    is_flag=True,
+    hidden=True,
+    help="Write the rows done to stderr, line by line.",
+)
 @json_option
 def verify_command(folder: Path, *, is_repair: bool, is_counted: bool, as_json: bool) -> int:
     """Check every event, its signature, and that all tables and indices agree with the events.
