@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from relay.storage.sqlite.store import SqliteStore
-from relay.verdict import Origin
+from relay.verdict import Origin, WriteOutcome
 from tests.faults.contents import Contents, contents, raws_in
 from tests.faults.vfs import Call, Disk, Step
 from tests.harness.relay_in_process import Home, Letter
@@ -32,7 +32,7 @@ class Run:
     groups: dict[int, Groups] = field(default_factory=dict)
     """Number of a commit → the groups in memory after it."""
     answered: list[Event] = field(default_factory=list)
-    """Events that got OK."""
+    """Events that were stored, and got OK."""
 
     def tell(self, what: str) -> None:
         self.disk.note(Call.ACK, what)
@@ -66,7 +66,7 @@ class Recorded(SqliteStore):
 
 
 class Witnessed(Letter):
-    """Tells the run of an OK."""
+    """Tells the run what was stored: who may not read a deletion gets the same OK, untold."""
 
     def __init__(self, run: Run) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Witnessed(Letter):
 
     def answered(self, event: Event, result: Result) -> None:
         super().answered(event, result)
-        if self.answers[0] == (True, ""):  # `duplicate:` of a newer one promises nothing
+        if result is WriteOutcome.STORED:
             self._run.tell(event.id)
             self._run.answered.append(event)
 

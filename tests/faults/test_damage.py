@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import shutil
 import sqlite3
 from contextlib import closing
@@ -242,6 +243,21 @@ async def test_a_row_that_lost_its_tags_is_reported(
     monkeypatch.setattr(SqliteStore, "_untagged", untagged)
     found = await without_tags(tmp_path / "unchecked", made[0], rules, made[1])
     assert found.startswith("SERVED"), "a relay that does not compare tags is found"
+
+
+async def test_a_letter_of_a_signature_that_became_a_capital_is_reported(
+    tmp_path: Path, made: tuple[Path, Answers], rules: PolicySet
+) -> None:
+    """One bit; in hex both are one number, and the signature holds."""
+    folder = tmp_path / "data"
+    shutil.copytree(made[0] / "closed", folder)
+    with closing(sqlite3.connect(folder / "rookery.db")) as db:
+        ((seq, raw),) = db.execute("SELECT seq, raw FROM events ORDER BY seq LIMIT 1")
+        fields, _, signature = raw.rpartition(b'"sig"')
+        capital = re.sub(rb"[a-f]", lambda found: found[0].upper(), signature, count=1)
+        db.execute("UPDATE events SET raw = ? WHERE seq = ?", (fields + b'"sig"' + capital, seq))
+        db.commit()
+    assert await outcome(folder, rules, made[1]) == "reported by the check of rows"
 
 
 @pytest.mark.parametrize("seed", range(tries(200, 40)))
