@@ -62,7 +62,7 @@ def tell_adoption(database: Database) -> None:
     if adopted:
         click.echo(printable(adopted), err=True)
         with database.transaction() as db:
-            db.execute("DELETE FROM _rk_about WHERE name = ?", (ADOPTED,))
+            set_about(db, {ADOPTED: ""})
 
 
 def take_warning(database: Database) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from base64 import b64encode
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -29,7 +30,6 @@ RULES = """
 name    = "history"
 history = { count = 3, days = 9 }
 """
-NOW = int(time.time()) - 100
 NOTES = f"30023:{cast.alice.pubkey}:my notes/ü+1"
 
 
@@ -42,9 +42,15 @@ async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
         yield running
 
 
+@cache
+def now() -> int:
+    """When the first of these tests began, less 100 s."""
+    return int(time.time()) - 100
+
+
 def version(number: int, *tags: list[str], text: str = "") -> Event:
     d = NOTES.split(":", 2)[2]
-    return cast.alice.sign(30023, [["d", d], *tags], text or f"text {number}", NOW + number)
+    return cast.alice.sign(30023, [["d", d], *tags], text or f"text {number}", now() + number)
 
 
 async def publish(rookery: Rookery, *events: Event, by: SecretKey | None = None) -> None:
@@ -130,9 +136,9 @@ async def test_a_signed_request_is_good_for_one_answer(rookery: Rookery) -> None
 async def test_a_record_that_one_may_not_read_is_as_one_that_never_was(rookery: Rookery) -> None:
     h = ["h", "tea"]
     group = [
-        cast.admin.sign(9007, [h], "", NOW),
-        cast.admin.sign(9002, [h, ["private"], ["closed"]], "", NOW + 1),
-        cast.admin.sign(9000, [h, ["p", cast.alice.pubkey]], "", NOW + 2),
+        cast.admin.sign(9007, [h], "", now()),
+        cast.admin.sign(9002, [h, ["private"], ["closed"]], "", now() + 1),
+        cast.admin.sign(9000, [h, ["p", cast.alice.pubkey]], "", now() + 2),
     ]
     await publish(rookery, *group, version(3, h), version(4, h), by=cast.alice)
     assert len(await ids_for(rookery, cast.alice)) == 2
@@ -146,7 +152,7 @@ async def test_nothing_is_left_of_them_in_any_file_after_a_deletion(rookery: Roo
     secret, current = version(1, text=words[0]), version(2)
     await publish(rookery, secret, current)
     assert left_of(words, rookery.folder)
-    await publish(rookery, cast.alice.sign(5, [["e", current.id]], "", NOW + 3))
+    await publish(rookery, cast.alice.sign(5, [["e", current.id]], "", now() + 3))
     assert await asked(rookery, cast.alice) == UNKNOWN
     await erased(words, rookery.folder)
 
@@ -163,7 +169,7 @@ async def test_an_export_with_versions_restores_the_history(
     rookery: Rookery, tmp_path: Path
 ) -> None:
     events = [version(number) for number in range(3)]
-    await publish(rookery, *events, cast.bob.sign(1, [], "between", NOW))
+    await publish(rookery, *events, cast.bob.sign(1, [], "between", now()))
     file, other = tmp_path / "events.jsonl", tmp_path / "other"
     folder = str(rookery.folder)
     await succeed("export", "--data", folder, "-o", str(file))
