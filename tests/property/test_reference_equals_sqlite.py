@@ -403,9 +403,10 @@ class Twins(RuleBasedStateMachine):
 
 
 def _without_order(plan: WritePlan) -> object:
-    """Receipts list what went with a key in the order in which a store finds it."""
+    """A store finds the rows of a key in an order of its own; so receipts and `forgotten` have it."""
     return replace(
         plan,
+        forgotten=sorted(plan.forgotten, key=repr),
         erasures={
             name: replace(each, ids=sorted(each.ids), numbers=dict(sorted(each.numbers.items())))
             for name, each in plan.erasures.items()
