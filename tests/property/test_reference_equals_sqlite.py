@@ -403,7 +403,7 @@ class Twins(RuleBasedStateMachine):
 
 
 def _without_order(plan: WritePlan) -> object:
-    """A store finds the rows of a key in an order of its own; so receipts and `forgotten` have it."""
+    """A store finds the rows of a key in its own order: receipts and `forgotten` have it."""
     return replace(
         plan,
         forgotten=sorted(plan.forgotten, key=repr),
