@@ -1,7 +1,8 @@
 """`rookery memory`: agents' memory of users and groups, and agents' own memory.
 
-Signs as the agent. `memory search` is in `memory_search`, `memory why` in `memory_why`; versions of
-records are in `memory_versions`.
+Signs as the agent. `memory search` is in `memory_search`, `memory why` in `memory_why`, `memory
+import` and `export` in `memory_import` and `memory_export`; versions of records are in
+`memory_versions`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from relay.cli.connect import with_settings
+from relay.cli.memory_export import export
+from relay.cli.memory_import import import_
 from relay.cli.memory_search import search
 from relay.cli.memory_text import Shown, iso, lines_of, readers_of, shown_in
 from relay.cli.memory_versions import VERSION_COMMANDS
@@ -163,7 +166,7 @@ def memory() -> None:
     """
 
 
-for command in (search, why, *VERSION_COMMANDS):
+for command in (search, why, import_, export, *VERSION_COMMANDS):
     memory.add_command(command)
 
 

@@ -81,6 +81,7 @@ MODULES = {
     "relay/client/nmem/summaries.py": NMEM,
     "relay/client/nmem/sync.py": NMEM,
     "relay/client/snowclaw.py": SNOWCLAW,
+    "relay/memory/interop/exported.py": "../unit/memory/interop/test_exported.py",
     "relay/memory/junk.py": "../unit/memory/test_junk.py",
     "relay/memory/snowclaw/system_prompt.py": SNOWCLAW,
     "relay/mcp/rows.py": "../unit/client/test_recall.py",
@@ -106,7 +107,7 @@ group: accept add create delete edit invite invites join leave list pin read rem
 hook: install keep uninstall
 key: rotate show
 member: add invite list remove
-memory: diff forget get history list restore set show why
+memory: diff export forget get history import list restore set show why
 nmem: import maintain mark pin purge rebuild search status sync unpin
 policy: check diff explain log show sweep test
 profile: set

@@ -1,0 +1,475 @@
+"""`rookery memory import`: memories of other tools, and exported ones, become records here."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from relay.cli.connect import with_settings
+from relay.cli.options import (
+    Server,
+    anyway_option,
+    client_options,
+    json_option,
+    print_counts,
+    print_json,
+    printable,
+)
+from relay.cli.progress import Amount, progress_bar
+from relay.client.information import limit_in, reads_prefixes
+from relay.client.nmem.settings import find_nmem_settings
+from relay.client.settings import Actor
+from relay.errors import Invalid, Prefix, UserError
+from relay.memory.interop.claude_mem import TABLES, records_in
+from relay.memory.interop.documents import (
+    Document,
+    Reader,
+    form_of_markdown,
+    json_in,
+    markdown_in,
+)
+from relay.memory.interop.records import Fault, Form, Item, Note, Sifter, draft_of
+from relay.memory.junk import Sieve
+from relay.memory.registry import RecordName
+from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_in
+from relay.memory.snowclaw.keys import AGENT
+from relay.memory.systems import MEMORY_SYSTEMS
+from relay.nostr import kinds
+from relay.nostr.event import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from rich.progress import Progress, TaskID
+
+    from relay.client import Client
+    from relay.client.client import PublishReport
+    from relay.client.settings import ClientSettings
+    from relay.memory.interop.records import Parsed
+    from relay.nostr.keys import SecretKey
+
+_SQLITE: Final = b"SQLite format 3\0"
+_MAX_DOCUMENT: Final = 128 << 20
+"""Bytes of a JSON document."""
+_MAX_NOTE: Final = 1 << 20
+"""Bytes of a markdown file in a folder."""
+_MAX_FOLDER: Final = 256 << 20
+_MAX_RECORDS: Final = 200_000
+"""Also of files in a folder."""
+_MAX_DEPTH: Final = 32
+_MAX_CELL: Final = 8 << 20
+_MAX_ROWS: Final = 256 << 20
+"""Bytes of the texts of one table."""
+_MAX_STEPS: Final = 1_000
+"""Of a million instructions of SQLite each, for one table."""
+_MAX_TOLD: Final = 50
+_IDS: Final = 500
+"""Of one filter."""
+_MAX_MESSAGE: Final = 131_072
+"""Bytes, of a relay that names no limit."""
+_NEWER: Final = "a newer version is stored"
+_MARKDOWN: Final = (".md", ".markdown")
+
+
+@dataclass(slots=True)
+class _Import:
+    """What was found, and what became of it."""
+
+    forms: Counter[Form] = field(default_factory=Counter)
+    """Files, or records of one document, by form."""
+    items: list[Item] = field(default_factory=list)
+    left_out: list[Fault] = field(default_factory=list)
+    """Without an error."""
+    faults: list[Fault] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    events: dict[str, tuple[str, Event]] = field(default_factory=dict)
+    """To be stored: id → (place, event)."""
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def take(self, records: Iterable[Parsed]) -> None:
+        for record in records:
+            if isinstance(record, Item):
+                self.items.append(record)
+            elif record.is_error:
+                self.faults.append(record)
+            else:
+                self.left_out.append(record)
+            if len(self.items) + len(self.faults) + len(self.left_out) > _MAX_RECORDS:
+                raise UserError(f"more than {_MAX_RECORDS} records: import them in parts")
+
+
+@click.command("import", epilog="Example: rookery memory import ~/notes --dry-run")
+@click.argument("path", type=click.Path(exists=True, path_type=Path), metavar="PATH")
+@click.option(
+    "--from",
+    "form",
+    type=click.Choice([form.value for form in Form]),
+    help="Whose files these are; default: detected.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would be stored, and store nothing.")
+@anyway_option
+@client_options
+@json_option
+def import_(
+    path: Path, form: str | None, server: Server, *, dry_run: bool, anyway: bool, as_json: bool
+) -> int:
+    """Store the memories of claude-mem, basic-memory, mem0, nomen or a folder of markdown.
+
+    PATH is a folder of markdown, a JSON or JSONL export, or the database of claude-mem. Importing
+    it again stores nothing twice. Signs as the agent.
+    """
+
+    async def work(client: Client, settings: ClientSettings) -> _Import:
+        _, nmem = find_nmem_settings(Path.home())
+        reader = Reader(settings.key.pubkey, None if anyway else nmem.secret_filter())
+        done = _Import()
+        times = _read(path, None if form is None else Form(form), reader, done)
+        stored = await _stored_notes(client, done.items)
+        _sift(done, None if anyway else Sieve(), stored.values())
+        document = await client.information_or_empty()
+        limit = limit_in(document, "max_message_length") or _MAX_MESSAGE
+        _sign(done, settings.key, stored, times, client.now(), limit)
+        if dry_run:
+            await _drop_stored(client, done)
+            done.counts["would store"] = len(done.events)
+        else:
+            await _publish(client, done)
+        return done
+
+    done = with_settings(Actor.AGENT, server, work)
+    _report(done, is_dry=dry_run, as_json=as_json)
+    return 1 if done.faults else 0
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+
+def _read(path: Path, form: Form | None, reader: Reader, done: _Import) -> Mapping[str, int]:
+    """Place of a note → when its file was changed, for notes that do not say. Raises UserError."""
+    if path.is_dir():
+        return _read_folder(path, form, reader, done)
+    data = _bytes_of(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), _MAX_DOCUMENT)
+    name = path.name
+    try:
+        if data == _SQLITE:
+            document = Document(Form.CLAUDE_MEM, _rows_of(path, form, reader))
+        elif path.suffix.lower() in _MARKDOWN:
+            text = data.decode()
+            of_file = form or form_of_markdown(text)
+            document = Document(of_file, markdown_in(text, name, of_file, reader))
+        else:
+            document = json_in(data, name, form, reader)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{name}: byte {error.start} is not UTF-8") from None
+    except Invalid as invalid:
+        raise UserError(printable(invalid.text)) from None
+    done.take(document.records)
+    done.forms[document.form] += len(done.items) + len(done.faults)
+    done.remarks += filter(None, [document.remark])
+    return dict.fromkeys([item.where for item in done.items], int(path.stat().st_mtime))
+
+
+def _read_folder(root: Path, form: Form | None, reader: Reader, done: _Import) -> Mapping[str, int]:
+    """Only regular files below the folder: symbolic links are not followed."""
+    times: dict[str, int] = {}
+    texts: dict[str, str] = {}
+    total = others = 0
+    for name in _files_below(root, done):
+        if not name.lower().endswith(_MARKDOWN):
+            others += 1
+            continue
+        try:
+            fd = os.open(root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            changed = int(os.fstat(fd).st_mtime)
+            data = _bytes_of(root / name, fd, _MAX_NOTE)
+            texts[name], times[name] = data.decode(), changed
+        except UnicodeDecodeError as error:
+            line = data[: error.start].count(b"\n") + 1
+            done.faults.append(Fault(f"{name}:{line}", f"byte {error.start} is not UTF-8"))
+        except (OSError, UserError) as error:
+            why = error.strerror if isinstance(error, OSError) else str(error)
+            done.faults.append(Fault(name, str(why)))
+        else:
+            total += len(data)
+        if total > _MAX_FOLDER:
+            raise UserError(f"{root}: more than {_MAX_FOLDER >> 20} MiB: import it in parts")
+    found = {name: form_of_markdown(text) for name, text in texts.items()}
+    # Not every note of basic-memory has a permalink, but some of a folder have.
+    plain = Form.BASIC_MEMORY if Form.BASIC_MEMORY in found.values() else Form.MARKDOWN
+    for name, text in texts.items():
+        of_file = found[name] if form is None else form
+        if form is None and of_file in (Form.BASIC_MEMORY, Form.MARKDOWN):
+            of_file = plain
+        done.forms[of_file] += 1
+        already = len(done.items)
+        done.take(markdown_in(text, name, of_file, reader))
+        times |= dict.fromkeys([item.where for item in done.items[already:]], times[name])
+    if others:
+        done.remarks.append(f"{others} other files than .md are left out")
+    if not texts and not done.faults:
+        raise UserError(f"{root}: there is no .md file in it")
+    return times
+
+
+def _files_below(root: Path, done: _Import) -> list[str]:
+    """Relative, with `/`, sorted; without hidden files and folders."""
+    found: list[str] = []
+    folders = [("", 0)]
+    while folders:
+        below, depth = folders.pop()
+        try:
+            entries = list(os.scandir(root / below))
+        except OSError as error:
+            done.faults.append(Fault(below, str(error.strerror)))
+            continue
+        for entry in entries:
+            name = f"{below}{entry.name}"
+            if entry.name.startswith("."):
+                continue
+            if not _is_text(name):
+                done.faults.append(Fault(printable(name), "its name is not UTF-8"))
+            elif entry.is_symlink():
+                done.left_out.append(Fault(name, "a symbolic link, not followed"))
+            elif entry.is_dir(follow_symlinks=False):
+                if depth == _MAX_DEPTH:
+                    done.faults.append(Fault(name, f"over {_MAX_DEPTH} folders deep"))
+                else:
+                    folders.append((f"{name}/", depth + 1))
+            elif entry.is_file(follow_symlinks=False):
+                found.append(name)
+            if len(found) > _MAX_RECORDS:
+                raise UserError(f"{root}: more than {_MAX_RECORDS} files: import it in parts")
+    return sorted(found)
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _bytes_of(path: Path, fd: int, limit: int) -> bytes:
+    """All of a file; of a SQLite database what it begins with. Closes `fd`. Raises UserError,
+    OSError."""
+    with os.fdopen(fd, "rb") as file:
+        about = os.fstat(fd)
+        if not stat.S_ISREG(about.st_mode):
+            raise UserError(f"{path.name} is no file")
+        head = file.read(len(_SQLITE))
+        if head == _SQLITE:
+            return head
+        if about.st_size > limit:
+            raise UserError(f"{path.name}: over {limit >> 20} MiB")
+        return head + file.read(limit)
+
+
+def _rows_of(path: Path, form: Form | None, reader: Reader) -> Iterator[Parsed]:
+    """The tables of claude-mem, read only. Raises Invalid, UserError."""
+    if form not in (None, Form.CLAUDE_MEM):
+        raise Invalid(f"{path.name} is a SQLite database: only claude-mem's is read")
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return steps > _MAX_STEPS
+
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL)
+            db.execute("PRAGMA trusted_schema = OFF")
+            db.execute("PRAGMA query_only = ON")
+            db.text_factory = lambda data: data.decode(errors="replace")
+            db.set_progress_handler(step, 1_000_000)
+            # A view or a virtual table would run what the file says.
+            known = (
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
+            )
+            names = {name for (name,) in db.execute(known)}
+            if not {"sdk_sessions", "observations"} <= names:
+                raise Invalid(
+                    f"{path.name} is no database of claude-mem; one of nmem is imported by"
+                    " `rookery nmem import`"
+                )
+            tables = {means: _table(db, name) for name, means in TABLES.items() if name in names}
+    except sqlite3.Error as error:
+        raise UserError(f"{path.name}: {printable(str(error))}") from error
+    return records_in(tables, path.name, reader.secrets)
+
+
+def _table(db: sqlite3.Connection, name: str) -> list[dict[str, Any]]:
+    rows = db.execute(f"SELECT * FROM {name} ORDER BY id")  # noqa: S608  a name of ours
+    names = [column[0] for column in rows.description]
+    found = []
+    size = 0
+    for row in rows:
+        found.append(dict(zip(names, row, strict=True)))
+        size += sum(len(cell) for cell in row if isinstance(cell, str))
+        if len(found) > _MAX_RECORDS or size > _MAX_ROWS:
+            raise UserError(f"{name}: over {_MAX_RECORDS} rows or {_MAX_ROWS >> 20} MiB")
+    return found
+
+
+# -- records --------------------------------------------------------------------------------------
+
+
+async def _stored_notes(client: Client, items: Iterable[Item]) -> dict[str, Event]:
+    """`d` → the stored version, of all categories that the items have."""
+    notes = [item.record for item in items if isinstance(item.record, Note)]
+    prefixes = sorted({f"{AGENT}{note.memory.category}:" for note in notes})
+    if not prefixes:
+        return {}
+    wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "authors": [client.pubkey]}
+    if reads_prefixes(await client.information_or_empty(), kinds.APP_DATA):
+        wanted["#d"] = prefixes
+    return {event.d: event async for event in client.query_all(wanted)}
+
+
+def _sift(done: _Import, sieve: Sieve | None, stored: Iterable[Event]) -> None:
+    memories = map(agent_memory_in, stored)
+    sifter = Sifter(sieve, [known for known in memories if isinstance(known, AgentMemory)])
+    items: list[Item] = []
+    for item in done.items:
+        sifted = sifter.sifted(item)
+        if isinstance(sifted, Item):
+            items.append(sifted)
+        else:
+            done.left_out.append(sifted)
+    done.items = items
+
+
+def _sign(
+    done: _Import,
+    key: SecretKey,
+    stored: Mapping[str, Event],
+    times: Mapping[str, int],
+    now: int,
+    limit: int,
+) -> None:
+    for where, record, _ in done.items:
+        if isinstance(record, Event):
+            event = record
+        else:
+            at = 0
+            if isinstance(record, Note):
+                at = times.get(where, now) if record.at is None else record.at
+            draft = draft_of(record, at)
+            known = stored.get(draft.d) if isinstance(record, Note) else None
+            at = min(draft.created_at, now)
+            if known is not None:
+                if known.content == draft.content:
+                    done.counts["unchanged"] += 1
+                    continue
+                if known.created_at > at:
+                    done.left_out.append(Fault(where, _NEWER))
+                    continue
+                at = max(at, known.created_at + 1)  # the source does not say when it changed
+            event = key.sign(draft.kind, draft.tags, draft.content, at)
+        if len(event.raw) + 16 > limit:
+            done.faults.append(Fault(where, f"{len(event.raw)} bytes: the relay takes {limit}"))
+        else:
+            done.events[event.id] = where, event
+
+
+async def _drop_stored(client: Client, done: _Import) -> None:
+    """What the relay has already, of what would be sent."""
+    ids = list(done.events)
+    for start in range(0, len(ids), _IDS):
+        for event in await client.query({"ids": ids[start : start + _IDS]}):
+            del done.events[event.id]
+            done.counts["unchanged"] += 1
+
+
+async def _publish(client: Client, done: _Import) -> None:
+    events = sorted([event for _, event in done.events.values()], key=lambda e: e.created_at)
+    # A supersession or a pin is refused before what it names is stored.
+    with progress_bar(Amount.OF_TOTAL) as bar:
+        task = bar.add_task("storing", total=len(events))
+        for is_second in (False, True):
+            part = [event for event in events if _names_others(event) is is_second]
+            report = await client.publish_many(_counted(part, bar, task))
+            _count(done, report)
+
+
+def _names_others(event: Event) -> bool:
+    references = MEMORY_SYSTEMS.references(event)
+    return bool(references.ids or references.names - {RecordName(event.kind, event.d)})
+
+
+def _counted(events: Iterable[Event], bar: Progress, task: TaskID) -> Iterator[Event]:
+    for event in events:
+        yield event
+        bar.advance(task)
+
+
+def _count(done: _Import, report: PublishReport) -> None:
+    done.counts["stored"] += report.stored
+    done.counts["unchanged"] += report.duplicates
+    for refusal in report.refused:
+        where, _ = done.events[refusal.event.id]
+        if refusal.prefix == Prefix.DUPLICATE:
+            done.left_out.append(Fault(where, _NEWER))
+        else:
+            done.faults.append(Fault(where, str(refusal)))
+
+
+# -- output ---------------------------------------------------------------------------------------
+
+
+def _report(done: _Import, *, is_dry: bool, as_json: bool) -> None:
+    counts = {
+        **done.counts,
+        "changed": sum(bool(item.changed) for item in done.items),
+        "left out": len(done.left_out),
+        "errors": len(done.faults),
+    }
+    if as_json:
+        told = {
+            "from": {form.value: count for form, count in done.forms.items()},
+            **{name.replace(" ", "_"): count for name, count in counts.items()},
+            "why_left_out": _as_json(done.left_out),
+            "why_errors": _as_json(done.faults),
+            "why_changed": [
+                {"where": item.where, "why": why} for item in done.items for why in item.changed
+            ],
+        }
+        if is_dry:
+            told["records"] = [
+                {"where": where, "kind": event.kind, "d": event.d, "created_at": event.created_at}
+                for where, event in done.events.values()
+            ]
+        print_json(told)
+        return
+    for form, count in done.forms.items():
+        click.echo(f"{form}: {count} read", err=True)
+    for remark in done.remarks:
+        click.echo(printable(remark), err=True)
+    if is_dry:
+        for where, event in done.events.values():
+            click.echo(printable(f"would store {event.d or event.kind}  ({where})"))
+    changed = [f"{item.where}: {why}" for item in done.items for why in item.changed]
+    _tell("changed", changed)
+    _tell("left out", [f"{each.where}: {each.why}" for each in done.left_out])
+    _tell("error", [f"{each.where}: {each.why}" for each in done.faults])
+    print_counts(counts, as_json=False)
+
+
+def _as_json(faults: Iterable[Fault]) -> list[dict[str, str]]:
+    return [{"where": fault.where, "why": fault.why} for fault in faults]
+
+
+def _tell(what: str, lines: Sequence[str]) -> None:
+    for line in lines[:_MAX_TOLD]:
+        click.echo(printable(f"{what}: {line}"), err=True)
+    if len(lines) > _MAX_TOLD:
+        click.echo(f"{what}: {len(lines) - _MAX_TOLD} more; --json names all", err=True)
