@@ -172,6 +172,19 @@ Moderation = (
 Action = CreateGroup | Moderation | JoinRequest | LeaveRequest
 
 
+def users_in(action: Action) -> Set[str] | None:
+    """All whom the action may make members, or no members any more; None: unknown."""
+    match action:
+        case PutUsers(users=users):
+            return users.keys()
+        case RemoveUsers(pubkeys=pubkeys):
+            return pubkeys
+        case JoinRequest(pubkey=pubkey) | LeaveRequest(pubkey=pubkey):
+            return {pubkey}
+        case _:
+            return None
+
+
 class Notice(msgspec.Struct, frozen=True):
     """A 39000–39005 that the relay signed: the effect of an Action under the policy in force
     then."""

@@ -179,8 +179,8 @@ class Group:
             members={**self.members, **users},
             removed=_without(self.removed, users.keys()),
             requests=_without(self.requests, users.keys()),
-            ever_involved=self.ever_involved.union(users),
-            only_requested=self.only_requested.difference(users),
+            ever_involved=_union(self.ever_involved, users.keys()),
+            only_requested=_difference(self.only_requested, users.keys()),
         )
 
     def without_users(self, pubkeys: Set[str]) -> Group:
@@ -191,8 +191,8 @@ class Group:
             self,
             members=_without(self.members, pubkeys),
             requests=_without(self.requests, pubkeys),
-            ever_involved=self.ever_involved.union(pubkeys),
-            only_requested=self.only_requested.difference(pubkeys),
+            ever_involved=_union(self.ever_involved, pubkeys),
+            only_requested=_difference(self.only_requested, pubkeys),
         )
 
     def with_removed(self, pubkeys: Set[str]) -> Group:
@@ -311,13 +311,19 @@ class Groups:
         """The deleted groups that the key was a member of at their end."""
         return self.former.get(pubkey, frozenset())
 
-    def with_group(self, group: Group) -> Groups:
-        """These groups with `group` added, or in place of the one with its id."""
+    def with_group(self, group: Group, users: Set[str] | None = None) -> Groups:
+        """These groups with `group` added, or in place of the one with its id.
+
+        `users`: whose membership may differ; None: anybody's.
+        """
         before = self.by_id.get(group.id)
         memberships, pinned = self.memberships, self.pinned
         if before is None or before.members is not group.members:
             old = frozenset[str]() if before is None else before.members.keys()
-            memberships = _moved(memberships, old, group.members.keys(), group.id)
+            new: Set[str] = group.members.keys()
+            if users is not None:  # to compare ten thousand takes a millisecond
+                old, new = _among(users, old), _among(users, new)
+            memberships = _moved(memberships, old, new, group.id)
         if (() if before is None else before.pins) != group.pins:
             pinned = _moved(pinned, _pinned_by(before), _pinned_by(group), group.id)
         by_id = {**self.by_id, group.id: group}
@@ -458,6 +464,19 @@ def _without(mapping: Mapping[str, _V], keys: Set[str]) -> Mapping[str, _V]:
     for key in keys:
         left.pop(key, None)
     return left
+
+
+def _among(keys: Set[_K], known: Set[_K]) -> frozenset[_K]:
+    return frozenset([key for key in keys if key in known])
+
+
+def _union(known: frozenset[str], keys: Set[str]) -> frozenset[str]:
+    """No copy of a large set for keys that it has."""
+    return known if keys <= known else known.union(keys)
+
+
+def _difference(known: frozenset[str], keys: Set[str]) -> frozenset[str]:
+    return known if known.isdisjoint(keys) else known.difference(keys)
 
 
 def _pinned_by(group: Group | None) -> frozenset[Pin]:

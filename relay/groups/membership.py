@@ -88,7 +88,7 @@ def ruling_on_join(action: JoinRequest, group: Group, context: GroupContext) -> 
     )
     cause = action.id if pubkey in group.ever_involved else None
     return Ruling(
-        groups.with_group(group_after(requested, put, context.relay)),
+        groups.with_group(group_after(requested, put, context.relay), {pubkey}),
         automatic=(draft_of(put, cause=cause),),
         superseded=superseded,
     )
@@ -127,7 +127,8 @@ def ruling_on_leave(action: LeaveRequest, group: Group, context: GroupContext) -
     after = group_after(group, removal, context.relay)
     if loses_last_admin(group, after):
         return LAST_ADMIN
-    return Ruling(context.groups.with_group(after), automatic=(draft_of(removal, cause=action.id),))
+    groups = context.groups.with_group(after, {pubkey})
+    return Ruling(groups, automatic=(draft_of(removal, cause=action.id),))
 
 
 def loses_last_admin(before: Group, after: Group) -> bool:
@@ -176,7 +177,7 @@ def removals_from_groups(
     drafts = []
     for group_id in sorted(groups.groups_of(pubkey) - keeps):
         removal = _removal(group_id, frozenset({pubkey}), relay, now, cause)
-        groups = groups.with_group(group_after(groups.by_id[group_id], removal, relay))
+        groups = groups.with_group(group_after(groups.by_id[group_id], removal, relay), {pubkey})
         drafts.append(draft_of(removal))
     return groups, tuple(drafts)
 

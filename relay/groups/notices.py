@@ -122,15 +122,25 @@ def _dated(
 
 
 def membership_notices(
-    before: Group | None, after: Group | None, *, cause: str, actor: str, now: int
+    before: Group | None,
+    after: Group | None,
+    users: Set[str] | None = None,
+    *,
+    cause: str,
+    actor: str,
+    now: int,
 ) -> Iterator[Draft]:
     """44100 for the keys that became members, 44101 for those that are no longer; as Buzz has them.
 
-    `before` None: the group is new; `after` None: it ended. `cause` and `actor`: id and author of
-    the event that did it. The `e` tells notices of one second apart.
+    `before` None: the group is new; `after` None: it ended. `users`: whose membership may differ;
+    None: anybody's. `cause` and `actor`: id and author of the event that did it. The `e` tells
+    notices of one second apart.
     """
-    was = frozenset() if before is None else before.members.keys()
-    is_now = frozenset() if after is None else after.members.keys()
+    was: Set[str] = frozenset() if before is None else before.members.keys()
+    is_now: Set[str] = frozenset() if after is None else after.members.keys()
+    if before is not None and after is not None and users is not None:
+        was = {pubkey for pubkey in users if pubkey in was}
+        is_now = {pubkey for pubkey in users if pubkey in is_now}
     group = after or before
     assert group is not None
     for kind, event_type, pubkeys in (
@@ -141,8 +151,8 @@ def membership_notices(
         said = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
         keys, count = sorted(pubkeys), -(-len(pubkeys) // _MAX_MEMBER_NOTICES)
         for start in range(0, len(keys), max(1, count)):
-            users = tuple(("p", pubkey) for pubkey in keys[start : start + count])
-            yield Draft(kind, (*users, ("h", group.id), ("e", cause)), said, now)
+            named = tuple(("p", pubkey) for pubkey in keys[start : start + count])
+            yield Draft(kind, (*named, ("h", group.id), ("e", cause)), said, now)
 
 
 def _changed(

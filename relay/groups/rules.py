@@ -28,6 +28,7 @@ from relay.groups.actions import (
     RemoveUsers,
     UpdatePins,
     previous_in,
+    users_in,
 )
 from relay.groups.context import NOT_A_MEMBER, RULE, NotStored, Ruling, rejected
 from relay.groups.group import Group, Role, ended, group_after
@@ -307,7 +308,7 @@ def _ruling_on_moderation(
     if loses_last_admin(group, after):
         return LAST_ADMIN
     removes = _deletable(action, group, context) if isinstance(action, DeleteEvents) else ()
-    return Ruling(groups.with_group(after), removes=removes)
+    return Ruling(groups.with_group(after, users_in(action)), removes=removes)
 
 
 def _ruling_on_edit(action: EditMetadata, group: Group, context: GroupContext) -> Ruling | Reject:
@@ -356,7 +357,7 @@ def _check_room(action: Moderation, group: Group, context: GroupContext) -> Reje
         return None
     match action:
         case PutUsers(users=users):
-            new = users.keys() - group.members.keys()
+            new = {pubkey for pubkey in users if pubkey not in group.members}
             if new and len(group.members) + len(new) > MAX_MEMBERS:
                 return rejected(Prefix.BLOCKED, f"p: a group has at most {MAX_MEMBERS} members")
             return _check_involved(new, group)
@@ -369,7 +370,7 @@ def _check_room(action: Moderation, group: Group, context: GroupContext) -> Reje
 
 
 def _check_involved(pubkeys: Set[str], group: Group) -> Reject | None:
-    new = pubkeys - group.ever_involved
+    new = {pubkey for pubkey in pubkeys if pubkey not in group.ever_involved}
     if new and len(group.ever_involved) + len(new) > MAX_INVOLVED:
         return rejected(Prefix.BLOCKED, f"p: a group knows at most {MAX_INVOLVED} keys")
     return None

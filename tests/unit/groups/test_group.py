@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+import relay.groups.group as group_module
 from relay.groups.actions import PRIVATE_FLAGS, Flag
 from relay.groups.context import Joins
 from relay.groups.group import EndedGroup, Group, Groups, Invite, pins_of, replayed
@@ -44,6 +46,29 @@ def test_a_replay_gives_the_live_state() -> None:
     assert world.tea.ever_involved == {
         who.pubkey for who in (owner, admin, alice, bob, stranger, carol)
     }
+
+
+def test_a_change_compares_those_whom_it_names_not_all_members(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To compare 10,000 took 3 of the 4 ms of each change."""
+    compared: list[int] = []
+
+    def counting(index: Any, old: Any, new: Any, group_id: str) -> Any:
+        compared.append(max(len(old), len(new)))
+        return moved(index, old, new, group_id)
+
+    moved = group_module._moved
+    monkeypatch.setattr(group_module, "_moved", counting)
+    world = tea_party(OPEN)
+    world.do(admin, 9000, *(["p", f"{number:064x}"] for number in range(100)))
+    compared.clear()
+    world.put(admin, stranger)
+    world.remove(admin, stranger)
+    world.join(dave)
+    world.leave(dave)
+    assert compared == [1, 1, 1, 1]
+    assert world.rebuilt() == world.groups
 
 
 @pytest.mark.proves("N29-55")
