@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_MAX_UNANSWERED: Final = 2048
+_MAX_UNANSWERED: Final = 1024
 """Events of one connection that wait for their OK; with more its socket is not read."""
-_MAX_UNANSWERED_WEIGHT: Final = 16 << 20
+_MAX_UNANSWERED_WEIGHT: Final = 4 << 20
 """… or with more than this many bytes of them in memory, as `weight_of` estimates it."""
 _IS_READING_SHARE: Final = 4
 """A scan pauses while more than this fraction of the outbox (1/4) is unread."""

@@ -23,6 +23,7 @@ from relay.access.membership import (
 )
 from relay.access.quotas import subnet_of
 from relay.errors import Prefix
+from relay.groups.actions import users_in
 from relay.groups.group import Groups, replayed
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
 from relay.groups.notices import Draft, membership_notices, notices_for
@@ -314,9 +315,11 @@ class Batch:
             if after is not None:
                 self._notify(before.get(changed), after)
         if candidate.sender.origin is Origin.WIRE:  # members that an import puts in knew before
+            action = candidate.action
             for draft in membership_notices(
                 before.get(group_id),
                 self._world.groups.get(group_id),
+                None if action is None else users_in(action),
                 cause=candidate.event.id,
                 actor=candidate.event.pubkey,
                 now=self._now,

@@ -133,6 +133,12 @@ LaneItem = WriteEvent | ManagementChange | ExpireRows | SweepRows | SweepVersion
 _TAG_WEIGHT: Final = 200
 
 
+def turn_of(item: LaneItem) -> int | type[LaneItem]:
+    """Whose turn the item takes: its connection's, or that of all items of its type that came over
+    none."""
+    return (item.author.connection if isinstance(item, WriteEvent) else None) or type(item)
+
+
 def weight_of(event: Event) -> int:
     """Bytes that it takes in memory, about: its tags are lists of texts, and may be very short."""
     return len(event.raw) + _TAG_WEIGHT * len(event.tags)

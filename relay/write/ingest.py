@@ -4,8 +4,8 @@ screen → verify the signature → ask plug-ins → judge and commit in the lan
 NIP-86 changes and rows to expire or sweep go through the same lane.
 
 Invariants: orchestration only; what it calls returns values. Events are judged in the lane, each
-after the one before, so a removed member's later message is refused. State changes
-after the commit.
+after the one before, so a removed member's later message is refused; those of one connection in the
+order in which they came. State changes after the commit.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCount
 from relay.errors import Prefix, StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import WritePlan
+from relay.nostr import kinds
 from relay.nostr.keys import are_signed
 from relay.observe import request_id
 from relay.read.linked_rows import NO_LINKS
@@ -34,6 +35,7 @@ from relay.write.commands import (
     SweepRows,
     SweepVersions,
     WriteEvent,
+    turn_of,
     weight_of,
 )
 from relay.write.judge import BAD_SIGNATURE, screen, screen_and_judge
@@ -60,8 +62,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAX_BATCH: Final = 512
+"""Cost of what is judged and committed together; 1: an event as most are, some 0.1 ms."""
+_WEIGHT_PER_COST: Final = 4096
+"""Bytes as `weight_of` has them: 5,000 tags cost as much as 340 events of few."""
+_CHANGES_A_GROUP: Final = frozenset({*kinds.MODERATION, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
+_MEMBERS_PER_COST: Final = 1000
+"""Of a group that an event changes."""
+_ROWS_PER_COST: Final = 4
+"""Of a sweep."""
 _MAX_VERIFIED: Final = 128
-"""Events per batch of signature checks: 16 to 64 per thread."""
+"""Cost of a batch of signature checks, 16 to 64 events per thread; 1: an event of few tags."""
+_TAGS_PER_COST: Final = 8
+"""Where signatures are checked: the store prepares each tag, 5 us."""
 _MAX_WAITING: Final = 32_768
 _MAX_WEIGHT: Final = 256 << 20
 """Bytes of all waiting events of clients, as `weight_of` estimates it."""
@@ -141,18 +153,23 @@ class Ingest:
             self._verify,
             max_batch=_MAX_VERIFIED,
             max_waiting=_MAX_WAITING,
+            turn_of=turn_of,
+            cost_of=_cost_of_check,
             waited=stages.verify_queue.add,
         )
         self._asking = Lane(
             self._ask,
             max_batch=_MAX_PLUGIN_BATCH,
             max_waiting=_MAX_WAITING,
+            turn_of=turn_of,
             waited=stages.plugin_queue.add,
         )
         self._lane: Lane[LaneItem] = Lane(
             self._commit,
             max_batch=_MAX_BATCH,
             max_waiting=2 * _MAX_WAITING,
+            turn_of=turn_of,
+            cost_of=self._cost_of,
             waited=stages.commit_queue.add,
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -335,6 +352,26 @@ class Ingest:
 
     # -- the lane -------------------------------------------------------------------------------
 
+    def _cost_of(self, item: LaneItem) -> int:
+        match item:
+            case WriteEvent(event=event):
+                cost = 1 + weight_of(event) // _WEIGHT_PER_COST
+                if event.kind in _CHANGES_A_GROUP:
+                    group = self._state.groups.get(event.tag("h"))
+                    if group is not None:
+                        cost += len(group.ever_involved) // _MEMBERS_PER_COST
+                return cost
+            case ManagementChange():
+                return 1 + len(item.changes)
+            case ExpireRows():
+                return 1 + len(item.ids) // _ROWS_PER_COST
+            case SweepRows():
+                return 1 + len(item.rows) // _ROWS_PER_COST
+            case SweepVersions():
+                return 1 + len(item.due) // _ROWS_PER_COST
+            case _:
+                assert_never(item)
+
     async def _commit(self, batch: Sequence[LaneItem]) -> None:
         try:
             committed = await self._stored(batch)
@@ -438,6 +475,10 @@ class Ingest:
         stages.commit.add(batch.stored_at - batch.decided_at)
         if batch.judged_s:
             stages.policies.add(batch.judged_s)
+
+
+def _cost_of_check(item: WriteEvent) -> int:
+    return 1 + len(item.event.tags) // _TAGS_PER_COST
 
 
 def _events_in(batch: Sequence[LaneItem]) -> list[WriteEvent]:

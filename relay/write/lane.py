@@ -1,9 +1,11 @@
-"""Lane: a queue with one consumer that takes everything queued in one batch."""
+"""Lane: queues with one consumer that takes what is queued in batches, from each queue in turn."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from heapq import heappop, heappush, heapreplace
+from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
@@ -16,10 +18,12 @@ T = TypeVar("T")
 class Lane(Generic[T]):
     """A serial, batching worker.
 
-    Invariants: items are committed in the order in which they were put; one commit runs at a time;
-    a batch waits for no timer: it is what was queued while the previous one ran, at most
-    `max_batch` items. At most `max_waiting` items are queued; `put` refuses more. `commit` reports
-    results itself and does not raise.
+    Invariants: items of one turn are committed in the order in which they were put; one commit runs
+    at a time; a batch waits for no timer: it is what was queued while the previous one ran, until
+    its cost reaches `max_batch`. The next item is of the turn that has cost least; one that begins
+    to wait counts as the one that is served then (start-time fair queuing), so nobody waits for
+    more than the first items of the others. At most `max_waiting` items are queued; `put` refuses
+    more. `commit` reports results itself and does not raise.
     """
 
     def __init__(
@@ -28,18 +32,29 @@ class Lane(Generic[T]):
         *,
         max_batch: int,
         max_waiting: int,
+        turn_of: Callable[[T], object] = lambda _: None,
+        cost_of: Callable[[T], int] = lambda _: 1,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`waited` gets the seconds that one item of a batch was queued, mostly the first one."""
+        """`turn_of`: whose turn an item takes. `cost_of`: at least 1, asked when it is taken.
+        `waited` gets the seconds that one item of a batch was queued."""
         self._commit = commit
+        self._turn_of = turn_of
+        self._cost_of = cost_of
         self._waited = waited
+        self._timed: T | None = None
+        """The item whose wait is measured, and since when."""
         self._timed_at = 0.0
-        """When the item was put whose wait is measured; 0: none is."""
-        self._timed_behind = 0
-        """How many items are queued before it."""
         self._max_batch = max_batch
         self._max_waiting = max_waiting
-        self._items: deque[T] = deque()
+        self._queues: dict[object, deque[T]] = {}
+        """None is empty."""
+        self._turns: list[tuple[int, int, object]] = []
+        """A heap: (cost so far, number, turn), one for each queue."""
+        self._numbers = count()
+        self._reached = 0
+        """The cost so far of who was served last."""
+        self._size = 0
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -47,36 +62,60 @@ class Lane(Generic[T]):
 
     def put(self, item: T) -> bool:
         """False when the lane is full or closing: the item is not queued."""
-        if self._closing or len(self._items) >= self._max_waiting:
+        if self._closing or self._size >= self._max_waiting:
             return False
-        if not self._timed_at:
-            self._timed_at, self._timed_behind = perf_counter(), len(self._items)
-        self._items.append(item)
+        if self._timed is None:
+            self._timed, self._timed_at = item, perf_counter()
+        self._size += 1
+        turn = self._turn_of(item)
+        queue = self._queues.get(turn)
+        if queue is not None:
+            queue.append(item)
+            return True
+        self._queues[turn] = deque((item,))
+        heappush(self._turns, (self._reached, next(self._numbers), turn))
         if not self._wake.is_set():
             self._wake.set()
             self._idle.clear()
         return True
 
     def __len__(self) -> int:
-        return len(self._items)
+        return self._size
 
     async def run(self) -> None:
         """Commit batches until `close`; items put before it are still committed."""
-        items = self._items
         while True:
-            if not items:
+            if not self._size:
                 self._wake.clear()
                 self._idle.set()
                 if self._closing:
                     return
                 await self._wake.wait()
                 continue
-            size = min(len(items), self._max_batch)
-            self._timed_behind -= size
-            if self._timed_behind < 0 and self._timed_at:
+            await self._commit(self._batch())
+
+    def _batch(self) -> list[T]:
+        turns, queues, cost_of, timed = self._turns, self._queues, self._cost_of, self._timed
+        batch: list[T] = []
+        room = self._max_batch
+        while turns and room > 0:
+            used, _, turn = turns[0]
+            self._reached = used
+            queue = queues[turn]
+            item = queue.popleft()
+            batch.append(item)
+            if item is timed:
                 self._waited(perf_counter() - self._timed_at)
-                self._timed_at = 0.0
-            await self._commit([items.popleft() for _ in range(size)])
+                self._timed = None
+            cost = cost_of(item)
+            room -= cost
+            if queue:
+                heapreplace(turns, (used + cost, next(self._numbers), turn))
+            else:
+                heappop(turns)
+                del queues[turn]
+        self._size -= len(batch)
+        return batch
 
     async def drained(self) -> None:
         """Wait until the queue is empty."""

@@ -83,9 +83,14 @@ class Witness(Home):
     run: Run
 
     def post(
-        self, event: Event, origin: Origin = Origin.WIRE, logins: Iterable[str] = ()
+        self,
+        event: Event,
+        origin: Origin = Origin.WIRE,
+        logins: Iterable[str] = (),
+        connection: int | None = None,
     ) -> Letter:
         letter = Witnessed(self.run)
+        letter.connection = connection
         letter.authenticated = frozenset(logins)
         self.ingest.submit(event, letter, origin)
         return letter

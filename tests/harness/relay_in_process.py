@@ -188,9 +188,14 @@ class Home:
         return answers
 
     def post(
-        self, event: Event, origin: Origin = Origin.WIRE, logins: Iterable[str] = ()
+        self,
+        event: Event,
+        origin: Origin = Origin.WIRE,
+        logins: Iterable[str] = (),
+        connection: int | None = None,
     ) -> Letter:
         letter = Letter()
+        letter.connection = connection
         letter.authenticated = frozenset(logins)
         self.ingest.submit(event, letter, origin)
         return letter

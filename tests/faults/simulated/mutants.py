@@ -44,10 +44,9 @@ def _commits_the_newest_first() -> Sequence[Patch]:
     put = Lane.put
 
     def at_the_front(self: Lane[Any], item: Any) -> bool:
-        before = len(self._items)
         is_taken = put(self, item)
-        if is_taken and before:
-            self._items.rotate(1)
+        if is_taken:
+            self._queues[self._turn_of(item)].rotate(1)
         return is_taken
 
     return [(Lane, "put", at_the_front)]
@@ -75,7 +74,8 @@ def _tries_a_failed_batch_again() -> Sequence[Patch]:
     def and_again(self: Ingest, items: Sequence[Any], fault: Any) -> None:
         answer(self, items, fault)
         if fault is not None:
-            self._lane._items.extend(items)
+            for item in items:
+                self._lane.put(item)
 
     return [(Ingest, "_answer", and_again)]
 

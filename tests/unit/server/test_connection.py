@@ -211,10 +211,10 @@ async def test_the_socket_is_not_read_while_unanswered_events_take_much_memory(
     for event in sent:
         await visit.says("EVENT", fields(event))
     await relay.disk.append_called.wait()
-    while await relay.counts("rookery_frames_in_total") < 16:
+    while await relay.counts("rookery_frames_in_total") < 4:
         pass
     assert await (await relay.visit()).asks({"ids": ["0" * 64]}) == [["EOSE", "s"]]
-    assert await relay.counts("rookery_frames_in_total") == 16 + 1
+    assert await relay.counts("rookery_frames_in_total") == 4 + 1
     relay.disk.may_commit.set()
     answers = [await visit.hears() for _ in sent]
     assert sorted(answers) == sorted(["OK", event.id, True, ""] for event in sent)

@@ -6,6 +6,7 @@ N29-18, 55…58, 80…82; G-06.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from itertools import permutations
@@ -83,8 +84,8 @@ def chat(who: SecretKey, text: str) -> Event:
     return on(who, 9, content=text)
 
 
-def article(at: int, d: str = "x") -> Event:
-    return owner.sign(30023, [["d", d]], f"{at}", at)
+def article(at: int, d: str = "x", content: str = "") -> Event:
+    return owner.sign(30023, [["d", d]], content or f"{at}", at)
 
 
 # the commit --------------------------------------------------------------------------------------
@@ -291,6 +292,53 @@ async def test_no_list_is_signed_of_a_group_that_ended_in_the_batch(
     assert lists_said(relay) == []
     assert not [event for event in await relay.log() if event.kind == 39002 and event.d == "tea"]
     assert "tea" not in relay.state.groups.by_id
+
+
+@pytest.mark.parametrize("kind", [9000, 9001])
+async def test_a_note_waits_for_few_changes_of_a_large_group(relay: Relay, kind: int) -> None:
+    """300 changes of a group of 10,000 by its admin kept the others waiting for 2 s and more."""
+    keys = [f"{number:064x}" for number in range(10**9, 10**9 + 6000)]
+    for some in (keys[:3000], keys[3000:]):
+        assert await relay.take(on(owner, 9000, *(["p", key] for key in some))) == [STORED]
+    changed = keys[:300] if kind == 9001 else [f"{number:064x}" for number in range(300)]
+    relay.store.plans.clear()
+    relay.store.append_called.clear()
+    relay.store.may_commit.clear()
+    changes = [on(owner, kind, ["p", key]) for key in changed]
+    letters = [relay.post(changes[0], connection=1)]
+    await relay.store.append_called.wait()
+    letters += [relay.post(change, connection=1) for change in changes[1:]]
+    note = article(NOON)
+    letters.append(relay.post(note, connection=2))
+    while relay.ingest.waiting["commit"] < 300:  # noqa: ASYNC110 -- threads verify them
+        await asyncio.sleep(0.001)
+    relay.store.may_commit.set()
+    assert [await letter.answer for letter in letters] == [STORED] * 301
+    batches = [[row.event.kind for row in plan.adds.values()] for plan in relay.store.plans]
+    mine = next(n for n, plan in enumerate(relay.store.plans) if note.id in plan.adds)
+    # Each costs 7, a batch 512 at most; the first one was at work before.
+    assert sum(batch.count(kind) for batch in batches[: mine + 1]) <= 1 + 512 // 7 + 1
+    assert all(batch.count(39002) == 1 for batch in batches)
+    assert len(batches) <= 2 + 299 * 7 // 512
+
+
+async def test_a_note_waits_for_few_large_events(relay: Relay) -> None:
+    """Of one connection or many: 2 MiB are committed together."""
+    relay.store.append_called.clear()
+    relay.store.may_commit.clear()
+    large = [article(NOON, d=f"{number}", content="x" * 100_000) for number in range(40)]
+    letters = [relay.post(large[0], connection=1)]
+    await relay.store.append_called.wait()
+    letters += [relay.post(event, connection=n % 4) for n, event in enumerate(large[1:])]
+    note = article(NOON)
+    letters.append(relay.post(note, connection=9))
+    while relay.ingest.waiting["commit"] < 40:  # noqa: ASYNC110 -- threads verify them
+        await asyncio.sleep(0.001)
+    relay.store.may_commit.set()
+    assert [await letter.answer for letter in letters] == [STORED] * 41
+    batches = [list(plan.adds) for plan in relay.store.plans]
+    assert note.id in batches[1]
+    assert max(map(len, batches)) <= 512 * 4096 // 100_000 + 2
 
 
 # one batch, in order -----------------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from itertools import pairwise
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -55,8 +55,17 @@ async def clerk() -> Clerk:
     return Clerk()
 
 
-def lane_of(clerk: Clerk, *, max_batch: int = PLENTY, max_waiting: int = PLENTY) -> Lane[str]:
-    return Lane(clerk.commit, max_batch=max_batch, max_waiting=max_waiting)
+def lane_of(
+    clerk: Clerk, *, max_batch: int = PLENTY, max_waiting: int = PLENTY, cost: int = 1
+) -> Lane[str]:
+    """Digits are of one sender, each letter is of its own; a capital costs `cost`."""
+    return Lane(
+        clerk.commit,
+        max_batch=max_batch,
+        max_waiting=max_waiting,
+        turn_of=lambda item: item.isdigit() or item.lower(),
+        cost_of=lambda item: cost if item.isupper() else 1,
+    )
 
 
 @asynccontextmanager
@@ -79,10 +88,45 @@ async def test_items_are_committed_in_the_order_in_which_they_were_put(clerk: Cl
     """Items are committed in the order in which they were put."""
     lane = lane_of(clerk, max_batch=2)
     async with running(lane):
-        put_all(lane, "abcde")
+        put_all(lane, "12345")
         await lane.drained()
-        put_all(lane, "fg")
-    assert clerk.committed == list("abcdefg")
+        put_all(lane, "67")
+    assert clerk.committed == list("1234567")
+
+
+async def test_who_puts_one_item_does_not_wait_for_all_of_who_has_put_many(clerk: Clerk) -> None:
+    lane = lane_of(clerk, max_batch=3)
+    async with running(lane):
+        await clerk.busy_with(lane, "a")
+        put_all(lane, "aaaaaaaaaaaabbbbbb")
+        put_all(lane, "c")
+        clerk.may_go_on.set()
+    assert clerk.batches[:3] == [["a"], [*"abc"], [*"aba"]]
+    assert sorted(clerk.committed) == [*"a" * 13, *"b" * 6, "c"]
+
+
+async def test_turns_are_by_cost_and_no_batch_costs_much_more_than_allowed(clerk: Clerk) -> None:
+    lane = lane_of(clerk, max_batch=12, cost=10)
+    async with running(lane):
+        await clerk.busy_with(lane, "z")
+        put_all(lane, "AAAbbbbbbbbbbbb")
+        clerk.may_go_on.set()
+    assert clerk.batches == [["z"], [*"Abb"], [*"bbbbbbbbA"], [*"bbA"]]
+
+
+async def test_who_waited_for_nothing_has_saved_up_nothing(clerk: Clerk) -> None:
+    """One that comes later does not keep the others out for as long as they were served."""
+
+    async def commit(batch: Sequence[str]) -> None:
+        await clerk.commit(batch)
+        if len(clerk.batches) == 20:
+            put_all(lane, "b" * 50)
+
+    lane = Lane(commit, max_batch=1, max_waiting=PLENTY, turn_of=str)
+    put_all(lane, "a" * 50)
+    async with running(lane):
+        await lane.drained()
+    assert clerk.committed == [*"a" * 20, *"ba" * 30, *"b" * 20]
 
 
 async def test_what_queued_while_a_commit_ran_is_the_next_batch(clerk: Clerk) -> None:
@@ -111,8 +155,8 @@ async def test_no_batch_is_larger_than_allowed(clerk: Clerk) -> None:
     """At most `max_batch`."""
     lane = lane_of(clerk, max_batch=3)
     async with running(lane):
-        put_all(lane, "abcdefg")
-    assert clerk.batches == [["a", "b", "c"], ["d", "e", "f"], ["g"]]
+        put_all(lane, "1234567")
+    assert clerk.batches == [["1", "2", "3"], ["4", "5", "6"], ["7"]]
 
 
 async def test_one_commit_runs_at_a_time(clerk: Clerk) -> None:
@@ -218,30 +262,34 @@ async def test_a_commit_that_raises_is_no_secret() -> None:
 
 
 @given(
-    bursts=st.lists(st.integers(0, 5), max_size=12),
+    bursts=st.lists(st.text("ab1", max_size=5), max_size=12),
     max_batch=st.integers(1, 4),
     max_waiting=st.integers(1, 6),
 )
 def test_the_invariants_hold_for_any_order_of_arrival(
-    bursts: list[int], max_batch: int, max_waiting: int
+    bursts: list[str], max_batch: int, max_waiting: int
 ) -> None:
-    """In order, no accepted item lost or repeated, each batch within its bound."""
+    """Each sender's in order, none lost or repeated, each batch within its bound."""
 
     async def law() -> None:
-        clerk, taken, number = Clerk(), [], 0
-        lane = lane_of(clerk, max_batch=max_batch, max_waiting=max_waiting)
+        clerk, taken, numbers = Clerk(), list[str](), count()
+        lane = Lane(
+            clerk.commit, max_batch=max_batch, max_waiting=max_waiting, turn_of=lambda item: item[0]
+        )
         async with running(lane):
             for burst in bursts:
-                for _ in range(burst):
-                    number += 1
+                for sender in burst:
+                    item = f"{sender}{next(numbers)}"
                     assert len(lane) <= max_waiting
-                    if lane.put(str(number)):
-                        taken.append(str(number))
+                    if lane.put(item):
+                        taken.append(item)
                     else:
                         assert len(lane) == max_waiting
                 await asyncio.sleep(0)
-        assert clerk.committed == taken
         assert all(1 <= len(batch) <= max_batch for batch in clerk.batches)
-        assert all(int(one) < int(other) for one, other in pairwise(clerk.committed))
+        for sender in "ab1":
+            theirs = [item for item in taken if item[0] == sender]
+            assert [item for item in clerk.committed if item[0] == sender] == theirs
+        assert len(clerk.committed) == len(taken)
 
     asyncio.run(law())
