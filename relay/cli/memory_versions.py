@@ -146,7 +146,7 @@ def _formatted(text: str) -> str:
         return text
     try:
         return orjson.dumps(orjson.loads(text), option=orjson.OPT_INDENT_2).decode()
-    except orjson.JSONDecodeError:
+    except (orjson.JSONDecodeError, TypeError):  # TypeError: nested too deeply
         return text
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import Counter
 from difflib import unified_diff
-from itertools import islice
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -33,7 +35,12 @@ _MAX_VERSIONS: Final = 50
 _MAX_DIFF: Final = 400
 """Lines of one difference."""
 _MAX_COMPARED: Final = 20_000
-"""Characters of two versions; comparing takes time on the loop."""
+"""Characters of two versions."""
+_AROUND: Final = 2
+"""Equal lines that are shown before and after those that differ."""
+_MAX_DIFFERING: Final = 4_096
+"""Pairs of lines from the first to the last that differ: comparing takes the loop up to the third
+power of their number, and 6 ms for 64 with 64."""
 _COLUMNS: Final = (
     Column("id", "Event", Holds.EVENT),
     Column("kind", "Kind", Holds.KIND),
@@ -95,7 +102,7 @@ async def _event(ask: Ask) -> Found:
     versions = await _versions(ask, event)
     data: dict[str, object] = {
         "readers": readers_text(ask, event),
-        "versions": _differences(versions, event),
+        "versions": await _differences(versions, event),
         "event": shown(event) | {"content": event.content},
         "tags": [list(tag) for tag in event.tags],
         "raw": orjson.dumps(fields, option=orjson.OPT_INDENT_2).decode(),
@@ -122,29 +129,44 @@ async def _versions(ask: Ask, event: Event) -> list[Event]:
     )
 
 
-def _differences(versions: Sequence[Event], event: Event) -> list[dict[str, object]]:
+async def _differences(versions: Sequence[Event], event: Event) -> list[dict[str, object]]:
     """Each version with what it changed in the one before it by the same author."""
     before: dict[str, str] = {}
     listed = []
     for each in versions:
-        text = _readable(each.content)
         earlier = before.get(each.pubkey)
         changed = []
-        if earlier is not None and len(earlier) + len(text) <= _MAX_COMPARED:
-            lines = unified_diff(earlier.splitlines(), text.splitlines(), n=2, lineterm="")
-            changed = [*islice(lines, 2, _MAX_DIFF)]
-        before[each.pubkey] = text
+        if earlier is not None and len(earlier) + len(each.content) <= _MAX_COMPARED:
+            changed = _changed(_readable(earlier), _readable(each.content))
+            await asyncio.sleep(0)
+        before[each.pubkey] = each.content
         one = {"id": each.id, "pubkey": each.pubkey, "created_at": each.created_at}
         listed.append({**one, "is_this": each.id == event.id, "changed": changed})
     return listed if len(listed) > 1 else []
 
 
-def _readable(content: str) -> str:
-    """JSON by lines, any other text as it is."""
-    try:
-        return orjson.dumps(orjson.loads(content), option=orjson.OPT_INDENT_2).decode()
-    except ValueError:
-        return content
+def _changed(before: Sequence[str], after: Sequence[str]) -> list[str]:
+    """A diff; empty too when too much differs."""
+    first = sum(1 for _ in takewhile(_are_equal, zip(before, after, strict=False)))
+    ends = zip(reversed(before[first:]), reversed(after[first:]), strict=False)
+    last = first + sum(1 for _ in takewhile(_are_equal, ends))
+    begin, end = max(0, first - _AROUND), last - first - _AROUND
+    before, after = (each[begin : len(each) - max(0, end)] for each in (before, after))
+    if len(before) * len(after) > _MAX_DIFFERING:
+        return []
+    lines = islice(unified_diff(before, after, n=_AROUND, lineterm=""), 2, _MAX_DIFF)
+    return ["…" if line.startswith("@@") else line for line in lines]
+
+
+def _are_equal(lines: tuple[str, str]) -> bool:
+    return lines[0] == lines[1]
+
+
+def _readable(content: str) -> list[str]:
+    """Lines of a short text, JSON with one for each value."""
+    with contextlib.suppress(ValueError, TypeError):  # no JSON, or too deep
+        content = orjson.dumps(orjson.loads(content), option=orjson.OPT_INDENT_2).decode()
+    return content.splitlines()
 
 
 PAGES: Final = (

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import csv
 import io
+import tracemalloc
+from difflib import unified_diff
 from html.parser import HTMLParser
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote
 
 import pytest
 
 from relay.console.charts import drawn
-from relay.console.pages import PAGES
+from relay.console.pages import PAGES, events
 from relay.console.pages.groups import tree_of
 from relay.console.tables import Column, Holds, Rows, arranged, as_csv, table
 from relay.memory.aman.records import Preference, ToolCall, draft_of
@@ -571,3 +573,50 @@ async def test_strangers_leave_owners_authorizations_and_places() -> None:
         answers = [(await browser.sign_in(person(f"{n}"))).status for n in range(21)]
         assert answers == [200] * 20 + [429]
         assert (await browser.sign_in(owner)).status == 200
+
+
+def _cycles(number: int) -> tuple[str, str]:
+    """Two texts whose comparison takes difflib seconds, or minutes."""
+    one = [chr(0x4E00 + n % 100) for n in range(number)]
+    return "\n".join(one), "\n".join(reversed(one))
+
+
+@pytest.mark.parametrize("contents", [_cycles(4900), _cycles(190), ("x\n" * 190, "x\ny\n" * 95)])
+async def test_versions_that_differ_much_are_not_compared(
+    monkeypatch: pytest.MonkeyPatch, contents: Sequence[str]
+) -> None:
+    """50 notes of one `d`, 10 kB each, took the loop 80 s for one page, asked for by nobody."""
+    compared: list[int] = []
+
+    def noting(before: Sequence[str], after: Sequence[str], **more: Any) -> Any:
+        compared.append(len(before) * len(after))
+        return unified_diff(before, after, **more)
+
+    monkeypatch.setattr(events, "unified_diff", noting)
+    async with site() as here:
+        for number in range(6):
+            content = contents[number % 2]
+            await here.publish(alice.sign(1, [["d", "x"]], content, NOW + number))
+        last = alice.sign(1, [["d", "x"]], content.replace("\n", "\nz\n", 1), NOW + 6)
+        await here.publish(last)
+        page = await here.browser().json(f"/console/event.json?id={last.id}")
+    changed = [each["changed"] for each in page["versions"]]
+    assert changed[:6] == [[]] * 6
+    assert "+z" in changed[6]
+    assert len(compared) == 1
+
+
+async def test_a_deep_text_is_not_indented_to_a_hundred_megabytes() -> None:
+    content = "[" * 250 + ",".join("1" * 150_000) + "]" * 250
+    deeper = "[" * 500 + "]" * 500
+    async with site() as here:
+        sent = [alice.sign(1, [["d", "x"]], each, NOW) for each in (content, deeper, deeper + " ")]
+        for event in sent:
+            await here.publish(event)
+        browser = here.browser()
+        tracemalloc.start()
+        try:
+            assert (await browser.get(f"/console/event?id={sent[0].id}")).status == 200
+            assert tracemalloc.get_traced_memory()[1] < 16 << 20
+        finally:
+            tracemalloc.stop()
