@@ -52,6 +52,12 @@ _MAX_SILENT: Final = 1024
 and they stay for 30 s. Of more the oldest are closed, before they use up the file descriptors."""
 
 
+_MAX_UNREAD: Final = 32 << 20
+"""Bytes of answers to HTTP requests that clients do not read. Of more the oldest are dropped."""
+_LARGE_ANSWER: Final = 65_536
+"""Bytes: before a larger one the others are counted, which is done every second anyway."""
+
+
 class _ClientErrors(logging.Filter):
     """Drops malformed requests and early disconnects: any client could fill the log."""
 
@@ -94,6 +100,8 @@ class Server:
         )
         self._turns = Turns()
         self._requests = Slice(self._turns, perf_counter)
+        self._answered: dict[asyncio.Transport, None] = {}
+        """Open sockets that got an answer over HTTP, oldest first."""
         services.metrics.watch(
             "connections_logged_in",
             "Open connections with a login.",
@@ -200,6 +208,7 @@ class Server:
         assert server is not None
         while True:
             await asyncio.sleep(_CHECK_EVERY_S)
+            self._drop_unread()
             # Oldest first. aiohttp has no other way to ask.
             silent = [
                 each
@@ -208,6 +217,17 @@ class Server:
             ]
             for each in silent[: max(0, len(silent) - _MAX_SILENT)]:
                 each.force_close()
+
+    def _drop_unread(self) -> None:
+        """A client that does not read holds its answer in memory as long as it likes."""
+        unread = {each: each.get_write_buffer_size() for each in self._answered}
+        over = sum(unread.values()) - _MAX_UNREAD
+        for each, size in unread.items():
+            if over > 0 and size:
+                each.abort()  # `close` would wait until it is read
+                over -= size
+            if each.is_closing() and not each.get_write_buffer_size():
+                del self._answered[each]
 
     async def _watched_certificate(self) -> SSLContext | None:
         server = self._config.server
@@ -269,7 +289,14 @@ class Server:
     async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Requests that came together, on one connection or many, let others go on between two."""
         await self._requests.take(_REQUEST_COST_S)
-        return await handler(request)
+        try:
+            response = await handler(request)
+        finally:
+            if request.transport is not None:
+                self._answered[request.transport] = None
+        if (response.content_length or 0) > _LARGE_ANSWER:
+            self._drop_unread()
+        return response
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
         if request.headers.get(hdrs.UPGRADE, "").lower() == "websocket":

@@ -492,6 +492,35 @@ async def test_sockets_that_say_nothing_leave_descriptors_to_others(
         assert await visit.asks({}) == [["EOSE", "s"]]
 
 
+async def test_answers_that_are_not_read_are_dropped_oldest_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each held its page, up to 4 MB, for as long as the client liked."""
+    monkeypatch.setattr("relay.server.app._MAX_UNREAD", 3 << 20)
+    monkeypatch.setattr("relay.server.http.page", lambda *_: "x" * (8 << 20))
+    loop = asyncio.get_running_loop()
+    async with serving() as relay, contextlib.AsyncExitStack() as stack:
+        visit = await relay.visit()
+        sockets = []
+        for number in range(6):
+            each = stack.enter_context(socket.socket())
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            each.connect(("127.0.0.1", relay.server.port))
+            each.settimeout(0)
+            await loop.sock_sendall(each, b"GET / HTTP/1.1\r\nHost: relay\r\n\r\n")
+            assert await loop.sock_recv(each, 15) == b"HTTP/1.1 200 OK"
+            sockets.append(each)
+            held = [one.get_write_buffer_size() for one in relay.server._answered]
+            assert sum(held) <= (3 << 20) + (8 << 20), number
+        assert await visit.asks({}) == [["EOSE", "s"]]
+        for each in sockets[:4]:
+            got = 0
+            with contextlib.suppress(ConnectionResetError):
+                while some := await loop.sock_recv(each, 1 << 20):
+                    got += len(some)
+            assert got < 8 << 20, "it was cut off"
+
+
 async def test_who_takes_a_kept_place_logs_in_or_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.server.app.TRIAL_S", 0.0)
     proxied = 'connections_per_address = 5\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
