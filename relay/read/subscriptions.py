@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 S = TypeVar("S")
 _ANY_EVENT: Final = ("*", "")
+_MAX_NEW: Final = 64
+_MAX_NEW_VALUES: Final = 64
+"""Subscriptions that wait to be indexed, and values of each: 3 ms of the loop at most."""
 
 
 class Entry(msgspec.Struct, Generic[S], frozen=True):
@@ -41,9 +44,15 @@ class Entry(msgspec.Struct, Generic[S], frozen=True):
 
 
 class Subscriptions(Generic[S]):
-    """The live filters of all connections. `S` is compared by identity."""
+    """The live filters of all connections. `S` is compared by identity.
+
+    A subscription is indexed when the next event is looked up: most are closed right after their
+    stored events, and then cost nothing here.
+    """
 
     def __init__(self) -> None:
+        self._new: dict[int, tuple[S, Sequence[Filter]]] = {}
+        """Not indexed yet."""
         self._by_key: dict[Hashable, tuple[Entry[S]] | dict[int, list[Entry[S]]]] = {}
         """A tuple while a key has one filter: most of many values have no more."""
         self._keys: dict[int, set[Hashable]] = {}
@@ -51,11 +60,22 @@ class Subscriptions(Generic[S]):
         """Entries under a key that an event with the key need not match."""
 
     def __len__(self) -> int:
-        return len(self._keys)
+        return len(self._keys) + len(self._new)
 
     def add(self, subscription: S, filters: Sequence[Filter]) -> None:
+        """Once for each subscription."""
+        self._new[id(subscription)] = subscription, filters
+        if len(self._new) > _MAX_NEW or sum([each.values for each in filters]) > _MAX_NEW_VALUES:
+            self._index_new()
+
+    def _index_new(self) -> None:
+        for subscription, filters in self._new.values():
+            self._index(subscription, filters)
+        self._new.clear()
+
+    def _index(self, subscription: S, filters: Sequence[Filter]) -> None:
         owner = id(subscription)
-        keys = self._keys.setdefault(owner, set())
+        keys = self._keys[owner] = set()
         for filter_ in filters:
             if filter_.impossible:
                 continue
@@ -79,6 +99,8 @@ class Subscriptions(Generic[S]):
 
     def remove(self, subscription: S) -> None:
         owner = id(subscription)
+        if self._new.pop(owner, None) is not None:
+            return
         for key in self._keys.pop(owner, ()):
             entries = self._by_key[key]
             removed = entries.pop(owner) if isinstance(entries, dict) else entries
@@ -91,6 +113,8 @@ class Subscriptions(Generic[S]):
 
     def keys_of(self, event: Event) -> list[Hashable]:
         """The keys that the event is found by and that have entries."""
+        if self._new:
+            self._index_new()
         by_key = self._by_key
         return [key for key in _keys_of_event(event) if key in by_key] if by_key else []
 

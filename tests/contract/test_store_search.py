@@ -15,6 +15,7 @@ from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.nip50 import search_from, searchable
 from relay.storage import PAGE_BYTES
 from relay.storage.sqlite.fts import FtsMatcher
+from relay.storage.sqlite.sql import recall
 from relay.verdict import Who
 from tests import cast
 from tests.contract.crowd import ALICE, rule, seen_by
@@ -267,6 +268,24 @@ async def test_with_match_any_times_near_a_period_come_first(store: Store) -> No
         await says(store, f"tea of day {day}", at=day * DAY)
     asked = f"match:any near:{10 * DAY}-{11 * DAY - 1} tea"
     assert await found(store, asked) == [f"tea of day {day}" for day in (10, 11, 30, 9, 0)]
+
+
+async def test_with_match_any_a_word_of_many_rows_counts_where_a_rarer_one_is(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the oldest rows too."""
+    monkeypatch.setattr(recall, "MAX_ROWS", 3)
+    await says(store, "a kettle for tea", "the kettle", *[f"tea {n}" for n in range(20)])
+    assert await found(store, "match:any tea kettle") == ["a kettle for tea", "the kettle"]
+
+
+async def test_with_match_any_rows_with_two_words_are_found_when_each_is_of_many(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall, "MAX_ROWS", 3)
+    await says(store, "tea and milk", *["tea", "milk"] * 5)
+    assert await found(store, "match:any milk tea") == ["tea and milk"]
+    assert await found(store, "match:any milk sugar") == ["milk"] * 3, "the newest"
 
 
 async def test_with_match_any_hidden_rows_change_no_rank(store: Store) -> None:

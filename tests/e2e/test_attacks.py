@@ -728,12 +728,13 @@ async def test_what_waits_behind_a_paused_answer_is_bounded_in_memory(
         masked = frame(large.encode())
         with contextlib.suppress(TimeoutError, ConnectionError):
             async with asyncio.timeout(ANSWER_S):
-                for _ in range(150):  # 65 MB sent, nothing read
+                for _ in range(300):  # 130 MB sent, nothing read; parsed they would take 330 MB
                     writer.write(masked)
                     await writer.drain()
         grown = memory(rookery) - before
         await is_well(rookery)
-        assert grown < 64 * MIB
+        # The caches of rows and the outbox fill, and the heap keeps some of what was freed.
+        assert grown < 100 * MIB
 
 
 async def test_open_and_close_for_ever(rookery: Rookery) -> None:

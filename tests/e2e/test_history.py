@@ -35,6 +35,7 @@ NOTES = f"30023:{cast.alice.pubkey}:my notes/ü+1"
 
 @pytest.fixture
 async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
+    now.cache_clear()
     async with Rookery(tmp_path / "data") as running:
         await running.init("--owner", cast.owner.pubkey, "--preset", "open")
         (tmp_path / "data" / "policies" / "50-history.toml").write_text(RULES)
@@ -44,7 +45,7 @@ async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
 
 @cache
 def now() -> int:
-    """When the first of these tests began, less 100 s."""
+    """When this test began, less 100 s."""
     return int(time.time()) - 100
 
 

@@ -35,7 +35,7 @@ from relay.nostr.nip50 import Needs, Search, Searchable, search_from, searchable
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place
 from relay.storage.sqlite.fts import FtsMatcher
-from relay.storage.sqlite.sql.recall import NEAR_S, period_points, rarity, thread_of
+from relay.storage.sqlite.sql import recall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -378,7 +378,7 @@ class ReferenceStore:
                 else self._recalled(rows, search, reading)
             )
         if search.needs is Needs.ANY:
-            rows.sort(key=lambda row: -row.seq)
+            rows = sorted([row for row in rows if row.seq in scores], key=lambda row: -row.seq)
         # Sorting is stable: equals stay newest first.
         rows.sort(key=lambda row: -scores[row.seq])
         return [row.seq for row in rows][:limit]
@@ -386,20 +386,33 @@ class ReferenceStore:
     def _recalled(
         self, rows: Sequence[Stored], search: Search, reading: FtsMatcher
     ) -> dict[int, int]:
-        """Points of rows that have any of the words."""
-        points = {row.seq: _near_points(search, row.event.created_at) for row in rows}
-        threads = {row.seq: thread_of(row.event) for row in rows}
+        """Points of the rows that are found."""
+        newest = sorted(rows, key=lambda row: -row.seq)
+        hits: dict[str, list[Stored]] = {}
         for term in filter(words_of, search.required):
             word = Search((term,))
-            hits = [row for row in rows if reading.contains(self._texts[row.seq], word)]
-            if not hits:
+            hits[term] = [row for row in newest if reading.contains(self._texts[row.seq], word)]
+        rare = [there for there in hits.values() if len(there) <= recall.MAX_ROWS]
+        found = {row.seq for there in rare for row in there}
+        if not found:
+            words = Counter(row.seq for there in hits.values() for row in there)
+            both = [row.seq for row in newest if words[row.seq] > 1]
+            found = set(both[: recall.PAIRED_ROWS])
+        if not found:
+            found = {row.seq for there in hits.values() for row in there[: recall.MAX_ROWS]}
+        rows = [row for row in rows if row.seq in found]
+        points = {row.seq: _near_points(search, row.event.created_at) for row in rows}
+        threads = {row.seq: recall.thread_of(row.event) for row in rows}
+        for term, there in hits.items():
+            counted = [row for row in there if row.seq in found]
+            if not counted:
                 continue
-            there = Counter(threads[row.seq] for row in hits)
-            weight = rarity(len(there))
-            for row in hits:
-                points[row.seq] += weight * reading.score(self._texts[row.seq], word)
+            of_thread = Counter(threads[row.seq] for row in counted)
+            weight = recall.rarity(len(of_thread))
+            for row in counted:
+                points[row.seq] += weight * reading.score(self._texts[row.seq], Search((term,)))
             for row in rows:
-                beside = there[threads[row.seq]]
+                beside = of_thread[threads[row.seq]]
                 points[row.seq] += weight * 1000 * beside // (beside + 1)
         return points
 
@@ -606,9 +619,11 @@ def _is_content(row: Stored) -> bool:
 def _near_points(search: Search, at: int) -> int:
     return max(
         (
-            period_points(since, until) * (NEAR_S - max(0, at - until)) // NEAR_S
+            recall.period_points(since, until)
+            * (recall.NEAR_S - max(0, at - until))
+            // recall.NEAR_S
             for since, until in search.near
-            if since <= at < until + NEAR_S
+            if since <= at < until + recall.NEAR_S
         ),
         default=0,
     )

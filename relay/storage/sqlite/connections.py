@@ -11,22 +11,25 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from contextlib import asynccontextmanager, closing, contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import aiosqlite
 
 from relay.errors import StoreFault, TooSlow
 from relay.storage import PAGE_BYTES
-from relay.storage.sqlite.sql.recall import rarity
 from relay.storage.sqlite.tag_functions import TagFunctions, tag_value
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
     from relay.storage.sqlite.hashes import Hashes
+    from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.sql.filters import Query
     from relay.storage.sqlite.tag_buffer import TagBuffer
+
+T = TypeVar("T")
 
 _MMAP_BYTES: Final = 1 << 30
 _CACHE_KIB: Final = 65_536
@@ -176,7 +179,6 @@ class ReaderFactory:
         """With the index of texts attached as `search`."""
         db = self.page_reader()
         db.execute("ATTACH ? AS search", (str(index_path(self._path)),))
-        db.create_function("rarity", 1, rarity, deterministic=True)
         return db
 
     def bulk_reader(self) -> sqlite3.Connection:
@@ -246,9 +248,24 @@ class AsyncReader:
             return list(await cursor.fetchmany())
 
     async def rows_within(self, query: Query, seconds: float) -> list[Any]:
-        """Raises TooSlow when the query takes longer; so does `page_within`."""
+        """Raises TooSlow when the query takes longer; so do `work_within` and `page_within`."""
+        return await self.work_within(lambda rows: rows(*query), seconds)
+
+    async def work_within(
+        self, work: Callable[[Callable[[str, Sequence[Value]], list[Any]]], T], seconds: float
+    ) -> T:
+        """What `work` gives, on the thread; it is given a function that asks for rows."""
         async with self._free(), self._within(seconds):
-            return list(await self._db.execute_fetchall(query.sql, query.values))
+            until = monotonic() + seconds
+            db = self._db._conn
+
+            def rows(sql: str, values: Sequence[Value]) -> list[Any]:
+                if monotonic() > until:  # interrupted between two queries
+                    raise TooSlow
+                return db.execute(sql, values).fetchall()
+
+            done: T = await self._db._execute(work, rows)  # type: ignore[no-untyped-call]
+            return done
 
     async def page_within(self, query: Query, seconds: float) -> list[Any]:
         async with self._free(), self._within(seconds):

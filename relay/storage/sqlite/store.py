@@ -60,6 +60,7 @@ from relay.storage.sqlite.rows import event_in, stored
 from relay.storage.sqlite.sql.conditions import listed
 from relay.storage.sqlite.sql.filters import Compiler, Query
 from relay.storage.sqlite.sql.named import QUERIES
+from relay.storage.sqlite.sql.recall import Asking, best
 from relay.storage.sqlite.sql.sweep import SweepQueries
 from relay.storage.sqlite.tag_buffer import TAG_BUFFER_ROWS, TagBuffer
 from relay.storage.sqlite.text_index import opened_index
@@ -661,15 +662,17 @@ class SqliteStore:
         search = search_from(filter_.search or "")
         if limit <= 0 or filter_.impossible or search is None or not search.required:
             return ()
-        meanings = self._meanings
-        if search.needs is Needs.ALL or search.excluded or meanings is None:
+        if search.needs is Needs.ALL:
             query = self._compiler.search(
                 search, filter_, visibility, limit=limit, upto=upto, now=now
             )
             return [row[0] for row in await self._searched(query)]
-        most = max(limit, NEAREST)
-        query = self._compiler.search(search, filter_, visibility, limit=most, upto=upto, now=now)
-        points = dict(await self._searched(query))
+        meanings = None if search.excluded else self._meanings
+        most = limit if meanings is None else max(limit, NEAREST)
+        first = self._compiler.recall(filter_, visibility, upto=upto, now=now)
+        points = dict(await self._worked(lambda rows: best(Asking(rows, *first), search, most)))
+        if meanings is None:
+            return list(points)
         question = await asyncio.to_thread(meanings.question, search.asked)
         near: list[int] = []
         parts = meanings.nearest(question)
@@ -687,9 +690,12 @@ class SqliteStore:
         return fused(points, cosines, limit)
 
     async def _searched(self, query: Query) -> list[Any]:
+        return await self._worked(lambda rows: rows(*query))
+
+    async def _worked(self, work: Callable[[Callable[..., list[Any]]], T]) -> T:
         try:
             async with self._index_faults():
-                return await self._search_conn.rows_within(query, _SEARCH_S)
+                return await self._search_conn.work_within(work, _SEARCH_S)
         except TooSlow:
             raise TooWide from None
 
@@ -721,6 +727,9 @@ class SqliteStore:
         """Its size does not matter for its plan."""
         upto = self._writer.head
         search = None if filter_.search is None else search_from(filter_.search)
+        if search is not None and search.required and search.needs is Needs.ANY:
+            first = self._compiler.recall(filter_, visibility, upto=upto, now=now)
+            return Query(first.sql, [*first.values, 1, "[]"])
         if search is not None and search.required:
             return self._compiler.search(search, filter_, visibility, limit=1, upto=upto, now=now)
         return self._compiler.page(PageQuery(filter_, visibility, 1, upto, now, size=1), "e.seq")

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.nostr.filters import FilterTerms, filter_from
+from relay.read import subscriptions
 from relay.read.subscriptions import Entry, Subscriptions
 from tests.cast import alice, bob, carol
 from tests.contract.writing import unsigned
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Hashable, Iterator
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -153,6 +154,37 @@ def test_a_removed_subscription_leaves_nothing() -> None:
     del reader
     gc.collect()
     assert remembered() is None
+
+
+@pytest.mark.parametrize(("number", "values"), [(500, 1), (10, 1000), (1, 30_000)])
+def test_an_event_waits_for_few_subscriptions_to_be_indexed(
+    number: int, values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    index: Subscriptions[Reader] = Subscriptions()
+    asked_for = asked(tag_t=[f"{value}" for value in range(values)])
+    everybody = [reader_of(index, asked_for) for _ in range(number)]
+    indexed = []
+    keys_of_filter = subscriptions._keys_of_filter
+
+    def counted(filter_: Filter) -> tuple[list[Hashable], bool]:
+        indexed.append(filter_.values)
+        return keys_of_filter(filter_)
+
+    monkeypatch.setattr(subscriptions, "_keys_of_filter", counted)
+    assert found(index, note(tags=[["t", "0"]])) == set(map(id, everybody))
+    assert len(indexed) <= 64
+    assert sum(indexed) <= 64 * 64
+
+
+def test_a_subscription_that_no_event_found_is_not_indexed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Most are closed right after their stored events."""
+    monkeypatch.setattr(subscriptions, "_keys_of_filter", None)
+    index: Subscriptions[Reader] = Subscriptions()
+    for number in range(1000):
+        index.remove(reader_of(index, asked(kinds=[number])))
+    assert not any(vars(index).values())
 
 
 def test_removing_an_unknown_subscription_changes_nothing() -> None:

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.nostr.filters import Filter
-from relay.nostr.nip50 import Needs, search_from
+from relay.nostr.nip50 import search_from
 from relay.storage import PageQuery
 from relay.storage.sqlite.fts import expression
 from relay.storage.sqlite.sql import recall
@@ -315,8 +315,6 @@ class Compiler:
         shape = shape_of(filter_)
         rest = self._beside_words(shape, filter_, visibility)
         arguments = self._arguments(filter_, now)
-        if search.needs is Needs.ANY:
-            return Plan(recall.best(search, rest, upto=upto, limit=limit)).bound(arguments)
         scored, values = score(search)
         best = (
             f"SELECT r.seq AS seq, {scored} AS score"
@@ -330,6 +328,12 @@ class Compiler:
             (*values, expression(search), upto, *rest.values, limit),
         )
         return Plan(whole).bound(arguments)
+
+    def recall(self, filter_: Filter, visibility: Visibility, *, upto: int, now: int) -> Query:
+        """`recall.READABLE` with its first values: what else the filter asks for, readable."""
+        rest = self._beside_words(shape_of(filter_), filter_, visibility)
+        whole = Condition(recall.READABLE % rest.sql, (upto, *rest.values))
+        return Plan(whole).bound(self._arguments(filter_, now))
 
     def readable(
         self,
