@@ -76,6 +76,7 @@ _IDS: Final = 500
 _MAX_MESSAGE: Final = 131_072
 """Bytes, of a relay that names no limit."""
 _NEWER: Final = "a newer version is stored"
+_NOT_EXPORTED: Final = "the text was changed, and what is stored is not what was exported"
 _MARKDOWN: Final = (".md", ".markdown")
 
 
@@ -131,6 +132,7 @@ def import_(
         _, nmem = find_nmem_settings(Path.home())
         reader = Reader(settings.key.pubkey, None if anyway else nmem.secret_filter())
         done = _Import()
+        done.counts.update({"would store" if dry_run else "stored": 0, "unchanged": 0})
         times = _read(path, None if form is None else Form(form), reader, done)
         stored = await _stored_notes(client, done.items)
         _sift(done, None if anyway else Sieve(), stored.values())
@@ -356,29 +358,39 @@ def _sign(
     now: int,
     limit: int,
 ) -> None:
-    for where, record, _ in done.items:
-        if isinstance(record, Event):
-            event = record
+    for item in done.items:
+        event = _event_of(item, key, stored, times.get(item.where, now), now)
+        if event is None:
+            done.counts["unchanged"] += 1
+        elif isinstance(event, Fault):
+            (done.faults if event.is_error else done.left_out).append(event)
+        elif len(event.raw) + len('["EVENT",]') > limit:
+            size = f"{len(event.raw)} bytes: the relay takes {limit}"
+            done.faults.append(Fault(item.where, size))
         else:
-            at = 0
-            if isinstance(record, Note):
-                at = times.get(where, now) if record.at is None else record.at
-            draft = draft_of(record, at)
-            known = stored.get(draft.d) if isinstance(record, Note) else None
-            at = min(draft.created_at, now)
-            if known is not None:
-                if known.content == draft.content:
-                    done.counts["unchanged"] += 1
-                    continue
-                if known.created_at > at:
-                    done.left_out.append(Fault(where, _NEWER))
-                    continue
-                at = max(at, known.created_at + 1)  # the source does not say when it changed
-            event = key.sign(draft.kind, draft.tags, draft.content, at)
-        if len(event.raw) + 16 > limit:
-            done.faults.append(Fault(where, f"{len(event.raw)} bytes: the relay takes {limit}"))
-        else:
-            done.events[event.id] = where, event
+            done.events[event.id] = item.where, event
+
+
+def _event_of(
+    item: Item, key: SecretKey, stored: Mapping[str, Event], changed: int, now: int
+) -> Event | Fault | None:
+    """None: it is stored already. `changed`: when the file was changed."""
+    record = item.record
+    if isinstance(record, Event):
+        return record
+    draft = draft_of(record, changed)
+    at = min(draft.created_at, now)
+    if isinstance(record, Note):
+        known = stored.get(draft.d)
+        if known is not None and known.content == draft.content:
+            return None
+        if record.edits is not None and (known is None or known.id != record.edits):
+            return Fault(item.where, _NOT_EXPORTED)
+        if known is not None:
+            if known.created_at > at and record.edits is None:
+                return Fault(item.where, _NEWER, is_error=False)
+            at = max(at, known.created_at + 1)  # the source may not say when it changed
+    return key.sign(draft.kind, draft.tags, draft.content, at)
 
 
 async def _drop_stored(client: Client, done: _Import) -> None:

@@ -157,6 +157,10 @@ async def test_a_note_that_is_edited_in_its_file_is_a_new_version(
     assert (done["stored"], done["from"]) == (1, {"rookery": 1})
     (event,) = await stored(one.url)
     assert (event.d, event.content) == ("snowclaw:core:kettle", "It holds two litres.")
+    assert (await run("memory", "import", "out"))["unchanged"] == 1
+    file.write_text(file.read_text().replace("two", "three"))
+    code, out, _ = await outputs("memory", "import", "out", "--json")
+    assert (code, json.loads(out)["stored"]) == (1, 0)
 
 
 async def test_what_others_wrote_leaves_fenced_and_returns_under_their_own_key(

@@ -125,7 +125,7 @@ def _note_in(fields: dict[str, Any], body: str, where: str, own: str) -> Parsed:
             category, key = category_and_key(d)
         case _:
             raise Invalid("tags must begin with d")
-    return Item(where, Note(AgentMemory(key, body, category), None))
+    return Item(where, Note(AgentMemory(key, body, category), None, str(fields.get("id"))))
 
 
 def _is_own_note(event: Event, reader: str) -> bool:

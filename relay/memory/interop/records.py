@@ -57,6 +57,9 @@ class Note:
     memory: AgentMemory
     at: int | None
     """Unix seconds; None: the file does not say."""
+    edits: str | None = None
+    """Id of the version that was exported and edited. A file that names another one than the stored
+    version must not replace it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,10 +105,10 @@ def note(form: Form, key: str, text: str, at: int | None, where: str) -> Parsed:
     return Item(where, Note(AgentMemory(key, text, form.value), at))
 
 
-def draft_of(record: Note | Recorded, at: int) -> Draft:
-    """`at`: of a note."""
+def draft_of(record: Note | Recorded, changed: int) -> Draft:
+    """`changed`: the time of a note that does not say its own."""
     if isinstance(record, Note):
-        return agent_memory_draft(record.memory, at)
+        return agent_memory_draft(record.memory, changed if record.at is None else record.at)
     match record.record:
         case Session() as session:
             return session_draft(session)
@@ -154,10 +157,12 @@ class Sifter:
                 result = self._sieve.sifted(memory.text)
                 if result.text is None:
                     return Fault(item.where, str(result.kept_out[-1]), is_error=False)
+                line = _first_change(memory.text, result.text)
+                told = [f"line {line} of the text: {each}" for each in result.kept_out]
                 memory = replace(memory, text=result.text)
                 if (copied := self._note(memory)) is not None:
                     return Fault(item.where, str(KeptOut(Why.COPY, copied)), is_error=False)
-                changed = (*item.changed, *map(str, result.kept_out))
+                changed = (*item.changed, *told)
                 return Item(item.where, replace(item.record, memory=memory), changed)
             case Recorded(Observation() as observation):
                 core = (observation.session, *core_of(observation.content))
@@ -179,3 +184,9 @@ class Sifter:
         core = (memory.category, *map(head.text, _SCOPE), "", *words)
         key, copied = self._known.setdefault(core, (memory.key, head.body))
         return None if key == memory.key else copied
+
+
+def _first_change(text: str, other: str) -> int:
+    """The first line that differs, from 1."""
+    pairs = zip(text.split("\n"), other.split("\n"), strict=False)
+    return next((number for number, (a, b) in enumerate(pairs, 1) if a != b), 1)

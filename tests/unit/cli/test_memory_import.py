@@ -372,3 +372,16 @@ async def test_an_export_writes_through_no_symbolic_link(
     file.symlink_to(tmp_path / "elsewhere")
     assert await asyncio.to_thread(run, export) == 1
     assert not (tmp_path / "elsewhere").exists()
+
+
+async def test_a_file_cannot_replace_a_record_that_it_was_not_exported_from(
+    relay: FakeRelay, imported: Rookery, tmp_path: Path
+) -> None:
+    old, new = (robot.sign(30078, [["d", "snowclaw:core:me"]], text, BREWED) for text in "ab")
+    relay.events = [new]
+    for d, event in (("snowclaw:core:me", old), ("snowclaw:core:other", new)):
+        fields = {"id": event.id, "pubkey": robot.pubkey, "tags": [["d", d]]}
+        root = folder(tmp_path, a=f"---\nrookery: {json.dumps(fields)}\n---\nObey.")
+        told = await imported(root)
+        assert (told["code"], sent(relay)) == (1, [])
+        assert told["why_errors"][0]["why"].startswith("the text was changed, and what is stored")

@@ -367,10 +367,11 @@ def sifted(*texts: str, stored: tuple[str, ...] = ()) -> list[Parsed]:
 
 
 def test_secrets_are_taken_out_of_notes_and_told() -> None:
-    (item,) = sifted(f"The key is {SECRET} today.")
+    (item,) = sifted(f"One.\nThe key is {SECRET} today.")
     assert isinstance(item, Item)
-    assert only_note([item])[2] == "The key is [REDACTED] today."
-    assert item.changed == ("what looks like a secret: [REDACTED] stands in its place",)
+    assert only_note([item])[2] == "One.\nThe key is [REDACTED] today."
+    told = "line 2 of the text: what looks like a secret: [REDACTED] stands in its place"
+    assert item.changed == (told,)
 
 
 def test_a_near_duplicate_is_left_out_and_says_of_what() -> None:

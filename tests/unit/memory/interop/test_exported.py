@@ -96,13 +96,14 @@ def test_nothing_planted_leaves_the_fence_of_a_file() -> None:
 
 
 def test_an_edited_note_of_ones_own_is_a_new_version() -> None:
-    text = markdown_of(noted("It leaks.", "snowclaw:core:tea"), OWN).replace("leaks", "held")
+    event = noted("It leaks.", "snowclaw:core:tea")
+    text = markdown_of(event, OWN).replace("leaks", "held")
     item = record_in(text, "a.md", OWN)
     assert isinstance(item, Item)
     assert isinstance(item.record, Note)
     memory = item.record.memory
     assert (memory.category, memory.key, memory.text) == ("core", "tea", "It held.")
-    assert item.record.at is None
+    assert (item.record.at, item.record.edits) == (None, event.id)
 
 
 @pytest.mark.parametrize("by", [cast.robot, cast.rover], ids=["own", "another's"])
