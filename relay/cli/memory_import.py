@@ -215,7 +215,7 @@ def _read_folder(root: Path, form: Form | None, reader: Reader, done: _Import) -
         done.take(markdown_in(text, name, of_file, reader))
         times |= dict.fromkeys([item.where for item in done.items[already:]], times[name])
     if others:
-        done.remarks.append(f"{others} other files than .md are left out")
+        done.remarks.append(f"left out: {others} that end neither in .md nor in .markdown")
     if not texts and not done.faults:
         raise UserError(f"{root}: there is no .md file in it")
     return times

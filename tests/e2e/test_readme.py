@@ -141,6 +141,9 @@ async def test_the_way_of_an_admin_an_agent_and_a_member(
                 project = home / ".claude" / "projects" / "rook"
                 project.mkdir(parents=True)
                 (project / "a.jsonl").write_text('{"type":"summary","summary":"tea"}\n')
+            if "memory import" in line:
+                (home / "notes").mkdir()
+                (home / "notes" / "tea.md").write_text("Oolong is brewed at ninety degrees.\n")
             await reader.types(line)
         assert "prefers short answers" in await reader.types("rookery memory search answers")
 

@@ -316,8 +316,12 @@ async def test_a_file_of_no_known_form_is_an_error_that_names_it(
             " c(id) AS (SELECT 1 UNION ALL SELECT id FROM c) SELECT id FROM c",
             "is no database of claude-mem",
         ),
+        (
+            "CREATE TABLE sdk_sessions (id); CREATE VIRTUAL TABLE observations USING fts5(id)",
+            "is no database of claude-mem",
+        ),
     ],
-    ids=["nmem", "endless view"],
+    ids=["nmem", "endless view", "virtual table"],
 )
 async def test_another_database_is_refused(
     imported: Rookery, tmp_path: Path, schema: str, said: str
@@ -340,6 +344,26 @@ async def test_what_a_file_says_cannot_steer_the_terminal(
     out, err = capsys.readouterr()
     assert "\x1b" not in out + err
     assert "its id must be 1 to 512 printable characters" in err
+
+
+async def test_a_person_is_told_the_form_what_would_be_stored_and_what_not(
+    relay: FakeRelay, tmp_path: Path, imported: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = folder(tmp_path, a=BASIC_MEMORY, b="It leaks a lot.", c="it leaks a lot", d="")
+    (root / "picture.png").touch()
+    assert await asyncio.to_thread(run, ["memory", "import", str(root), "--dry-run"]) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [
+        "would store snowclaw:basic-memory:coffee/brewing-methods  (a.md:4)",
+        "would store snowclaw:basic-memory:b  (b.md:1)",
+        "would store 2, unchanged 0, changed 0, left out 2, errors 0",
+    ]
+    assert err.splitlines() == [
+        "basic-memory: 4 read",
+        "left out: 1 that end neither in .md nor in .markdown",
+        "left out: d.md:1: it has no text",
+        "left out: c.md:1: what is known already: It leaks a lot.",
+    ]
 
 
 # -- export ---------------------------------------------------------------------------------------

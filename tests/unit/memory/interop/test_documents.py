@@ -266,6 +266,11 @@ def test_an_export_of_claude_mem_becomes_sessions_prompts_and_observations() -> 
     assert (other.record.id, other.project) == ("mem-2", "teapot")
 
 
+def test_the_last_summary_is_the_sessions_wherever_it_stands() -> None:
+    turned = {**CLAUDE_MEM, "summaries": CLAUDE_MEM["summaries"][::-1]}
+    assert records_of_claude_mem(turned) == records_of_claude_mem()
+
+
 def test_every_record_of_claude_mem_is_one_that_the_relay_takes() -> None:
     for record in records_of_claude_mem():
         draft = draft_of(record, 0)
