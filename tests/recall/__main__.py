@@ -11,12 +11,10 @@ import argparse
 import asyncio
 import json
 import re
-import sqlite3
 import sys
 import tempfile
 import time
 from collections import defaultdict
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -27,7 +25,7 @@ from rich.table import Table
 
 from tests import cast
 from tests.harness.relay_program import Rookery
-from tests.recall import synthetic
+from tests.recall import beam, scale, synthetic
 from tests.recall.dataset import CATEGORIES, LOCOMO, DatasetFault, conversations_in, read
 from tests.recall.measures import Quality, chance, mean, quality, sessions_of
 from tests.recall.retrieval import AGENT, MemoryRefused, methods_into, session_in
@@ -52,6 +50,8 @@ class Answer(NamedTuple):
     seconds: float | None
     tokens: int = 0
     """Of the first ten hits, at four characters each."""
+    rate: float = 0.0
+    """Turns a second that became findable."""
 
 
 class Row(NamedTuple):
@@ -65,6 +65,8 @@ class Row(NamedTuple):
     """Of a question: the median, and what 99 of 100 stay below."""
     tokens: int
     """Given to a model for an answer: the first ten hits, on average."""
+    rate: float
+    """Turns a second that became findable, on average; 0: nothing is to be done for it."""
 
 
 def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
@@ -72,9 +74,11 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         prog="python -m tests.recall",
         description="How well a relay finds the sessions that answer a question.",
     )
-    parser.add_argument("--data", type=Path, metavar="FILE", help="LoCoMo's locomo10.json")
     parser.add_argument(
-        "--sha256", metavar="HEX", default=LOCOMO, help="of FILE, when it is another one"
+        "--data", type=Path, metavar="PATH", help="LoCoMo's locomo10.json, or BEAM's chats/100K"
+    )
+    parser.add_argument(
+        "--sha256", metavar="HEX", default=LOCOMO, help="of the file, when it is another one"
     )
     parser.add_argument("--only", default="", metavar="REGEX", help="methods whose name it finds")
     parser.add_argument(
@@ -94,6 +98,13 @@ def arguments(words: Sequence[str] | None = None) -> argparse.Namespace:
         default=(),
         metavar="CATEGORY",
         help="leave these out: with 5, LoCoMo's adversarial questions",
+    )
+    parser.add_argument(
+        "--memories",
+        type=int,
+        default=0,
+        metavar="N",
+        help="also: how long a question takes among N texts, and what the index costs ingest",
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the numbers there too")
     return parser.parse_args(words)
@@ -116,9 +127,8 @@ async def ask_all(
                 if by_meaning:
                     rookery.set_up("search", "meaning = true")
                 await rookery.start()
-                async with methods_into(rookery.url, folder, conversation) as methods:
-                    if by_meaning:
-                        await compared(folder / "relay" / "search.db")
+                vectors = rookery.folder / "search.db" if by_meaning else None
+                async with methods_into(rookery.url, folder, conversation, vectors) as methods:
                     asking = [method for method in methods if only.search(method.name)]
                     there = sum(bool(session.turns) for session in conversation.sessions)
                     for question in conversation.questions:
@@ -133,22 +143,29 @@ async def ask_all(
                             reached = quality(
                                 sessions_of(session_in(hit.session) for hit in hits), sought
                             )
-                            answers.append(
-                                Answer(method.name, question.category, reached, seconds, tokens)
-                            )
+                            about = method.name, question.category
+                            answers.append(Answer(*about, reached, seconds, tokens, method.rate))
                         reached = chance(there, len(sought))
                         answers.append(Answer(ANY_ORDER, question.category, reached, None))
                         asked(conversation.name)
     return answers
 
 
-async def compared(index: Path) -> None:
-    """Wait until each text of the relay's index has its vector."""
-    with closing(sqlite3.connect(f"file:{index}?mode=ro", uri=True)) as db:
-        while db.execute(  # noqa: ASYNC110  another process computes them
-            "SELECT (SELECT count(*) FROM vectors) < (SELECT count(*) FROM texts)"
-        ).fetchone()[0]:
-            await asyncio.sleep(0.2)
+async def at_scale(
+    conversations: Sequence[Conversation], memories: int, *, by_meaning: bool
+) -> dict[str, dict[str, float]]:
+    """Raises MemoryRefused."""
+    if not memories:
+        return {}
+    found = {}
+    for meaning in (False, True)[: 1 + by_meaning]:
+        times = await scale.questions_took(conversations, memories, by_meaning=meaning)
+        how = "with meaning" if meaning else "words only"
+        found[f"recall among {memories:,} texts, {how}"] = times._asdict()
+    rates = await scale.writing_took(conversations)
+    share = 100 * rates.indexed / rates.plain
+    found["ingest, notes a second"] = {**rates._asdict(), "percent": share}
+    return found
 
 
 def rows_of(answers: Sequence[Answer]) -> list[Row]:
@@ -171,15 +188,16 @@ def _row(method: str, category: str, answers: Sequence[Answer]) -> Row:
     took = sorted(1000 * answer.seconds for answer in answers if answer.seconds is not None)
     ms = (took[len(took) // 2], took[len(took) * 99 // 100]) if took else None
     tokens = sum(answer.tokens for answer in answers) // len(answers)
+    rate = sum(answer.rate for answer in answers) / len(answers)
     reached = mean(answer.quality for answer in answers)
-    return Row(method, category, len(answers), reached, ms, tokens)
+    return Row(method, category, len(answers), reached, ms, tokens, rate)
 
 
 def table(rows: Sequence[Row], title: str) -> Table:
     made = Table(title=title, title_justify="left")
     made.add_column("method", no_wrap=True)
     made.add_column("questions", no_wrap=True)
-    for name in ("number", "R@1", "R@5", "R@10", "MRR", "p50 ms", "p99", "tokens"):
+    for name in ("number", "R@1", "R@5", "R@10", "MRR", "p50 ms", "p99", "tokens", "turns/s"):
         made.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         if row.category == ALL and made.row_count:
@@ -196,6 +214,7 @@ def table(rows: Sequence[Row], title: str) -> Table:
             "" if row.ms is None else f"{row.ms[0]:.1f}",
             "" if row.ms is None else f"{row.ms[1]:.1f}",
             f"{row.tokens:,}" if row.tokens else "",
+            f"{row.rate:,.0f}" if row.rate and row.category == ALL else "",
             style="bold" if row.category == ALL else None,
         )
     return made
@@ -217,6 +236,7 @@ def report(rows: Sequence[Row], name: str, unjudged: int) -> dict[str, object]:
                 "p50_ms": None if row.ms is None else round(row.ms[0], 2),
                 "p99_ms": None if row.ms is None else round(row.ms[1], 2),
                 "tokens": row.tokens,
+                "turns_per_s": round(row.rate, 1),
             }
             for row in rows
         ],
@@ -226,11 +246,12 @@ def report(rows: Sequence[Row], name: str, unjudged: int) -> dict[str, object]:
 def main() -> int:
     options = arguments()
     try:
-        conversations = (
-            conversations_in(synthetic.samples())
-            if options.data is None
-            else read(options.data, options.sha256)
-        )
+        if options.data is None:
+            conversations = conversations_in(synthetic.samples())
+        elif options.data.is_dir():
+            conversations = beam.read(options.data)
+        else:
+            conversations = read(options.data, options.sha256)
     except DatasetFault as fault:
         print(f"error: {fault}", file=sys.stderr)
         return 2
@@ -262,6 +283,7 @@ def main() -> int:
                     by_meaning=options.meaning,
                 )
             )
+            among = asyncio.run(at_scale(asked, options.memories, by_meaning=options.meaning))
         except MemoryRefused as refused:
             print(f"error: the relay did not take it: {refused}", file=sys.stderr)
             return 1
@@ -270,12 +292,15 @@ def main() -> int:
     rows, unjudged = rows_of(answers), judged.count(False)
     sessions = sum(len(talk.sessions) for talk in asked)
     console = Console()
-    console.width = max(console.width, 110)  # narrower, cells lose their numbers
+    console.width = max(console.width, 120)  # narrower, cells lose their numbers
     console.print(table(rows, f"{name}: {len(asked)} conversations, {sessions} sessions"))
     if unjudged:
         print(f"{unjudged} questions name no session that answers them, and were not asked")
+    for what, numbers in among.items():
+        print(f"{what}:", ", ".join(f"{key} {value:,.1f}" for key, value in numbers.items()))
     if options.json is not None:
-        options.json.write_text(json.dumps(report(rows, name, unjudged), indent=2) + "\n")
+        written = {**report(rows, name, unjudged), "at_scale": among}
+        options.json.write_text(json.dumps(written, indent=2) + "\n")
     return 0
 
 

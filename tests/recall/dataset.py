@@ -21,12 +21,31 @@ if TYPE_CHECKING:
 
 LOCOMO: Final = "79fa87e90f04081343b8c8debecb80a9a6842b76a7aa537dc9fdf651ea698ff4"
 """SHA-256 of `data/locomo10.json` as github.com/snap-research/locomo publishes it."""
+BEAM_ABILITIES: Final = {
+    name: number
+    for number, name in enumerate(
+        (
+            "abstention",
+            "contradiction_resolution",
+            "event_ordering",
+            "information_extraction",
+            "instruction_following",
+            "knowledge_update",
+            "multi_session_reasoning",
+            "preference_following",
+            "summarization",
+            "temporal_reasoning",
+        ),
+        11,
+    )
+}
 CATEGORIES: Final = {
     1: "multi-hop",
     2: "temporal",
     3: "open-domain",
     4: "single-hop",
     5: "adversarial",
+    **{number: name.replace("_", " ") for name, number in BEAM_ABILITIES.items()},
 }
 TIME_FORM: Final = "%I:%M %p on %d %B, %Y"
 TURN_S: Final = 30

@@ -8,7 +8,9 @@ the conversation, and questions are asked a day after its end.
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+import time
 from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -25,14 +27,15 @@ from relay.memory.transcripts.notes import Thread
 from relay.memory.transcripts.plan import Plan
 from relay.nostr import kinds
 from relay.nostr.keywords import any_of, keywords
+from relay.storage.sqlite.minilm import MiniLM
 from tests import cast
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
     from pathlib import Path
 
     from relay.memory.draft import Draft
-    from tests.recall.dataset import Conversation
+    from tests.recall.dataset import Conversation, Turn
 
 AGENT: Final = cast.robot
 HITS: Final = 200
@@ -42,12 +45,26 @@ _PROJECT: Final = "recall"
 _SESSION: Final = "session-"
 
 
+_RECORD_CHARS: Final = 8000
+"""Of a turn: an entry of Anamnesis may have 10 KB."""
+
+
 class Method(NamedTuple):
     """A way to ask."""
 
     name: str
     ask: Callable[[str], Awaitable[list[Found]]]
     """The hits, best first."""
+    rate: float = 0.0
+    """Turns a second that became findable by it, signatures included."""
+
+
+class Rates(NamedTuple):
+    """Turns a second until they are found, by system."""
+
+    notes: float
+    observations: float
+    entries: float
 
 
 class Found(NamedTuple):
@@ -61,74 +78,136 @@ class MemoryRefused(Exception):
 
 @asynccontextmanager
 async def methods_into(
-    url: str, folder: Path, conversation: Conversation
+    url: str, folder: Path, conversation: Conversation, vectors: Path | None = None
 ) -> AsyncIterator[tuple[Method, ...]]:
-    """`folder`: for the cache of nmem. Raises MemoryRefused."""
+    """`folder`: for the cache of nmem. `vectors`: the index of a relay that compares meanings.
+
+    Raises MemoryRefused.
+    """
+    turns = sum(len(session.turns) for session in conversation.sessions)
     async with Client(url, AGENT) as client:
-        report = await client.publish_many(
-            AGENT.sign(draft.kind, draft.tags, draft.content, draft.created_at)
-            for draft in drafts(conversation)
-        )
-        if report.refused:
-            raise MemoryRefused(f"{conversation.name}: {report.refused[0]}")
+
+        async def told(drafts: Iterable[Draft]) -> None:
+            signed = (
+                AGENT.sign(each.kind, each.tags, each.content, each.created_at) for each in drafts
+            )
+            report = await client.publish_many(signed)
+            if report.refused:
+                raise MemoryRefused(f"{conversation.name}: {report.refused[0]}")
+
+        async def indexed() -> None:
+            """The relay's index of texts follows its log: a search waits for it."""
+            await client.query({"kinds": [kinds.CONVERSATION_NOTE], "search": "ready", "limit": 1})
+
+        began = time.perf_counter()
+        await told(_notes(conversation))
+        await indexed()
+        if vectors is not None:
+            await compared(vectors)
+        noted = time.perf_counter()
         nmem = Nmem(client, AGENT, folder / "nmem.db")
         async with nmem, Anamnesis(client, AGENT) as anamnesis:
+            await told(_observations(conversation))
             await nmem.sync()
-            # The relay's index of texts follows its log: the first search waits for it.
-            await client.query({"kinds": [kinds.CONVERSATION_NOTE], "search": "ready", "limit": 1})
-            with closing(_lines(conversation)) as lines:
+            observed = time.perf_counter()
+            await told(_entries(conversation))
+            await indexed()
+            ended = time.perf_counter()
+            rates = Rates(
+                *(turns / took for took in (noted - began, observed - noted, ended - observed))
+            )
+            if vectors is not None:
+                await compared(vectors)
+            asked_at = conversation.ends_at + _DAY
+            with closing(sqlite3.connect(":memory:")) as db:
                 yield (
-                    *_methods(client, nmem, anamnesis, conversation.ends_at + _DAY),
-                    *_baselines(lines),
+                    *_methods(client, nmem, anamnesis, asked_at, rates),
+                    *_baselines(db, conversation),
+                    *([] if vectors is None else [_embeddings(conversation)]),
                 )
+
+
+async def compared(index: Path) -> None:
+    """Wait until each text of the relay's index has its vector."""
+    with closing(sqlite3.connect(f"file:{index}?mode=ro", uri=True)) as db:
+        while db.execute(  # noqa: ASYNC110  another process computes them
+            "SELECT (SELECT count(*) FROM vectors) < (SELECT count(*) FROM texts)"
+        ).fetchone()[0]:
+            await asyncio.sleep(0.2)
 
 
 def session_in(session_id: str) -> int:
     return int(session_id.removeprefix(_SESSION))
 
 
-def drafts(conversation: Conversation) -> Iterator[Draft]:
-    roles: dict[str, str] = {}
+def _said(conversation: Conversation) -> Iterator[tuple[str, Turn, str]]:
+    """The session's id, the turn, and what is stored of it."""
     for session in conversation.sessions:
-        id_ = f"{_SESSION}{session.number}"
-        thread = Thread(AGENT.pubkey, None, Plan(), [])
         for turn in session.turns:
-            text = f"{turn.speaker}: {turn.text}"
-            role = roles.setdefault(turn.speaker, "assistant" if roles else "user")
-            yield from thread.drafts({}, [NoteText(role, text)], id_, turn.at * 1000)[0]
-            yield observation_draft(
-                Observation(id_, turn.at, ObsType.MARKER, "turn", text), _PROJECT
-            )
-            yield entry_draft(
-                Entry(
-                    text,
-                    AGENT.pubkey,
-                    turn.speaker,
-                    timestamp_of(turn.at),
-                    context={"session": id_},
-                )
-            )
+            yield f"{_SESSION}{session.number}", turn, f"{turn.speaker}: {turn.text}"
+
+
+def _notes(conversation: Conversation) -> Iterator[Draft]:
+    roles: dict[str, str] = {}
+    threads: dict[str, Thread] = {}
+    for id_, turn, text in _said(conversation):
+        thread = threads.setdefault(id_, Thread(AGENT.pubkey, None, Plan(), []))
+        role = roles.setdefault(turn.speaker, "assistant" if roles else "user")
+        yield from thread.drafts({}, [NoteText(role, text)], id_, turn.at * 1000)[0]
+
+
+def _observations(conversation: Conversation) -> Iterator[Draft]:
+    for id_, turn, text in _said(conversation):
+        said = Observation(id_, turn.at, ObsType.MARKER, "turn", text[:_RECORD_CHARS])
+        yield observation_draft(said, _PROJECT)
+    for session in conversation.sessions:
         if session.turns:
             times = session.turns[0].at, session.turns[-1].at
-            yield session_draft(NmemSession(id_, _PROJECT, *times))
+            yield session_draft(NmemSession(f"{_SESSION}{session.number}", _PROJECT, *times))
 
 
-def _lines(conversation: Conversation) -> sqlite3.Connection:
-    """The turns in a full-text table, as anybody would have them."""
-    db = sqlite3.connect(":memory:")
-    db.execute("CREATE VIRTUAL TABLE turns USING fts5(text, session UNINDEXED, tokenize='porter')")
-    db.executemany(
-        "INSERT INTO turns VALUES (?, ?)",
-        (
-            (f"{turn.speaker}: {turn.text}", f"{_SESSION}{session.number}")
-            for session in conversation.sessions
-            for turn in session.turns
-        ),
+def _entries(conversation: Conversation) -> Iterator[Draft]:
+    for id_, turn, text in _said(conversation):
+        yield entry_draft(
+            Entry(
+                text[:_RECORD_CHARS],
+                AGENT.pubkey,
+                turn.speaker,
+                timestamp_of(turn.at),
+                context={"session": id_},
+            )
+        )
+
+
+def _embeddings(conversation: Conversation) -> Method:
+    """The nearest turns by the same model, as mem0 without a language model stores and finds."""
+    model = MiniLM()
+    said = [(text, id_) for id_, _, text in _said(conversation)]
+    began = time.perf_counter()
+    parts = [
+        model.embed([text for text, _ in said[at : at + 32]]) for at in range(0, len(said), 32)
+    ]
+    rate = len(said) / (time.perf_counter() - began)
+
+    async def by_cosine(question: str) -> list[Found]:
+        asked = model.embed([question])[0]
+        cosines = [float(cosine) for part in parts for cosine in part @ asked]
+        nearest = sorted(range(len(said)), key=lambda number: -cosines[number])[:HITS]
+        return [Found(said[number][1], said[number][0]) for number in nearest]
+
+    return Method("embeddings alone (cosine)", by_cosine, rate)
+
+
+def _baselines(lines: sqlite3.Connection, conversation: Conversation) -> tuple[Method, ...]:
+    """`lines`: gets the turns in a full-text table, as anybody would have them."""
+    began = time.perf_counter()
+    lines.execute(
+        "CREATE VIRTUAL TABLE turns USING fts5(text, session UNINDEXED, tokenize='porter')"
     )
-    return db
+    said = [(text, id_) for id_, _, text in _said(conversation)]
+    lines.executemany("INSERT INTO turns VALUES (?, ?)", said)
+    rate = len(said) / (time.perf_counter() - began)
 
-
-def _baselines(lines: sqlite3.Connection) -> tuple[Method, ...]:
     async def by_bm25(question: str) -> list[Found]:
         found = lines.execute(
             "SELECT session, text FROM turns WHERE turns MATCH ? ORDER BY rank LIMIT ?",
@@ -144,10 +223,12 @@ def _baselines(lines: sqlite3.Connection) -> tuple[Method, ...]:
         counted.sort(key=lambda each: -each[0])
         return [Found(*row) for count, row in counted[:HITS] if count]
 
-    return Method("BM25 alone (FTS5)", by_bm25), Method("grep, most words", by_grep)
+    return Method("BM25 alone (FTS5)", by_bm25, rate), Method("grep, most words", by_grep)
 
 
-def _methods(client: Client, nmem: Nmem, anamnesis: Anamnesis, now: int) -> tuple[Method, ...]:
+def _methods(
+    client: Client, nmem: Nmem, anamnesis: Anamnesis, now: int, rates: Rates
+) -> tuple[Method, ...]:
     async def by_recall(question: str) -> list[Found]:
         answer = await recall(client, question, systems="D", limit=HITS, as_of=now)
         return [Found(hit.event.d, hit.text) for hit in answer.hits]
@@ -171,9 +252,9 @@ def _methods(client: Client, nmem: Nmem, anamnesis: Anamnesis, now: int) -> tupl
         return [Found(each["context"]["session"], each["content"]) for each in documents]
 
     return (
-        Method("recall", by_recall),
-        Method("relay, all words", by_all_words),
-        Method("nmem, any word", in_the_cache(Order.RELEVANCE)),
-        Method("nmem, any word, blended", in_the_cache(Order.BLENDED)),
-        Method("anamnesis recall", recalled),
+        Method("recall", by_recall, rates.notes),
+        Method("relay, all words", by_all_words, rates.notes),
+        Method("nmem, any word", in_the_cache(Order.RELEVANCE), rates.observations),
+        Method("nmem, any word, blended", in_the_cache(Order.BLENDED), rates.observations),
+        Method("anamnesis recall", recalled, rates.entries),
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.recall import synthetic
+from tests.recall import beam, synthetic
 from tests.recall.dataset import LOCOMO, DatasetFault, Turn, conversations_in, read
 
 if TYPE_CHECKING:
@@ -181,3 +181,60 @@ def test_no_synthetic_question_has_its_answer_in_it() -> None:
     for given in synthetic.samples():
         for asked in given["qa"]:
             assert not any(new in asked["question"] for new in news), asked["question"]
+
+
+def beam_folder(folder: Path, **asked: Any) -> Path:
+    """As chats/100K has them, with one conversation."""
+    chat = [
+        {
+            "batch_number": 1,
+            "turns": [
+                [
+                    {
+                        "role": "user",
+                        "id": 0,
+                        "time_anchor": "March-15-2024",
+                        "content": "Plan it? ->-> 1,1",
+                    },
+                    {"role": "assistant", "id": 1, "content": "Certainly."},
+                ],
+                [{"role": "user", "id": 2, "content": "I am Craig. ->-> 1,N/A"}],
+            ],
+        },
+        {"batch_number": 2, "turns": [[{"role": "user", "id": 3, "content": "On."}]]},
+    ]
+    questions = folder / "1" / "probing_questions"
+    questions.mkdir(parents=True)
+    (folder / "1" / "chat.json").write_text(json.dumps(chat))
+    (questions / "probing_questions.json").write_text(json.dumps(asked))
+    return folder
+
+
+def test_a_group_of_messages_of_beam_is_a_session(tmp_path: Path) -> None:
+    (talk,) = beam.read(beam_folder(tmp_path))
+    assert [session.number for session in talk.sessions] == [1, 2, 3]
+    assert talk.sessions[0].turns == (
+        Turn("user", "Plan it?", 1_710_460_800),
+        Turn("assistant", "Certainly.", 1_710_460_830),
+    )
+    assert talk.sessions[1].turns[0].text == "I am Craig."
+
+
+@pytest.mark.parametrize(
+    ("sources", "sessions"),
+    [([1, 2], {1, 2}), ({"first": [3], "second": [[0]]}, {1, 3}), ([9], set()), (None, set())],
+)
+def test_messages_that_answer_a_question_of_beam_name_their_sessions(
+    tmp_path: Path, sources: Any, sessions: set[int]
+) -> None:
+    asked = {"question": "When?", "source_chat_ids": sources}
+    (talk,) = beam.read(beam_folder(tmp_path, temporal_reasoning=[asked]))
+    assert [question.evidence for question in talk.questions] == [sessions]
+
+
+def test_a_folder_that_is_not_of_beam_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DatasetFault, match="no folder of it has probing_questions"):
+        beam.read(tmp_path)
+    beam_folder(tmp_path, juggling=[{"question": "How many?"}])
+    with pytest.raises(DatasetFault, match="there is no 'juggling'"):
+        beam.read(tmp_path)
