@@ -19,6 +19,7 @@ from relay.access.actors import author_words, is_known
 from relay.access.management import ListChange, ListName
 from relay.errors import Prefix
 from relay.nostr import kinds
+from relay.nostr.event import is_hex64
 from relay.verdict import Reject, Who, WriteOutcome
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ RULE: Final = "relay membership"
 """The rule that all refusals here name."""
 REQUEST_WINDOW_S: Final = 600
 """A request to join or leave is good for this long before and after its created_at."""
+_INVITED: Final = "invited by "
+"""In the note of a member whom a claim let in, before the key that made it."""
 _MAX_CODE: Final = 256
 """Characters; a longer code is none."""
 _MAX_TAGS_BYTES: Final = 480_000
@@ -193,7 +196,7 @@ def ruling_on_request(
     used = ListChange(ListName.CLAIMS, code, None)
     if left != 0:
         used = claim_change(code, msgspec.structs.replace(claim, left=left))
-    return _admission(pubkey, f"invited by {claim.by}", used)
+    return _admission(pubkey, f"{_INVITED}{claim.by}", used)
 
 
 def _admission(pubkey: str, reason: str, *changes: ListChange) -> Admission:
@@ -243,6 +246,13 @@ def _dropped(pubkey: str, management: Management) -> Sequence[ListChange]:
         if item.partition(" ")[0] == pubkey
     ]
     return [ListChange(ListName.MEMBERS_SINCE, pubkey, None), *roles]
+
+
+def invited_by(management: Management) -> dict[str, str]:
+    """Member of the register → whose invite let it in; the others are missing."""
+    allowed = management.of(ListName.ALLOWED_KEYS)
+    found = {key: note.removeprefix(_INVITED) for key, note in allowed.items()}
+    return {key: by for key, by in found.items() if is_hex64(by)}
 
 
 def joined_at(pubkey: str, management: Management) -> int | None:

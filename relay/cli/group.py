@@ -20,7 +20,6 @@ from relay.cli.group_view import (
     AGENT_ROLE,
     DEFAULT_ON,
     FLAGS,
-    OPPOSITE,
     TEXTS,
     GroupView,
     flags_in_words,
@@ -43,7 +42,7 @@ from relay.cli.options import (
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client.settings import Actor
 from relay.errors import UserError
-from relay.groups.actions import MAX_ID_CHARS
+from relay.groups.actions import MAX_ID_CHARS, OPPOSITE, edit_tags
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
 
 _ID: Final = re.compile(r"[a-z0-9_-]+").fullmatch
 _NOT_IN_AN_ID: Final = re.compile(r"[^a-z0-9_]+")
-_CONFIRMING: Final = frozenset(OPPOSITE.values())
 
 
 @click.group(
@@ -168,7 +166,7 @@ def edit(
 
     async def work(client: Client) -> GroupView:
         before = await _existing(client, group_id)
-        await client.send(kinds.EDIT_METADATA, "", _edited(before, texts, flags))
+        await client.send(kinds.EDIT_METADATA, "", edit_tags(before.tags, group_id, texts, flags))
         return await view_of_group(client, group_id)
 
     view = with_client(Actor.OWNER, server, work)
@@ -352,17 +350,6 @@ async def _existing(client: Client, group_id: str) -> GroupView:
             f"no group {group_id!r} is visible to this key; `rookery group list` lists groups"
         )
     return views[0]
-
-
-def _edited(
-    before: GroupView, texts: Mapping[str, str], flags: Mapping[str, bool]
-) -> list[list[str]]:
-    """Tags of the 9002: it replaces all of 39000, so what is not changed is repeated."""
-    changed = {"d", *FLAGS, *_CONFIRMING, *texts}
-    kept = [list(tag) for tag in before.tags if tag and tag[0] not in changed]
-    wanted = frozenset(flag for flag in FLAGS if flags.get(flag, flag in before.flags))
-    said = [[name, text] for name, text in texts.items() if text]
-    return [["h", before.id], *said, *kept, *_flag_tags(wanted, flags)]
 
 
 def _flag_tags(wanted: frozenset[str] | None, flags: Mapping[str, bool]) -> list[list[str]]:

@@ -26,13 +26,6 @@ if TYPE_CHECKING:
 FLAGS: Final[tuple[str, ...]] = ("private", "restricted", "closed", "hidden")
 DEFAULT_ON: Final = frozenset(FLAGS[:3])
 """Default of the flags not named when some are: turning one off turns no other off."""
-OPPOSITE: Final = {
-    "private": "public",
-    "restricted": "unrestricted",
-    "closed": "open",
-    "hidden": "visible",
-}
-"""The tag that confirms in a 9002 that a flag is turned off intentionally (Z-03)."""
 TEXTS: Final = ("name", "about", "picture")
 _SHOWN: Final = (
     kinds.GROUP_METADATA,

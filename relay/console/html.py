@@ -56,7 +56,7 @@ def environment() -> Environment:
         "web_link": _web_link,
         "query": _query,
         "ago": _ago,
-        "shell": _shell,
+        "shell": shell_word,
     }
     for name in made.list_templates():
         made.get_template(name)  # no file is read later, on the event loop
@@ -138,7 +138,7 @@ def _web_link(text: object) -> str:
     return url if url.lower().startswith(("https://", "http://")) else ""
 
 
-def _shell(text: object) -> str:
+def shell_word(text: object) -> str:
     """One word of a command line, for commands that are shown to be copied."""
     return quote("".join(each for each in visible(str(text)) if each.isprintable()))
 

@@ -23,7 +23,7 @@ from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence, Set
+    from collections.abc import Callable, Iterable, Sequence, Set
 
     from relay.nostr.event import Event
 
@@ -56,6 +56,13 @@ FLAGS: Final[Mapping[str, Flag]] = {flag.value: flag for flag in Flag}
 SINGLE_VALUED: Final = ("name", "picture", "banner", "about")
 """Tags that 39000 has at most once, before all others (N29-62)."""
 PIN_TAGS: Final = ("e", "a")
+OPPOSITE: Final = {
+    "private": "public",
+    "restricted": "unrestricted",
+    "closed": "open",
+    "hidden": "visible",
+}
+"""Flag → the tag of a 9002 that says that it is turned off on purpose (Z-03)."""
 CONFIRMING: Final = frozenset({"public", "visible", "open"})
 """Tags of a 9002 that confirm that a flag is dropped on purpose (Z-03)."""
 _NOT_METADATA: Final = frozenset({"d", "supported_kinds", "parent", "child", *FLAGS})
@@ -405,6 +412,26 @@ def _notice(event: Event) -> Notice | None:
     elif event.kind == kinds.GROUP_PINS:
         pins = tuple(tuple(tag) for tag in event.tags if len(tag) > 1 and tag[0] in PIN_TAGS)
     return Notice(event.kind, group_id, event.created_at, description, pins)
+
+
+def edit_tags(
+    metadata: Iterable[Sequence[str]],
+    group_id: str,
+    texts: Mapping[str, str],
+    flags: Mapping[str, bool],
+) -> list[list[str]]:
+    """Tags of a 9002. It replaces all of the 39000, so what is not changed is repeated.
+
+    `metadata`: tags of the 39000. An empty text removes the one that was there.
+    """
+    tags = [list(tag) for tag in metadata if tag]
+    before = {tag[0] for tag in tags}
+    changed = {"d", *OPPOSITE, *OPPOSITE.values(), *texts}
+    said = [[name, text] for name, text in texts.items() if text]
+    kept = [tag for tag in tags if tag[0] not in changed]
+    on = [[flag] for flag in OPPOSITE if flags.get(flag, flag in before)]
+    off = [[OPPOSITE[flag]] for flag, is_on in flags.items() if not is_on]
+    return [["h", group_id], *said, *kept, *on, *off]
 
 
 # -- parts of events ------------------------------------------------------------------------------

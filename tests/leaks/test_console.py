@@ -109,6 +109,8 @@ def pages(rows: Sequence[Row]) -> list[str]:
     kinds = sorted({row.event.kind for row in rows})
     named = {
         "group": [f"id={group}" for group in (*GROUPS, NOWHERE)],
+        "edit-group": [f"id={group}" for group in (*GROUPS, NOWHERE)],
+        "config": ["", *(f"group={group}" for group in (*GROUPS, NOWHERE))],
         "person": [f"key={key}" for key in keys],
         "memory": ["", *(f"by={key}" for key in keys), "q=psst"],
         "aman": [f"hk={quote(hk)}" for hk in values("hk", rows)],

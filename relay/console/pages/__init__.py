@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from relay.console.pages import context, events, groups, home, memory, operation, people, policies
+from relay.console.pages import (
+    changes,
+    context,
+    events,
+    groups,
+    home,
+    memory,
+    operation,
+    people,
+    policies,
+)
 
 if TYPE_CHECKING:
     from relay.console.page import Page
@@ -22,4 +32,5 @@ PAGES: Final[tuple[Page, ...]] = (
     *events.PAGES,
     *policies.PAGES,
     *operation.PAGES,
+    *changes.PAGES,
 )

@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.console.ask import NotFoundError, shown
+from relay.console.html import shell_word
 from relay.console.page import Found, Page
+from relay.console.pages.groups import of_relay, users_in
 from relay.console.readers import readers_text
 from relay.console.tables import Column, Holds, Rows
 from relay.errors import Invalid
+from relay.lifecycle.deletion import is_undeletable
+from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.filters import Filter, filter_from
 from relay.nostr.nip19 import EventPointer, encode_pointer
@@ -109,10 +113,37 @@ async def _event(ask: Ask) -> Found:
         "nevent": encode_pointer(EventPointer(event.id, (ask.url,), event.pubkey, event.kind)),
         "size": len(event.raw),
         "refers": [_row(other) for other in answers],
+        "removal": await _removal(ask, event),
+        "is_mine": event.pubkey == ask.pubkey,
     }
     others = (each.pubkey for each in (*answers, *versions))
     people = await ask.people([event.pubkey, *sorted(named), *others])
     return Found(data, people)
+
+
+async def _removal(ask: Ask, event: Event) -> dict[str, object] | None:
+    """How the reader may delete the event: `kind` and `tags` of what is to be signed, or the
+    `method` of NIP-86, and the `command`. None: not at all, as far as is known."""
+    if event.pubkey == ask.pubkey and not is_undeletable(event.kind):
+        tags, named = [["e", event.id]], event.id
+        if kinds.class_of(event.kind) is kinds.KindClass.ADDRESSABLE:
+            address = f"{event.kind}:{event.pubkey}:{event.d}"
+            tags.append(["a", address])
+            named += f" {shell_word(address)}"
+        tags.append(["k", str(event.kind)])
+        return {"kind": kinds.DELETION, "tags": tags, "command": f"rookery forget {named}"}
+    group = event.tag("h")
+    is_record = event.kind in kinds.GROUP_RECORDS and event.kind != kinds.CREATE_INVITE
+    if group and ask.pubkey is not None and not is_record:
+        lists = await ask.events_or_none(of_relay(ask, kinds.GROUP_ADMINS, group_id=group))
+        held = users_in(lists[0] if lists else None).get(ask.pubkey, [])
+        if {"admin", "moderator"}.intersection(held):
+            command = f"rookery forget {event.id} --group {shell_word(group)}"
+            tags = [["h", group], ["e", event.id]]
+            return {"kind": kinds.DELETE_EVENT, "tags": tags, "command": command}
+    if ask.owner_view is not None and event.pubkey != ask.services.relay_pubkey:
+        return {"method": "banevent", "command": ""}
+    return None
 
 
 async def _versions(ask: Ask, event: Event) -> list[Event]:

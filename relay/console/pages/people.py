@@ -6,10 +6,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Final
 
 from relay.access.management import ListName
-from relay.access.membership import claim_id, claims_of
+from relay.access.membership import Members, claim_id, claims_of, invited_by
 from relay.console.ask import NotFoundError, shown
 from relay.console.page import Found, Page
-from relay.console.pages.groups import of_relay, users_in
+from relay.console.pages.groups import of_relay, tree_of, users_in
 from relay.console.tables import Column, Holds, Rows
 from relay.errors import Invalid
 from relay.memory.fields import object_in
@@ -61,7 +61,8 @@ async def _people(ask: Ask) -> Found:
         "agent": actors.agents if ask.owner_view else frozenset[str](),
         "banned": actors.banned if ask.owner_view else frozenset[str](),
     }
-    keys = [*groups, *members, *since, *frozenset[str]().union(*known.values())]
+    brought = invited_by(ask.services.state.management) if ask.owner_view else {}
+    keys = [*groups, *members, *since, *frozenset[str]().union(*known.values()), *brought.values()]
     people = await ask.people(keys)
     rows: list[dict[str, object]] = [
         {
@@ -81,10 +82,25 @@ async def _people(ask: Ask) -> Found:
         }
         for key in people
     ]
-    data: dict[str, object] = {"owner": None}
-    if ask.owner_view is not None:
-        data["owner"] = _for_owner(ask)
+    data: dict[str, object] = {
+        "owner": None if ask.owner_view is None else _for_owner(ask),
+        "tree": tree_of([*sorted(actors.owners), *brought], brought) if brought else [],
+        "may_invite": _may_invite(ask),
+        "invite": await _own_invite(ask) if ask.query.get("invite") else "",
+    }
     return Found(data, people, Rows(_COLUMNS, rows, people))
+
+
+def _may_invite(ask: Ask) -> bool:
+    state = ask.services.state
+    members = Members(state.management, state.actors, state.groups, state.policy.members)
+    return ask.pubkey is not None and members.may_invite(ask.pubkey)
+
+
+async def _own_invite(ask: Ask) -> str:
+    """The code that a REQ of this key for a 28935 is answered with (NIP-43), or nothing."""
+    found = await ask.events_or_none(Filter(kinds=frozenset({kinds.RELAY_INVITE})))
+    return next((event.tag("claim") or "" for event in found), "")
 
 
 def _memberships(lists: Sequence[Event]) -> tuple[dict[str, set[str]], dict[str, list[str]]]:
@@ -157,6 +173,7 @@ PAGES: Final = (
         "People",
         "Keys in the lists of groups and of the relay that the reader may read.",
         _people,
+        params={"invite": "1: an invite code of the reader's own, if the relay gives one"},
         has_table=True,
         command="rookery member list",
     ),

@@ -53,24 +53,30 @@ async function signIn() {
   else say(reply.error);
 }
 
+function go(next) {
+  if (next) location.assign(`${at}/${next}`);
+  else location.reload();
+}
+
 async function act(button) {
-  const { kind, tags, content, confirm: name, code } = button.dataset;
+  const { kind, tags, content, confirm: name, code, next, after } = button.dataset;
   if (!extension()) return;
   if (name && window.prompt(`This cannot be undone. Type ${name} to go on.`) !== name) return;
   const named = JSON.parse(tags);
   if (code) named.push(["code", random()]);
-  const draft = { kind: Number(kind), tags: named, content: content || "", created_at: Math.floor(Date.now() / 1000) };
+  const created_at = Math.max(Math.floor(Date.now() / 1000), Number(after || 0) + 1);
+  const draft = { kind: Number(kind), tags: named, content: content || "", created_at };
   const event = await extension().signEvent(draft);
   const body = new URLSearchParams({ csrf, event: JSON.stringify(event) });
   const answer = await fetch(`${at}/publish`, { method: "POST", body });
   const reply = await answer.json();
-  if (answer.ok && reply.ok) location.reload();
+  if (answer.ok && reply.ok) go(next === "event" ? `event?id=${event.id}` : next);
   else say(reply.error || reply.message);
 }
 
 // NIP-86: the extension signs the call itself, the server only checks it.
 async function call(button) {
-  const { method, params, confirm: name } = button.dataset;
+  const { method, params, confirm: name, next } = button.dataset;
   if (!extension()) return;
   if (name && window.prompt(`This cannot be undone. Type ${name} to go on.`) !== name) return;
   const body = JSON.stringify({ method, params: JSON.parse(params) });
@@ -83,7 +89,7 @@ async function call(button) {
   const reply = await answer.json();
   if (reply.error) say(reply.error);
   else if (typeof reply.result === "object" && reply.result.code) say(`Invite code: ${reply.result.code}`);
-  else location.reload();
+  else go(next);
 }
 
 async function save(button) {

@@ -97,7 +97,7 @@ def pages_for(groups: Sequence[str], ids: Sequence[str], text: str) -> list[str]
     for page in PAGES:
         path = f"/console/{page.name}"
         match page.name:
-            case "group":
+            case "group" | "edit-group":
                 found += [f"{path}?id={quote(group, safe='')}" for group in groups]
             case "event":
                 found += [f"{path}?id={event_id}" for event_id in ids]
@@ -113,6 +113,11 @@ def pages_for(groups: Sequence[str], ids: Sequence[str], text: str) -> list[str]
                 of = {"aman": HK, "nmem": text, "snowclaw": groups[0]}
                 by = f"{path}?agent={robot.pubkey}"
                 found += [by, *(f"{by}&system={each}&of={quote(of[each])}" for each in of)]
+            case "config":
+                asked = f"scope={quote(f'group:{text}')}&respond_mode=all&context_history=unset"
+                found += [path, f"{path}?group={quote(text)}", f"{path}?{asked}"]
+            case "edit-relay":
+                found += [path, f"{path}?name={quote(text)}&description={quote(text)}"]
             case "policy-file":
                 found += [f"{path}?name={quote(text)}"]
             case "explain":

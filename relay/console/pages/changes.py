@@ -1,0 +1,320 @@
+"""Changes that begin with a form: settings of agents, the metadata of a group, texts of the relay.
+
+A form is answered by what it would change, with the event or NIP-86 calls to sign, and the command
+that does the same; nothing is changed by asking.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from relay.access.management import ListName
+from relay.console.ask import NotFoundError
+from relay.console.html import shell_word
+from relay.console.page import Audience, Found, Page
+from relay.console.pages.groups import NO_GROUP, of_relay, users_in
+from relay.console.readers import readers_text
+from relay.console.tables import Column, Holds, Rows
+from relay.errors import Invalid, Prefix, Refused
+from relay.groups.actions import OPPOSITE, edit_tags
+from relay.memory.snowclaw.config import (
+    HISTORY,
+    MODE,
+    DynamicConfig,
+    GroupConfig,
+    RespondMode,
+    config_draft,
+    config_of,
+)
+from relay.memory.snowclaw.keys import CONFIG, OfUser, hex_of, scope_in
+from relay.nostr import kinds
+from relay.nostr.filters import filter_from
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from relay.console.ask import Ask
+    from relay.memory.snowclaw.keys import Scope
+
+_UNSET: Final = "unset"
+_TEXTS: Final = ("name", "about", "picture")
+_FLAGS: Final = {
+    "private": "Only members read",
+    "restricted": "Only members write",
+    "closed": "Joining needs an invite",
+    "hidden": "Only members see the group",
+}
+_SETTINGS: Final = (
+    Column("scope", "For", Holds.CODE),
+    Column("name", "Setting"),
+    Column("value", "Value"),
+    Column("pubkey", "Signed by", Holds.PERSON),
+    Column("created_at", "Since", Holds.TIME),
+    Column("readers", "May be read by"),
+    Column("id", "Record", Holds.EVENT),
+)
+
+
+def _form(fields: Sequence[Mapping[str, object]], **parts: object) -> dict[str, object]:
+    """`fields`: `name`, `label`, `value`, and `choices`: [value, text], or none: a line. `hidden`:
+    name → value. `changes`: `name`, `before`, `after`. `event`: `kind`, `tags`, `content` and
+    `after`, the time of the version that it replaces. `calls`: `label`, `method`, `params`."""
+    empty = {"hidden": {}, "changes": [], "event": None, "calls": [], "command": "", "error": ""}
+    return {"fields": fields, **empty, "is_asked": False, **parts}
+
+
+def _line(name: str, label: str, value: str, *, lines: bool = False) -> dict[str, object]:
+    return {"name": name, "label": label, "value": value, "choices": [], "lines": lines}
+
+
+def _choice(
+    name: str, label: str, value: str, choices: Sequence[tuple[str, str]]
+) -> dict[str, object]:
+    return {"name": name, "label": label, "value": value, "choices": choices}
+
+
+# -- settings of agents ----------------------------------------------------------------------------
+
+
+async def _config(ask: Ask) -> Found:
+    wanted = {"kinds": [kinds.APP_DATA], "#d": [CONFIG], "limit": 500}
+    found = await ask.events_or_none(filter_from(wanted, ask.services.terms))
+    owners = _owners(ask)
+    settings = DynamicConfig(owners)
+    for event in found:
+        settings = settings.after(event)
+    rows: list[dict[str, object]] = [
+        {
+            "scope": str(record.scope),
+            "name": name,
+            "value": str(value),
+            "pubkey": record.event.pubkey,
+            "created_at": record.event.created_at,
+            "readers": readers_text(ask, record.event),
+            "id": record.event.id,
+        }
+        for _, record in sorted(settings.records.items())
+        for name, value in (
+            (MODE, record.config.respond_mode),
+            (HISTORY, record.config.context_history),
+        )
+        if value is not None
+    ]
+    people = await ask.people(str(row["pubkey"]) for row in rows)
+    data: dict[str, object] = {
+        "form": _config_form(ask, settings) if ask.pubkey in owners else None,
+        "effective": _effective(ask, settings),
+        "group": ask.query.get("group", ""),
+        "user": ask.query.get("user", ""),
+    }
+    return Found(data, people, Rows(_SETTINGS, rows, people))
+
+
+def _owners(ask: Ask) -> frozenset[str]:
+    """Whose settings apply to the agents that the reader has to do with."""
+    actors = ask.services.state.actors
+    homes = [home.owners for home in actors.households if ask.pubkey in home.keys]
+    return actors.owners.union(*homes)
+
+
+def _effective(ask: Ask, settings: DynamicConfig) -> list[dict[str, object]]:
+    """What applies to a user in a group, and which scope says so. Raises Invalid."""
+    group, user = ask.query.get("group", "").strip(), ask.query.get("user", "").strip()
+    if not group and not user:
+        return []
+    found = settings.effective(group or None, hex_of(user) if user else None)
+    return [
+        {"name": MODE, "value": found.respond_mode.value, "from": found.respond_mode_from.value},
+        {
+            "name": HISTORY,
+            "value": str(found.context_history),
+            "from": found.context_history_from.value,
+        },
+    ]
+
+
+def _config_form(ask: Ask, settings: DynamicConfig) -> dict[str, object]:
+    given = {name: ask.query.get(name, "").strip() for name in ("scope", MODE, HISTORY)}
+    modes = [("", "as it is"), *((mode.value, mode.value) for mode in RespondMode)]
+    fields = [
+        _line("scope", "For: global, group:ID or npub:KEY", given["scope"]),
+        _choice(MODE, "Answers (respond_mode)", given[MODE], [*modes, (_UNSET, "not set here")]),
+        _line(HISTORY, "Messages of a group that it remembers (context_history)", given[HISTORY]),
+    ]
+    if not given[MODE] and not given[HISTORY]:
+        return _form(fields)
+    try:
+        return _config_change(fields, given, settings, ask.now)
+    except Invalid as invalid:
+        return _form(fields, error=invalid.text, is_asked=True)
+
+
+def _config_change(
+    fields: Sequence[Mapping[str, object]],
+    given: Mapping[str, str],
+    settings: DynamicConfig,
+    now: int,
+) -> dict[str, object]:
+    """Raises Invalid."""
+    scope = _scope(given["scope"])
+    values = {name: given[name] for name in (MODE, HISTORY) if given[name]}
+    unset = [name for name, value in values.items() if value == _UNSET]
+    changes = config_of({name: value for name, value in values.items() if value != _UNSET})
+    stored = settings.at(scope)
+    before = GroupConfig() if stored is None else stored.config
+    draft = config_draft(scope, changes, stored, now, unset)
+    told = [(MODE, before.respond_mode, changes.respond_mode)]
+    listed = [
+        {
+            "name": name,
+            "before": "not set" if old is None else str(old),
+            "after": "not set" if name in unset else str(new),
+        }
+        for name, old, new in [*told, (HISTORY, before.context_history, changes.context_history)]
+        if (name in unset and old is not None) or (new is not None and new != old)
+    ]
+    words = [f"{name}={value}" for name, value in values.items() if value != _UNSET]
+    commands = [f"rookery config set {shell_word(scope)} {' '.join(words)}"] if words else []
+    if unset:
+        commands.append(f"rookery config unset {shell_word(scope)} {' '.join(unset)}")
+    event = {
+        "kind": draft.kind,
+        "tags": draft.tags,
+        "content": draft.content,
+        "after": 0 if stored is None else stored.event.created_at,
+    }
+    return _form(
+        fields,
+        changes=listed,
+        event=event if listed else None,
+        command=" && ".join(commands),
+        is_asked=True,
+    )
+
+
+def _scope(text: str) -> Scope:
+    """Raises Invalid."""
+    lowered = text.lower()
+    if lowered.startswith(("npub1", "npub:")):
+        hex_of(lowered.removeprefix("npub:"))
+        return OfUser(lowered.removeprefix("npub:"))
+    return scope_in(text)
+
+
+# -- metadata of a group ---------------------------------------------------------------------------
+
+
+async def _edit_group(ask: Ask) -> Found:
+    group_id = ask.query.get("id", "")
+    lists = (kinds.GROUP_METADATA, kinds.GROUP_ADMINS)
+    found = await ask.events_or_none(of_relay(ask, *lists, group_id=group_id)) if group_id else []
+    newest = {event.kind: event for event in reversed(found)}
+    metadata = newest.get(kinds.GROUP_METADATA)
+    if metadata is None:
+        raise NotFoundError(NO_GROUP)
+    if "admin" not in users_in(newest.get(kinds.GROUP_ADMINS)).get(ask.pubkey or "", []):
+        raise Refused(Prefix.RESTRICTED, "only admins of the group may edit it")
+    now = {name: metadata.tag(name) or "" for name in _TEXTS}
+    now |= {flag: "yes" if metadata.has_tag(flag) else "no" for flag in _FLAGS}
+    given = {name: _given(ask, name, value) for name, value in now.items()}
+    fields = [_line(name, name.capitalize(), given[name], lines=name == "about") for name in _TEXTS]
+    fields += [
+        _choice(flag, text, given[flag], [("yes", "yes"), ("no", "no")])
+        for flag, text in _FLAGS.items()
+    ]
+    changed = {name: value for name, value in given.items() if value != now[name]}
+    texts = {name: value for name, value in changed.items() if name in _TEXTS}
+    flags = {name: value == "yes" for name, value in changed.items() if name in _FLAGS}
+    words = [f"--{name} {shell_word(value)}" for name, value in texts.items()]
+    words += [f"--{flag if is_on else OPPOSITE[flag]}" for flag, is_on in flags.items()]
+    form = _form(
+        fields,
+        hidden={"id": group_id},
+        changes=_told(now, changed),
+        event={
+            "kind": kinds.EDIT_METADATA,
+            "tags": edit_tags(metadata.tags, group_id, texts, flags),
+            "content": "",
+            "after": 0,
+        }
+        if changed
+        else None,
+        command=f"rookery group edit {shell_word(group_id)} {' '.join(words)}" if words else "",
+        is_asked="name" in ask.query,
+    )
+    return Found({"form": form, "id": group_id, "name": now["name"] or group_id})
+
+
+def _given(ask: Ask, name: str, otherwise: str) -> str:
+    return ask.query.get(name, otherwise).replace("\r\n", "\n")
+
+
+def _told(now: Mapping[str, str], changed: Mapping[str, str]) -> list[dict[str, str]]:
+    return [{"name": name, "before": now[name], "after": new} for name, new in changed.items()]
+
+
+# -- texts of the relay ----------------------------------------------------------------------------
+
+
+async def _edit_relay(ask: Ask) -> Found:
+    management, config = ask.services.state.management, ask.services.config.relay
+    now = {
+        "name": management.text("name", config.name),
+        "description": management.text("description", config.description),
+        "icon": management.text("icon", config.icon),
+    }
+    given = {name: _given(ask, name, value) for name, value in now.items()}
+    changed = {name: value for name, value in given.items() if value != now[name]}
+    form = _form(
+        [_line(name, name.capitalize(), given[name], lines=name == "description") for name in now],
+        changes=_told(now, changed),
+        calls=[
+            {"label": f"Change the {name}", "method": f"changerelay{name}", "params": [value]}
+            for name, value in changed.items()
+        ],
+        is_asked="name" in ask.query,
+    )
+    set_here = sorted(management.of(ListName.TEXTS))
+    return Found({"form": form, "set_here": set_here})
+
+
+PAGES: Final = (
+    Page(
+        "config",
+        "Agent settings",
+        "How agents answer, set by their owners for all, a group or a user, and what applies.",
+        _config,
+        params={
+            "group": "what applies in this group",
+            "user": "what applies to this user: npub or hex",
+            "scope": "what would change: global, group:ID or npub:KEY",
+            MODE: "its new value; `unset`: none",
+            HISTORY: "its new value; `unset`: none",
+        },
+        has_table=True,
+        in_menu=False,
+        command="rookery config list",
+    ),
+    Page(
+        "edit-group",
+        "Edit a group",
+        "Name, description, picture and flags of a group, for its admins; what would change.",
+        _edit_group,
+        params={
+            "id": "id of the group",
+            **dict.fromkeys(_TEXTS, "its new value"),
+            **dict.fromkeys(_FLAGS, "`yes` or `no`"),
+        },
+        in_menu=False,
+        command="rookery group edit",
+    ),
+    Page(
+        "edit-relay",
+        "Edit the relay",
+        "Name, description and icon of the relay (NIP-86); what would change.",
+        _edit_relay,
+        audience=Audience.OWNER,
+        params=dict.fromkeys(("name", "description", "icon"), "its new value"),
+        in_menu=False,
+    ),
+)

@@ -1,0 +1,210 @@
+"""Changes by a form, deletion, invites of the relay: what a page gives to sign has its effect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urlencode
+
+from tests.cast import alice, bob, carol, owner, robot
+from tests.unit.console.browsing import PUBLIC, site
+from tests.unit.server.test_app import NOW
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from tests.unit.console.browsing import Browser
+
+GLOBAL = "snowclaw:config:global"
+TEA = "snowclaw:config:group:tea"
+
+
+def signed_by(who: SecretKey, given: dict[str, Any], at: int = NOW) -> Event:
+    """As the script of the page has it signed."""
+    moment = max(at, given.get("after", 0) + 1)
+    return who.sign(given["kind"], given["tags"], given.get("content", ""), moment)
+
+
+async def shown(browser: Browser, page: str, **query: str) -> Any:
+    return await browser.json(f"/console/{page}.json?{urlencode(query)}")
+
+
+async def test_settings_of_agents_are_told_with_their_source_and_changed_by_a_signature() -> None:
+    async with site() as here:
+        both = [["respond_mode", "mention"], ["context_history", "7"]]
+        stored = '{"respond_mode":"mention","context_history":7,"own":1}'
+        await here.publish(
+            owner.sign(30078, [["d", GLOBAL], ["respond_mode", "all"]], "", NOW),
+            owner.sign(30078, [["d", TEA], *both], stored, NOW),
+        )
+        browser = await here.browser_of(owner)
+        page = await shown(browser, "config", group="tea")
+        rows = {(row["scope"], row["name"]): row["value"] for row in page["table"]["rows"]}
+        assert rows == {
+            ("global", "respond_mode"): "all",
+            ("group:tea", "respond_mode"): "mention",
+            ("group:tea", "context_history"): "7",
+        }
+        assert [(each["value"], each["from"]) for each in page["effective"]] == [
+            ("mention", "group"),
+            ("7", "group"),
+        ]
+        asked = {"scope": "group:tea", "respond_mode": "unset", "context_history": "30"}
+        form = (await shown(browser, "config", **asked))["form"]
+        assert form["changes"] == [
+            {"name": "respond_mode", "before": "mention", "after": "not set"},
+            {"name": "context_history", "before": "7", "after": "30"},
+        ]
+        assert form["command"] == (
+            "rookery config set group:tea context_history=30"
+            " && rookery config unset group:tea respond_mode"
+        )
+        await here.publish(signed_by(owner, form["event"]))
+        page = await shown(browser, "config", group="tea")
+        assert [(each["value"], each["from"]) for each in page["effective"]] == [
+            ("all", "global"),
+            ("30", "group"),
+        ]
+        again = (await shown(browser, "config", scope="group:tea", context_history="30"))["form"]
+        assert (again["event"], again["changes"]) == (None, [])
+        (record,) = (await shown(browser, "events", filter=f'{{"kinds":[30078],"#d":["{TEA}"]}}'))[
+            "table"
+        ]["rows"]
+        assert '"own":1' in record["content"]
+
+
+async def test_a_wrong_setting_is_named_and_not_offered_for_signing() -> None:
+    async with site() as here:
+        browser = await here.browser_of(owner)
+        for scope, number in (("group:tea", "many"), ("kitchen", "3"), ("npub1qq", "3")):
+            form = (await shown(browser, "config", scope=scope, context_history=number))["form"]
+            assert form["error"]
+            assert form["event"] is None
+
+
+async def test_only_owners_get_the_form_of_settings() -> None:
+    async with site() as here:
+        await here.publish(owner.sign(30078, [["d", GLOBAL], ["respond_mode", "all"]], "", NOW))
+        seen = {}
+        for who in (owner, robot, alice):
+            page = await shown(await here.browser_of(who), "config")
+            seen[who.pubkey] = (len(page["table"]["rows"]), page["form"] is not None)
+        assert seen == {owner.pubkey: (1, True), robot.pubkey: (1, False), alice.pubkey: (0, False)}
+
+
+async def test_an_edit_of_a_group_keeps_what_it_does_not_name() -> None:
+    async with site() as here:
+        await here.make_group("tea", "private", members=[alice])
+        tags = [["h", "tea"], ["name", "Tea"], ["about", "green"], ["private"], ["x-own", "1"]]
+        await here.publish(owner.sign(9002, tags, "", NOW + 1))
+        browser = await here.browser_of(owner)
+        asked = {"id": "tea", "name": "Tea room", "private": "no"}
+        form = (await shown(browser, "edit-group", **asked))["form"]
+        assert form["changes"] == [
+            {"name": "name", "before": "Tea", "after": "Tea room"},
+            {"name": "private", "before": "yes", "after": "no"},
+        ]
+        assert form["command"] == "rookery group edit tea --name 'Tea room' --public"
+        await here.publish(signed_by(owner, form["event"], NOW + 2))
+        group = (await shown(browser, "group", id="tea"))["group"]
+        assert (group["name"], group["about"]) == ("Tea room", "green")
+        assert "private" not in group["flags"]
+        listed = await shown(browser, "events", filter='{"kinds":[39000]}')
+        event = await shown(browser, "event", id=listed["table"]["rows"][0]["id"])
+        assert ["x-own", "1"] in event["tags"]
+
+
+async def test_who_is_no_admin_edits_no_group_and_does_not_learn_of_a_hidden_one() -> None:
+    async with site() as here:
+        await here.make_group("tea", members=[alice])
+        await here.make_group("cellar", "hidden", "private", members=[alice])
+        for who, group, status in (
+            (alice, "tea", 403),
+            (alice, "cellar", 403),
+            (bob, "tea", 403),
+            (bob, "cellar", 404),
+            (bob, "nowhere", 404),
+        ):
+            browser = await here.browser_of(who)
+            assert (await browser.get(f"/console/edit-group?id={group}")).status == status
+
+
+async def test_an_owner_changes_what_the_relay_is_called() -> None:
+    async with site() as here:
+        browser = await here.browser_of(owner)
+        form = (await shown(browser, "edit-relay", name="The nest"))["form"]
+        (call,) = form["calls"]
+        assert (call["method"], call["params"]) == ("changerelayname", ["The nest"])
+        await here.call(call["method"], *call["params"])
+        assert "The nest" in await here.browser().text("/")
+        page = await shown(browser, "edit-relay", name="The nest")
+        assert (page["form"]["calls"], page["set_here"]) == ([], ["name"])
+        assert (await (await here.browser_of(alice)).get("/console/edit-relay")).status == 403
+
+
+async def test_an_event_is_deleted_by_who_may_with_what_its_page_gives_to_sign() -> None:
+    async with site() as here:
+        await here.make_group("tea", members=[alice, bob])
+        said = [alice.sign(9, [["h", "tea"]], text, NOW) for text in ("one", "two", "three")]
+        own = alice.sign(30023, [["d", "page"]], "text", NOW)
+        await here.publish(*said, own)
+        gives = {}
+        for who in (alice, bob, owner):
+            browser = await here.browser_of(who)
+            for event in (*said, own):
+                page = await shown(browser, "event", id=event.id)
+                gives[who.pubkey, event.id] = page["removal"]
+        assert gives[bob.pubkey, said[0].id] is None
+        assert gives[owner.pubkey, own.id] == {"method": "banevent", "command": ""}
+        by_author, by_admin = gives[alice.pubkey, said[0].id], gives[owner.pubkey, said[1].id]
+        assert by_author["command"] == f"rookery forget {said[0].id}"
+        assert by_admin["command"] == f"rookery forget {said[1].id} --group tea"
+        of_page = gives[alice.pubkey, own.id]
+        assert of_page["command"] == f"rookery forget {own.id} 30023:{alice.pubkey}:page"
+        await here.publish(
+            signed_by(alice, by_author), signed_by(owner, by_admin), signed_by(alice, of_page)
+        )
+        browser = await here.browser_of(owner)
+        for event, status in zip((*said, own), (404, 404, 200, 404), strict=True):
+            assert (await browser.get(f"/console/event?id={event.id}")).status == status
+
+
+async def test_only_ones_own_page_offers_to_vanish_from_this_relay() -> None:
+    async with site() as here:
+        browser = await here.browser_of(alice)
+        page = await browser.text(f"/console/person?key={alice.pubkey}")
+        assert f"[[&#34;relay&#34;, &#34;ws://{here.relay.at}" in page
+        other = await browser.text(f"/console/person?key={bob.pubkey}")
+        assert "Vanish" not in other
+
+
+INVITING = '[members]\njoin = "claim"\ninvite = ["owner", "known"]\n'
+
+
+async def test_owners_see_who_let_whom_into_the_relay() -> None:
+    async with site(policy=PUBLIC + INVITING) as here:
+        await here.call("allowpubkey", alice.pubkey)
+        inviting = alice
+        for guest in (bob, carol):
+            page = await shown(await here.browser_of(inviting), "people", invite="1")
+            assert page["may_invite"]
+            visit = await here.relay.visit()
+            assert (await visit.logs_in(guest, f"ws://{here.relay.at}"))[0]
+            joins = guest.sign(28934, [["-"], ["claim", page["invite"]]], "", NOW)
+            assert await visit.publishes(joins) == (True, "info: welcome to this relay")
+            inviting = guest
+        page = await shown(await here.browser_of(owner), "people")
+        (root,) = [node for node in page["tree"] if node["children"]]
+        assert (root["pubkey"], root["by"]) == (bob.pubkey, alice.pubkey)
+        assert [node["pubkey"] for node in root["children"]] == [carol.pubkey]
+        assert {row["pubkey"] for row in page["table"]["rows"]} >= {bob.pubkey, carol.pubkey}
+        for who in (alice, robot):
+            page = await shown(await here.browser_of(who), "people")
+            assert (page["tree"], page["owner"]) == ([], None)
+
+
+async def test_who_may_not_invite_gets_no_code() -> None:
+    async with site() as here:
+        for browser in (here.browser(), await here.browser_of(alice)):
+            page = await shown(browser, "people", invite="1")
+            assert (page["may_invite"], page["invite"]) == (False, "")
+            assert quote("invite=1") not in await browser.text("/console/people")
