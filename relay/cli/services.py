@@ -32,6 +32,8 @@ from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
 from relay.read.search_indexer import SearchIndexer
 from relay.read.versions import VersionReader
+from relay.server.day_file import FILE as DAY
+from relay.server.day_file import kept_day
 from relay.server.history import HistoryRequests
 from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
@@ -192,10 +194,9 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         )
         used_calls = UsedAuthorizations(unix_now(), folder / "used_calls.json")
         flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.traffic)
-        kept = kept_refusals(
-            folder / REFUSALS, metrics.refusals, lambda: metrics.sample(unix_now())
-        )
-        async with kept, plugins, queries, ingest:
+        refused = kept_refusals(folder / REFUSALS, metrics.refusals)
+        day = kept_day(folder / DAY, metrics.day, lambda: metrics.sample(unix_now()))
+        async with refused, day, plugins, queries, ingest:
             yield Services(
                 folder=folder,
                 config=config,

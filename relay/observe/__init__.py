@@ -6,7 +6,7 @@ once per batch and rendered on a scrape.
 """
 
 from relay.observe.costly import SLOW_S, CostlyRead, CostlyReads, shape_of
-from relay.observe.day import DAY_S, Day, Sample
+from relay.observe.day import DAY_S, MAX_SAMPLES, Day, Sample
 from relay.observe.logs import (
     LOG_FILE,
     REQUEST,
@@ -26,6 +26,7 @@ from relay.observe.traces import Stage, configured_traces, sent_traces
 __all__ = [
     "DAY_S",
     "LOG_FILE",
+    "MAX_SAMPLES",
     "PARSED_OF",
     "REQUEST",
     "SLOW_S",

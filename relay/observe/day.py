@@ -1,6 +1,6 @@
-"""A day of metrics in memory: one sample a minute, for the console.
+"""A day of metrics: one sample a minute, for the console.
 
-Invariant: at most `_KEPT` samples are held.
+Invariant: at most `MAX_SAMPLES` are held.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from relay.observe.metrics import Histogram
 
 DAY_S: Final = 86_400
-_KEPT: Final = 1440
+MAX_SAMPLES: Final = 1440
 
 
 class Sample(NamedTuple):
@@ -50,7 +50,7 @@ class Day:
     """The samples of the last day, oldest first."""
 
     def __init__(self) -> None:
-        self._samples: deque[Sample] = deque(maxlen=_KEPT)
+        self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self._totals = Totals(0, 0, 0, 0)
         self._times: dict[str, Sequence[int]] = {}
         self._at_s = 0.0
@@ -58,6 +58,10 @@ class Day:
     @property
     def samples(self) -> Sequence[Sample]:
         return tuple(self._samples)
+
+    def restore(self, samples: Iterable[Sample]) -> None:
+        """Those of before the start, oldest first."""
+        self._samples.extend(samples)
 
     def add(
         self,

@@ -17,7 +17,7 @@ from relay.files import replace_file
 from relay.observe import Refusal
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
     from relay.observe import Refusals
@@ -36,13 +36,8 @@ def read_refusals(path: Path) -> Sequence[Refusal]:
 
 
 @asynccontextmanager
-async def kept_refusals(
-    path: Path, refusals: Refusals, each_minute: Callable[[], None] = lambda: None
-) -> AsyncIterator[None]:
-    """Reads the file, then writes it every minute and at the end, if there are new ones.
-
-    `each_minute` is called first and then in the same minutes.
-    """
+async def kept_refusals(path: Path, refusals: Refusals) -> AsyncIterator[None]:
+    """Reads the file, then writes it every minute and at the end, if there are new ones."""
     refusals.restore(await asyncio.to_thread(read_refusals, path))
     written, ended = refusals.number, asyncio.Event()
 
@@ -60,7 +55,6 @@ async def kept_refusals(
 
     async def save_often() -> None:
         while not ended.is_set():
-            each_minute()
             with suppress(TimeoutError):
                 async with asyncio.timeout(_EVERY_S):
                     await ended.wait()

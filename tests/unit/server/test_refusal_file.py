@@ -59,14 +59,3 @@ async def test_the_last_refusals_are_written_after_those_that_are_being_written(
     assert before == ["read_refusals", "slow"]
     assert submitted == ["read_refusals", "slow", "slow"]
     assert [each.number for each in read_refusals(path)] == [1, 2]
-
-
-async def test_something_else_is_called_every_minute(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("relay.server.refusal_file._EVERY_S", 0.0)
-    called: asyncio.Queue[None] = asyncio.Queue()
-    kept = kept_refusals(tmp_path / FILE, Refusals(), lambda: called.put_nowait(None))
-    async with kept, asyncio.timeout(ANSWER_S):
-        for _ in range(3):
-            await called.get()

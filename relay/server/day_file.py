@@ -1,0 +1,86 @@
+"""The samples of the last day of a data folder, in a file: a line a minute, they outlive a restart.
+
+Invariants: at most twice as many lines as `Day` keeps. A kill loses none but the last; a file that
+cannot be read or written costs nothing but the samples in it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from relay.files import replace_file
+from relay.observe import MAX_SAMPLES, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+    from pathlib import Path
+
+    from relay.observe import Day
+
+FILE: Final = "day.jsonl"
+_EVERY_S: Final = 60.0
+_log = logging.getLogger("rookery")
+_decode: Final = msgspec.json.Decoder(Sample).decode
+
+
+def read_day(path: Path) -> Sequence[Sample]:
+    """Oldest first; without lines that are none."""
+    found: dict[int, Sample] = {}
+    with suppress(OSError):
+        for line in path.read_bytes().splitlines():
+            with suppress(msgspec.DecodeError, UnicodeDecodeError):
+                sample = _decode(line)
+                found[sample.at] = sample
+    return [*found.values()]
+
+
+@asynccontextmanager
+async def kept_day(path: Path, day: Day, sample: Callable[[], None]) -> AsyncIterator[None]:
+    """Reads the file, then adds a sample to the day and to the file at once and every minute.
+
+    `sample` adds it to the day.
+    """
+    day.restore(await asyncio.to_thread(read_day, path))
+    ended = asyncio.Event()
+
+    async def sample_often() -> None:
+        lines = 0
+        while not ended.is_set():
+            sample()
+            kept = day.samples
+            is_anew = lines == 0 or lines >= 2 * MAX_SAMPLES
+            lines = len(kept) if is_anew else lines + 1
+            try:
+                if is_anew:
+                    await asyncio.to_thread(replace_file, path, _lines(kept))
+                else:
+                    await asyncio.to_thread(_append, path, _lines(kept[-1:]))
+            except OSError as error:
+                if is_anew:  # then every minute is too often for the log
+                    _log.warning("%s cannot be written: %s", path, error.strerror)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_EVERY_S):
+                    await ended.wait()
+
+    sampling = asyncio.create_task(sample_often(), name="samples")
+    try:
+        yield
+    finally:
+        ended.set()
+        await sampling
+
+
+def _lines(samples: Sequence[Sample]) -> bytes:
+    return b"".join(msgspec.json.encode(each) + b"\n" for each in samples)
+
+
+def _append(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_APPEND | os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
