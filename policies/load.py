@@ -210,14 +210,15 @@ def load(
     """The packaged defaults and the folder's files as one set. Raises ConfigFaults with all faults.
 
     `systems`: the memory systems that a `schema` may name. `relay`: the relay's own key, which
-    reads as an owner. `edited`: taken for what files of the folder have.
+    reads as an owner. `edited`: taken for what files of the folder have, or will have.
     """
     home = Path(folder)
     reading = _Reading(systems, edited)
     for path in _files_of(DEFAULTS):
         reading.read(path, f"packaged/{path.name}", packaged=True, folder=home)
     if home.is_dir():
-        for path in _files_of(home):
+        new = (path for path in edited if path.parent == home and path.suffix == ".toml")
+        for path in sorted({*_files_of(home), *new}):
             reading.read(path, str(path), packaged=False, folder=home)
     else:
         reading.faults.append(Fault(str(home), 0, "no such folder"))

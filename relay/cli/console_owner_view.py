@@ -16,7 +16,7 @@ from relay.access.read_rules import targets_of
 from relay.access.visibility import Viewer, everything_visible
 from relay.cli.doctor import findings_of
 from relay.cli.policy.check import left_open
-from relay.cli.policy.edit import checked, save
+from relay.cli.policy.edit import checked, new_file, save
 from relay.cli.policy.explain import asked_in, explained_here, group_in
 from relay.cli.policy.show import sections_of
 from relay.cli.status import disk_of
@@ -152,13 +152,14 @@ class OwnersView:
         await asyncio.to_thread(save, edit, path, before)
 
     async def _checked(self, name: str, text: str, owner: str) -> tuple[Path, Edit]:
+        folder = self._services.folder / "policies"
         file = self._file(name)
-        if file is None or file.startswith(_PACKAGED):
-            raise Invalid("name: no file of yours in force has this name")
+        if file is not None and file.startswith(_PACKAGED):
+            raise Invalid("name: is a file of the package: make one of yours")
+        path = new_file(folder, name) if file is None else Path(file)
         if self._editing.locked():
             raise Refused(Prefix.RATE_LIMITED, "another edit is being checked, try again")
         async with self._editing:
-            path, folder = Path(file), self._services.folder / "policies"
             return path, await asyncio.to_thread(checked, path, text, folder, self._policy, owner)
 
     async def policy_file(self, name: str) -> str | None:

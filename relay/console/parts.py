@@ -113,9 +113,9 @@ class OwnerView(Protocol):
         """The text of a file in force; None: there is none of this name."""
 
     async def check_policy(self, name: str, text: str, owner: str) -> Mapping[str, object]:
-        """An edit of an own file in force by this owner: `text` as it would be saved, `before`: a
-        hash of the file as it is, and lines of `faults`, `warnings`, `access` and `diff`. Raises
-        Refused."""
+        """An edit of an own file, or a new one, by this owner: `text` as it would be saved,
+        `before`: a hash of the file as it is, and lines of `faults`, `warnings`, `access` and
+        `diff`. Raises Refused."""
 
     async def save_policy(self, name: str, text: str, before: str, owner: str) -> None:
         """Checks again and saves. Raises Refused."""

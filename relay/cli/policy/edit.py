@@ -7,6 +7,7 @@ or changes a plug-in, which runs programs on the machine. Everything here blocks
 from __future__ import annotations
 
 import os
+import re
 from difflib import unified_diff
 from hashlib import sha256
 from itertools import islice
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from policies import PolicySet
     from relay.errors import Fault
 
+_NAME: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,60}\.toml").fullmatch
 _MAX_CHARS: Final = 100_000
 _MAX_DIFF: Final = 1_000
 """Lines."""
@@ -38,13 +40,20 @@ class Edit(NamedTuple):
     text: str
     """As it would be saved."""
     before: str
-    """Hash of the file as it is."""
+    """Hash of the file as it is; of nothing for a new one."""
     faults: Sequence[str]
     """With any the edit cannot be saved."""
     warnings: Sequence[str]
     access: Sequence[str]
     """Who may do what since that could not before, and the reverse."""
     diff: Sequence[str]
+
+
+def new_file(folder: Path, name: str) -> Path:
+    """Raises Invalid for a name that no file made here has."""
+    if _NAME(name) is None:
+        raise Invalid("name: must be such as 50-own.toml: a-z, 0-9, - and _, then .toml")
+    return folder / name
 
 
 def checked(path: Path, text: str, folder: Path, policy: PolicySet, owner: str) -> Edit:
@@ -84,7 +93,7 @@ def save(edit: Edit, path: Path, before: str) -> None:
     if before != edit.before:
         raise Invalid("the file was changed meanwhile: load it again")
     try:
-        mode = S_IMODE(path.stat().st_mode)
+        mode = S_IMODE(path.stat().st_mode) if path.exists() else 0o600
         replace_file(path, _bytes(edit.text))
         path.chmod(mode)
         sync(path.parent)
@@ -99,7 +108,7 @@ def _stored(path: Path, folder: Path) -> bytes:
             raise Invalid("name: is a link, or outside of the folder of the policies")
         if not os.access(path.parent, os.W_OK):
             raise Invalid("name: the relay may not write into the folder of the policies")
-        return path.read_bytes()
+        return path.read_bytes() if path.exists() else b""
     except OSError as error:
         raise Invalid(f"name: cannot be read: {error.strerror or error}") from None
 

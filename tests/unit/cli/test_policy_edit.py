@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from policies import load
-from relay.cli.policy.edit import checked, save
+from relay.cli.policy.edit import checked, new_file, save
 from relay.errors import Invalid
 from relay.memory.systems import MEMORY_SYSTEMS
 from tests.cast import owner
@@ -96,6 +96,31 @@ def test_a_link_and_a_file_elsewhere_are_not_edited(folder: Path, tmp_path: Path
     for name in ("60-link.toml", "../elsewhere.toml"):
         with pytest.raises(Invalid, match="outside of the folder"):
             edited(folder, OWN, name)
+
+
+def test_a_new_file_is_checked_in_its_place_and_saved_for_its_owner_alone(folder: Path) -> None:
+    path = new_file(folder, "60-more.toml")
+    text = "[limits]\nmax_event_tags = 50\n"
+    assert edited(folder, "[limits]\nmax_tags = 1\n", path.name).faults[0].startswith(path.name)
+    found = edited(folder, text, path.name)
+    assert (found.faults, found.diff[-2:]) == ([], ["+[limits]", "+max_event_tags = 50"])
+    assert not path.exists()
+    save(found, path, found.before)
+    assert path.read_text() == text
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert load(folder, MEMORY_SYSTEMS).limits.max_event_tags == 50
+    # Whoever began it too, before it was saved, does not overwrite it.
+    again = edited(folder, OWN, path.name)
+    with pytest.raises(Invalid, match="changed meanwhile"):
+        save(again, path, found.before)
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".toml", "x", "../x.toml", "a/b.toml", "x.toml/", "X.toml", "a b.toml", "x.toml\n"]
+)
+def test_a_new_file_has_a_plain_name(folder: Path, name: str) -> None:
+    with pytest.raises(Invalid, match="name: must be such as"):
+        new_file(folder, name)
 
 
 def test_a_text_is_bounded(folder: Path) -> None:
