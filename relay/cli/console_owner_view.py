@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
@@ -23,6 +24,7 @@ from relay.cli.status import disk_of
 from relay.errors import Invalid, Prefix, Refused
 from relay.lifecycle.rows import Stored
 from relay.nostr.event import event_from_raw
+from relay.observe import DAY_S
 from relay.storage import PageQuery
 from relay.write.commands import Purpose
 
@@ -45,7 +47,11 @@ _MAX_READERS: Final = 200
 _MAX_BESIDE: Final = 500
 _PACKAGED: Final = "packaged/"
 _FRESH_S: Final = 20
-"""What is read from files is asked for again after so many seconds."""
+"""What is read from files is asked for again after so many seconds,"""
+_COUNTED_S: Final = 600
+"""and what a sweep would remove: a million rows are counted in minutes."""
+_PATIENCE_S: Final = 2.0
+"""A page waits so long for that."""
 
 
 class OwnersView:
@@ -65,7 +71,7 @@ class OwnersView:
         self._editing = asyncio.Lock()
         self._disk = _Cached(services.clock, self._read_disk)
         self._findings = _Cached(services.clock, self._read_findings)
-        self._retention = _Cached(services.clock, self._read_retention)
+        self._retention = _Cached(services.clock, self._read_retention, _COUNTED_S)
 
     async def status(self) -> Status:
         return await self._folder.status()
@@ -91,12 +97,15 @@ class OwnersView:
     def start_verify(self) -> None:
         self._verify_run.start()
 
-    async def retention(self) -> Sequence[Mapping[str, object]]:
-        return await self._retention.value()
+    async def retention(self) -> Sequence[Mapping[str, object]] | None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_PATIENCE_S):
+                return await self._retention.value()
+        return None
 
     async def _read_retention(self) -> Sequence[Mapping[str, object]]:
         summed: dict[tuple[object, ...], dict[str, object]] = {}
-        async for lines in self._services.sweeper().run_now(Purpose.DRY_RUN):
+        async for lines in self._services.sweeper(DAY_S).run_now(Purpose.DRY_RUN):
             for line in lines:
                 one = {**asdict(line), "place": self._short(line.place)}
                 named = (line.rule, line.place, line.kind, line.held)
@@ -163,9 +172,13 @@ class OwnersView:
             return path, await asyncio.to_thread(checked, path, text, folder, self._policy, owner)
 
     async def policy_file(self, name: str) -> str | None:
+        folder = self._services.folder / "policies"
         file = self._file(name)
-        if file is None:
-            return None
+        if file is None:  # one that was just saved, or has faults
+            try:
+                file = str(new_file(folder, name))
+            except Invalid:
+                return None
         packaged = file.removeprefix(_PACKAGED)
         path = Path(file) if packaged == file else DEFAULTS / packaged
         try:
@@ -274,19 +287,25 @@ class OwnersView:
 
 
 class _Cached(Generic[Made]):
-    """A value that is slow to make, made at most every `_FRESH_S` and by one task at a time.
+    """A value that is slow to make, made at most every `fresh_s` and by one task at a time.
 
     Who stops waiting does not stop the task: its thread would go on, and what it found be lost.
     """
 
-    def __init__(self, clock: Callable[[], int], make: Callable[[], Awaitable[Made]]) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], int],
+        make: Callable[[], Awaitable[Made]],
+        fresh_s: int = _FRESH_S,
+    ) -> None:
         self._clock = clock
+        self._fresh_s = fresh_s
         self._make = make
         self._making: asyncio.Task[Made] | None = None
         self._made: tuple[int, Made] | None = None
 
     async def value(self) -> Made:
-        if self._made is not None and self._clock() - self._made[0] < _FRESH_S:
+        if self._made is not None and self._clock() - self._made[0] < self._fresh_s:
             return self._made[1]
         if self._making is None:
             self._making = asyncio.ensure_future(self._make())

@@ -99,13 +99,14 @@ class Services:
     def relay_pubkey(self) -> str:
         return self.relay_key.pubkey
 
-    def sweeper(self) -> Sweeper:
-        """A new one, not started. Several may run at the same time."""
+    def sweeper(self, ahead_s: int = 0) -> Sweeper:
+        """A new one, not started. Several may run at the same time. `ahead_s`: how far its clock is
+        ahead, for a dry run."""
         return Sweeper(
             self.store,
             self.state,
             self.ingest,
-            clock=self.clock,
+            clock=lambda: self.clock() + ahead_s,
             metrics=self.metrics,
             damaged=self._damaged,
         )

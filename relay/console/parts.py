@@ -101,16 +101,16 @@ class OwnerView(Protocol):
     def start_verify(self) -> None:
         """Raises Refused while one runs."""
 
-    async def retention(self) -> Sequence[Mapping[str, object]]:
-        """What a sweep would remove now: `rule`, `place`, `cause`, `kind`, `events`, `bytes`, and
-        `held`: why it stays all the same."""
+    async def retention(self) -> Sequence[Mapping[str, object]] | None:
+        """What a sweep would remove a day from now: `rule`, `place`, `cause`, `kind`, `events`,
+        `bytes`, and `held`: why it stays all the same. None: it is still being counted."""
 
     async def policies(self) -> Mapping[str, object]:
         """`sections`: `title` and `rules` in force (`text`, `name`, `file`, `line`, `is_own`:
         not packaged); `files`: their names; `notes`."""
 
     async def policy_file(self, name: str) -> str | None:
-        """The text of a file in force; None: there is none of this name."""
+        """The text of a file in force or in the folder; None: there is none of this name."""
 
     async def check_policy(self, name: str, text: str, owner: str) -> Mapping[str, object]:
         """An edit of an own file, or a new one, by this owner: `text` as it would be saved,

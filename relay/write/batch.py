@@ -391,10 +391,13 @@ class Batch:
         expiry.removed.clear()
         for event_id in expiry.ids:
             row = self._found.rows.get(event_id)
-            if row is None or row.expires_at is None or row.expires_at > self._now:
+            if row is None or row.expires_at is None:
+                continue
+            is_dry = expiry.purpose is Purpose.DRY_RUN  # may be asked as of later
+            if not is_dry and row.expires_at > self._now:
                 continue
             expiry.removed.append(row)
-            if expiry.purpose is Purpose.SWEEP:
+            if not is_dry:
                 self._remove_swept(row, "expired")
         if expiry.purpose is Purpose.DRY_RUN:
             return

@@ -343,6 +343,216 @@ async def test_what_cannot_be_undone_asks_for_the_name(console: Console) -> None
         await page.wait_for_selector("text=this key is banned here")
 
 
+def answering(*texts: str) -> Any:
+    """Types these into the dialogs that ask for a name."""
+    left = [*texts]
+
+    async def answer(dialog: Any) -> None:
+        await dialog.accept(left.pop(0))
+
+    return answer
+
+
+async def found(console: Console, who: SecretKey, **wanted: Any) -> list[dict[str, Any]]:
+    """What another client of this key finds."""
+    filters = {
+        f"#{name[4:]}" if name.startswith("tag_") else name: of for name, of in wanted.items()
+    }
+    async with connected(console.rookery.url) as wire:
+        await wire.log_in(who, console.rookery.url, now())
+        return await wire.query(filters)
+
+
+async def test_an_owner_sets_how_agents_answer(console: Console) -> None:
+    async with console.page(cast.owner) as page:
+        await console.sign_in(page)
+        await page.goto(f"{console.url}/console/memory")
+        await page.click("text=Agent settings")
+        await page.fill("[name=scope]", "group:tea")
+        await page.select_option("[name=respond_mode]", "all")
+        await page.click("text=Show what changes")
+        assert await page.get_by_text("rookery config set group:tea respond_mode=all").count()
+        assert await wrong_in(page) == []
+        async with page.expect_navigation():
+            await page.click("text=Sign this setting")
+        assert await page.get_by_role("cell", name="respond_mode").count()
+        (record,) = await found(console, cast.robot, kinds=[30078])
+        assert ["respond_mode", "all"] in record["tags"]
+        await page.fill("[name=scope]", "group:tea")
+        await page.select_option("[name=respond_mode]", "unset")
+        await page.click("text=Show what changes")
+        async with page.expect_navigation():
+            await page.click("text=Sign this setting")
+        assert not await page.get_by_role("cell", name="respond_mode").count()
+    assert console.reports == []
+
+
+async def test_an_admin_renames_a_group_and_deletes_it(console: Console) -> None:
+    async with console.page(cast.owner) as page:
+        await console.sign_in(page)
+        await page.goto(f"{console.url}/console/group?id=tea")
+        await page.click("text=Edit name, description and flags")
+        await page.fill("[name=name]", "Tea room")
+        await page.select_option("[name=closed]", "yes")
+        await page.click("text=Show what changes")
+        assert await wrong_in(page) == []
+        async with page.expect_navigation():
+            await page.click("text=Sign this edit")
+        await page.wait_for_selector("h1 >> text=Tea room")
+        (told,) = await found(console, cast.alice, kinds=[39000])
+        assert [["name", "Tea room"], ["private"], ["closed"]] == [
+            tag for tag in told["tags"] if tag[0] in ("name", "private", "closed")
+        ]
+        await page.click("text=Edit name, description and flags")
+        page.on("dialog", answering("tea", "Tea room"))
+        await page.click("text=Delete the group >> nth=-1")
+        assert await found(console, cast.alice, kinds=[39000])
+        async with page.expect_navigation():
+            await page.click("button >> text=Delete the group")
+        assert not await page.get_by_text("Tea room").count()
+    assert await found(console, cast.alice, kinds=[39000]) == []
+    assert console.reports == []
+
+
+async def test_an_owner_renames_the_relay(console: Console) -> None:
+    async with console.page(cast.owner) as page:
+        await console.sign_in(page)
+        await page.click("text=Edit name, description and icon")
+        await page.fill("[name=name]", "The nest")
+        await page.click("text=Show what changes")
+        async with page.expect_navigation():
+            await page.click("text=Change the name")
+        assert await page.get_by_text("The nest").count()
+    async with console.page() as page:
+        await page.goto(f"{console.url}/")
+        await page.wait_for_selector("h1 >> text=The nest")
+    assert console.reports == []
+
+
+async def test_one_forgets_one_event_and_then_all_that_one_wrote(console: Console) -> None:
+    said = [cast.alice.sign(9, [["h", "tea"]], text, now()) for text in ("green tea", "black tea")]
+    await console.publish(*said)
+    async with console.page(cast.alice) as page:
+        await console.sign_in(page)
+        await page.goto(f"{console.url}/console/event?id={said[0].id}")
+        page.on("dialog", answering(said[0].id[:8], cast.alice.npub))
+        assert await wrong_in(page) == []
+        async with page.expect_navigation():
+            await page.click("text=Delete for ever")
+        # The page of the request: its receipt is asked for by the command there.
+        await page.wait_for_selector("text=rookery forget --receipt")
+        assert [each["id"] for each in await found(console, cast.owner, kinds=[9])] == [said[1].id]
+        await page.goto(f"{console.url}/console/person?key={cast.alice.npub}")
+        assert await wrong_in(page) == []
+        async with page.expect_navigation():
+            await page.click("text=Delete everything of this key")
+    assert await found(console, cast.owner, authors=[cast.alice.pubkey]) == []
+    assert console.reports == []
+
+
+async def test_a_new_policy_file_is_made_in_the_page(console: Console) -> None:
+    made = console.rookery.folder / "policies" / "60-hush.toml"
+    async with console.page(cast.owner) as page:
+        await console.sign_in(page)
+        await page.goto(f"{console.url}/console/policies")
+        await page.click("summary >> text=New file")
+        await page.fill("[name=name]", made.name)
+        await page.fill("#text", "[limits]\nmax_event_tags = 77\n")
+        await page.click("text=Check")
+        await page.wait_for_selector("text=+max_event_tags = 77")
+        assert await wrong_in(page) == []
+        assert not made.exists()
+        async with page.expect_navigation():
+            await page.click("text=Save this file")
+        await page.wait_for_selector("li >> text=max_event_tags = 77")
+    assert made.read_text() == "[limits]\nmax_event_tags = 77\n"
+    assert console.reports == []
+
+
+# -- what an admin wants to know or do, from the first page by clicks alone ------------------------
+
+
+RETENTION: Final = """
+[[rule]]
+name = "no adverts"
+match = { kinds = [9] }
+content = { refuse = ["watches"] }
+reject = "no adverts here"
+
+[[retention]]
+name = "notes for ten days"
+match = { kinds = [1] }
+days = 10
+"""
+
+
+async def test_the_five_tasks_of_an_admin(console: Console) -> None:
+    own = console.rookery.folder / "policies" / "50-own.toml"
+    own.write_text(own.read_text() + RETENTION)
+    assert await console.rookery.stop() == 0
+    await console.rookery.start()
+    about = f"snowclaw:memory:npub:{cast.alice.pubkey}"
+    await console.publish(
+        cast.alice.sign(0, [], '{"name":"Alice"}', now()),
+        cast.robot.sign(30078, [["d", about]], '{"notes":["takes her tea green"]}', now()),
+        cast.owner.sign(1, [], "goes tomorrow", now() - 10 * 86_400 + 3600),
+        cast.owner.sign(1, [], "stays", now()),
+    )
+    advert = cast.alice.sign(9, [["h", "tea"]], "cheap watches", now())
+    async with connected(console.rookery.url) as wire:
+        assert await wire.publish(advert) == (False, "blocked: no adverts here")
+        asks = cast.bob.sign(9021, [["h", "tea"]], "may I?", now())
+        assert not (await wire.publish(asks))[0]
+    # Yesterday's: the relay was started again since.
+    assert await console.rookery.stop() == 0
+    await console.rookery.start()
+    async with console.page(cast.owner) as page:
+        await console.sign_in(page)
+
+        async def opens(name: str) -> None:
+            await page.goto(f"{console.url}/")
+            await page.click(f"header nav >> text={name}")
+
+        # Why was Alice's message refused?
+        await opens("Live")
+        await page.fill("[name=find]", "alice")
+        await page.click("form.find >> text=Find >> nth=-1")
+        await page.wait_for_selector("td >> text=blocked: no adverts here")
+        assert await page.get_by_text("no adverts", exact=True).count()
+        # Who can read what the agent knows about Alice?
+        await opens("People")
+        await page.click("main a.person >> text=Alice")
+        await page.click("text=What agents keep about this person")
+        await page.click("td.link a")
+        await page.click("text=Who may read it, and by which rule")
+        table = await page.locator("main").inner_text()
+        assert "Alice" in table or cast.alice.npub[:10] in table
+        # Let Bob in.
+        await opens("Groups")
+        await page.click("td a >> text=Tea")
+        async with page.expect_navigation():
+            await page.click("text=Let in")
+        assert cast.bob.pubkey in await console.members("tea")
+        # Take an invite back: of the relay, and of the group.
+        async with page.expect_navigation():
+            await page.click("text=New invite")
+        async with page.expect_navigation():
+            await page.click("text=Take back")
+        await page.wait_for_selector("text=No invite is open")
+        await opens("People")
+        await page.click("text=New invite")
+        await page.wait_for_selector("text=Invite code:")
+        await page.reload()
+        async with page.expect_navigation():
+            await page.click("text=Take back")
+        await page.wait_for_selector("text=None is open")
+        # What does the retention rule remove tomorrow?
+        await opens("Health")
+        row = page.locator("#next ~ .scroll tr", has_text="notes for ten days")
+        assert (await row.locator("td").all_inner_texts())[2:4] == ["1", "1"]
+    assert console.reports == []
+
+
 async def test_a_message_comes_to_an_open_page(console: Console) -> None:
     async with console.page(cast.alice) as page:
         await console.sign_in(page)
@@ -372,6 +582,9 @@ def paths(event_id: str) -> list[str]:
         "person": f"?key={cast.alice.npub}",
         "aman": "?hk=group:tea",
         "context": f"?agent={cast.robot.pubkey}&system=snowclaw&of=tea",
+        "config": "?group=tea&scope=group:tea&respond_mode=all",
+        "edit-group": "?id=tea&name=T",
+        "edit-relay": "?name=T",
         "policy-file": "?name=50-own.toml",
         "explain": f"?id={event_id}",
     }

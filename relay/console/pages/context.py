@@ -85,7 +85,7 @@ class _Made:
 
 
 async def _context(ask: Ask) -> Found:
-    mine = _agents(ask)
+    mine = own_agents(ask)
     named = ask.query.get("agent", "").strip()
     system, of = ask.query.get("system", ""), ask.query.get("of", "")
     data: dict[str, object] = {"agents": mine, "agent": "", "choices": [], "made": None}
@@ -124,7 +124,7 @@ async def _context(ask: Ask) -> Found:
     return Found(data, await ask.people(keys))
 
 
-def _agents(ask: Ask) -> list[str]:
+def own_agents(ask: Ask) -> list[str]:
     """Those of whom the reader is an owner, and the reader's own key."""
     actors = ask.services.state.actors
     mine = set(actors.agents) if ask.owner_view is not None else set[str]()

@@ -14,11 +14,13 @@ import orjson
 from relay.console.ask import NotFoundError, shown
 from relay.console.html import shell_word
 from relay.console.page import Found, Page
+from relay.console.pages.context import own_agents
 from relay.console.pages.groups import of_relay, users_in
 from relay.console.readers import readers_text
 from relay.console.tables import Column, Holds, Rows
 from relay.errors import Invalid
 from relay.lifecycle.deletion import is_undeletable
+from relay.memory.snowclaw.keys import AGENT, CONFIG, MEMORY
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.filters import Filter, filter_from
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from relay.console.ask import Ask
     from relay.nostr.event import Event
 
+_GONE: Final = "The relay deletes it with all its versions, and refuses it from then on."
+_ASKED: Final = "Only its author deletes a record: the agent does so at once, or at its next start."
 NO_EVENT: Final = "There is no such event, or you may not read it."
 _DEFAULT: Final = '{"limit": 100}'
 _ROWS: Final = 500
@@ -113,7 +117,7 @@ async def _event(ask: Ask) -> Found:
         "nevent": encode_pointer(EventPointer(event.id, (ask.url,), event.pubkey, event.kind)),
         "size": len(event.raw),
         "refers": [_row(other) for other in answers],
-        "removal": await _removal(ask, event),
+        "removals": await _removals(ask, event),
         "is_mine": event.pubkey == ask.pubkey,
     }
     others = (each.pubkey for each in (*answers, *versions))
@@ -121,29 +125,43 @@ async def _event(ask: Ask) -> Found:
     return Found(data, people)
 
 
-async def _removal(ask: Ask, event: Event) -> dict[str, object] | None:
-    """How the reader may delete the event: `kind` and `tags` of what is to be signed, or the
-    `method` of NIP-86, and the `command`. None: not at all, as far as is known."""
+async def _removals(ask: Ask, event: Event) -> list[dict[str, object]]:
+    """How the reader may have the event deleted: `label` and `text`, `kind` and `tags` of what is
+    to be signed or the `method` of NIP-86, and the `command`."""
+    ids, of_kind = ["e", event.id], ["k", str(event.kind)]
     if event.pubkey == ask.pubkey and not is_undeletable(event.kind):
-        tags, named = [["e", event.id]], event.id
+        tags, named = [ids], event.id
         if kinds.class_of(event.kind) is kinds.KindClass.ADDRESSABLE:
             address = f"{event.kind}:{event.pubkey}:{event.d}"
             tags.append(["a", address])
             named += f" {shell_word(address)}"
-        tags.append(["k", str(event.kind)])
-        return {"kind": kinds.DELETION, "tags": tags, "command": f"rookery forget {named}"}
+        deletion = _signed("Delete for ever", kinds.DELETION, [*tags, of_kind])
+        return [{**deletion, "text": _GONE, "command": f"rookery forget {named}"}]
+    found = []
+    is_memory = event.d.startswith(AGENT) and not event.d.startswith(CONFIG)
+    if is_memory and event.pubkey in own_agents(ask):
+        tags = [ids, of_kind, ["p", event.pubkey]]
+        asking = _signed("Ask the agent to forget it", kinds.DELETION, tags)
+        key = event.d.removeprefix(MEMORY).removeprefix("npub:")
+        command = f"rookery memory forget {shell_word(key)}"
+        found.append({**asking, "text": _ASKED, "command": command})
     group = event.tag("h")
     is_record = event.kind in kinds.GROUP_RECORDS and event.kind != kinds.CREATE_INVITE
     if group and ask.pubkey is not None and not is_record:
         lists = await ask.events_or_none(of_relay(ask, kinds.GROUP_ADMINS, group_id=group))
         held = users_in(lists[0] if lists else None).get(ask.pubkey, [])
         if {"admin", "moderator"}.intersection(held):
+            moderation = _signed("Delete for ever", kinds.DELETE_EVENT, [["h", group], ids])
             command = f"rookery forget {event.id} --group {shell_word(group)}"
-            tags = [["h", group], ["e", event.id]]
-            return {"kind": kinds.DELETE_EVENT, "tags": tags, "command": command}
+            found.append({**moderation, "text": _GONE, "command": command})
     if ask.owner_view is not None and event.pubkey != ask.services.relay_pubkey:
-        return {"method": "banevent", "command": ""}
-    return None
+        ban = {"label": "Ban this event", "method": "banevent", "kind": None, "tags": []}
+        found.append({**ban, "text": f"As owner. {_GONE}", "command": ""})
+    return found
+
+
+def _signed(label: str, kind: int, tags: list[list[str]]) -> dict[str, object]:
+    return {"label": label, "method": "", "kind": kind, "tags": tags}
 
 
 async def _versions(ask: Ask, event: Event) -> list[Event]:

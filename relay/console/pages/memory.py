@@ -22,6 +22,7 @@ from relay.memory.anamnesis.records import record_in as claim_in
 from relay.memory.nmem.checks import OBSERVATION, PIN, PROMPT, SESSION
 from relay.memory.nmem.records import Observation, Pin, Prompt, Session
 from relay.memory.nmem.records import record_in as nmem_in
+from relay.memory.snowclaw.keys import user_ds
 from relay.memory.transcripts.display import note_of
 from relay.memory.transcripts.order import ordered
 from relay.memory.transcripts.view import blocks, lines_of_notes
@@ -65,8 +66,7 @@ async def _memory(ask: Ask) -> Found:
     chosen = ask.query.get("system", "")
     named = systems.by_name.get(chosen)
     asked = [] if chosen and named is None else [named] if named else [*systems.systems]
-    author = _key(ask, "by")
-    filters = [_filter_of(ask, system, author) for system in asked]
+    filters = [each for system in asked for each in _filters_of(ask, system)]
     found = await ask.events_or_none(*filters) if filters else []
     rows: dict[str, dict[str, object]] = {}
     for event in sorted(found, key=lambda each: -each.created_at):
@@ -84,6 +84,7 @@ async def _memory(ask: Ask) -> Found:
         "systems": [system.name for system in systems.systems],
         "system": chosen if named else "",
         "by": ask.query.get("by", ""),
+        "about": ask.query.get("about", ""),
         "q": ask.query.get("q", ""),
         "is_full": len(found) >= _ROWS,
     }
@@ -96,7 +97,7 @@ def _key(ask: Ask, name: str) -> str | None:
     return public_key(text) if text else None
 
 
-def _filter_of(ask: Ask, system: MemorySystem, author: str | None) -> Filter:
+def _filters_of(ask: Ask, system: MemorySystem) -> list[Filter]:
     """Raises Invalid."""
     prefixes = sorted({record.prefix for record in system.records if record.prefix})
     given: dict[str, object] = {
@@ -105,11 +106,18 @@ def _filter_of(ask: Ask, system: MemorySystem, author: str | None) -> Filter:
     }
     if prefixes:
         given["#d"] = prefixes
-    if author is not None:
+    if (author := _key(ask, "by")) is not None:
         given["authors"] = [author]
     if ask.query.get("q", "").strip():
         given["search"] = ask.query["q"].strip()
-    return filter_from(given, ask.services.terms)
+    about = _key(ask, "about")
+    if about is None:
+        wanted = [given]
+    else:
+        wanted = [{**given, "#p": [about]}]
+        if system.name == "snowclaw":
+            wanted.append({**given, "#d": user_ds(about)})
+    return [filter_from(each, ask.services.terms) for each in wanted]
 
 
 def _record_row(ask: Ask, event: Event, system: str, text: str | None) -> dict[str, object]:
@@ -455,6 +463,7 @@ PAGES: Final = (
         params={
             "system": "aman, transcripts, snowclaw, nmem or anamnesis",
             "by": "npub or 64 hex of the signer",
+            "about": "npub or 64 hex of somebody whom the record names",
             "q": "words to search for (NIP-50)",
         },
         has_table=True,

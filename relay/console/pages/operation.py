@@ -126,7 +126,7 @@ PAGES: Final = (
     Page(
         "health",
         "Health",
-        "What is wrong and its cure, the last day, disk, backups, what retention removes next.",
+        "What is wrong and its cure, the last day, disk, backups, what retention removes tomorrow.",
         _health,
         audience=Audience.OWNER,
         command="rookery doctor",

@@ -147,18 +147,20 @@ async def test_an_event_is_deleted_by_who_may_with_what_its_page_gives_to_sign()
         said = [alice.sign(9, [["h", "tea"]], text, NOW) for text in ("one", "two", "three")]
         own = alice.sign(30023, [["d", "page"]], "text", NOW)
         await here.publish(*said, own)
-        gives = {}
+        gives: dict[tuple[str, str], list[Any]] = {}
         for who in (alice, bob, owner):
             browser = await here.browser_of(who)
             for event in (*said, own):
                 page = await shown(browser, "event", id=event.id)
-                gives[who.pubkey, event.id] = page["removal"]
-        assert gives[bob.pubkey, said[0].id] is None
-        assert gives[owner.pubkey, own.id] == {"method": "banevent", "command": ""}
-        by_author, by_admin = gives[alice.pubkey, said[0].id], gives[owner.pubkey, said[1].id]
+                gives[who.pubkey, event.id] = page["removals"]
+        assert gives[bob.pubkey, said[0].id] == []
+        (ban,) = gives[owner.pubkey, own.id]
+        assert (ban["method"], ban["command"]) == ("banevent", "")
+        (by_author,) = gives[alice.pubkey, said[0].id]
+        by_admin, _ = gives[owner.pubkey, said[1].id]
         assert by_author["command"] == f"rookery forget {said[0].id}"
         assert by_admin["command"] == f"rookery forget {said[1].id} --group tea"
-        of_page = gives[alice.pubkey, own.id]
+        (of_page,) = gives[alice.pubkey, own.id]
         assert of_page["command"] == f"rookery forget {own.id} 30023:{alice.pubkey}:page"
         await here.publish(
             signed_by(alice, by_author), signed_by(owner, by_admin), signed_by(alice, of_page)
@@ -166,6 +168,22 @@ async def test_an_event_is_deleted_by_who_may_with_what_its_page_gives_to_sign()
         browser = await here.browser_of(owner)
         for event, status in zip((*said, own), (404, 404, 200, 404), strict=True):
             assert (await browser.get(f"/console/event?id={event.id}")).status == status
+
+
+async def test_an_owner_asks_the_agent_to_forget_its_record() -> None:
+    async with site() as here:
+        d = f"snowclaw:memory:npub:{alice.pubkey}"
+        record = robot.sign(30078, [["d", d]], '{"note":"tea"}', NOW)
+        await here.publish(record)
+        browser = await here.browser_of(owner)
+        listed = await shown(browser, "memory", about=alice.npub)
+        assert [row["id"] for row in listed["table"]["rows"]] == [record.id]
+        assert (await shown(browser, "memory", about=bob.npub))["table"]["rows"] == []
+        asks, _ = (await shown(browser, "event", id=record.id))["removals"]
+        assert asks["tags"] == [["e", record.id], ["k", "30078"], ["p", robot.pubkey]]
+        assert asks["command"] == f"rookery memory forget {alice.pubkey}"
+        (own,) = (await shown(await here.browser_of(robot), "event", id=record.id))["removals"]
+        assert own["label"] == "Delete for ever"
 
 
 async def test_only_ones_own_page_offers_to_vanish_from_this_relay() -> None:
