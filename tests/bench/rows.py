@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from tests.bench import (
+    browsing,
     corpus,
     forgetting,
     loads,
@@ -337,6 +338,11 @@ ROWS = (
     Row("nmem, cache made anew", "s", observing.rebuilt, better="less", peer=False),
     Row("sessions sent to a relay", "MB/s", transcribing.importing, "when it has them", peer=False),
     Row("sessions written again", "MB/s", transcribing.exporting, peer=False),
+    Row("console, first page", "ms of a core", browsing.first_page, "bytes", "less", peer=False),
+    Row("console, dearest page", "ms of a core", browsing.any_page, "bytes", "less", peer=False),
+    Row(
+        "console, ten watch Live", "% of a core", browsing.watching, "ms a page", "less", peer=False
+    ),
     Row("idle memory", "KiB/connection", idle_memory, better="less"),
 )
 

@@ -400,8 +400,10 @@ async def test_an_admin_renames_a_group_and_deletes_it(console: Console) -> None
             await page.click("text=Sign this edit")
         await page.wait_for_selector("h1 >> text=Tea room")
         (told,) = await found(console, cast.alice, kinds=[39000])
-        assert [["name", "Tea room"], ["private"], ["closed"]] == [
-            tag for tag in told["tags"] if tag[0] in ("name", "private", "closed")
+        assert [tag for tag in told["tags"] if tag[0] in ("name", "private", "closed")] == [
+            ["name", "Tea room"],
+            ["private"],
+            ["closed"],
         ]
         await page.click("text=Edit name, description and flags")
         page.on("dialog", answering("tea", "Tea room"))

@@ -447,11 +447,15 @@ class Compiler:
             scans = [by_ids(shape.ids)]
         elif tag is not None:
             name, number = shape.tags[tag]
-            scans = by_tag(TAGS + tag, number, at_most)
+            sorted_kinds = None if kinds is None else sorted(kinds)
+            scans = by_tag(TAGS + tag, number, at_most, sorted_kinds)
+            has_prefixes = name == "d" and bool(shape.d_prefixes)
             if scans_buffer:
                 scans.append(by_buffer(TAGS + tag))
-            if name == "d" and shape.d_prefixes:
+            if has_prefixes:
                 scans.append(by_d_prefixes(shape.d_prefixes))
+            if not scans_buffer and not has_prefixes:
+                kinds = None
         elif authors is not None:
             scans = by_authors(authors, at_most)
             authors = None

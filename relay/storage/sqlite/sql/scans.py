@@ -181,15 +181,18 @@ def _one(keys: int, values: int, columns: tuple[str, str], item: int) -> Conditi
     return Condition(f"(e.{key} = ? AND e.{value} = ?)", (Late(keys, item), Late(values, item)))
 
 
-def by_tag(list_: int, number: int, at_most: int) -> list[IndexScan]:
-    """The `number` hashes that list of `Arguments` has."""
+def by_tag(list_: int, number: int, at_most: int, kinds: Sequence[int] | None) -> list[IndexScan]:
+    """The `number` hashes that list of `Arguments` has, of these kinds; None: of any.
+
+    No row of another kind is looked up: the kinds are in the index.
+    """
+    of = [] if kinds is None else [one_of("t.kind", kinds)]
     if number > at_most:
-        return [IndexScan(FROM_TAGS, one_of_late("t.hash", list_, number), "t", ordered=False)]
-    hashes = [Late(list_, item) for item in range(number)]
-    return [
-        IndexScan(FROM_TAGS, Condition("t.hash = ?", (hash_,)), "t", ordered=True)
-        for hash_ in hashes
-    ]
+        hashes = [one_of_late("t.hash", list_, number)]
+    else:
+        hashes = [Condition("t.hash = ?", (Late(list_, item),)) for item in range(number)]
+    is_ordered = number <= at_most
+    return [IndexScan(FROM_TAGS, all_of([hash_, *of]), "t", is_ordered) for hash_ in hashes]
 
 
 def by_buffer(list_: int) -> IndexScan:
