@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,8 +18,9 @@ from relay.nostr.keys import npub
 from relay.read.stored import stored_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from relay.access.read_rules import ReadRule
     from relay.access.visibility import Viewer
     from relay.console.parts import ConsoleServices, OwnerView
     from relay.nostr.event import Event
@@ -36,6 +38,8 @@ _MAX_PEOPLE: Final = 2000
 _MAX_PEOPLE_UNKNOWN: Final = 500
 """The same for who is unknown."""
 _CUT_CHARS: Final = 4000
+_npub: Final = lru_cache(8192)(npub)
+"""The same people are on page after page."""
 
 
 class NotFoundError(Exception):
@@ -61,6 +65,7 @@ class Ask:
     now: int = 0
     notes: list[str] = field(default_factory=list)
     """What the page says at its top: parts that are missing, and why."""
+    _rules: dict[int, Sequence[ReadRule]] = field(default_factory=dict)
 
     @property
     def pubkey(self) -> str | None:
@@ -77,6 +82,16 @@ class Ask:
         if self.owner_view is None:
             raise Refused(Prefix.RESTRICTED, "this page is for owners of the relay")
         return self.owner_view
+
+    def rules_about(self, kind: int) -> Sequence[ReadRule]:
+        """Those that may apply to rows of the kind: most are about others."""
+        if kind not in self._rules:
+            self._rules[kind] = [
+                rule
+                for rule in self.services.state.policy.read_rules
+                if rule.match.kinds is None or kind in rule.match.kinds
+            ]
+        return self._rules[kind]
 
     async def events(self, *filters: Filter) -> list[Event]:
         """What a REQ with these filters gives the viewer. Raises Refused, StoreFault."""
@@ -132,7 +147,7 @@ class Ask:
                 names.setdefault(event.pubkey, text)
         if self.services.relay_pubkey in wanted:
             names[self.services.relay_pubkey] = "this relay"
-        return {key: {"npub": npub(key), "name": names.get(key, "")} for key in wanted}
+        return {key: {"npub": _npub(key), "name": names.get(key, "")} for key in wanted}
 
 
 def _is_impossible(filter_: Filter) -> bool:

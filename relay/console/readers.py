@@ -42,7 +42,7 @@ def readers_text(ask: Ask, event: Event) -> str:
         group = None
     row = Stored(0, event, group)
     listed = [
-        _words(rule) for rule in state.policy.read_rules if rule.applies_to(row, state.groups)
+        _words(rule) for rule in ask.rules_about(event.kind) if rule.applies_to(row, state.groups)
     ]
     sets = [frozenset(words) for words in listed]
     # A rule that allows all whom another allows says nothing beside it.

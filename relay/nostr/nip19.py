@@ -6,19 +6,29 @@ bech32, not bech32m. Plain codes have 32 bytes; pointers are TLV lists: 0 specia
 
 from __future__ import annotations
 
+from base64 import b32encode
 from dataclasses import dataclass
+from functools import reduce
+from operator import xor
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.errors import Invalid
 from relay.nostr.kinds import MAX_KIND
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 MAX_CODE: Final = 5000  # characters
 
 _CHARSET: Final = "qpzry9x8gf2tvdw0s3jn54khce6mua7l"
 _GENERATOR: Final = (0x3B6A57B2, 0x26508E6D, 0x1EA119FA, 0x3D4233DD, 0x2A1462B3)
+_OF_TOP: Final = tuple(
+    reduce(xor, (each for bit, each in enumerate(_GENERATOR) if top >> bit & 1), 0)
+    for top in range(32)
+)
+"""What the five bits that leave the checksum add to it."""
+_FROM_BASE32: Final = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", bytes(range(32)))
+_TO_CHARSET: Final = bytes.maketrans(bytes(range(32)), _CHARSET.encode())
 _SPECIAL: Final = 0
 _RELAY: Final = 1
 _AUTHOR: Final = 2
@@ -164,10 +174,10 @@ def _kind(prefix: str, value: bytes) -> int:
 
 
 def _encode(prefix: str, data: bytes) -> str:
-    values = _regroup(data, 8, 5, pad=True)
-    checksum = _polymod([*_expanded(prefix), *values, 0, 0, 0, 0, 0, 0]) ^ 1
-    tail = [(checksum >> 5 * (5 - i)) & 31 for i in range(6)]
-    return prefix + "1" + "".join(_CHARSET[v] for v in [*values, *tail])
+    groups = b32encode(data).rstrip(b"=").translate(_FROM_BASE32)
+    checksum = _polymod([*_expanded(prefix), *groups, 0, 0, 0, 0, 0, 0]) ^ 1
+    tail = bytes((checksum >> shift) & 31 for shift in (25, 20, 15, 10, 5, 0))
+    return f"{prefix}1{(groups + tail).translate(_TO_CHARSET).decode()}"
 
 
 def _decode(prefix: str, text: str) -> bytes:
@@ -182,7 +192,7 @@ def _decode(prefix: str, text: str) -> bytes:
     if _polymod([*_expanded(prefix), *values]) != 1:
         raise wrong
     try:
-        return bytes(_regroup(values[:-6], 5, 8, pad=False))
+        return _octets(values[:-6])
     except ValueError:
         raise wrong from None
 
@@ -191,28 +201,23 @@ def _expanded(prefix: str) -> list[int]:
     return [ord(c) >> 5 for c in prefix] + [0] + [ord(c) & 31 for c in prefix]
 
 
-def _polymod(values: Sequence[int]) -> int:
+def _polymod(values: Iterable[int]) -> int:
     check = 1
     for value in values:
-        top = check >> 25
-        check = (check & 0x1FFFFFF) << 5 ^ value
-        for i in range(5):
-            check ^= _GENERATOR[i] if (top >> i) & 1 else 0
+        check = (check & 0x1FFFFFF) << 5 ^ value ^ _OF_TOP[check >> 25]
     return check
 
 
-def _regroup(data: Sequence[int], from_bits: int, to_bits: int, *, pad: bool) -> list[int]:
+def _octets(values: Iterable[int]) -> bytes:
+    """Of groups of five bits. Raises ValueError for a rest that is no padding."""
     acc = bits = 0
-    out = []
-    for value in data:
-        acc = (acc << from_bits | value) & 0xFFF  # higher bits were output already
-        bits += from_bits
-        while bits >= to_bits:
-            bits -= to_bits
-            out.append((acc >> bits) & ((1 << to_bits) - 1))
-    if pad:
-        if bits:
-            out.append((acc << (to_bits - bits)) & ((1 << to_bits) - 1))
-    elif bits >= from_bits or (acc << (to_bits - bits)) & ((1 << to_bits) - 1):
+    out = bytearray()
+    for value in values:
+        acc = (acc << 5 | value) & 0xFFF  # higher bits were output already
+        bits += 5
+        if bits >= 8:
+            bits -= 8
+            out.append(acc >> bits & 0xFF)
+    if bits >= 5 or acc & ((1 << bits) - 1):
         raise ValueError("padding")
-    return out
+    return bytes(out)

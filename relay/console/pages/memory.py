@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _ROWS: Final = 500
-_LINE: Final = 200
+_LINE_CHARS: Final = 200
 _LINES: Final = 200
 """Of one block of a session."""
 _COLUMNS: Final = (
@@ -68,17 +68,20 @@ async def _memory(ask: Ask) -> Found:
     asked = [] if chosen and named is None else [named] if named else [*systems.systems]
     filters = [each for system in asked for each in _filters_of(ask, system)]
     found = await ask.events_or_none(*filters) if filters else []
+    of_record = {record: system for system in asked for record in system.records}
     rows: dict[str, dict[str, object]] = {}
     for event in sorted(found, key=lambda each: -each.created_at):
         record = systems.type_of(event)
         if record is None:
             continue
-        system = next(each for each in asked if record in each.records)
-        row = _record_row(ask, event, system.name, systems.search_text(event))
+        system = of_record[record]
         # What is shown on one page is one row, told by its newest record that has a text.
-        before = rows.setdefault(str(row["link"]), {**row, "records": 0})
-        before["records"] = int(str(before["records"])) + 1
-        before["text"] = before["text"] or row["text"]
+        link = _link(event, system.name)
+        row = rows.get(link)
+        if row is None:
+            row = rows[link] = _record_row(ask, event, system.name, link)
+        row["records"] = int(str(row["records"])) + 1
+        row["text"] = row["text"] or _line(systems.search_text(event))
     people = await ask.people(event.pubkey for event in found)
     data: dict[str, object] = {
         "systems": [system.name for system in systems.systems],
@@ -120,18 +123,22 @@ def _filters_of(ask: Ask, system: MemorySystem) -> list[Filter]:
     return [filter_from(each, ask.services.terms) for each in wanted]
 
 
-def _record_row(ask: Ask, event: Event, system: str, text: str | None) -> dict[str, object]:
-    line = " ".join((text or "").split())
+def _record_row(ask: Ask, event: Event, system: str, link: str) -> dict[str, object]:
     return {
         "title": cut(_title(event, system), 60),
-        "link": _link(event, system),
+        "link": link,
         "system": system,
-        "text": cut(line, _LINE),
+        "text": "",
         "pubkey": event.pubkey,
         "created_at": event.created_at,
+        "records": 0,
         "readers": readers_text(ask, event),
         "id": event.id,
     }
+
+
+def _line(text: str | None) -> str:
+    return cut(" ".join((text or "").split()), _LINE_CHARS)
 
 
 def _title(event: Event, system: str) -> str:
