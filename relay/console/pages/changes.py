@@ -59,7 +59,14 @@ def _form(fields: Sequence[Mapping[str, object]], **parts: object) -> dict[str, 
     """`fields`: `name`, `label`, `value`, and `choices`: [value, text], or none: a line. `hidden`:
     name → value. `changes`: `name`, `before`, `after`. `event`: `kind`, `tags`, `content` and
     `after`, the time of the version that it replaces. `calls`: `label`, `method`, `params`."""
-    empty = {"hidden": {}, "changes": [], "event": None, "calls": [], "command": "", "error": ""}
+    empty: dict[str, object] = {
+        "hidden": {},
+        "changes": [],
+        "event": None,
+        "calls": [],
+        "command": "",
+        "error": "",
+    }
     return {"fields": fields, **empty, "is_asked": False, **parts}
 
 

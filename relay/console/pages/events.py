@@ -155,7 +155,7 @@ async def _removals(ask: Ask, event: Event) -> list[dict[str, object]]:
             command = f"rookery forget {event.id} --group {shell_word(group)}"
             found.append({**moderation, "text": _GONE, "command": command})
     if ask.owner_view is not None and event.pubkey != ask.services.relay_pubkey:
-        ban = {"label": "Ban this event", "method": "banevent", "kind": None, "tags": []}
+        ban = {**_signed("Ban this event", kinds.DELETION, []), "method": "banevent"}
         found.append({**ban, "text": f"As owner. {_GONE}", "command": ""})
     return found
 
