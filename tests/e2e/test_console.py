@@ -527,8 +527,13 @@ async def test_the_five_tasks_of_an_admin(console: Console) -> None:
         await page.click("text=What agents keep about this person")
         await page.click("td.link a")
         await page.click("text=Who may read it, and by which rule")
-        table = await page.locator("main").inner_text()
-        assert "Alice" in table or cast.alice.npub[:10] in table
+        await page.wait_for_selector("text=Rules about it")
+        assert await page.get_by_text("packaged/20-memory.toml:").count()
+        told = [
+            [await cell.inner_text() for cell in (await row.locator("td").all())[1:3]]
+            for row in await page.locator("tbody tr").all()
+        ]
+        assert told == [["anybody", "no"], ["author", "yes"], ["owner", "yes"]]
         # Let Bob in.
         await opens("Groups")
         await page.click("td a >> text=Tea")
