@@ -431,6 +431,8 @@ def _count(done: _Import, report: PublishReport) -> None:
         where, _ = done.events[refusal.event.id]
         if refusal.prefix == Prefix.DUPLICATE:
             done.left_out.append(Fault(where, _NEWER))
+        elif (refusal.prefix, refusal.text) == (Prefix.BLOCKED, "deleted"):
+            done.left_out.append(Fault(where, "it was deleted here"))
         else:
             done.faults.append(Fault(where, str(refusal)))
 

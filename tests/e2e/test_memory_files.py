@@ -104,6 +104,8 @@ async def test_memories_of_five_tools_are_found_and_stored_once(
     for question, system in questions.items():
         hits = await run("memory", "search", question, "--system", system)
         assert hits, question
+    coffee = "snowclaw:basic-memory:coffee/brewing-methods"
+    assert (await run("memory", "get", coffee))["content"] == BASIC_MEMORY
     before = await stored(one.url)
     assert all(MEMORY_SYSTEMS.is_memory(event) for event in before)
     for path, count in {**samples(tmp_path), "claude-mem.json": 6}.items():
@@ -113,6 +115,32 @@ async def test_memories_of_five_tools_are_found_and_stored_once(
     done = await run("memory", "import", str(tmp_path / "nomen.json"))
     assert done["why_left_out"][0]["why"] == "a newer version is stored"
     assert await stored(one.url) == before
+
+
+async def test_sessions_of_claude_mem_come_into_the_cache_of_nmem(
+    relays: tuple[Rookery, Rookery], tmp_path: Path
+) -> None:
+    file = claude_mem_database(tmp_path / "claude-mem.db")
+    await run("memory", "import", str(file))
+    assert (await run("nmem", "sync"))["fetched"] == 6
+    (found,) = await run("nmem", "search", "silicone", "--project", "kettle")
+    assert (found["obs_type"], found["file_path"]) == ("bugfix", "src/lid.py")
+    context = (await run("nmem", "context", "--project", "kettle"))["context"]
+    assert "**Fix the kettle**" in context
+    assert "Learned: Seals last a year" in context
+
+
+async def test_an_imported_note_that_is_forgotten_stays_out(
+    relays: tuple[Rookery, Rookery], tmp_path: Path
+) -> None:
+    one, _ = relays
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "coffee.md").write_text(BASIC_MEMORY)
+    await run("memory", "import", "notes")
+    await run("memory", "forget", "snowclaw:basic-memory:coffee/brewing-methods")
+    again = await run("memory", "import", "notes")
+    assert again["why_left_out"] == [{"where": "coffee.md:4", "why": "it was deleted here"}]
+    assert [event.kind for event in await stored(one.url)] == [5]
 
 
 @pytest.mark.parametrize("form", ["jsonl", "markdown"])
