@@ -83,7 +83,7 @@ class _Reading:
         self._ids: dict[str, str] = {}
         """The tool's id of a session → the coding agent's."""
         self._rows: dict[str, tuple[str, Row]] = {}
-        self._prompts: dict[tuple[str, object], str] = {}
+        self._prompts: dict[tuple[str, int], str] = {}
         self._summaries: defaultdict[str, list[_Place]] = defaultdict(list)
         self._types: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._projects: dict[str, str] = {}
@@ -126,8 +126,8 @@ class _Reading:
                 self._changed[f"prompts are cut at {MAX_PROMPT} characters"] = None
             self._seen(session, row, at)
             prompt = Prompt(session, at, Source.USER, text)
-            number = row.get("prompt_number")
-            self._prompts[session, number] = hash_in(prompt_draft(prompt).d)
+            if is_integer(number := row.get("prompt_number")):
+                self._prompts[session, number] = hash_in(prompt_draft(prompt).d)
             yield self._item(where, prompt, session)
 
     def note_summaries(self, rows: Sequence[object]) -> Iterator[Parsed]:
@@ -221,7 +221,8 @@ class _Reading:
             return Fault(place.where, "narrative: a NUL byte")
         self._seen(place.session, place.row, place.at)
         self._types[place.session][obs_type] += 1
-        prompt = self._prompts.get((place.session, place.row.get("prompt_number")))
+        number = place.row.get("prompt_number")
+        prompt = self._prompts.get((place.session, number)) if is_integer(number) else None
         return self._item(
             place.where,
             Observation(

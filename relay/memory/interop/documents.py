@@ -231,10 +231,17 @@ def _mem0_item(fields: Mapping[str, Any], where: str) -> Parsed:
 def _mem0(id_: str, text: str, fields: Mapping[str, object], at: int | None, where: str) -> Parsed:
     if not text.strip():
         return Fault(where, "it has no text", is_error=False)
+    return _noted(Form.MEM0, id_, fields, text, at, where)
+
+
+def _noted(
+    form: Form, id_: str, fields: Mapping[str, object], text: str, at: int | None, where: str
+) -> Parsed:
     try:
-        return note(Form.MEM0, id_, with_front_matter(fields, text), at, where)
+        return note(form, id_, with_front_matter(fields, text), at, where)
     except TypeError:
-        return Fault(where, "metadata: is nested too deeply, or holds half a character")
+        why = "one is nested too deeply, or holds half a character"
+        return Fault(where, f"{', '.join(fields)}: {why}")
 
 
 def _nomen_item(fields: Mapping[str, Any], where: str) -> Parsed:
@@ -247,7 +254,7 @@ def _nomen_item(fields: Mapping[str, Any], where: str) -> Parsed:
     if isinstance(at, Fault):
         return at
     kept = {name: fields.get(name) for name in ("d_tag", "topic", "visibility", "scope", "version")}
-    return note(Form.NOMEN, fields["d_tag"], with_front_matter(kept, fields["content"]), at, where)
+    return _noted(Form.NOMEN, fields["d_tag"], kept, fields["content"], at, where)
 
 
 def _time_of(fields: Mapping[str, Any], where: str) -> int | Fault | None:

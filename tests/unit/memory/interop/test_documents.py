@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from relay.errors import Invalid
 from relay.memory.check_options import CheckOptions
@@ -400,3 +403,61 @@ def test_an_observation_that_a_session_repeats_is_left_out() -> None:
     parsed = [sifter.sifted(each) for each in read_json(rows)[1] if isinstance(each, Item)]
     left_out = [each for each in parsed if isinstance(each, Fault)]
     assert fault(list(left_out)).startswith("x.json: observations id 13: what is known already")
+
+
+# -- whatever a file holds ------------------------------------------------------------------------
+
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+GOOD: dict[str, Any] = {
+    "results": MEM0["results"][0],
+    "memories": NOMEN_LIST["memories"],
+    **{table: CLAUDE_MEM[table][0] for table in ("sessions", "prompts", "summaries")},
+    "observations": CLAUDE_MEM["observations"][0],
+}
+GOOD["memories"] = GOOD["memories"][0]
+FIELDS = sorted({name for row in GOOD.values() for name in row})
+
+
+@example("prompts", {"prompt_number": [1]})
+@example("observations", {"prompt_number": {}})
+@example("memories", {"scope": json.loads("[" * 300 + "]" * 300)})
+@given(st.sampled_from(sorted(GOOD)), st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4))
+def test_a_row_of_any_values_is_taken_or_refused_and_stops_nothing(
+    table: str, changed: dict[str, Any]
+) -> None:
+    rows = [GOOD[table], {**GOOD[table], **changed}, GOOD[table]]
+    _, parsed = read_json(json.dumps({table: rows}).encode())
+    sifter = Sifter(Sieve())
+    for each in parsed:
+        assert isinstance(each, Item | Fault)
+        if isinstance(each, Item) and isinstance(each.record, Note | Recorded):
+            sifter.sifted(each)
+            assert draft_of(each.record, 1).created_at >= 0
+
+
+@given(st.binary(max_size=200) | VALUES.map(lambda value: json.dumps(value).encode()))
+def test_a_document_of_any_bytes_is_read_or_refused(data: bytes) -> None:
+    with contextlib.suppress(Invalid):
+        read_json(data)
+
+
+@given(
+    st.sampled_from(["", "---\n", "---\nrookery: ", MEM0_MARKDOWN[:160], NOMEN[:60]]),
+    st.lists(
+        st.sampled_from(["---", "- x", "a: b", "d_tag: y", "{}", "\r", "\u2028", "'", '"', ":"])
+    ),
+    st.text(),
+)
+def test_markdown_of_any_text_is_read_or_refused(head: str, lines: list[str], tail: str) -> None:
+    text = head + "\n".join([*lines, tail])
+    for form in Form:
+        for each in markdown_in(text, "a.md", form, READER):
+            assert isinstance(each, Item | Fault)
