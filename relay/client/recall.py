@@ -273,5 +273,8 @@ def _each_once(hits: Iterable[Hit], limit: int) -> list[Hit]:
 
 def _repeats(words: frozenset[str], earlier: frozenset[str]) -> bool:
     """Whether two texts of some length differ by few words only: a number, a name."""
+    fewer, more = sorted((len(words), len(earlier)))
+    if fewer < _LONG or fewer < _ALIKE * more:  # then they have too few in common
+        return False
     common = len(words & earlier)
     return common >= _LONG and common >= _ALIKE * (len(words) + len(earlier) - common)

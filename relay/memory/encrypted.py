@@ -10,7 +10,7 @@ from relay.nostr import kinds
 if TYPE_CHECKING:
     from relay.nostr.event import Event
 
-_TAGS: Final = ("enc", "encrypted")
+_TAGS: Final = frozenset({"enc", "encrypted"})
 _KINDS: Final = frozenset(
     {
         kinds.ENCRYPTED_MESSAGE,
@@ -32,7 +32,7 @@ def may_be_encrypted(event: Event) -> bool:
     """Whether the content is encrypted or marked so: then it is not parsed, indexed or logged."""
     return (
         event.kind in _KINDS
-        or any(tag and tag[0] in _TAGS for tag in event.tags)
+        or not _TAGS.isdisjoint([tag[0] for tag in event.tags if tag])
         or _NIP44.fullmatch(event.content) is not None
         or _NIP04.fullmatch(event.content) is not None
     )

@@ -66,7 +66,8 @@ def general_text(event: Event) -> str:
 
 
 def tags_text(event: Event, names: tuple[str, ...]) -> str:
-    return "\n".join(value for name in names for value in event.tag_values(name))
+    there = [tag for tag in event.tags if len(tag) > 1 and tag[0] in names]
+    return "\n".join([tag[1] for name in names for tag in there if tag[0] == name])
 
 
 def fields_text(values: Mapping[str, object], names: tuple[str, ...]) -> str:
