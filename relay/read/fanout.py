@@ -122,7 +122,7 @@ _FREE_VALUES: Final = 1000
 """Of each subscription: an ordinary one finds room however many large ones are open."""
 _MOST: Final = _Costs(unindexed=2000, searches=512, values=1_000_000)
 """Of all connections together: 2 ms and 32 ms of the loop per event, 400 MB."""
-_MOST_UNKNOWN: Final = _Costs(unindexed=1000, searches=256, values=500_000)
+_MOST_UNKNOWN: Final = _Costs(unindexed=1000, searches=256, values=250_000)
 """Of connections without a login of a known key: they leave as much to the others."""
 _LARGE: Final = 16 << 10
 """Bytes that are not copied for each id of a subscription: a client may make up thousands."""

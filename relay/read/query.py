@@ -41,6 +41,12 @@ _MAX_BACKLOG: Final = 4096
 """Live rows that may wait while one subscription catches up."""
 _MAX_COUNTS: Final = 16
 """Queued COUNTs per connection."""
+_MAX_VALUES: Final = 32_768
+"""In queued COUNTs of a connection, as in its open subscriptions; each takes up to 200 bytes."""
+_MAX_ALL_VALUES: Final = {True: 500_000, False: 250_000}
+"""In those of all connections; by whether the key that asks for more is known."""
+_FEW_VALUES: Final = 1_000
+"""A COUNT with no more is queued whatever others have."""
 _MAX_AUTHORS: Final = 20_000
 """A COUNT of more authors gets no HyperLogLog; each takes 0.15 us on the loop."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
@@ -82,8 +88,8 @@ class Invites(Protocol):
 class QueryQueue:
     """Queued queries of one connection, REQs before COUNTs; one is answered at a time.
 
-    Bounded by `max_subscriptions` and `_MAX_COUNTS`. A REQ that is closed or replaced leaves the
-    queue.
+    Bounded by `max_subscriptions`, `_MAX_COUNTS` and `_MAX_VALUES`. A REQ that is closed or
+    replaced leaves the queue.
     """
 
     def __init__(self, queries: QueryRunner, peer: Peer) -> None:
@@ -93,6 +99,8 @@ class QueryQueue:
         self._catching_up: dict[str, tuple[Subscription, float, str]] = {}
         """With the time at which each was queued, and the id of its request."""
         self._counts: deque[tuple[str, tuple[Filter, ...], str]] = deque()
+        self._values = 0
+        """In COUNTs that wait or are answered."""
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, sub: str, filters: tuple[Filter, ...]) -> None:
@@ -110,10 +118,19 @@ class QueryQueue:
         return len(self._catching_up) + len(self._counts)
 
     def count(self, sub: str, filters: tuple[Filter, ...]) -> None:
+        values = _values_in(filters)
         if len(self._counts) >= _MAX_COUNTS:
-            busy = Refused(Prefix.RATE_LIMITED, f"at most {_MAX_COUNTS} COUNTs may be queued")
-            self._peer.outbox.put(messages.closed(sub, busy))
+            over = f"at most {_MAX_COUNTS} COUNTs may be queued"
+        elif self._values + values > _MAX_VALUES:
+            over = f"at most {_MAX_VALUES} values in queued COUNTs"
+        elif not self._queries.has_room_for(values, self._peer):
+            over = "too many costly COUNTs are queued on this relay, try again later"
+        else:
+            over = ""
+        if over:
+            self._peer.outbox.put(messages.closed(sub, Refused(Prefix.RATE_LIMITED, over)))
             return
+        self._hold(values)
         self._counts.append((sub, filters, self._peer.request_id()))
         self._start()
 
@@ -142,6 +159,11 @@ class QueryQueue:
                 REQUEST.set(partial(str, request))
                 await self._turn(filters)
                 await self._count(sub, filters)
+                self._hold(-_values_in(filters))
+
+    def _hold(self, values: int) -> None:
+        self._values += values
+        self._queries.counted += values
 
     async def _turn(self, filters: Sequence[Filter]) -> None:
         if (seconds := _work_of(filters)) > _LONG_S:
@@ -181,6 +203,7 @@ class QueryQueue:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        self._hold(-self._values)
 
 
 class QueryRunner:
@@ -210,6 +233,8 @@ class QueryRunner:
         self._clock = clock
         self._metrics = metrics
         self._explaining: asyncio.Task[None] | None = None
+        self.counted = 0
+        """Values in COUNTs that wait or are answered, of all connections."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -223,6 +248,13 @@ class QueryRunner:
     def waited(self, seconds: float) -> None:
         """A REQ has waited for others of its connection."""
         self._metrics.read.queue.add(seconds)
+
+    def has_room_for(self, values: int, peer: Peer) -> bool:
+        """Whether a COUNT with so many may be queued."""
+        if values <= _FEW_VALUES:
+            return True
+        known = self._state.visibility(peer.reader.viewer).is_known
+        return self.counted + values <= _MAX_ALL_VALUES[known]
 
     @property
     def open_subscriptions(self) -> int:
@@ -615,7 +647,11 @@ class QueryRunner:
 
 def _work_of(filters: Sequence[Filter]) -> float:
     """Seconds of the loop, about."""
-    return len(filters) * _FILTER_S + sum([each.values for each in filters]) * _VALUE_S
+    return len(filters) * _FILTER_S + _values_in(filters) * _VALUE_S
+
+
+def _values_in(filters: Sequence[Filter]) -> int:
+    return sum([each.values for each in filters])
 
 
 def _log_slow(read: CostlyRead, rows: int, seconds: float) -> None:

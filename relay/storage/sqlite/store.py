@@ -90,6 +90,8 @@ _LOOP_READ_S: Final = 0.05
 """How long a read on the loop may take, for reads that wait for the disk."""
 _LOOP_READ_CALLS: Final = 10
 """How often its progress handler may be called, for reads that do much: about 5 ms."""
+_MANY_VALUES: Final = 4_096
+"""A query that lists more is not tried on the loop: it would be made into SQL, and read, twice."""
 _PROGRESS_STEPS: Final = 20_000
 """Virtual machine instructions between two calls of it: about half a millisecond."""
 _SEARCH_S: Final = 2.0
@@ -298,6 +300,8 @@ class SqliteStore:
         return page
 
     def _page_read_now(self, query: PageQuery) -> Page | None:
+        if query.filter.values > _MANY_VALUES:
+            return None
         # The index of ids has the id's first bytes alone: its rows are fetched in any case.
         if query.filter.ids is not None:
             rows = self._read_now(self._compiler.page(query, "e.raw"), _page_of)
@@ -373,9 +377,10 @@ class SqliteStore:
     ) -> list[Any]:
         if any(filter_.search is not None for filter_ in filters):
             return await self._searched(query)
-        rows = self._read_now(query, _all_of)
-        if rows is not None:
-            return rows
+        if sum([filter_.values for filter_ in filters]) <= _MANY_VALUES:
+            rows = self._read_now(query, _all_of)
+            if rows is not None:
+                return rows
         async with self._turn(visibility):
             return await self._reader_conn.rows_within(query, _READ_S)
 

@@ -299,6 +299,9 @@ def test_a_notice_names_what_is_wrong_with_the_frame(frame: list[object], text: 
     assert refusal_of(parse(frame)) == f"invalid: {text}"
 
 
+MANY = [{"#t": [f"{n}" for n in range(5_000)]}, {"#e": [f"{n:064x}" for n in range(5_001)]}]
+
+
 @pytest.mark.parametrize(
     ("frame", "text"),
     [
@@ -307,6 +310,8 @@ def test_a_notice_names_what_is_wrong_with_the_frame(frame: list[object], text: 
         (["COUNT", "s"], "invalid: COUNT: needs at least one filter"),
         (["REQ", "s", {}, {}, {}], "rate-limited: at most 2 filters in one REQ"),
         (["COUNT", "s", {}, {}, {}], "rate-limited: at most 2 filters in one COUNT"),
+        (["REQ", "s", *MANY], "rate-limited: at most 10000 values in one REQ"),
+        (["COUNT", "s", *MANY], "rate-limited: at most 10000 values in one COUNT"),
     ],
 )
 def test_a_query_is_closed_with_what_is_wrong_with_it(frame: list[object], text: str) -> None:

@@ -307,6 +307,43 @@ async def test_a_reader_removed_during_a_count_gets_the_new_count(
     assert client.received[-1] == ["COUNT", "c", {"count": 0}]
 
 
+async def test_queued_counts_hold_a_bounded_number_of_values(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 of 30,000 values on each of 50 connections took 3 GB."""
+    monkeypatch.setattr("relay.read.query._MAX_VALUES", 10)
+    monkeypatch.setattr("relay.read.query._MAX_ALL_VALUES", {True: 30, False: 20})
+    monkeypatch.setattr("relay.read.query._FEW_VALUES", 2)
+    ids = [f"{number:064x}" for number in range(11)]
+
+    def queued(*whose: SecretKey, values: int) -> tuple[QueryQueue, Client]:
+        queue, client = QueryQueue(relay.queries, each := Client(*whose)), each
+        queue.count("c", (asked(ids=ids[:values]),))
+        client.outbox.flush()
+        return queue, client
+
+    busy = "rate-limited: too many costly COUNTs are queued on this relay, try again later"
+    one, itself = queued(values=10)
+    one.count("d", (asked(ids=ids[:1]),))
+    itself.outbox.flush()
+    text = "rate-limited: at most 10 values in queued COUNTs"
+    assert itself.received == [["CLOSED", "d", text]]
+    assert queued(values=11)[1].received == [["CLOSED", "c", text]]
+    other, _ = queued(values=10)
+    assert queued(values=3)[1].received == [["CLOSED", "c", busy]]
+    few, _ = queued(values=2)
+    known, _ = queued(alice, values=8)
+    assert queued(alice, values=3)[1].received == [["CLOSED", "c", busy]]
+    assert relay.queries.counted == 30
+    await other.aclose()
+    for queue in (one, few, known):
+        assert queue._task is not None
+        await queue._task
+    assert relay.queries.counted == 0
+    itself.outbox.flush()
+    assert itself.received[-1][:2] == ["COUNT", "c"]
+
+
 @pytest.mark.proves("N45-04")
 @pytest.mark.parametrize("who", [(), (alice,), (bob,), (owner,), (alice, bob)])
 async def test_a_count_equals_the_rows_of_a_query(
