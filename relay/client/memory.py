@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from relay.client.base import BaseClient
 from relay.client.cache import Cache, newest_first
-from relay.client.errors import ClientError, NotARelay, Unanswered, Unreachable
+from relay.client.errors import ClientError, NotARelay, QueryClosed, Unanswered, Unreachable
 from relay.client.information import can_search, limit_in, offers_memory
 from relay.client.responses import filters_of
 from relay.client.spool import Spool
 from relay.client.writer import Writer, address_filter
+from relay.errors import Prefix
 from relay.memory.draft import Draft
 from relay.nostr import kinds
 from relay.nostr.nip42 import relay_address
@@ -99,6 +100,11 @@ class MemoryClient(BaseClient):
                 found = await self._query_while_connected(wanted)
             except (Unanswered, Unreachable):
                 pass
+            except QueryClosed as closed:
+                if closed.prefix == Prefix.RESTRICTED and len(wanted) == 1:
+                    # This key may not read any of it any more.
+                    await asyncio.to_thread(_update_cache, self._cache, wanted, ())
+                raise
             else:
                 await asyncio.to_thread(_update_cache, self._cache, wanted, found)
                 return _with_waiting(found, waiting, wanted)

@@ -292,6 +292,26 @@ async def test_a_closed_query_does_not_fall_back_to_the_cache(
             await memory.read(ALL)
 
 
+async def test_what_a_key_may_not_read_any_more_leaves_its_cache(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async def close(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say("CLOSED", frame[1], f"{prefix}: not now")
+
+    await fake.publish(note("theirs", "a"))
+    for prefix, left in (("error", ["theirs"]), ("restricted", [])):
+        async with online(fake, tmp_path) as memory:
+            fake.on["REQ"] = fake.answer
+            await memory.read(ALL)
+            fake.on["REQ"] = close
+            with pytest.raises(QueryClosed, match="not now"):
+                await memory.read(ALL)
+        await fake.stop()
+        async with notes(fake, tmp_path) as memory:
+            assert await texts(memory) == left
+        await fake.start()
+
+
 async def test_a_refused_login_raises_instead_of_returning_nothing(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
