@@ -508,6 +508,23 @@ async def test_unreadable_envelopes_are_skipped(fake: FakeRelay, file: Path) -> 
         assert await memory.export(SESSION) == DATA
 
 
+async def test_who_may_read_no_envelopes_reads_its_own_sessions(
+    fake: FakeRelay, file: Path
+) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        if 1080 in frame[2]["kinds"]:
+            await visitor.say("CLOSED", frame[1], "restricted: you may not read this")
+        else:
+            await fake.answer(visitor, frame)
+
+    async with transcripts(fake) as memory:
+        await memory.import_file(file)
+        fake.on["REQ"] = refuse
+        assert [row.session for row in await memory.sessions()] == [SESSION]
+        with pytest.raises(NoSession):
+            await memory.export("another")
+
+
 async def test_envelopes_are_fetched_once_per_import(fake: FakeRelay, tmp_path: Path) -> None:
     paths = [tmp_path / f"{name}.jsonl" for name in "abc"]
     for path in paths:
