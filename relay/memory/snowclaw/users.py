@@ -38,10 +38,14 @@ class UserMemory:
         return self.display_names[-1][0] if self.display_names else None
 
     def named(self, name: str | None, at: int) -> UserMemory:
-        """With a name, if it is a new one, since `at`."""
+        """With a name, if it is a new one, since `at`. An earlier name stays one: an edit may be
+        applied again, to a version that has it already."""
         if name is None or name == self.name:
             return self
-        since = max([at, *(began for _, began in self.display_names[-1:])])
+        latest = max((began for _, began in self.display_names[-1:]), default=at)
+        if at < latest and any(name == known for known, _ in self.display_names):
+            return self
+        since = max(at, latest)
         return replace(self, display_names=(*self.display_names, (name, since))[-MAX_NAMES:])
 
     def seen(self, at: int, name: str | None = None, group: str | None = None) -> UserMemory:

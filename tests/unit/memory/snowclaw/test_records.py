@@ -265,6 +265,8 @@ def test_what_is_learned_is_added() -> None:
     group = GroupMemory().noted("n").with_theme("t").with_theme("t").seen(5).seen(3)
     assert (group.notes, group.themes, group.last_activity) == (("n",), ("t",), 5)
     assert user.named("a", 3).named("a", 5).named("b", 1).display_names == (("a", 3), ("b", 3))
+    renamed = user.named("a", 3).named("b", 5)
+    assert renamed.seen(4, "a").named("b", 5).display_names == (("a", 3), ("b", 5)), "once"
     for number in range(MAX_NAMES + 5):
         user = user.named(str(number), number)
     assert (len(user.display_names), user.name) == (MAX_NAMES, str(MAX_NAMES + 4))
