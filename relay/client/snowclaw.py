@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from relay.client.debounce import Later
     from relay.memory.snowclaw.config import GroupConfig
     from relay.memory.snowclaw.context import Context
+    from relay.memory.snowclaw.edits import GroupEdit
     from relay.memory.snowclaw.history import HistoryMessage
     from relay.memory.snowclaw.key_filter import KeyFilter
     from relay.nostr.event import Event
@@ -330,6 +331,10 @@ class Snowclaw(SnowclawRecords):
         if is_new:
             self._chat.resize()
         return is_new
+
+    def _edit_group(self, group: str, edit: GroupEdit) -> None:
+        super()._edit_group(group, edit)
+        self._chat.note_members(group)  # the 39002 may have come before there was a memory
 
     async def _obey(self, event: Event) -> None:
         """Delete what an owner asks to have deleted; tried again at the next start."""

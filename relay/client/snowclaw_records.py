@@ -432,8 +432,7 @@ class SnowclawRecords(MemoryClient):
                 " owner's key"
             )
         at_scope = scope_in(scope) if isinstance(scope, str) else scope
-        if not self._is_loaded:
-            await self.load()
+        await self.load()  # the values that are kept may have been changed elsewhere since
         if isinstance(at_scope, OfUser):
             key = hex_of(at_scope.key)
             stored = self._working_copy.config.of_user(key)

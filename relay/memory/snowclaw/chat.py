@@ -159,7 +159,7 @@ class Chat:
         for group in {*self._lists, *self._rings}:
             of_group = self._working_copy.own_group(OfGroup(group))
             if of_group is not None and _npub_of(event.pubkey) in dict(of_group.members):
-                self._note_members(group, event.pubkey)
+                self.note_members(group, event.pubkey)
         return True
 
     def _see_group(self, event: Event) -> bool:
@@ -170,7 +170,7 @@ class Chat:
         members = tuple(dict.fromkeys(event.tag_values("p")))[:_MAX_MEMBERS]
         members = tuple(filter(is_hex64, members))
         of_kind[event.d] = _Listed(event.created_at, event.tag("name") or "", members)
-        return self._note_members(event.d)
+        return self.note_members(event.d)
 
     def _remember(self, event: Event) -> None:
         self._pubkeys[event.pubkey] = None
@@ -188,9 +188,9 @@ class Chat:
             memory = working_copy.own_group(OfGroup(group))
             is_named = memory is not None and _npub_of(event.pubkey) in dict(memory.members)
             if group not in self._lists or not is_named:
-                self._note_members(group, event.pubkey)
+                self.note_members(group, event.pubkey)
 
-    def _note_members(self, group: str, speaker: str | None = None) -> bool:
+    def note_members(self, group: str, speaker: str | None = None) -> bool:
         """Name the members in the memory of a group, if there is one: those that its 39002 lists;
         until one is seen, whoever spoke. Whether that is a change."""
         of_group, listed = OfGroup(group), self._lists.get(group)

@@ -693,6 +693,27 @@ async def test_the_owner_s_own_note_is_a_record_of_the_owner(fake: FakeRelay) ->
     assert stored(fake, ALICE)[0]["notes"] == ["VIP"]
 
 
+async def test_values_that_another_program_set_meanwhile_are_kept(fake: FakeRelay) -> None:
+    async with agent(fake, signer=owner) as claw:
+        await claw.set_config("group:tea", context_history=8)
+        await fake.publish(config("group:tea", NOW + 1, context_history=6))
+        written = await claw.set_config("group:tea", respond_mode="all")
+        assert json.loads(written.event.content) == {"respond_mode": "all", "context_history": 6}
+
+
+async def test_a_group_s_memory_that_begins_with_a_note_names_its_members(
+    fake: FakeRelay,
+) -> None:
+    fake.information = {**ROOKERY, "self": rover.pubkey}
+    await fake.publish(rover.sign(39002, [["d", "tea"], ["p", alice.pubkey]], "", NOW - 9))
+    await fake.publish(alice.sign(0, [], '{"name":"k0"}', NOW - 9))
+    async with started(fake, groups=["tea"]) as claw:
+        claw.note_group("tea", "drinks oolong")
+        memory = claw.group("tea")
+        assert memory is not None
+        assert memory.members == ((alice.npub, "k0"),)
+
+
 @pytest.mark.proves("S-20", "S-15")
 async def test_only_an_owner_sets_configuration_and_other_values_are_kept(
     fake: FakeRelay,
