@@ -42,8 +42,8 @@ test-quick: $(VENV)/.with-test  ## the tests that start no program and take less
 fuzz: $(VENV)/.with-test  ## what nobody would send: 200,000 examples, some ten minutes
 	FUZZ_EXAMPLES=200000 $(BIN)/python -m pytest tests/fuzz -n 2 --dist worksteal --capture=no $(ARGS)
 
-faults: $(VENV)/.with-test  ## crashes, torn writes, damaged files, failing disks: all of it, under 15 minutes
-	FAULTS=1 $(BIN)/python -m pytest tests/faults -n $(WORKERS) --dist worksteal --timeout 1500 $(ARGS)
+faults: $(VENV)/.with-test  ## crashes, torn writes, damaged files, failing disks, weeks on two machines: all of it
+	FAULTS=1 $(BIN)/python -m pytest tests/faults tests/e2e/test_week.py -n $(WORKERS) --dist worksteal --timeout 1500 $(ARGS)
 
 check: lint types imports conformance audit  ## format, linter, types, import contracts, conformance, audit
 

@@ -295,11 +295,12 @@ async def test_a_closed_query_does_not_fall_back_to_the_cache(
 async def test_what_a_key_may_not_read_any_more_leaves_its_cache(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
-    async def close(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say("CLOSED", frame[1], f"{prefix}: not now")
-
     await fake.publish(note("theirs", "a"))
-    for prefix, left in (("error", ["theirs"]), ("restricted", [])):
+    for why, left in (("error: not now", ["theirs"]), ("restricted: not now", [])):
+
+        async def close(visitor: Visitor, frame: list[Any], why: str = why) -> None:
+            await visitor.say("CLOSED", frame[1], why)
+
         async with online(fake, tmp_path) as memory:
             fake.on["REQ"] = fake.answer
             await memory.read(ALL)
