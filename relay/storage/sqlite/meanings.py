@@ -41,6 +41,7 @@ class Meanings:
         self._seqs = self._np.zeros(0, "i8")
         self._bytes: Any = None
         self._signs: Any = None
+        """64 numbers in a row, so that each row of all texts is compared at once."""
 
     def __len__(self) -> int:
         return self._count
@@ -71,20 +72,19 @@ class Meanings:
         found = np.frombuffer(b"".join(vector for _, vector in fresh), "i1").reshape(len(fresh), -1)
         if self._bytes is None:
             self._bytes = np.zeros((0, found.shape[1]), "i1")
-            self._signs = np.zeros((0, found.shape[1] // 64), "u8")
+            self._signs = np.zeros((found.shape[1] // 64, 0), "u8")
         end = self._count + len(fresh)
         if end > len(self._seqs):
             more = max(end, 2 * len(self._seqs)) - len(self._seqs)
             self._seqs = np.concatenate([self._seqs, np.zeros(more, "i8")])
-            self._bytes, self._signs = (
-                np.concatenate([each, np.zeros((more, each.shape[1]), each.dtype)])
-                for each in (self._bytes, self._signs)
-            )
+            empty = np.zeros((more, found.shape[1]), "i1")
+            self._bytes = np.concatenate([self._bytes, empty])
+            self._signs = np.pad(self._signs, ((0, 0), (0, more)))
         for place, (seq, _) in enumerate(fresh, self._count):
             self._places[seq] = place
         self._seqs[self._count : end] = [seq for seq, _ in fresh]
         self._bytes[self._count : end] = found
-        self._signs[self._count : end] = np.packbits(found > 0, axis=1).view("u8")
+        self._signs[:, self._count : end] = np.packbits(found > 0, axis=1).view("u8").T
         self._count = end
 
     def drop(self, seqs: Iterable[int]) -> None:
@@ -95,7 +95,7 @@ class Meanings:
                     continue
                 self._count -= 1
                 last = int(self._seqs[self._count])
-                for each in (self._seqs, self._bytes, self._signs):
+                for each in (self._seqs, self._bytes, self._signs.T):
                     each[place] = each[self._count]
                     each[self._count] = 0
                 if last != seq:
@@ -114,7 +114,9 @@ class Meanings:
         with self._lock:
             if not self._count:
                 return
-            apart = np.bitwise_count(self._signs[: self._count] ^ signs).sum(axis=1, dtype="i4")
+            apart = np.zeros(self._count, "u2")
+            for theirs, own in zip(self._signs, signs, strict=True):
+                apart += np.bitwise_count(theirs[: self._count] ^ own)
             seqs = self._seqs[: self._count].copy()
         done, size = 0, _FIRST_LOOK
         while done < len(seqs):

@@ -77,7 +77,9 @@ class MiniLM:
                 seen[start:end] = self._attention(asked[start:end])
             x = self._normed(x + seen @ out[0] + out[1], *norm_1)
             inner = x @ wide[0] + wide[1]
-            inner *= 0.5 * (1 + np.tanh(0.7978845608 * (inner + 0.044715 * inner**3)))
+            # Not `inner**3`: powers of negative numbers take half of the time of it all.
+            cubes = inner * inner * inner
+            inner *= 0.5 * (1 + np.tanh(0.7978845608 * (inner + 0.044715 * cubes)))
             x = self._normed(x + inner @ narrow[0] + narrow[1], *norm_2)
         mean = np.add.reduceat(x, ends[:-1], axis=0) / np.diff(ends)[:, None]
         return mean / np.linalg.norm(mean, axis=1, keepdims=True)
