@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from relay.nostr.keys import SecretKey
 from tests.conversations.other import ROLES, OtherRelay, document_at
-from tests.conversations.relays import RelayDied, Relays
-from tests.conversations.runner import Failed, Manner, NotThere, Relay, is_there, play
+from tests.conversations.relays import Relays
+from tests.conversations.runner import Manner, NotThere, Relay, is_there, play
 from tests.conversations.script import BadScript, Script, all_paths, script_file
 
 if TYPE_CHECKING:
@@ -106,10 +106,14 @@ def main(given: Sequence[str] | None = None) -> int:
         print("no script has that in its path or title", file=sys.stderr)
         return 2
     manner = Manner(args.texts, args.patience, salt=secrets.token_hex(8))
+    return asyncio.run(play_all(scripts, other, manner))
+
+
+async def play_all(scripts: Sequence[Script], other: OtherRelay | None, manner: Manner) -> int:
     counts: dict[str, Counter[str]] = {}
-    with Relays() as relays:
+    async with Relays() as relays:
         for number, script in enumerate(scripts, 1):
-            verdict, why = played(script, other, relays, manner)
+            verdict, why = await played(script, other, relays, manner)
             counts.setdefault(script.path.rpartition("/")[0], Counter())[verdict] += 1
             place = f"[{number}/{len(scripts)}]"
             print(f"{place:>9} {verdict:{WIDTH}} {script.path}: {script.title}", flush=True)
@@ -119,7 +123,7 @@ def main(given: Sequence[str] | None = None) -> int:
     return 1 if any(verdicts["failed"] for verdicts in counts.values()) else 0
 
 
-def played(
+async def played(
     script: Script, other: OtherRelay | None, relays: Relays, manner: Manner
 ) -> tuple[str, str | None]:
     """(ok, failed or skipped; why)."""
@@ -127,9 +131,9 @@ def played(
     if why_not is not None:
         return "skipped", why_not
     try:
-        relay: Relay = other or relays.relay_for(script)
-        asyncio.run(play(script, relay, manner))
-    except (Failed, RelayDied) as failed:
+        relay: Relay = other or await relays.relay_for(script)
+        await play(script, relay, manner)
+    except AssertionError as failed:
         return "failed", str(failed)
     return "ok", None
 

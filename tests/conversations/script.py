@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from functools import cache
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -161,6 +162,7 @@ def all_paths() -> list[Path]:
     return sorted(HERE.rglob("*.nostr"))
 
 
+@cache
 def script_file(path: Path) -> Script:
     return script_from(path.read_text(encoding="utf-8"), name_of(path))
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import pytest_asyncio
 
-from tests.conversations.relays import RelayDied, Relays
-from tests.conversations.runner import Failed, Manner, play
+from tests.conversations.relays import Relays
+from tests.conversations.runner import Manner, play
 from tests.conversations.script import all_paths, name_of, script_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import AsyncIterator
     from pathlib import Path
 
 NOT_BUILT: dict[str, str] = {}
@@ -26,18 +27,19 @@ def played(path: Path) -> object:
         marks.append(pytest.mark.slow)
     waits_for = NOT_BUILT.get(name_of(path))
     if waits_for:
-        ahead = pytest.mark.xfail(raises=(Failed, RelayDied), reason=f"not built: {waits_for}")
+        ahead = pytest.mark.xfail(raises=AssertionError, reason=f"not built: {waits_for}")
         marks.append(ahead)
     return pytest.param(path, id=name_of(path), marks=marks)
 
 
-@pytest.fixture(scope="session")
-def relays() -> Iterator[Relays]:
-    with Relays() as running:
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def relays() -> AsyncIterator[Relays]:
+    async with Relays() as running:
         yield running
 
 
+@pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize("path", [played(path) for path in all_paths()])
 async def test_the_relay_answers_as_written(path: Path, relays: Relays) -> None:
     script = script_file(path)
-    await play(script, relays.relay_for(script), Manner())
+    await play(script, await relays.relay_for(script), Manner())

@@ -14,6 +14,8 @@ from relay.cli import COMMANDS
 
 __all__ = ["relay"]
 
+for _name in ("encodings.idna", "uvloop"):  # imported only by `serve` itself
+    import_module(_name)
 for _module, _ in COMMANDS.values():
     import_module(f"relay.cli.{_module}")
 assert threading.active_count() == 1
