@@ -115,7 +115,8 @@ class Connection:
 
     async def _received(self) -> str | bytes:
         try:
-            return await asyncio.wait_for(self.socket.recv(), self._patience_s)
+            async with asyncio.timeout(self._patience_s):
+                return await self.socket.recv()
         except TimeoutError:
             raise Failed(f"nothing came in {self._patience_s:g} s") from None
 

@@ -185,7 +185,8 @@ class Wire:
         self._socket.transport.abort()
 
     async def receive(self) -> list[Any]:
-        frame = json.loads(await asyncio.wait_for(self._socket.recv(), ANSWER_S))
+        async with asyncio.timeout(ANSWER_S):
+            frame = json.loads(await self._socket.recv())
         assert isinstance(frame, list)
         return frame
 
