@@ -499,6 +499,7 @@ async def test_the_five_tasks_of_an_admin(console: Console) -> None:
         cast.robot.sign(30078, [["d", about]], '{"notes":["takes her tea green"]}', now()),
         cast.owner.sign(1, [], "goes tomorrow", now() - 10 * 86_400 + 3600),
         cast.owner.sign(1, [], "stays", now()),
+        cast.owner.sign(9, [["h", "tea"], ["expiration", f"{now() + 3600}"]], "bye", now()),
     )
     advert = cast.alice.sign(9, [["h", "tea"]], "cheap watches", now())
     async with connected(console.rookery.url) as wire:
@@ -557,6 +558,8 @@ async def test_the_five_tasks_of_an_admin(console: Console) -> None:
         await opens("Health")
         row = page.locator("#next ~ .scroll tr", has_text="notes for ten days")
         assert (await row.locator("td").all_inner_texts())[2:4] == ["1", "1"]
+        row = page.locator("#next ~ .scroll tr", has_text="expiration")
+        assert (await row.locator("td").all_inner_texts())[2:4] == ["9", "1"]
     assert console.reports == []
 
 

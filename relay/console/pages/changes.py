@@ -45,13 +45,12 @@ _FLAGS: Final = {
     "hidden": "Only members see the group",
 }
 _SETTINGS: Final = (
-    Column("scope", "For", Holds.CODE),
+    Column("scope", "For", Holds.LINK),
     Column("name", "Setting"),
     Column("value", "Value"),
     Column("pubkey", "Signed by", Holds.PERSON),
     Column("created_at", "Since", Holds.TIME),
     Column("readers", "May be read by"),
-    Column("id", "Record", Holds.EVENT),
 )
 
 
@@ -99,6 +98,7 @@ async def _config(ask: Ask) -> Found:
             "created_at": record.event.created_at,
             "readers": readers_text(ask, record.event),
             "id": record.event.id,
+            "link": f"event?id={record.event.id}",
         }
         for _, record in sorted(settings.records.items())
         for name, value in (

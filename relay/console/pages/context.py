@@ -90,9 +90,9 @@ async def _context(ask: Ask) -> Found:
     system, of = ask.query.get("system", ""), ask.query.get("of", "")
     data: dict[str, object] = {"agents": mine, "agent": "", "choices": [], "made": None}
     data |= {"system": system if system in _SYSTEMS else "", "of": of}
-    if not named:
-        return Found(data, await ask.people(mine))
-    pubkey = public_key(named)
+    if not named and not mine:
+        return Found(data)
+    pubkey = public_key(named) if named else mine[0]
     if pubkey not in mine:
         raise NotFoundError(_NOTHING)
     agent = _Agent(ask, pubkey, _owners(ask, pubkey))
