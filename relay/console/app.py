@@ -7,7 +7,6 @@ import logging
 from dataclasses import dataclass, replace
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Final
-from urllib.parse import parse_qsl
 
 import orjson
 from aiohttp import hdrs, web
@@ -41,14 +40,12 @@ _AT_ONCE: Final = 8
 """Pages that are made at the same time, half of them for unknown keys; so of those that wait."""
 _MAX_WAITING: Final = 64
 _PACE: Final = Rate("console", Per.ADDRESS, burst=20, refill=60)
-"""Pages, forms and signatures of unknown keys, of one address: a page takes the loop up to 0.1 s,
-a form a thread up to 0.3 s."""
+"""Pages and signatures of unknown keys, of one address: a page takes the loop up to 0.1 s."""
 _PAGE_S: Final = 5.0
 """After that a page is given up."""
 _MAX_FORM: Final = 524_288 + 4096
 _MAX_FORMS: Final = 16
 """That are read at the same time, half of them of unknown keys."""
-_MAX_FIELDS: Final = 16
 _FORM_S: Final = 10.0
 _MAX_QUERY: Final = 16_384
 _RETRIES: Final = 3
@@ -99,7 +96,6 @@ class Console:
         self._turns = {known: asyncio.Semaphore(_AT_ONCE // 2) for known in (True, False)}
         self._waiting = {True: 0, False: 0}
         self._forms = {True: 0, False: 0}
-        self._parsing = {known: asyncio.Lock() for known in (True, False)}
         self._buckets = TokenBuckets()
         self._base = ""
         url = services.config.relay.url
@@ -413,28 +409,26 @@ class Console:
         )
         _log.info("console: %s signed in", pubkey)
 
-    async def _form(self, request: web.Request, *, known: bool) -> Mapping[str, str]:
+    async def _form(self, request: web.Request) -> Mapping[str, str]:
         if request.content_type != "application/x-www-form-urlencoded":
             raise Invalid("Content-Type: must be application/x-www-form-urlencoded")
         if request.content_length is None or request.content_length > _MAX_FORM:
             raise Invalid("the form is too long")
-        body = await request.read()
-        async with self._parsing[known]:  # of 500 kB it may take 0.3 s
-            return await asyncio.to_thread(_fields_in, body)
+        fields = await request.post()
+        return {name: value for name, value in fields.items() if isinstance(value, str)}
 
     async def _form_of_session(self, request: web.Request) -> tuple[Session, Mapping[str, str]]:
         """Raises Refused for who is not signed in, and for a form without its token (CSRF)."""
         session = self._session(request)
         if session is None:
             raise Refused(Prefix.AUTH_REQUIRED, "sign in first")
-        self._pace(request, session.pubkey)
         known = self._is_known(session.pubkey)
         if self._forms[known] >= _MAX_FORMS // 2:
             raise Refused(Prefix.RATE_LIMITED, "too many forms are sent, try again")
         self._forms[known] += 1
         try:
             async with asyncio.timeout(_FORM_S):
-                form = await self._form(request, known=known)
+                form = await self._form(request)
         except TimeoutError:
             raise Invalid("the form did not arrive in time") from None
         finally:
@@ -526,15 +520,6 @@ class Console:
         await self._owner_view.save_policy(name, text, before, owner)
         _log.info("console: %s saved the policy file %s", owner, name, extra={"audit": True})
         return self._response(orjson.dumps({"ok": True}))
-
-
-def _fields_in(body: bytes) -> Mapping[str, str]:
-    """Raises Invalid."""
-    try:
-        text = body.decode("utf-8", "replace")
-        return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS))
-    except ValueError:
-        raise Invalid("the form has too many fields") from None
 
 
 def _equal(one: str, other: str) -> bool:

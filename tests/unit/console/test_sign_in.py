@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from base64 import b64encode
-from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qsl
+from typing import TYPE_CHECKING
 
 import orjson
 import pytest
@@ -272,39 +270,6 @@ async def test_forms_of_unknown_keys_that_never_arrive_are_few() -> None:
             assert b" 403 " in await reader.readline()
             writer.close()
         assert (await browser.post("/console/publish", forms[browser])).status == 400
-
-
-async def test_forms_are_read_off_the_loop_one_at_a_time_and_have_few_fields(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """One of 500 kB took the loop 0.3 s, of whoever signed in, as often as he liked."""
-    reading: list[int] = []
-
-    def noting(text: str, **limits: Any) -> Any:
-        reading.append(threading.get_ident())
-        assert limits["max_num_fields"] <= 16
-        assert len(at_once := [*reading_now, text]) == 1, at_once
-        reading_now.append(text)
-        try:
-            return parse_qsl(text, **limits)
-        finally:
-            reading_now.remove(text)
-
-    reading_now: list[str] = []
-    monkeypatch.setattr("relay.console.app.parse_qsl", noting)
-    async with site() as here:
-        browser = await here.browser_of(alice)
-        csrf = await browser.csrf()
-        many = {"csrf": csrf, **{f"{number}": "" for number in range(16)}}
-        answers = await asyncio.gather(
-            *[browser.post("/console/publish", many) for _ in range(4)],
-        )
-        assert [answer.status for answer in answers] == [400] * 4
-        assert await error_of(answers[0]) == "the form has too many fields"
-        left = [(await browser.post("/console/publish", many)).status for _ in range(20)]
-        assert 429 in left
-        assert len(reading) <= 20
-        assert threading.get_ident() not in reading
 
 
 async def test_a_form_that_does_not_arrive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
