@@ -94,6 +94,8 @@ class UsedAuthorizations:
         self._started = started
         self._path = path
         self._writing = asyncio.Lock()
+        self._marked = self._written = 0
+        """How many were marked, and of these are on disk."""
         self._until: dict[str, int] = {}
         """id → last second at which it would be valid."""
         if path is None:
@@ -131,10 +133,16 @@ class UsedAuthorizations:
         if len(self._until) >= (_MAX_CALLS if most is None else most):
             raise Refused(Prefix.RATE_LIMITED, "too many calls, wait a minute")
         self._until[event.id] = event.created_at + WINDOW_S
+        self._marked += 1
+        number = self._marked
         if self._path is not None and event.created_at >= now:
             try:
                 async with self._writing:
-                    await asyncio.to_thread(replace_file, self._path, orjson.dumps(self._until))
+                    if self._written < number:  # else the write before had this one too
+                        number = self._marked
+                        text = orjson.dumps(self._until)
+                        await asyncio.to_thread(replace_file, self._path, text)
+                        self._written = number
             except OSError as error:
                 raise Refused(Prefix.ERROR, _STORE_DOWN) from error
         return False

@@ -5,6 +5,7 @@ N86, N98, N29-19, N42-09, N42-16.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from base64 import b64encode
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ import pytest
 
 from relay.access.management import METHODS, Blocklist, blocklist_of
 from relay.errors import Invalid, StoreFault, UserError
+from relay.files import replace_file
 from relay.groups.actions import Flag
 from relay.groups.group import Group
 from relay.server.http import may_connect
@@ -282,6 +284,25 @@ async def test_an_authorization_is_good_for_one_call_across_a_restart(tmp_path: 
     path.write_bytes(b"{torn")
     with pytest.raises(UserError, match=r"used_calls\.json"):
         UsedAuthorizations(start, path)
+
+
+async def test_calls_at_the_same_time_share_a_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """500 of made-up keys had an owner's call wait for 500 syncs."""
+    written: list[int] = []
+
+    def noting(path: Path, text: bytes) -> None:
+        written.append(len(orjson.loads(text)))
+        replace_file(path, text)
+
+    monkeypatch.setattr("relay.server.nip86.replace_file", noting)
+    used = UsedAuthorizations(0, tmp_path / "used_calls.json")
+    calls = [owner.sign(27235, [["u", f"{n}"]], "", NOW) for n in range(100)]
+    assert not any(await asyncio.gather(*[used.was_used(call, NOW) for call in calls]))
+    assert len(written) <= 2
+    assert written[-1] == 100
+    assert await used.was_used(calls[50], NOW)
 
 
 async def test_after_a_stop_no_authorization_is_refused_for_its_date(tmp_path: Path) -> None:
