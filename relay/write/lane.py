@@ -100,17 +100,21 @@ class Lane(Generic[T]):
         room = self._max_batch
         while turns and room > 0:
             used, _, turn = turns[0]
-            self._reached = used
             queue = queues[turn]
-            item = queue.popleft()
-            batch.append(item)
-            if item is timed:
-                self._waited(perf_counter() - self._timed_at)
-                self._timed = None
-            cost = cost_of(item)
-            room -= cost
+            while True:
+                self._reached = used
+                item = queue.popleft()
+                batch.append(item)
+                if item is timed:
+                    self._waited(perf_counter() - self._timed_at)
+                    self._timed = None
+                cost = cost_of(item)
+                room -= cost
+                used += cost
+                if len(turns) > 1 or not queue or room <= 0:  # alone it goes on: the heap is dear
+                    break
             if queue:
-                heapreplace(turns, (used + cost, next(self._numbers), turn))
+                heapreplace(turns, (used, next(self._numbers), turn))
             else:
                 heappop(turns)
                 del queues[turn]
