@@ -37,6 +37,8 @@ _ALIKE: Final = 0.8
 _WORD: Final = re.compile(r"\w+")
 _SPARE: Final = 2
 """So many times `limit` is asked for: repeated texts are dropped."""
+_FIRST_SPARE: Final = 4
+"""First so many more than `limit`: most often no text is repeated, and each costs a signature."""
 _RECORDS: Final = (kinds.APP_RECORD, kinds.APP_DATA)
 
 
@@ -137,10 +139,15 @@ async def recall(
         if kind is None and len(wanted) == len(SYSTEMS):
             # One ranking over all: only memory records of their kinds have texts.
             every = {number for system in SYSTEMS.values() for number in system.kinds}
-            answer = await client.query(
-                {"kinds": sorted(every), **_h(group), "search": search, "limit": most}
-            )
-            return Recall(_each_once(_hits(answer, wanted), limit), "")
+            told: list[Hit] = []
+            for number in (limit + _FIRST_SPARE, most + _FIRST_SPARE):
+                answer = await client.query(
+                    {"kinds": sorted(every), **_h(group), "search": search, "limit": number}
+                )
+                told = _each_once(_hits(answer, wanted), limit)
+                if len(told) == limit or len(answer) < number:
+                    break
+            return Recall(told, "")
         found = await _ask(client, wanted, search, most)
     else:
         found = await _ask(client, wanted, question, most)

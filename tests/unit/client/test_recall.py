@@ -97,6 +97,19 @@ async def test_a_text_that_was_copied_is_told_once(relay: FakeRelay) -> None:
     assert {hit.text.strip() for hit in answer.hits} == {"The  kettle leaks", "the tap leaks"}
 
 
+async def test_more_is_asked_for_when_copies_leave_too_few(relay: FakeRelay) -> None:
+    asked = asked_of(relay)
+    relay.events = [note("the kettle leaks", at=AT + 9 - n) for n in range(9)]
+    relay.events += [note(f"tap {n}") for n in range(5)]
+    async with Client(relay.url, robot) as client:
+        answer = await client.recall("leaks", limit=5)
+        assert [filter_["limit"] for filter_ in asked] == [9, 14]
+        assert [hit.copies for hit in answer.hits] == [8, 0, 0, 0, 0]
+        del relay.events[1:4]
+        await client.recall("leaks", limit=4)
+    assert [filter_["limit"] for filter_ in asked[2:]] == [8, 12], "not without end"
+
+
 def test_a_model_is_told_who_else_wrote_it() -> None:
     own, other = Hit("D", note("tea"), "tea\n"), Hit("X", note("x" * 5000, rover), "x" * 5000)
     assert "author" not in recalled(own, robot.pubkey)

@@ -127,25 +127,31 @@ def best(asking: Asking, search: Search, limit: int) -> list[tuple[int, int]]:
         asked = {term: f"({match}){beside.get(term, '')}" for term, match in wanted.items()}
         return asking.among(ranked, asked)
 
-    hits = among({term: matches[term] for term in newest})
+    hits = {term: [seq for seq in newest[term] if seq in threads] for term in rare}
+    hits |= among({term: matches[term] for term in newest if term not in rare})
     more = {term: more_often(terms[term], term) or ("", "") for term in hits}
     twice = among({term: match for term, (match, _) in more.items()})
     often = among({term: more[term][1] for term in twice})
-    points = {seq: _near_points(search, at) if search.near else 0 for seq, at in times.items()}
+    weights: dict[str, int] = {}
+    of_row: defaultdict[int, int] = defaultdict(int)
     of_thread: defaultdict[int, int] = defaultdict(int)
     for term, seqs in hits.items():
         there = Counter(map(threads.__getitem__, seqs))
-        weight = rarity(len(there))
+        weight = weights[term] = rarity(max(1, len(there)))
+        for seq in seqs:
+            of_row[seq] += weight
         for thread, rows in there.items():
             of_thread[thread] += weight * 1000 * rows // (rows + 1)
+    points = {seq: of_row[seq] * once[seq] + of_thread[own] for seq, own in threads.items()}
+    for term, seqs in twice.items():
         for seq in seqs:
-            points[seq] += weight * once[seq]
-        for seq in twice.get(term, ()):
-            points[seq] += weight * (repeated[seq] - once[seq])
-        for seq in often.get(term, ()):
-            points[seq] += weight * (frequent[seq] - repeated[seq])
-    for seq, thread in threads.items():
-        points[seq] += of_thread[thread]
+            points[seq] += weights[term] * (repeated[seq] - once[seq])
+    for term, seqs in often.items():
+        for seq in seqs:
+            points[seq] += weights[term] * (frequent[seq] - repeated[seq])
+    if search.near:
+        for seq, at in times.items():
+            points[seq] += _near_points(search, at)
     order = sorted(sorted(points, reverse=True), key=points.__getitem__, reverse=True)
     return [(seq, points[seq]) for seq in order[:limit]]
 
