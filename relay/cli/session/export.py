@@ -84,11 +84,15 @@ def export_command(
             " identical to the original",
             err=True,
         )
+    _tell_relative(assembly)
+    click.echo(_summary(assembly, data), err=True)
+
+
+def _tell_relative(assembly: Assembly) -> None:
     if assembly.relative:
         click.echo(
             f"{assembly.relative} lines have relative paths, which cannot be restored", err=True
         )
-    click.echo(_summary(assembly, data), err=True)
 
 
 @click.command("verify", epilog="Example: rookery session verify 5b0f6a1e… session.jsonl")
@@ -147,11 +151,12 @@ def resume_command(session: str, cwd: str | None, author: str | None, server: Se
         raise UserError(f"{printable(session)} is not a session id that claude-code can resume")
     here = os.path.realpath(Path.cwd() if cwd is None else Path(cwd).expanduser())
 
-    async def work(transcripts: Transcripts) -> list[bytes]:
-        assembly = await _whole(transcripts, session, author, allow_gaps=False)
-        return list(assembly.file(Directory(here), branch_of(Path(here))))
+    async def work(transcripts: Transcripts) -> Assembly:
+        return await _whole(transcripts, session, author, allow_gaps=False)
 
-    lines = on_relay(server, work)
+    assembly = on_relay(server, work)
+    lines = list(assembly.file(Directory(here), branch_of(Path(here))))
+    _tell_relative(assembly)
     config = os.environ.get("CLAUDE_CONFIG_DIR")
     home = Path(config) if config else Path.home() / ".claude"
     path = home / "projects" / re.sub(r"[^A-Za-z0-9]", "-", here) / f"{session}.jsonl"
