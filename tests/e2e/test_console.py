@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
+import pytest_asyncio
 
 from relay.console.pages import PAGES
 from relay.memory.aman.records import Preference, draft_of
@@ -35,6 +36,7 @@ CHROMIUM: Final = shutil.which("chromium") or shutil.which("chromium-browser")
 AXE: Final = importlib.util.find_spec("axe_playwright_python")
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.asyncio(loop_scope="module"),  # of the browser
     pytest.mark.skipif(
         CHROMIUM is None or importlib.util.find_spec("playwright") is None,
         reason="no Chromium here: `apt install chromium`",
@@ -87,7 +89,7 @@ def now() -> int:
     return int(time.time())
 
 
-def test_there_are_a_hundred_payloads() -> None:
+async def test_there_are_a_hundred_payloads() -> None:
     assert len(set(PAYLOADS)) >= 100
 
 
@@ -154,20 +156,28 @@ def signer(who: SecretKey) -> Any:
     return signed
 
 
-@pytest.fixture
-async def console(tmp_path: Path) -> AsyncIterator[Console]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def browser() -> AsyncIterator[Browser]:
+    """One for all tests, which open windows that share nothing."""
     from playwright.async_api import async_playwright
 
+    async with async_playwright() as playwright:
+        browser = await playwright.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        yield browser
+        await browser.close()
+
+
+@pytest_asyncio.fixture(loop_scope="module")
+async def console(tmp_path: Path, browser: Browser) -> AsyncIterator[Console]:
     key_file = tmp_path / "owner.nsec"
     key_file.write_text(cast.owner.nsec)
-    async with Rookery(tmp_path / "data") as rookery, async_playwright() as playwright:
+    async with Rookery(tmp_path / "data") as rookery:
         await rookery.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
         own = '[groups]\nnew = []\nalways = []\njoins = "review"\n'
         (rookery.folder / "policies" / "50-own.toml").write_text(own)
         await rookery.start()
-        browser = await playwright.chromium.launch(
-            executable_path=CHROMIUM, args=["--no-sandbox", "--disable-dev-shm-usage"]
-        )
         made = Console(rookery, browser, key_file)
         await made.publish(
             cast.owner.sign(9007, [["h", "tea"]], "", now()),
@@ -176,7 +186,6 @@ async def console(tmp_path: Path) -> AsyncIterator[Console]:
             cast.owner.sign(9000, [["h", "tea"], ["p", cast.robot.pubkey]], "", now()),
         )
         yield made
-        await browser.close()
 
 
 async def test_one_signs_in_with_an_extension_and_out_again(console: Console) -> None:
