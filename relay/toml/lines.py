@@ -6,7 +6,11 @@ Precondition: `tomllib` has parsed the text, so it is valid.
 from __future__ import annotations
 
 import re
-from typing import Final
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 Path = tuple[str | int, ...]
 """`("rule", 2, "match", "kinds")`: key `kinds` of `match` of the third `[[rule]]`."""
@@ -16,7 +20,8 @@ _SCALAR: Final = re.compile(r"[^,\]}#\n]+")
 _ESCAPES: Final = re.compile(r"\\(.)", re.DOTALL)
 
 
-def lines_of(text: str) -> dict[Path, int]:
+@lru_cache(maxsize=32)  # the packaged policies are read at each reload
+def lines_of(text: str) -> Mapping[Path, int]:
     """Line (from 1) of every key and table of a valid TOML text; each array of tables by index."""
     return _Scanner(text).lines
 
