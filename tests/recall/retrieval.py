@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from relay.client import Client
 from relay.client.anamnesis import Anamnesis
+from relay.client.errors import QueryClosed
 from relay.client.nmem import Nmem
 from relay.client.nmem.queries import Order, Scope, search
 from relay.client.recall import recall
@@ -45,6 +46,7 @@ _PROJECT: Final = "recall"
 _SESSION: Final = "session-"
 
 
+_PATIENCE_S: Final = 300
 _RECORD_CHARS: Final = 8000
 """Of a turn: an entry of Anamnesis may have 10 KB."""
 
@@ -95,13 +97,9 @@ async def methods_into(
             if report.refused:
                 raise MemoryRefused(f"{conversation.name}: {report.refused[0]}")
 
-        async def indexed() -> None:
-            """The relay's index of texts follows its log: a search waits for it."""
-            await client.query({"kinds": [kinds.CONVERSATION_NOTE], "search": "ready", "limit": 1})
-
         began = time.perf_counter()
         await told(_notes(conversation))
-        await indexed()
+        await indexed(client)
         if vectors is not None:
             await compared(vectors)
         noted = time.perf_counter()
@@ -111,7 +109,7 @@ async def methods_into(
             await nmem.sync()
             observed = time.perf_counter()
             await told(_entries(conversation))
-            await indexed()
+            await indexed(client)
             ended = time.perf_counter()
             rates = Rates(
                 *(turns / took for took in (noted - began, observed - noted, ended - observed))
@@ -125,6 +123,19 @@ async def methods_into(
                     *_baselines(db, conversation),
                     *([] if vectors is None else [_embeddings(conversation)]),
                 )
+
+
+async def indexed(client: Client) -> None:
+    """Wait until the relay's index of texts has what is stored. Raises MemoryRefused."""
+    wanted = {"kinds": [kinds.CONVERSATION_NOTE], "search": "ready", "limit": 1}
+    for _ in range(_PATIENCE_S):
+        try:
+            await client.query(wanted)
+        except QueryClosed:
+            await asyncio.sleep(1)
+        else:
+            return
+    raise MemoryRefused("its index of texts does not get done")
 
 
 async def compared(index: Path) -> None:

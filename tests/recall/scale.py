@@ -6,7 +6,6 @@ compute 100,000 would take an hour, and a question costs as much with these.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 import sqlite3
@@ -21,7 +20,7 @@ from relay.client.recall import recall
 from relay.nostr import kinds
 from tests import cast
 from tests.harness.relay_program import Rookery, command
-from tests.recall.retrieval import AGENT, MemoryRefused
+from tests.recall.retrieval import AGENT, MemoryRefused, indexed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +87,8 @@ async def questions_took(
             if code:
                 raise MemoryRefused(printed)
             await rookery.start()
-            await _indexed(rookery.url)
+            async with Client(rookery.url, AGENT) as client:
+                await indexed(client)
             if by_meaning:
                 await rookery.stop()
                 _put_vectors(folder / "search.db")
@@ -130,18 +130,6 @@ async def writing_took(conversations: Sequence[Conversation]) -> Rates:
                         raise MemoryRefused(str(report.refused[0]))
     indexed, plain = (sorted(rate)[ROUNDS // 2] for rate in rates)
     return Rates(indexed, plain)
-
-
-async def _indexed(url: str) -> None:
-    wanted = {"kinds": [kinds.CONVERSATION_NOTE], "search": "ready", "limit": 1}
-    async with Client(url, AGENT) as client:
-        for _ in range(300):
-            try:
-                await client.query(wanted)
-                return
-            except Exception:  # noqa: BLE001  not up to date yet, as the relay says
-                await asyncio.sleep(1)
-    raise MemoryRefused("the index of texts does not get done")
 
 
 def _put_vectors(index: Path) -> None:
