@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 import stat
 from collections import Counter
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -24,11 +22,12 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.progress import Amount, progress_bar
+from relay.client.claude_mem import MAX_RECORDS, tables_of
 from relay.client.information import limit_in, reads_prefixes
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.settings import Actor
 from relay.errors import Invalid, Prefix, UserError
-from relay.memory.interop.claude_mem import TABLES, records_in
+from relay.memory.interop.claude_mem import records_in
 from relay.memory.interop.documents import (
     Document,
     Reader,
@@ -62,14 +61,7 @@ _MAX_DOCUMENT: Final = 128 << 20
 _MAX_NOTE: Final = 1 << 20
 """Bytes of a markdown file in a folder."""
 _MAX_FOLDER: Final = 256 << 20
-_MAX_RECORDS: Final = 200_000
-"""Also of files in a folder."""
 _MAX_DEPTH: Final = 32
-_MAX_CELL: Final = 8 << 20
-_MAX_ROWS: Final = 256 << 20
-"""Bytes of the texts of one table."""
-_MAX_STEPS: Final = 1_000
-"""Of a million instructions of SQLite each, for one table."""
 _MAX_TOLD: Final = 50
 _IDS: Final = 500
 """Of one filter."""
@@ -103,8 +95,8 @@ class _Import:
                 self.faults.append(record)
             else:
                 self.left_out.append(record)
-            if len(self.items) + len(self.faults) + len(self.left_out) > _MAX_RECORDS:
-                raise UserError(f"more than {_MAX_RECORDS} records: import them in parts")
+            if len(self.items) + len(self.faults) + len(self.left_out) > MAX_RECORDS:
+                raise UserError(f"more than {MAX_RECORDS} records: import them in parts")
 
 
 @click.command("import", epilog="Example: rookery memory import ~/notes --dry-run")
@@ -247,8 +239,8 @@ def _files_below(root: Path, done: _Import) -> list[str]:
                     folders.append((f"{name}/", depth + 1))
             elif entry.is_file(follow_symlinks=False):
                 found.append(name)
-            if len(found) > _MAX_RECORDS:
-                raise UserError(f"{root}: more than {_MAX_RECORDS} files: import it in parts")
+            if len(found) > MAX_RECORDS:
+                raise UserError(f"{root}: more than {MAX_RECORDS} files: import it in parts")
     return sorted(found)
 
 
@@ -276,50 +268,14 @@ def _bytes_of(path: Path, fd: int, limit: int) -> bytes:
 
 
 def _rows_of(path: Path, form: Form | None, reader: Reader) -> Iterator[Parsed]:
-    """The tables of claude-mem, read only. Raises Invalid, UserError."""
+    """The tables of claude-mem. Raises Invalid, UserError."""
     if form not in (None, Form.CLAUDE_MEM):
         raise Invalid(f"{path.name} is a SQLite database: only claude-mem's is read")
-    steps = 0
-
-    def step() -> int:
-        nonlocal steps
-        steps += 1
-        return steps > _MAX_STEPS
-
     try:
-        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
-            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL)
-            db.execute("PRAGMA trusted_schema = OFF")
-            db.execute("PRAGMA query_only = ON")
-            db.text_factory = lambda data: data.decode(errors="replace")
-            db.set_progress_handler(step, 1_000_000)
-            # A view or a virtual table would run what the file says.
-            known = (
-                "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
-            )
-            names = {name for (name,) in db.execute(known)}
-            if not {"sdk_sessions", "observations"} <= names:
-                raise Invalid(
-                    f"{path.name} is no database of claude-mem; one of nmem is imported by"
-                    " `rookery nmem import`"
-                )
-            tables = {means: _table(db, name) for name, means in TABLES.items() if name in names}
-    except sqlite3.Error as error:
-        raise UserError(f"{path.name}: {printable(str(error))}") from error
+        tables = tables_of(path)
+    except UserError as error:
+        raise UserError(printable(str(error))) from None
     return records_in(tables, path.name, reader.secrets)
-
-
-def _table(db: sqlite3.Connection, name: str) -> list[dict[str, Any]]:
-    rows = db.execute(f"SELECT * FROM {name} ORDER BY id")  # noqa: S608  a name of ours
-    names = [column[0] for column in rows.description]
-    found = []
-    size = 0
-    for row in rows:
-        found.append(dict(zip(names, row, strict=True)))
-        size += sum(len(cell) for cell in row if isinstance(cell, str))
-        if len(found) > _MAX_RECORDS or size > _MAX_ROWS:
-            raise UserError(f"{name}: over {_MAX_RECORDS} rows or {_MAX_ROWS >> 20} MiB")
-    return found
 
 
 # -- records --------------------------------------------------------------------------------------

@@ -261,7 +261,7 @@ async def test_a_file_that_is_no_text_or_too_large_does_not_stop_the_others(
     assert why["large.md"].startswith("large.md: over")
 
 
-@pytest.mark.parametrize(("limit", "value"), [("_MAX_FOLDER", 10), ("_MAX_RECORDS", 1)])
+@pytest.mark.parametrize(("limit", "value"), [("_MAX_FOLDER", 10), ("MAX_RECORDS", 1)])
 async def test_a_folder_is_read_up_to_its_limits(
     relay: FakeRelay,
     imported: Rookery,

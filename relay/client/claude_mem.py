@@ -1,0 +1,69 @@
+"""The database of claude-mem, read only and within bounds: somebody else may have written it."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, Final
+
+from relay.errors import Invalid, UserError
+from relay.memory.interop.claude_mem import TABLES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+MAX_RECORDS: Final = 200_000
+"""Rows of one table."""
+_MAX_CELL: Final = 8 << 20
+_MAX_ROWS: Final = 256 << 20
+"""Bytes of the texts of one table."""
+_MAX_STEPS: Final = 1_000
+"""Of a million instructions of SQLite each, for all tables."""
+
+
+def tables_of(path: Path) -> Mapping[str, Sequence[dict[str, Any]]]:
+    """Rows of its tables, by the names that an export gives these.
+
+    Raises Invalid when it is another database, UserError when it cannot be read or is too large.
+    """
+    steps = 0
+
+    def step() -> int:
+        nonlocal steps
+        steps += 1
+        return steps > _MAX_STEPS
+
+    try:
+        with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+            db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL)
+            db.execute("PRAGMA trusted_schema = OFF")
+            db.execute("PRAGMA query_only = ON")
+            db.text_factory = lambda data: data.decode(errors="replace")
+            db.set_progress_handler(step, 1_000_000)
+            # A view or a virtual table would run what the file says.
+            known = (
+                "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
+            )
+            names = {name for (name,) in db.execute(known)}
+            if not {"sdk_sessions", "observations"} <= names:
+                raise Invalid(
+                    f"{path.name} is no database of claude-mem; one of nmem is imported by"
+                    " `rookery nmem import`"
+                )
+            return {means: _rows_in(db, name) for name, means in TABLES.items() if name in names}
+    except sqlite3.Error as error:
+        raise UserError(f"{path.name}: {error}") from error
+
+
+def _rows_in(db: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
+    rows = db.execute(f"SELECT * FROM {table} ORDER BY id")  # noqa: S608  a name of ours
+    names = [column[0] for column in rows.description]
+    found = []
+    size = 0
+    for row in rows:
+        found.append(dict(zip(names, row, strict=True)))
+        size += sum(len(cell) for cell in row if isinstance(cell, str))
+        if len(found) > MAX_RECORDS or size > _MAX_ROWS:
+            raise UserError(f"{table}: over {MAX_RECORDS} rows or {_MAX_ROWS >> 20} MiB")
+    return found
