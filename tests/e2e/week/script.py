@@ -134,13 +134,13 @@ class Week:
             (5, self._burst),
             (12, self._claw),
             (8, self._chat),
-            (3, self._configure),
+            (4, self._configure),
             (3, self._rename),
             (14, self._nmem),
             (16, self._anamnesis),
             (12, self._transcripts),
             (3, self._reopen),
-            (3, self._forget),
+            (5, self._forget),
             (2, self._forbidden),
         ]
         (step,) = self._random.choices(
@@ -320,7 +320,7 @@ class Week:
         scope = self._random.choice(["global", "group:tea", "group:coffee"])
         mode = self._random.choice(["all", "mention", "owner", "none"])
         values: dict[str, Any] = {"respond_mode": mode}
-        if self._cut_one is None and self._random.random() < 0.5:
+        if self._cut_one is None and self._random.random() < 0.7:
             values["context_history"] = self._random.randrange(3, 9)
         self._note(scope, values)
         await self._desk(OWNER, online=True).claw.set_config(scope, **values)
@@ -414,6 +414,8 @@ class Week:
         ]
         own = [each for each in readable if name in (model.entries[each].author, OWNER)]
         what = random.choice(["remember", "remember", "vouch", "withdraw", "supersede", "amend"])
+        if name == OWNER and what == "remember":
+            what = "supersede"
         if name != OWNER and (what == "remember" or not own):
             desk, scope = self._desk(name), self._scope_for(name, SHARED)
             text = self._text(name, scope)
@@ -431,7 +433,9 @@ class Week:
         desk = self._desk(name, online=True)
         of_some = own if what in ("supersede", "amend") or random.random() < 0.3 else readable
         if name == OWNER and what == "supersede":
-            corrected = [each for each in own if model.entries[each].successors]
+            corrected = [
+                each for each, entry in model.entries.items() if entry.author in entry.successors
+            ]
             of_some = corrected or own
         hashed = random.choice(of_some)
         entry = model.entries[hashed]
@@ -441,7 +445,7 @@ class Week:
             return
         self._note(what, name, hashed[:8], desk.machine.name)
         match what:
-            case "remember" | "vouch":
+            case "vouch":
                 word = random.choice(["confirm", "confirm", "dispute"])
                 await desk.anamnesis.vouch(hashed, attestation=word)
                 entry.vouches[name] = word
@@ -502,6 +506,8 @@ class Week:
 
     def _line(self, desk: Desk, session: str, number: int, text: str) -> bytes:
         role = "user" if number % 2 else "assistant"
+        # A path of this machine: elsewhere it is another, and the turn is the same.
+        text = f"{text}, see {desk.machine.work}/a.md"
         content = text if role == "user" else [{"type": "text", "text": text}]
         fields = {
             "cwd": str(desk.machine.work),
@@ -771,7 +777,7 @@ class Week:
         found = {}
         for each in listed:
             notes = await desk.transcripts.messages(each.session)
-            found[each.session] = [note.content for note in notes]
+            found[each.session] = [note.content.split(",")[0] for note in notes]
         return found
 
     def _history(self, desk: Desk) -> dict[str, Any]:
@@ -859,7 +865,9 @@ def _npub(person: str) -> str:
 
 def _turn(line: bytes) -> str:
     content = json.loads(line)["message"]["content"]
-    return content if isinstance(content, str) else content[0]["text"]
+    text = content if isinstance(content, str) else content[0]["text"]
+    assert text.endswith(", see /rook/a.md"), text
+    return str(text).split(",")[0]
 
 
 async def _shown(desk: Desk, hk: str) -> dict[str, Any]:
