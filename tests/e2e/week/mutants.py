@@ -9,7 +9,6 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
 import relay.client.memory
-import relay.client.nmem.sync
 import relay.lifecycle.versions
 import relay.memory.aman.fold
 from relay.access.visibility import Reading
@@ -86,15 +85,6 @@ def _no_supersession() -> Sequence[Patch]:
     return [(Archive, "successor", lambda *_: None)]
 
 
-def _the_author_before_the_owner() -> Sequence[Patch]:
-    successors = Archive.successors
-
-    def reverse(self: Archive, hashed: str) -> Any:
-        return list(successors(self, hashed))[::-1]
-
-    return [(Archive, "successors", reverse)]
-
-
 def _authors_vouch_for_themselves() -> Sequence[Patch]:
     return [(Archive, "original", _once_none(Archive.original))]
 
@@ -153,10 +143,6 @@ def _members_never_leave() -> Sequence[Patch]:
     return [(Chat, "_see_group", first)]
 
 
-def _rings_keep_their_length() -> Sequence[Patch]:
-    return [(Chat, "resize", lambda _: None)]
-
-
 def _edits_are_of_the_version_at_start() -> Sequence[Patch]:
     """What another machine wrote is not taken up."""
     apply = WorkingCopy.apply
@@ -189,10 +175,6 @@ def _notes_name_the_folder() -> Sequence[Patch]:
     return [(Transcripts, "import_file", raw)]
 
 
-def _deletions_are_not_applied() -> Sequence[Patch]:
-    return [(relay.client.nmem.sync, "drop_deleted", lambda *_: 0)]
-
-
 MUTANTS: Final[dict[str, Callable[[], Sequence[Patch]]]] = {
     "aman: a clear is ignored on one machine": _no_clear_on_one_machine,
     "aman: a row of a clear's second is hidden": _a_row_of_a_clears_second_is_hidden,
@@ -204,18 +186,15 @@ MUTANTS: Final[dict[str, Callable[[], Sequence[Patch]]]] = {
     "relay: reads by rights of before": _rights_of_before,
     "relay: a revoked agent stays one": _revoked_agents_stay,
     "anamnesis: no supersession is followed": _no_supersession,
-    "anamnesis: the author's correction before the owner's": _the_author_before_the_owner,
     "anamnesis: authors vouch for themselves": _authors_vouch_for_themselves,
     "cache: only grows": _caches_only_grow,
     "cache: deleted pages stay": _deleted_pages_stay,
     "spool: is dropped": _spool_is_dropped,
     "snowclaw: renames are ignored": _renames_are_ignored,
     "snowclaw: members never leave": _members_never_leave,
-    "snowclaw: rings keep their length": _rings_keep_their_length,
     "snowclaw: versions of others are not taken up": _edits_are_of_the_version_at_start,
     "snowclaw: configuration of the start": _config_of_the_start,
     "transcripts: notes name the folder": _notes_name_the_folder,
-    "nmem: deletions are not applied": _deletions_are_not_applied,
 }
 
 
