@@ -34,7 +34,7 @@ from relay.nostr import kinds
 from relay.nostr.pns import derive
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
     from relay.client.client import Client
@@ -166,7 +166,7 @@ class TranscriptsReader(MemoryClient):
                     add([event])
         else:
             add(await self.read(wanted))
-        add(await self._in_envelopes(wanted))
+        add(await self._in_envelopes_beside(rows, wanted))
         listed = [row.listed(*key) for key, row in rows.items()]
         return sorted(
             (row for row in listed if include_deleted or is_listed(row)),
@@ -218,20 +218,25 @@ class TranscriptsReader(MemoryClient):
             found = await self._client.query({**wanted, "search": query, "limit": limit})
         else:
             found = matching(await self.read(wanted))
-        found += matching(await self._in_envelopes(wanted))
+        found += matching(await self._in_envelopes_beside(found, wanted))
         return [note_of(event) for event in found[:limit]]
 
     async def _in_envelopes(self, wanted: Mapping[str, object]) -> list[Event]:
         """Matching events in envelopes, newest first."""
         (filter_,) = filters_of((wanted,))
-        try:
-            sealed = await self.read(self._envelopes.wanted)
-        except QueryClosed as closed:
-            if closed.prefix != Prefix.RESTRICTED:
-                raise
-            return []  # this key may read none, but its own sessions outside of them
-        inside = await self._envelopes.opened(sealed)
+        inside = await self._envelopes.opened(await self.read(self._envelopes.wanted))
         return [event for event in inside if filter_.matches(event)][: filter_.limit]
+
+    async def _in_envelopes_beside(
+        self, plain: Collection[object], wanted: Mapping[str, object]
+    ) -> list[Event]:
+        """As `_in_envelopes`; none for a key that may read plain sessions only."""
+        try:
+            return await self._in_envelopes(wanted)
+        except QueryClosed as closed:
+            if not plain or closed.prefix != Prefix.RESTRICTED:
+                raise
+            return []
 
     async def _in_either(self, wanted: Mapping[str, object]) -> list[Event]:
         """Plain events, else those in envelopes, which must all be fetched."""

@@ -773,8 +773,13 @@ class Week:
         return found
 
     async def _conversations(self, desk: Desk) -> dict[str, list[str]]:
-        listed = await desk.transcripts.sessions()
-        found = {}
+        found: dict[str, list[str]] = {}
+        try:
+            listed = await desk.transcripts.sessions()
+        except QueryClosed as closed:
+            if closed.prefix != Prefix.RESTRICTED:
+                raise
+            return found
         for each in listed:
             notes = await desk.transcripts.messages(each.session)
             found[each.session] = [note.content.split(",")[0] for note in notes]

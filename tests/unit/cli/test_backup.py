@@ -99,6 +99,7 @@ def test_the_file_is_private_and_opens_without_rookery(home: Path) -> None:
         "search.db",
         "rookery.lock",
         "last-backup.json",
+        "day.jsonl",
     }
     assert listed["schema"] == SCHEMA_VERSION
 

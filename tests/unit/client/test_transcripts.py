@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.client import Client, PublishRefused, Transcripts
+from relay.client.errors import QueryClosed
 from relay.client.transcripts import Incomplete, NoSession, SeveralAuthors
 from relay.client.transcripts.files import files_in, session_file, session_ids
 from relay.errors import Invalid, UserError
@@ -521,7 +522,7 @@ async def test_who_may_read_no_envelopes_reads_its_own_sessions(
         await memory.import_file(file)
         fake.on["REQ"] = refuse
         assert [row.session for row in await memory.sessions()] == [SESSION]
-        with pytest.raises(NoSession):
+        with pytest.raises(QueryClosed, match="you may not read this"):
             await memory.export("another")
 
 
