@@ -153,6 +153,7 @@ async def test_hooks_in_progress_are_recorded_before_the_keeper_ends(home: Path)
         reader, writer = await asyncio.open_unix_connection(home / SOCKET)
         writer.write(b"\0".join([*words("UserPromptSubmit", SOON), hook]))
         writer.write_eof()
+        assert await asked(home) == b"-"  # by then what came before is read, too
         assert await asked(home, b"garbage") == b"-"
         while (home / SOCKET).exists():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
