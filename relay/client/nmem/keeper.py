@@ -109,6 +109,8 @@ class _Keeper:
         self._stamp = _stamp(home)
         self._socket: int | None = None
         """Inode of the socket: another one is another keeper's."""
+        self._folder: int | None = None
+        """Inode of its folder."""
         self._ending = asyncio.Event()
         self._recording: set[asyncio.Task[HookResult]] = set()
         self._busy_at = asyncio.get_running_loop().time()
@@ -135,7 +137,7 @@ class _Keeper:
         the error; if it ended, each hook would start another. Raises what `Hooks` raises."""
         with self._opening:
             if self._hooks is None:
-                if not self._is_wanted():
+                if not self._is_in_place():
                     raise FileNotFoundError("the folder of the hooks was removed")
                 self._hooks = Hooks(self._home)
             return self._hooks
@@ -159,6 +161,7 @@ class _Keeper:
         finally:
             os.umask(before)
         self._socket = await asyncio.to_thread(_inode, socket)
+        self._folder = await asyncio.to_thread(_inode, socket.parent)
         try:
             yield
         finally:
@@ -181,9 +184,13 @@ class _Keeper:
 
     def _is_wanted(self) -> bool:
         """Whether socket, cache and settings are where they were."""
-        socket, hooks = self._home / SOCKET, self._hooks
+        return _inode(self._home / SOCKET) == self._socket and self._is_in_place()
+
+    def _is_in_place(self) -> bool:
+        """The same without the socket, which is removed before the last hooks are recorded."""
+        hooks = self._hooks
         return (
-            _inode(socket) == self._socket
+            _inode((self._home / SOCKET).parent) == self._folder
             and self._stamp == _stamp(self._home)
             and (hooks is None or hooks.is_in_place())
         )
