@@ -97,8 +97,8 @@ class Lane(Generic[T]):
     def _batch(self) -> list[T]:
         turns, queues, cost_of, timed = self._turns, self._queues, self._cost_of, self._timed
         batch: list[T] = []
-        room = self._max_batch
-        while turns and room > 0:
+        left = self._max_batch
+        while turns and left > 0:
             used, _, turn = turns[0]
             queue = queues[turn]
             while True:
@@ -109,9 +109,9 @@ class Lane(Generic[T]):
                     self._waited(perf_counter() - self._timed_at)
                     self._timed = None
                 cost = cost_of(item)
-                room -= cost
+                left -= cost
                 used += cost
-                if len(turns) > 1 or not queue or room <= 0:  # alone it goes on: the heap is dear
+                if len(turns) > 1 or not queue or left <= 0:  # a turn alone needs no heap
                     break
             if queue:
                 heapreplace(turns, (used, next(self._numbers), turn))
