@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 
 _STOP_TIMEOUT_S: Final = 5.0
 _SHUTDOWN_S: Final = 2.0
-_REQUEST_S: Final = 0.05
-"""A connection that was accepted before a stop may send its request for so long."""
+_KEEPALIVE_S: Final = 30.0
+_REQUEST_S: Final = 1.0
+"""A connection may send its first request so long after it was accepted, also during a stop."""
+_POLL_S: Final = 0.01
 _REQUEST_COST_S: Final = 0.0005
 """What a request counts for among the turns of all connections: about what a small one takes."""
 _CHECK_EVERY_S: Final = 1.0
@@ -153,11 +155,13 @@ class Server:
             logger=logger,
             handle_signals=False,
             shutdown_timeout=_SHUTDOWN_S,
-            keepalive_timeout=30.0,
+            keepalive_timeout=_KEEPALIVE_S,
         )
         self._servers: list[asyncio.Server] = []
         self._watching: asyncio.Task[None] | None = None
         self._dropping: asyncio.Task[None] | None = None
+        self._handshakes: Handshakes | None = None
+        self._is_stopping = False
         self.stop = Stop.FOR_GOOD
         """What the connections are told at exit."""
         self.port: int = listening[0].getsockname()[1]
@@ -191,7 +195,7 @@ class Server:
             if tls is not None:
                 # An address may reconnect with all it has, also after a restart.
                 one = 2 * limits.connections_per_address
-                make = Handshakes(tls, make, limits.max_connections, one)
+                self._handshakes = make = Handshakes(tls, make, limits.max_connections, one)
             for each in self._listening:
                 self._servers.append(await loop.create_server(make, sock=each, backlog=BACKLOG))
         except OSError as error:  # two processes can bind one port; the second cannot listen
@@ -244,14 +248,27 @@ class Server:
             server.close()
         for each in self._listening:
             each.close()
+        self._is_stopping = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT_S):
-                await asyncio.gather(self._stop_connections(), asyncio.sleep(_REQUEST_S))
-                await self._stop_connections()  # those that came to be meanwhile
+                await asyncio.gather(self._stop_connections(), self._first_requests())
         for task in (self._watching, self._dropping):
             if task is not None:
                 task.cancel()
         await self._runner.cleanup()
+
+    async def _first_requests(self) -> None:
+        """Wait for those of connections that were just accepted; aiohttp would close them."""
+        now = asyncio.get_running_loop().time
+        until = now() + _REQUEST_S
+        while self._is_expecting(now(), until):  # noqa: ASYNC110 -- aiohttp gives no event
+            await asyncio.sleep(_POLL_S)
+
+    def _is_expecting(self, now: float, until: float) -> bool:
+        if self._handshakes and now < until:
+            return True
+        server = self._runner.server
+        return server is not None and any(_is_new(each, now) for each in server.connections)
 
     async def _stop_connections(self) -> None:
         stops = [connection.stop(self.stop) for connection in self._connections]
@@ -445,8 +462,11 @@ class Server:
         else:
             trial = None
         services.metrics.connections(len(self._connections))
+        stopping = asyncio.create_task(connection.stop(self.stop)) if self._is_stopping else None
         try:
             await connection.serve()
+            if stopping is not None:
+                await stopping
         finally:
             if trial is not None:
                 trial.cancel()
@@ -523,6 +543,13 @@ class Server:
             return web.Response(status=403, text="not allowed by [server] metrics_from\n")
         metrics = self._services.metrics
         return web.Response(body=metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _is_new(protocol: web.RequestHandler, now: float) -> bool:
+    """It was accepted less than _REQUEST_S ago and has sent no request."""
+    # aiohttp has no other way to ask; before a request the time to close counts from the start.
+    accepted_at = protocol._next_keepalive_close_time - _KEEPALIVE_S
+    return protocol._request_count == 0 and now - accepted_at < _REQUEST_S
 
 
 def _response(reply: Reply, content_type: str = "application/json") -> web.Response:

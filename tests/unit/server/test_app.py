@@ -33,6 +33,7 @@ from relay.read.negentropy import Negentropy
 from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
 from relay.read.versions import VersionReader
+from relay.server import app
 from relay.server.app import Server
 from relay.server.connection import Stop
 from relay.server.history import HistoryRequests
@@ -676,15 +677,18 @@ async def test_a_port_that_two_have_bound_is_reported_by_the_second_that_listens
                 await second.__aenter__()
 
 
-async def test_who_connects_while_the_relay_stops_is_told_that_it_starts_again() -> None:
+async def test_who_connects_while_the_relay_stops_is_told_that_it_starts_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Accepted before the stop, its request comes during it."""
+    monkeypatch.setattr(app, "_REQUEST_S", 60.0)
     async with serving() as relay:
         early = socket.create_connection(("127.0.0.1", relay.server.port))
         async with relay.browser.get(f"http://{relay.at}/healthz") as answer:
             assert answer.status == 200  # the other one is accepted too
         relay.server.stop = Stop.RESTART
         stopping = asyncio.create_task(relay.server.__aexit__())
-        await asyncio.sleep(0)  # it has closed the listening socket
+        await asyncio.sleep(0.2)  # it has closed the listening socket; the client is slow
         reader, writer = await asyncio.open_connection(sock=early)
         writer.write(
             b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
