@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import textwrap
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _ROWS: Final = 500
+_ROWS_OF_EACH: Final = 200
+"""Where records of all systems are listed."""
 _LINE_CHARS: Final = 200
 _LINES: Final = 200
 """Of one block of a session."""
@@ -66,15 +69,19 @@ async def _memory(ask: Ask) -> Found:
     chosen = ask.query.get("system", "")
     named = systems.by_name.get(chosen)
     asked = [] if chosen and named is None else [named] if named else [*systems.systems]
-    filters = [each for system in asked for each in _filters_of(ask, system)]
+    most = _ROWS if named else _ROWS_OF_EACH
+    filters = [each for system in asked for each in _filters_of(ask, system, most)]
     found = await ask.events_or_none(*filters) if filters else []
     of_record = {record: system for system in asked for record in system.records}
     rows: dict[str, dict[str, object]] = {}
+    number: Counter[str] = Counter()
+    """By system."""
     for event in sorted(found, key=lambda each: -each.created_at):
         record = systems.type_of(event)
         if record is None:
             continue
         system = of_record[record]
+        number[system.name] += 1
         # What is shown on one page is one row, told by its newest record that has a text.
         link = _link(event, system.name)
         row = rows.get(link)
@@ -89,7 +96,8 @@ async def _memory(ask: Ask) -> Found:
         "by": ask.query.get("by", ""),
         "about": ask.query.get("about", ""),
         "q": ask.query.get("q", ""),
-        "is_full": len(found) >= _ROWS,
+        "most": most,
+        "is_full": any(each >= most for each in number.values()),
     }
     return Found(data, people, Rows(_COLUMNS, [*rows.values()], people))
 
@@ -100,12 +108,12 @@ def _key(ask: Ask, name: str) -> str | None:
     return public_key(text) if text else None
 
 
-def _filters_of(ask: Ask, system: MemorySystem) -> list[Filter]:
+def _filters_of(ask: Ask, system: MemorySystem, most: int) -> list[Filter]:
     """Raises Invalid."""
     prefixes = sorted({record.prefix for record in system.records if record.prefix})
     given: dict[str, object] = {
         "kinds": sorted({record.kind for record in system.records}),
-        "limit": _ROWS,
+        "limit": most,
     }
     if prefixes:
         given["#d"] = prefixes
