@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
-from contextlib import closing
-from typing import TYPE_CHECKING
+from contextlib import asynccontextmanager, closing
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from aiohttp import web
 
 from relay.client import Client
+from relay.client.nmem.cipher import cipher_module
 from tests import cast
 from tests.e2e.machines import Machine, machine
 from tests.e2e.test_session_forms import HOME, SESSION, lines_of_a_session, publish, written
@@ -178,3 +181,109 @@ async def test_a_database_of_nmem_is_adopted_where_it_is(rookery: Rookery, robot
         assert json.loads(await said(second, "nmem", "search", "whistles"))
     told = await said(robot, "nmem", "status")
     assert "no model is configured" in told
+
+
+@asynccontextmanager
+async def model(answer: str, asked: list[Any]) -> AsyncIterator[str]:
+    """An OpenAI-compatible endpoint that always says the same."""
+
+    async def complete(request: web.Request) -> web.Response:
+        asked.append(await request.json())
+        return web.json_response({"choices": [{"message": {"content": answer}}]})
+
+    app = web.Application()
+    app.router.add_post("/v1/chat/completions", complete)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.proves("M-06")
+async def test_a_session_is_summarised_at_once_when_asked(rookery: Rookery, robot: Machine) -> None:
+    """ "Generated via local LLM." "Fields use `string_or_vec` deserialization — accepts either a
+    string or array (small model tolerance)." """
+    summary = {
+        "intent": "a quieter kettle",
+        "learned": "the lid whistles",
+        "completed": ["lid turned"],
+        "next_steps": [],
+        "files_read": [],
+        "files_edited": "/w/lid.py",
+        "notes": "tape melts",
+    }
+    asked: list[Any] = []
+    async with model(json.dumps(summary), asked) as url:
+        robot.set_up(f'[nmem]\nsummary_url = "{url}"\nsummary_model = "small"\n')
+        assert await robot.hook("SessionStart", source="startup") == ""
+        await robot.keeper_there()
+        await robot.hook("UserPromptSubmit", prompt="why does the kettle whistle?")
+        for name in ("lid", "spout", "handle"):
+            edited = {"file_path": f"/w/{name}.py"}
+            await robot.hook("PostToolUse", tool_name="Edit", tool_input=edited)
+        await robot.hook("Stop")
+        await robot.all_sent()
+        assert asked == []  # the session may go on
+        done = json.loads(await said(robot, "nmem", "maintain", "--session", "s-1", "--json"))
+        assert done["summarised"] == 1
+    ((question, *_),) = [each["messages"][1:] for each in asked]
+    assert "why does the kettle whistle?" in question["content"]
+    assert "/w/lid.py" in question["content"]
+    assert "a quieter kettle" in await said(robot, "nmem", "context")
+    await said(robot, "nmem", "sync")
+    async with machine(cast.robot, rookery.url) as second:
+        await said(second, "nmem", "sync")
+        context = await said(second, "nmem", "context")
+        assert "a quieter kettle" in context
+        assert "the lid whistles" in context
+
+
+@pytest.mark.proves("M-09")
+@pytest.mark.skipif(
+    cipher_module() is None, reason="there is no wheel of SQLCipher for this system"
+)
+async def test_the_cache_is_encrypted_with_sqlcipher(rookery: Rookery, robot: Machine) -> None:
+    """ "SQLite with SQLCipher encryption": unreadable without the key, wherever that is given."""
+    path = robot.data / "nmem.db"
+    path.parent.mkdir(parents=True)
+    robot.environ["NMEM_KEY"] = "a long passphrase"
+    with closing(cipher_module().connect(str(path))) as file:
+        file.execute("PRAGMA key = 'a long passphrase'")
+        file.executescript(NMEM_SCHEMA)
+    (row,) = json.loads(await said(robot, "nmem", "search", "whistles"))
+    assert row["obs_type"] == "prompt"
+    assert not path.read_bytes().startswith(b"SQLite format 3")
+    assert b"kettle" not in b"".join(each.read_bytes() for each in path.parent.iterdir())
+    robot.environ["NMEM_KEY"] = "another"
+    code, _, err = await robot.run("nmem", "search", "whistles")
+    assert code == 1
+    assert "NMEM_KEY" in err
+    assert "another" not in err
+
+
+async def test_the_schema_of_a_memory_entry_ships(robot: Machine) -> None:
+    """ "See `memory-entry-schema.json` for the full JSON Schema." "Required Fields"."""
+    schema = json.loads(await said(robot, "anamnesis", "schema"))
+    properties = schema["properties"]
+    assert schema["required"] == ["content", "author", "timestamp", "content_hash"]
+    assert properties["author"]["required"] == ["id", "name"]
+    assert properties["memory_type"]["enum"] == ["episodic", "semantic", "procedural", "insight"]
+    optional = {"parent_refs", "vouchers", "confidence", "tags", "context", "superseded_by"}
+    assert optional <= properties.keys()
+    text = "the kettle whistles"
+    entry: dict[str, object] = {
+        "content": text,
+        "author": {"id": "agent-abc", "name": "Kettle"},
+        "timestamp": "2026-02-02T16:00:00Z",
+        "content_hash": hashlib.sha256(text.encode()).hexdigest(),
+    }
+    path = robot.work / "entry.json"
+    path.write_text(json.dumps(entry))
+    assert (await said(robot, "anamnesis", "validate", str(path))).startswith("valid\n")
+    path.write_text(json.dumps({**entry, "confidence": 1.5}))
+    code, out, _ = await robot.run("anamnesis", "validate", str(path))
+    assert code == 1
+    assert b"confidence" in out
