@@ -128,6 +128,46 @@ async def test_a_session_in_the_documents_form_is_rebuilt_for_claude_resume(
     assert f"{path} exists" in await said(robot, "session", "resume", SESSION)
 
 
+@pytest.mark.proves("D-14", "D-18")
+async def test_a_session_in_the_documents_form_goes_on_in_that_form(
+    rookery: Rookery, robot: Machine
+) -> None:
+    """Stored by any program, resumed elsewhere, imported again: no turn twice, and new turns are
+    replies to the old ones."""
+    (robot.work / ".git" / "HEAD").write_text("ref: refs/heads/elsewhere\n")
+    lines = [line.replace(HOME, ".") for line in lines_of_a_session(12)]
+    notes = written(lines)
+    await publish(rookery.url, notes)
+    await said(robot, "session", "resume", SESSION)
+    (path,) = (robot.home / ".claude" / "projects").rglob(f"{SESSION}.jsonl")
+
+    told = await said(robot, "session", "import", str(path))
+    assert told == (f"{SESSION}: 12 lines, 16 notes, 0 source events, 0 stored, 16 duplicates\n")
+    last = json.loads(path.read_text().splitlines()[-1])
+    turn = {**last, "uuid": "u12", "parentUuid": "u11", "type": "user"}
+    turn["message"] = {"role": "user", "content": f"and {robot.work.resolve()}/b.rs?"}
+    with path.open("a") as file:
+        file.write(json.dumps(turn, separators=(",", ":")) + "\n")
+    for stored in ("1 stored, 16 duplicates", "0 stored, 17 duplicates"):
+        told = await said(robot, "session", "import", str(path))
+        assert told == f"{SESSION}: 13 lines, 17 notes, 0 source events, {stored}\n"
+
+    async with Client(rookery.url, cast.robot) as client:
+        events = await client.query({"kinds": [1988, 1989], "limit": 100})
+    (added,) = [each for each in events if each.id not in {note.id for note in notes}]
+    assert [tag for tag in added.tags if tag[0] == "e"] == [
+        ["e", notes[0].id, "", "root"],
+        ["e", notes[-1].id, "", "reply"],
+    ]
+    assert json.loads(added.tag("source-data") or "")["message"]["content"] == "and ./b.rs?"
+    async with machine(cast.robot, rookery.url) as second:
+        await said(second, "session", "resume", SESSION)
+        (path,) = (second.home / ".claude" / "projects").rglob(f"{SESSION}.jsonl")
+        assert len(path.read_text().splitlines()) == 13
+        told = await said(second, "session", "import", str(path))
+        assert told.endswith(" 0 stored, 17 duplicates\n")
+
+
 @pytest.mark.proves("S-12", "S-13", "S-17")
 async def test_sensitive_preferences_are_encrypted_and_configuration_has_a_source(
     rookery: Rookery, robot: Machine, owner: Machine

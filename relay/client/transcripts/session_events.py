@@ -124,7 +124,8 @@ class SessionEvents:
         """The archive events of each line, if they are missing and its first note is not."""
         for drafts in self._lines(Tally()):
             if (
-                drafts[0].kind == kinds.CONVERSATION_NOTE
+                drafts
+                and drafts[0].kind == kinds.CONVERSATION_NOTE
                 and drafts[-1].kind == kinds.SOURCE_DATA
                 and self.id_of(drafts[-1]) in missing
                 and self.id_of(drafts[0]) not in missing
@@ -146,6 +147,7 @@ class SessionEvents:
         for raw in self._file.lines():
             drafts = converter.drafts(raw)
             tally.add(raw, drafts)
+            tally.notes = converter.notes  # with those that are stored already
             yield drafts
 
     def id_of(self, draft: Draft) -> bytes:

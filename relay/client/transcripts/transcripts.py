@@ -21,6 +21,7 @@ from relay.client.transcripts.results import Delivered, ImportResult
 from relay.client.transcripts.session_events import SessionEvents, split_ids, take
 from relay.client.writer import Outcome, Written
 from relay.errors import Invalid
+from relay.memory.transcripts.classic import stored_thread
 from relay.memory.transcripts.copies import line_in
 from relay.memory.transcripts.lines import raw_lines, session_facts
 from relay.memory.transcripts.moved import without_branch
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 
     from relay.client.transcripts.files import SessionFile
     from relay.memory.draft import Draft
+    from relay.memory.transcripts.classic import StoredThread
     from relay.memory.transcripts.stripping import Stripping
     from relay.nostr.event import Event
 
@@ -61,6 +63,8 @@ _WINDOW: Final = 64
 _ANY_CHUNK: Final = 400_000
 """A relay with this message limit accepts any chunk: one byte of text may become six."""
 _PAUSE_S: Final = 0.1
+_FEW_NOTES: Final = 20
+"""One line has at most so many notes without it, usually: the newest tell the layout."""
 _LOOKED_UP: Final = 200
 """Lines per query."""
 
@@ -74,6 +78,10 @@ class _Comparison:
     known: int
     others: int
     """See ImportResult."""
+
+    def beside(self, notes: int) -> _Comparison:
+        """So many more are known: stored ones that the file's plan makes no events for."""
+        return _Comparison(self.missing, self.known + notes, max(self.others - notes, 0))
 
 
 _NOTHING_STORED: Final = _Comparison(None, 0, 0)
@@ -141,8 +149,12 @@ class Transcripts(TranscriptsReader):
         """
         session = plan.session or file.session
         plan = replace(plan, origin=await self.origin_of(session))
+        if (stored := await self._stored_thread(session, plan.group)) is not None:
+            plan = replace(plan, layout=Layout.CLASSIC, stored=stored)
         session_events = SessionEvents(file, self._signer, plan)
         compared = await self._compared(session_events, session)
+        if stored is not None:
+            compared = compared.beside(stored.notes)
         compared = await self._without_moved(session_events, compared)
         sent = Delivered()
         if compared.missing is None or compared.missing:
@@ -276,6 +288,19 @@ class Transcripts(TranscriptsReader):
         cwd = state.cwd.rstrip("/") if isinstance(state, SessionState) else ""
         return cwd if is_absolute(cwd) else None  # other programs may write `.`
 
+    async def _stored_thread(self, session: str, group: str | None) -> StoredThread | None:
+        """The session in the classic layout, if this key stored it so, and in no other one."""
+        wanted: dict[str, Any] = {"authors": [self.pubkey], "#d": [session]}
+        archive = {**wanted, "kinds": [kinds.SOURCE_DATA], "limit": 1}
+        if self._uses_envelopes or await self._client.query(archive):
+            return None
+        wanted["kinds"] = [kinds.CONVERSATION_NOTE]
+        some = await self._client.query({**wanted, "limit": _FEW_NOTES})
+        if not any(note.tag("source-data") for note in some):
+            return None
+        notes = [note async for note in self._client.query_all(wanted) if note.tag("h") == group]
+        return stored_thread(notes)
+
     async def without_moved(self, drafts: Sequence[Draft]) -> list[Draft]:
         """Without the lines that are stored as they were on another branch.
 
@@ -360,7 +385,7 @@ class Transcripts(TranscriptsReader):
         if not await self._client.query({**wanted, "#d": [session], "limit": 1}):
             return _NOTHING_STORED
         of_file = await asyncio.to_thread(session_events.ids)
-        wanted["#d"] = sorted(of_file.sessions)
+        wanted["#d"] = sorted(of_file.sessions or {session})
         try:
             items = await asyncio.to_thread(of_file.items)
             difference = await self._client.reconcile(wanted, items)

@@ -9,6 +9,7 @@ has no place for gets a tag that its readers may ignore: `eol` for another line 
 from __future__ import annotations
 
 from base64 import b64encode
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -16,22 +17,59 @@ import orjson
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.fields import repaired
+from relay.memory.fields import object_in, repaired
 from relay.memory.transcripts import paths, stripping
 from relay.memory.transcripts.archive import max_text_size, prefix_of
 from relay.memory.transcripts.blocks import NoteText, note_texts
 from relay.memory.transcripts.lines import Eol, inner, name_in
 from relay.memory.transcripts.notes import SOURCE, TOPIC, optional_tag
+from relay.memory.transcripts.order import ordered
 from relay.memory.transcripts.paths import HidingTokens, with_field
 from relay.memory.transcripts.plan import CHUNK
 from relay.nostr import kinds
 from relay.nostr.event import id_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from relay.memory.transcripts.lines import Line
     from relay.memory.transcripts.paths import PathTokens
     from relay.memory.transcripts.plan import Plan
     from relay.memory.transcripts.stripping import StrippedLine
+    from relay.nostr.event import Event
+
+
+@dataclass(frozen=True, slots=True)
+class StoredThread:
+    """The notes of a session that are stored in this form, whatever program wrote them."""
+
+    root: str
+    lines: Mapping[bytes, str]
+    """`_line_key` of each line → id of its last note."""
+    notes: int
+
+
+def stored_thread(notes: Iterable[Event]) -> StoredThread | None:
+    """None: there are no notes, or not of this form."""
+    chain = ordered(notes).events
+    lines: dict[bytes, str] = {}
+    key = None
+    for note in chain:
+        text = note.tag("source-data")
+        if text is not None:
+            key = _line_key(text)
+        if key is not None:
+            lines[key] = note.id
+    return StoredThread(chain[0].id, lines, len(chain)) if lines else None
+
+
+def _line_key(text: str) -> bytes:
+    """Equal for a line with relative paths and what it is in another place (D-22…D-24)."""
+    fields = object_in(text)
+    if fields is not None:
+        here = {name: value for name, value in fields.items() if name not in ("cwd", "gitBranch")}
+        text = orjson.dumps(here, option=orjson.OPT_SORT_KEYS).decode()
+    return sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 class ClassicThread:
@@ -54,15 +92,21 @@ class ClassicThread:
         self._tokens = tokens
         self._max_event = plan.max_event
         self._tail = tail
-        self._root: str | None = None
-        self._last = ""
+        self._stored = {} if plan.stored is None else plan.stored.lines
+        self._root = None if plan.stored is None else plan.stored.root
+        self._last = self._root or ""
         self.count = 0
 
     def drafts(self, line: Line, stripped: StrippedLine, created_at: int) -> list[Draft]:
-        """The notes of one line. Raises Invalid if it is too long for one."""
+        """The notes of one line; none if it is stored. Raises Invalid if it is too long for one."""
         fields = stripped.fields
         blocks = [NoteText("unknown", "")] if fields is None else note_texts(fields)
-        source = [*self._source(line, stripped), *self._tail]
+        source = self._source(line, stripped)
+        if self._stored and (last := self._stored.get(_line_key(source[-1][1]))) is not None:
+            self._last = last
+            self.count += len(blocks)
+            return []
+        source += self._tail
         drafts = []
         for index, block in enumerate(blocks):
             tags = self._tags(block, stripped)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
 from relay.memory.transcripts.stripping import KEEP_ALL, Stripping
+
+if TYPE_CHECKING:
+    from relay.memory.transcripts.classic import StoredThread
 
 CHUNK: Final = 48_000
 """Maximum UTF-8 bytes of a chunk of a line, and of a note (D-13, D-17)."""
@@ -48,6 +51,8 @@ class Plan:
     origin: str | None = None
     """The directory of the session's first import, whose paths its events keep; None: that of the
     file."""
+    stored: StoredThread | None = None
+    """Notes in the classic layout that new ones follow; their lines get none."""
     homes: tuple[str, ...] = ()
     """Home directories to hide, beside the one that the session's directory is in."""
 
