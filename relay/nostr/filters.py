@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from relay.errors import Invalid, Unsupported
 from relay.nostr.event import is_hex64
@@ -61,10 +62,10 @@ class Filter(msgspec.Struct, frozen=True, gc=False):
     first_tag_value: str | None = None
     """First value, in the order received, of the only tag condition; None with several or none. The
     HyperLogLog offset depends on it (N45-11, N45-15)."""
+    values: int = 0
+    """How many values its conditions list; counted here, asked several times in each REQ."""
 
-    @property
-    def values(self) -> int:
-        """How many values its conditions list."""
+    def __post_init__(self) -> None:
         number = 0
         if self.ids is not None:
             number += len(self.ids)
@@ -74,7 +75,7 @@ class Filter(msgspec.Struct, frozen=True, gc=False):
             number += len(self.kinds)
         for _, values in self.tags:
             number += len(values)
-        return number
+        force_setattr(self, "values", number)
 
     @property
     def is_wide(self) -> bool:
