@@ -296,6 +296,16 @@ async def test_free_pages_go_back_in_quiet_moments(tmp_path: Path) -> None:
         assert len(await read(store)) == 50
 
 
+async def test_the_space_of_a_large_log_goes_back_in_quiet_moments(tmp_path: Path) -> None:
+    log = tmp_path / "rookery.db-wal"
+    async with running(tmp_path) as store:
+        events = [unsigned(cast.alice, content="x" * 4000, at=at) for at in range(2000)]
+        await write(store, *events)
+        assert log.stat().st_size > 5_000_000
+        await becomes("the log is empty", lambda: log.stat().st_size == 0)
+        assert len(await read(store)) == 2000
+
+
 async def test_an_older_file_stays_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "rookery.db"
     async with running(tmp_path) as store:

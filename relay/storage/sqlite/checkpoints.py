@@ -7,7 +7,8 @@ another program that reads the file is waited for.
 
 When no commit was made for a moment, the tags of the newest rows are flushed and the WAL is brought
 into the file: reads then find tags in one index, and pages in the memory map. Under load the WAL is
-truncated whenever it has 48 MiB. Free pages go back to the file system after a longer while.
+truncated whenever it has 48 MiB. Its space and free pages go back to the file system after a longer
+while.
 """
 
 from __future__ import annotations
@@ -35,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 _LARGE_BYTES: Final = 48 << 20
 """A WAL of this size is truncated though nothing was deleted: reads go through all of it."""
+_KEPT_BYTES: Final = 4 << 20
+"""A larger WAL is truncated in a quiet moment: SQLite writes over it, but does not shorten it."""
 _GATHER_S: Final = 0.5
 """From a deletion to the truncation: more deletions may follow at once."""
 _PAUSE_S: Final = 2.0
@@ -47,7 +50,7 @@ _MAX_HOLD_S: Final = 1.0
 _SETTLE_S: Final = 0.3
 """Without a commit, until tags are flushed and the WAL is brought into the file."""
 _QUIET_S: Final = 1.0
-"""… until free pages are given back."""
+"""… until free pages and a large WAL are given back."""
 _BUSY_MS: Final = 50
 
 _BUSY_TIMEOUT: Final = Query(f"PRAGMA busy_timeout = {_BUSY_MS}", ())
@@ -105,7 +108,7 @@ class Checkpoints:
         self._retry_at = 0.0
         self._committed_at = 0.0
         self._may_have_free_pages = True
-        self._has_shrunk = False
+        self._has_to_truncate = False
         self._retry_s = _FIRST_RETRY_S
         self._is_closing = False
         self._woken = asyncio.Event()
@@ -178,7 +181,7 @@ class Checkpoints:
             due.append(self._erase_at)
         if not self._is_settled:
             due.append(0.0 if self._is_large() else self._committed_at + _SETTLE_S)
-        elif self._may_have_free_pages:
+        elif self._may_have_free_pages or self._wal_bytes() > _KEPT_BYTES:
             due.append(self._committed_at + _QUIET_S)
         return max(min(due), self._retry_at) - monotonic() if due else None
 
@@ -217,16 +220,19 @@ class Checkpoints:
         return self._retry_s
 
     async def _give_back(self) -> None:
-        """Some free pages, while no commits are made."""
+        """Some free pages, then the WAL, while no commits are made."""
         loop = asyncio.get_running_loop()
         pages = await loop.run_in_executor(self._writing, self._vacuum)
         if pages:
             self.upkeep.vacuumed += pages
-            self._has_shrunk = True
+            self._has_to_truncate = True
             return
         self._may_have_free_pages = False
-        if self._has_shrunk:  # the file gets shorter with the checkpoint
-            self._has_shrunk = not await self._truncate()
+        # The file gets shorter with the checkpoint.
+        if self._has_to_truncate or self._wal_bytes() > _KEPT_BYTES:
+            self._has_to_truncate = not await self._truncate()
+            if self._has_to_truncate:
+                self._retry_at = monotonic() + _MAX_RETRY_S
 
     async def _truncate(self) -> bool:
         """False: something was reading."""
