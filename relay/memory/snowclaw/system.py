@@ -22,7 +22,7 @@ _USER_FIELDS: Final = (
     "owner_notes",
     "owner_notes_json",
 )
-_GROUP_FIELDS: Final = ("purpose", "themes", "decisions", "notes", "notes_json")
+_GROUP_FIELDS: Final = ("purpose", "themes", "decisions", "notes", "notes_json", "owner_notes")
 
 
 def _agent_text(event: Event) -> str:
@@ -54,5 +54,5 @@ SNOWCLAW: Final = MemorySystem(
     ),
     check=check,
     check_lenient=check_lenient,
-    search_version=0,
+    search_version=1,
 )
