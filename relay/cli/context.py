@@ -75,14 +75,13 @@ def context(
     async def work(client: Client, settings: ClientSettings) -> Context:
         known = await owners_at(client, owners)
         table, agent = settings.file.snowclaw, settings.agent_key()
-        # An owner's own key holds no agent memory; show the agent's.
-        agents = [] if agent is None else [agent.pubkey]
+        # An owner's own key is no agent's: the agent of client.toml is asked, as by `memory set`.
+        signer = agent if agent is not None and settings.key.pubkey in known else settings.key
         async with Snowclaw(
             client,
-            settings.key,
+            signer,
             known,
             table.config,
-            agents=agents,
             groups=[group],
             key_style=table.key_style,
             trim_order=table.trim_order,
@@ -93,7 +92,7 @@ def context(
             newest = None
             if message is None:
                 # A key that is no owner's is an agent's own.
-                own = agents or [key for key in (settings.key.pubkey,) if key not in known]
+                own = [key for key in (signer.pubkey,) if key not in known]
                 newest = await _newest(client, group, own)
             if newest is not None:
                 return claw.assemble(newest, system, budget)
