@@ -152,6 +152,8 @@ def rule_from(table: Table, name: str, systems: MemorySystems) -> RuleDefinition
         for key in ("only_by", "target"):
             if table.has(key):
                 table.wrong(key, f"{key} applies to reading and needs read")
+    if not set(table.values) <= set(known):
+        return rule  # a misspelt key may be the effect that is missed below
     if rule.write is None and rule.read is None:
         table.source.fault(table.path, _DOES_NOTHING)
     if table.has("reject") and not any(table.has(key) for key in _REJECT_KEYS):
@@ -266,7 +268,9 @@ def retention_from(table: Table, name: str, systems: MemorySystems) -> Retention
         if not keep.is_switch:
             table.source.fault(table.path, _NO_RETENTION_EFFECT)
         return keep
-    if not any(table.has(key) for key in _RETENTION_PARTS):
+    if not any(table.has(key) for key in _RETENTION_PARTS) and set(table.values) <= set(
+        RETENTION_KEYS
+    ):
         table.source.fault(table.path, _NO_RETENTION_EFFECT)
     match = table.table("match")
     keep.match = Match() if match is None else match_of_kept(match)

@@ -87,7 +87,9 @@ class PolicyReload:
 
     def _report(self, faults: ConfigFaults) -> None:
         self._faults = str(faults)
-        self._services.readiness.note("policies", self._faults)
+        first, *others = faults.faults
+        more = f"; and {len(others)} more, see `rookery policy check`" if others else ""
+        self._services.readiness.note("policies", f"{first}{more}")
         self._services.metrics.reloaded(ok=False)
         for fault in faults.faults:
             _log.error("policies not reloaded: %s", fault)

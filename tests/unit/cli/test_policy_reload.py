@@ -22,6 +22,22 @@ if TYPE_CHECKING:
     from policies.reload import Fingerprint
 
 
+async def test_several_faults_are_noted_in_one_line(tmp_path: Path) -> None:
+    home = tmp_path / "policies"
+    home.mkdir()
+    services, noted = MagicMock(), asyncio.Future[str]()
+    services.folder = tmp_path
+    services.policy = policies.load(home, MEMORY_SYSTEMS, alice.pubkey)
+    services.policy_files = fingerprint(home)
+    services.readiness.note = lambda _, text: noted.set_result(text)
+    (home / "20-own.toml").write_text("[limits]\nmax_event_tag = 9\nmax_even = 1\n")
+    async with PolicyReload(services, asyncio.Event(), MagicMock()), asyncio.timeout(ANSWER_S):
+        text = await noted
+    assert 'unknown key "max_event_tag"' in text
+    assert text.endswith("; and 1 more, see `rookery policy check`")
+    assert text.isprintable()
+
+
 async def test_a_change_while_the_relay_starts_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,23 @@ def test_a_later_setting_is_checked_before_it_is_refused(tmp_path: Path) -> None
     )
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        (
+            '[[rule]]\nname = "x"\nreject = "no"\nwrit = ["owner"]',
+            'a.toml:4: unknown key "writ" in [[rule]]; did you mean "write"?',
+        ),
+        (
+            '[[retention]]\nname = "x"\nday = 9',
+            'a.toml:3: unknown key "day" in [[retention]]; did you mean "days"?',
+        ),
+    ],
+)
+def test_a_misspelt_effect_is_one_fault(tmp_path: Path, text: str, fault: str) -> None:
+    assert faults_of(tmp_path, a=text) == [fault]
+
+
 def test_a_secret_key_is_refused_and_never_repeated(tmp_path: Path) -> None:
     secret = alice.nsec
     for spelling in (secret, secret.upper(), f" {secret}"):
