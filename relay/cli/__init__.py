@@ -158,8 +158,11 @@ def run(args: Sequence[str]) -> int:
         _complain(error.format_message())
         return 2
     except click.UsageError as error:
-        where = error.ctx.command_path if error.ctx is not None else "rookery"
-        _complain(f"{where}: {error.format_message()} (see `{where} --help`)")
+        where = error.ctx.command_path if error.ctx is not None else _command_in(args)
+        said = error.format_message()
+        if isinstance(error, click.NoSuchOption) and where == "rookery":
+            said += " Options are given after the command."
+        _complain(f"{where}: {said} (see `{where} --help`)")
         return error.exit_code
     except click.ClickException as error:
         _complain(f"rookery: {error.format_message()}")
@@ -178,6 +181,19 @@ def run(args: Sequence[str]) -> int:
         _complain(f"rookery: {error.filename}: {error.strerror}")
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _command_in(args: Sequence[str]) -> str:
+    """The command that these arguments name: click's parser does not tell it with a fault."""
+    command: click.Command = rookery
+    found, context = ["rookery"], click.Context(rookery, info_name="rookery")
+    for arg in args:
+        child = command.get_command(context, arg) if isinstance(command, click.Group) else None
+        if child is None:
+            break
+        command = child
+        found.append(arg)
+    return " ".join(found)
 
 
 def _is_text(arg: str) -> bool:

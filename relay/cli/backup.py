@@ -42,7 +42,7 @@ _SAFETY_COPIES: Final = ("before-upgrade.tar.gz", "before-repair.tar.gz")
 
 
 @click.command("backup", epilog="Example: rookery backup /backups --keep 7 --data ./data")
-@click.argument("destination", metavar="DEST", type=click.Path(path_type=Path))
+@click.argument("dest", metavar="DEST", type=click.Path())
 @folder_option
 @click.option(
     "--keep",
@@ -51,7 +51,7 @@ _SAFETY_COPIES: Final = ("before-upgrade.tar.gz", "before-repair.tar.gz")
     help="Afterwards keep the N newest backups of this relay in the folder DEST.",
 )
 @json_option
-def backup_command(destination: Path, folder: Path, keep: int | None, *, as_json: bool) -> None:
+def backup_command(dest: str, folder: Path, keep: int | None, *, as_json: bool) -> None:
     """Copy a relay into one file: events, bans, members, relay.key, settings and policies.
 
     The relay may run. DEST is a new file, or a folder: the file is then named by its date (UTC).
@@ -60,10 +60,13 @@ def backup_command(destination: Path, folder: Path, keep: int | None, *, as_json
     from relay.cli.progress import Amount, progress_bar
     from relay.cli.services import unix_now
 
-    now = unix_now()
+    now, destination = unix_now(), Path(dest)
     is_folder = destination.is_dir()
-    if keep is not None and not is_folder:
-        raise UserError(f"--keep is for a folder, and {destination} is none", code=2)
+    if not is_folder and (keep is not None or dest.endswith("/")):
+        why = "--keep is for a folder, and " if keep is not None else ""
+        raise UserError(
+            f"{why}{destination} is no folder: make it with `mkdir {destination}`", code=2
+        )
     at = datetime.fromtimestamp(now, UTC)
     file = destination / f"rookery-{at:%Y%m%d-%H%M%S}.tar.gz" if is_folder else destination
     _check_destination(folder, file)

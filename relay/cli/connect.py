@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from relay.cli.progress import Pace
 from relay.client import CallRefused, Client, PublishRefused, QueryClosed, Unreachable
 from relay.client.errors import ABOUT_AUTHOR
 from relay.client.settings import find_settings
-from relay.errors import UserError
+from relay.errors import Prefix, UserError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from relay.client.settings import Actor, ClientSettings
 
     Result = TypeVar("Result")
+
+_ABOUT_KEY: Final = ABOUT_AUTHOR - {Prefix.BLOCKED}
+"""Refusals that another key may not get; `blocked:` is about the event."""
 
 
 def advice_on(login_refusal: str) -> str:
@@ -73,14 +76,19 @@ def with_settings(
     try:
         return asyncio.run(connected())
     except (PublishRefused, QueryClosed, CallRefused) as error:
-        if error.prefix not in ABOUT_AUTHOR:
-            raise UserError(f"{settings.relay} refused: {error}") from error
+        said = f"{settings.relay} refused: {error}"
+        if error.prefix not in _ABOUT_KEY:
+            raise UserError(said) from error
+        signed = f"{said}; signed with {settings.key.npub}"
+        if "the group is closed" in str(error):
+            raise UserError(
+                f"{signed}; an admin of the group makes a code with `rookery group invite`"
+            ) from error
         of_groups = (
             "; list its groups with `rookery group list`" if "not a member" in str(error) else ""
         )
         raise UserError(
-            f"{settings.relay} refused: {error}; signed with {settings.key.npub}: use --key-file or"
-            f" ROOKERY_KEY for another key{of_groups}"
+            f"{signed}: use --key-file or ROOKERY_KEY for another key{of_groups}"
         ) from error
     except Unreachable as error:
         raise UserError(

@@ -22,6 +22,7 @@ from relay.cli.progress import RATE, Amount, progress_bar
 from relay.config import load_config
 from relay.errors import Refused, UserError
 from relay.nostr.filters import Filter, filter_from
+from relay.nostr.keys import public_key
 from relay.server.control.folder import Rows
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ async def export_events(
 def filter_of(text: str, terms: FilterTerms) -> Filter:
     """The filter of --filter, which must select all matches. Raises BadParameter."""
     try:
-        filter_ = filter_from(orjson.loads(text), terms)
+        filter_ = filter_from(_with_hex_keys(orjson.loads(text)), terms)
     except orjson.JSONDecodeError as wrong:
         raise _bad_filter(f"not JSON (column {wrong.colno})") from None
     except Refused as refused:
@@ -155,6 +156,18 @@ def filter_of(text: str, terms: FilterTerms) -> Filter:
     if filter_.limit is not None or filter_.search is not None:
         raise _bad_filter("limit and search are not supported here: all matches are taken")
     return filter_
+
+
+def _with_hex_keys(filter_: object) -> object:
+    """The filter with each npub of `authors` and `#p` as hex. Raises Invalid."""
+    if not isinstance(filter_, dict):
+        return filter_
+    lists = {name: filter_.get(name) for name in ("authors", "#p")}
+    return filter_ | {
+        name: [public_key(key) if str(key).startswith("npub1") else key for key in keys]
+        for name, keys in lists.items()
+        if isinstance(keys, list)
+    }
 
 
 def _bad_filter(text: str) -> click.BadParameter:

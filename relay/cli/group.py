@@ -309,7 +309,7 @@ def show(group_id: str, server: Server, *, as_json: bool) -> None:
     if view.supported_kinds is not None:
         out.print(f"kinds: {printable(', '.join(view.supported_kinds) or 'none')}")
     if view.roles:
-        out.print(f"roles: {printable(', '.join(view.roles))}")
+        out.print(f"roles with permissions: {printable(', '.join(view.roles))}")
     print_table(
         (Column("Member", Holds.KEY), Column("Roles")),
         [
@@ -370,7 +370,7 @@ def _warn_of_unlisted(roles: Sequence[str], view: GroupView) -> None:
             near = get_close_matches(role, listed, n=1)
             click.echo(
                 f"the role {role!r} has no permissions; roles of {view.id}: {', '.join(listed)}"
-                + (f"; did you mean {near[0]!r}?" if near else ""),
+                + (f"; did you mean {near[0]!r}? `--role {near[0]}` replaces it" if near else ""),
                 err=True,
             )
 

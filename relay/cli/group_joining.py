@@ -220,6 +220,8 @@ def invite(
     click.echo(f"code  {printable(word)}")
     if link is not None:
         click.echo(f"link  {printable(link)}")
+    keys, ends = "any number of keys" if reusable else "1 key", number_in(event.tag("expiration"))
+    click.echo(f"for   {keys}, {'without end' if ends is None else f'until {iso(ends)}'}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,10 @@ def man(folder: Path) -> None:
     found = pages()
     for name, text in found.items():
         (folder / f"{name}.1").write_text(text, "utf-8")
-    click.echo(f"wrote {counted(len(found), 'page')} to {folder}; try `man rookery`", err=True)
+    click.echo(
+        f"wrote {counted(len(found), 'page')} to {folder}; try `man -l {folder / 'rookery.1'}`",
+        err=True,
+    )
 
 
 def pages() -> dict[str, str]:

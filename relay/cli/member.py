@@ -243,7 +243,10 @@ def _list_bans(server: Server, *, as_json: bool) -> None:
 @client_options
 @json_option
 def unban(users: tuple[str, ...], server: Server, *, as_json: bool) -> None:
-    """Lift bans. Membership does not come back by itself: see `rookery member add`."""
+    """Lift bans. What the keys wrote is shown again, and their groups still have them.
+
+    Membership of the relay does not come back by itself: see `rookery member add`.
+    """
     _for_each("unbanpubkey", users, "", server, done="unbanned", as_json=as_json)
 
 

@@ -28,5 +28,6 @@ def user_in(text: str) -> str:
         if (key := own_key(text)) is not None:
             return key
         raise Invalid(
-            f"not a user's key: {text[:80]!r} (an npub, or 64, 32 or 16 hex characters)"
+            f"not a user's key: {text[:80]!r} (an npub, or 64, 32 or 16 hex characters, or"
+            " a name under [names] in ~/.config/rookery/client.toml)"
         ) from None

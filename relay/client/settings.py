@@ -100,7 +100,9 @@ class ClientSettings:
 
     def agent_key(self) -> SecretKey | None:
         """The agent's key if one is configured beside `key` (S-23). Raises UserError."""
-        return None if self.agent_key_file is None else _key_in(self.agent_key_file)
+        if self.agent_key_file is None:
+            return None
+        return _key_in(self.agent_key_file, f", which agent_key_file in ~/{FILE} names")
 
 
 def find_settings(
@@ -213,17 +215,18 @@ def _key(
     named = named_key(key_file, environ)
     if named is not None:
         return named
-    name, files = "agent", [file.key_file, file.agent_key_file]
+    name = "agent"
+    files = [("key_file", file.key_file), ("agent_key_file", file.agent_key_file)]
     match actor:
         case Actor.OWNER:
-            name, files = "owner", [file.key_file]
+            name, files = "owner", files[:1]
         case Actor.AGENT:
             files.reverse()
         case Actor.USER:
             pass
-    for path in files:
+    for setting, path in files:
         if path is not None:
-            return _key_in(path)
+            return _key_in(path, f", which {setting} in ~/{FILE} names")
     if here is None:
         raise UserError(
             f"no key to sign with: name agent_key_file in ~/{FILE} (`rookery keygen` makes a key),"
@@ -238,11 +241,14 @@ def _key(
     )
 
 
-def _key_in(path: Path) -> SecretKey:
+def _key_in(path: Path, named_by: str = "") -> SecretKey:
+    """`named_by`: what named the file, for the error text."""
     try:
         return read_key_file(path.read_text("utf-8"), str(path))
     except FileNotFoundError:
-        raise UserError(f"there is no key file {path}; `rookery keygen` makes a key") from None
+        raise UserError(
+            f"there is no key file {path}{named_by}; `rookery keygen` makes a key"
+        ) from None
     except UnicodeDecodeError:
         raise UserError(f"{path} holds no nsec and no 64 hex characters") from None
     except OSError as error:

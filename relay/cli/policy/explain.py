@@ -100,6 +100,9 @@ def explain_command(
 
     EVENT is one event as JSON, or a draft of one: without id and sig, and with "pubkey" or an
     author taken for nobody. Exit code 0: accepted, or readable; 1: not.
+
+    A refused event is not stored: `rookery policy log` has the rule that refused it. A stored one:
+    rookery export --filter '{"ids":["ID"]}' | rookery policy explain -
     """
     found = load(policy_folder(data), MEMORY_SYSTEMS)
     store = store_folder(data)

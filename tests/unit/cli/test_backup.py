@@ -425,6 +425,13 @@ BAD_DESTINATIONS = {
 }
 
 
+def test_a_destination_that_ends_with_a_slash_is_a_folder(home: Path) -> None:
+    printed, code = rookery("backup", f"{home}/away/", "--data", home / "data")
+    assert code == 2, printed
+    assert f"{home}/away is no folder: make it with `mkdir" in printed
+    assert not (home / "away").exists()
+
+
 @pytest.mark.parametrize("fault", BAD_DESTINATIONS)
 def test_a_bad_destination_is_refused(home: Path, fault: str) -> None:
     destination, more, expected, text = BAD_DESTINATIONS[fault]

@@ -186,6 +186,8 @@ def test_every_option_has_help_and_shared_options_have_the_same() -> None:
         (["init"], "rookery init: Missing argument 'DIR'"),
         (["init", "x"], "rookery init: Missing option '--owner'"),
         (["group", "show"], "rookery group show: Missing argument 'ID'"),
+        (["group", "add", "tea", "--role"], "rookery group add: Option '--role' requires"),
+        (["--key-file", "x"], "rookery: No such option '--key-file'. Options are given after"),
     ],
 )
 def test_usage_errors_are_one_line_and_exit_2(

@@ -165,6 +165,16 @@ def test_a_filter_selects_exported_events(
     assert capfdbinary.readouterr().out == lines_of(theirs)
 
 
+def test_a_filter_names_keys_as_npub_too(
+    folder: FakeFolder, data: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    theirs = bob.sign(1, [["p", alice.pubkey]], "hi", NOW)
+    folder.rows = {event.id: event for event in (*NOTES, theirs)}
+    chosen = f'{{"authors":["{bob.npub}","{alice.pubkey}"],"#p":["{alice.npub}"]}}'
+    assert exported(data, "--filter", chosen) == 0
+    assert capfdbinary.readouterr().out == lines_of(theirs)
+
+
 def test_a_filter_may_use_indexed_tags(
     folder: FakeFolder, data: Path, capfdbinary: pytest.CaptureFixture[bytes]
 ) -> None:
@@ -181,6 +191,7 @@ def test_a_filter_may_use_indexed_tags(
         ("{", "--filter: not JSON (column"),
         ("[]", "--filter: filter: must be a JSON object"),
         ('{"kinds":["x"]}', "--filter: kinds: every value must be an integer"),
+        ('{"authors":["npub1x"]}', "--filter: not a valid npub"),
         ('{"#nope":["x"]}', "--filter: filter contains unknown elements"),
         ('{"limit":5}', "--filter: limit and search are not supported"),
         ('{"search":"tea"}', "--filter: search is not supported here"),

@@ -326,6 +326,32 @@ async def test_names_are_printed_without_control_characters(
         assert "red[bold]" in out
 
 
+@pytest.mark.parametrize(
+    ("refusal", "advice"),
+    [
+        ("restricted: the group is closed: needs an invite code", "`rookery group invite`\n"),
+        (
+            "restricted: not a member",
+            "for another key; list its groups with `rookery group list`\n",
+        ),
+        ("blocked: no links here", "refused: blocked: no links here\n"),
+    ],
+)
+async def test_the_advice_fits_the_refusal(
+    relay: GroupRelay,
+    rookery: Rookery,
+    capsys: pytest.CaptureFixture[str],
+    refusal: str,
+    advice: str,
+) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], refusal)
+
+    relay.on["EVENT"] = refuse
+    assert await rookery("join", "tea") == 1
+    assert capsys.readouterr().err.endswith(advice)
+
+
 @pytest.mark.proves("N19-02")
 async def test_an_invite_is_a_code_and_a_link(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
@@ -348,10 +374,13 @@ async def test_an_invite_is_a_code_and_a_link(
     assert relay.sent(kinds.CREATE_INVITE)[0].tags == [["h", "tea"], ["code", first["code"]]]
 
 
-async def test_an_invite_may_expire_and_be_reusable(relay: GroupRelay, rookery: Rookery) -> None:
+async def test_an_invite_may_expire_and_be_reusable(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
     await rookery("create", "tea")
     code = "come-to-tea"
     assert await rookery("invite", "tea", "--code", code, "--days", "2", "--reusable") == 0
+    assert "for   any number of keys, until 2" in capsys.readouterr().out
     (invite,) = relay.sent(kinds.CREATE_INVITE)
     assert invite.tags == [
         ["h", "tea"],

@@ -248,7 +248,7 @@ async def test_missing_memory_is_reported(
         ("snowclaw:core", "d must be snowclaw:<category>:<key>"),
         (alice.npub[:-1], "not a valid npub: check that it was copied whole"),
         (alice.npub.replace("q", "p"), "not a valid npub: check that it was copied whole"),
-        ("npub:tea", "not a user's key: 'tea' (an npub, or 64, 32 or 16 hex characters)"),
+        ("npub:tea", "not a user's key: 'tea' (an npub, or 64, 32 or 16 hex characters, or a name"),
         ("", "d must be snowclaw:<category>:<key>"),
     ],
 )
@@ -930,6 +930,21 @@ async def test_the_agents_own_message_is_not_the_one_to_answer(
     current = made["text"].partition("# CURRENT MESSAGE")[2]
     assert "and now?" in current
     assert "I answered" not in current
+
+
+async def test_an_owner_sees_the_context_of_the_agent_in_client_toml(
+    relay: FakeRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "bot").write_text(robot.nsec)
+    client_toml(tmp_path, 'agent_key_file = "~/bot"\n')
+    relay.events = of_tea()
+    assert await rookery("context", "tea", by=owner) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"# SYSTEM PROMPT\nYou are {robot.npub}, an agent on Nostr.\n")
+    assert "Its purpose: to drink" in text
+    # Somebody else, who is no owner, sees the own one.
+    assert await rookery("context", "tea", by=rover) == 0
+    assert f"You are {rover.npub}" in capsys.readouterr().out
 
 
 async def test_a_context_as_json_has_every_piece(

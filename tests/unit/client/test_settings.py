@@ -232,6 +232,10 @@ def test_without_a_key_the_error_says_how_to_provide_one(tmp_path: Path) -> None
 def test_a_missing_key_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no key file .*nowhere"):
         found(tmp_path, key_file=tmp_path / "nowhere")
+    write_file(tmp_path, 'key_file = "~/nobody"\n')
+    named = "nobody, which key_file in ~/.config/rookery/client.toml names; `rookery keygen`"
+    with pytest.raises(UserError, match=named):
+        found(tmp_path)
 
 
 def test_an_invalid_secret_is_never_quoted(tmp_path: Path) -> None:
