@@ -24,7 +24,7 @@ from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
 from relay.nostr.nip50 import search_from
 from relay.storage import PageQuery, Place
-from relay.storage.sqlite.hashes import Hashes
+from relay.storage.hashes import Hashes
 from relay.storage.sqlite.sql.conditions import NOW as QUERY_TIME
 from relay.storage.sqlite.sql.conditions import BufferedRows
 from relay.storage.sqlite.sql.filters import Compiler, Query

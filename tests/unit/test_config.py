@@ -20,7 +20,7 @@ from relay.config import (
 )
 from relay.errors import ConfigFaults
 from relay.nostr.filters import FilterTerms
-from relay.storage.sqlite.hashes import RULE_TAGS
+from relay.storage.hashes import RULE_TAGS
 
 FILE = Path("/srv/rookery/rookery.toml")
 

@@ -14,8 +14,8 @@ import orjson
 from relay.errors import Invalid, StoreFault
 from relay.nostr.event import event_from
 from relay.nostr.keys import are_signed
-from relay.storage.sqlite.hashes import id_key
-from relay.storage.sqlite.rows import event_in
+from relay.storage.hashes import id_key
+from relay.storage.rows import event_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,13 +18,14 @@ import aiosqlite
 
 from relay.errors import StoreFault, TooSlow
 from relay.storage import PAGE_BYTES
+from relay.storage.rows import DAMAGED
 from relay.storage.sqlite.tag_functions import TagFunctions, tag_value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
-    from relay.storage.sqlite.hashes import Hashes
+    from relay.storage.hashes import Hashes
     from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.sql.filters import Query
     from relay.storage.sqlite.tag_buffer import TagBuffer
@@ -39,7 +40,6 @@ _FIRST_ROWS: Final = 4
 _MOST_ROWS: Final = 100
 _CHUNK_ROWS: Final = 5_000
 CLOSED: Final = "the store is closed"
-DAMAGED: Final = "the file is damaged: restore a backup"
 
 
 def connection(

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from relay.errors import RookeryError, StoreFault, StoreVersion
+from relay.storage.hashes import Hashes
+from relay.storage.rows import DAMAGED, event_in
 from relay.storage.sqlite.compacting import unfinished
-from relay.storage.sqlite.connections import DAMAGED, connection, fault_of, index_path
-from relay.storage.sqlite.hashes import Hashes
-from relay.storage.sqlite.rows import event_in
-from relay.storage.sqlite.sql.named import QUERIES, migration, script
+from relay.storage.sqlite.connections import connection, fault_of, index_path
+from relay.storage.sqlite.sql.named import FILES, QUERIES
 from relay.storage.sqlite.wal import is_cut_short
 
 if TYPE_CHECKING:
@@ -97,14 +97,14 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
     tables = db.execute(QUERIES["count_tables"]).fetchone()[0]
     if application == 0 and version == 0 and tables == 0:
         db.execute("PRAGMA auto_vacuum = INCREMENTAL")
-        _run(db, script("schema.sql"), SCHEMA_VERSION)
+        _run(db, FILES.script("schema.sql"), SCHEMA_VERSION)
         return
     if application != APPLICATION_ID:
         raise StoreVersion(f"{path} is a database of another program; move it away")
     if version > SCHEMA_VERSION:
         raise too_new(path, version)
     for step in range(version + 1, SCHEMA_VERSION + 1):
-        _run(db, migration(step), step)
+        _run(db, FILES.migration(step), step)
 
 
 def too_new(path: Path, version: int) -> StoreVersion:

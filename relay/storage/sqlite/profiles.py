@@ -6,8 +6,8 @@ import sqlite3
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from relay.storage.hashes import id_key
 from relay.storage.sqlite.connections import fault_of
-from relay.storage.sqlite.hashes import id_key
 from relay.storage.sqlite.sql.named import QUERIES
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from relay.errors import StoreFault
 from relay.groups.group import Groups, replayed
 from relay.lifecycle.versions import is_older
 from relay.nostr.event import event_from_raw
+from relay.storage.hashes import id_key
+from relay.storage.rows import stored
 from relay.storage.sqlite.connections import connection, fault_of, index_path
-from relay.storage.sqlite.hashes import id_key
-from relay.storage.sqlite.rows import stored
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
 from relay.storage.sqlite.sql.writes import insert

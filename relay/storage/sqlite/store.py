@@ -40,6 +40,8 @@ from relay.nostr.erasure import Erasure
 from relay.nostr.nip50 import Needs, search_from
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place
+from relay.storage.hashes import Hashes, id_key
+from relay.storage.rows import event_in, stored
 from relay.storage.sqlite.checking import faults_of
 from relay.storage.sqlite.checkpoints import Checkpoints, Upkeep
 from relay.storage.sqlite.connections import (
@@ -52,11 +54,9 @@ from relay.storage.sqlite.connections import (
     is_damage,
     sqlite_faults,
 )
-from relay.storage.sqlite.hashes import Hashes, id_key
 from relay.storage.sqlite.meanings import NEAREST, Meanings, fused
 from relay.storage.sqlite.opening import fill_tag_buffer, open_file
 from relay.storage.sqlite.row_cache import PageCache, RowCache
-from relay.storage.sqlite.rows import event_in, stored
 from relay.storage.sqlite.sql.conditions import listed
 from relay.storage.sqlite.sql.filters import Compiler, Query
 from relay.storage.sqlite.sql.named import QUERIES

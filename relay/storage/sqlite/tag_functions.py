@@ -13,7 +13,7 @@ from relay.storage.sqlite.sql.conditions import listed
 from relay.storage.sqlite.tag_buffer import buffered_seqs
 
 if TYPE_CHECKING:
-    from relay.storage.sqlite.hashes import Hashes
+    from relay.storage.hashes import Hashes
     from relay.storage.sqlite.tag_buffer import TagBuffer
 
 

@@ -43,8 +43,8 @@ from relay.nostr import kinds
 from relay.nostr.event import event_from, event_from_raw
 from relay.nostr.keys import are_signed
 from relay.nostr.nip50 import searchable
+from relay.storage.hashes import Hashes, id_key
 from relay.storage.sqlite.connections import fault_of, index_path
-from relay.storage.sqlite.hashes import Hashes, id_key
 from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION
 from relay.storage.sqlite.sql.named import QUERIES, SEARCH_QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY

@@ -35,8 +35,8 @@ from relay.lifecycle.rows import (
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
-from relay.storage.sqlite.hashes import Hashes, id_key
-from relay.storage.sqlite.rows import event_in, stored
+from relay.storage.hashes import Hashes, id_key
+from relay.storage.rows import event_in, stored
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert, usage_of
 

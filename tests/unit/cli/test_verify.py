@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.storage.hashes import Hashes
 from relay.storage.sqlite.connections import connection
-from relay.storage.sqlite.hashes import Hashes
 from tests import cast
 from tests.harness.stocked_folder import WRAPPED_FOR, as_json, exported, findings, rookery, stocked
 

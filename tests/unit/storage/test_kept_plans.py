@@ -15,7 +15,7 @@ from relay.groups.group import Group, Groups
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
 from relay.storage import PageQuery
-from relay.storage.sqlite.hashes import Hashes
+from relay.storage.hashes import Hashes
 from relay.storage.sqlite.sql.filters import Compiler
 from relay.storage.sqlite.tag_buffer import TagBuffer
 from relay.verdict import Who

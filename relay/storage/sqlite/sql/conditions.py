@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import orjson
 
-from relay.storage.sqlite.hashes import id_key
+from relay.storage.hashes import id_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from relay.nostr.filters import Filter
     from relay.storage import Place
-    from relay.storage.sqlite.hashes import Hashes
+    from relay.storage.hashes import Hashes
 
 Value = int | str | bytes | None
 

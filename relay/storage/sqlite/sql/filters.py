@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.groups.group import Groups
     from relay.nostr.nip50 import Search
-    from relay.storage.sqlite.hashes import Hashes
+    from relay.storage.hashes import Hashes
     from relay.storage.sqlite.sql.conditions import Bound, Buffer, Value
 
 _MAX_MERGED: Final = 16

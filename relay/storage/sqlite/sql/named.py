@@ -2,34 +2,18 @@
 
 from __future__ import annotations
 
-import re
-from importlib import resources
 from typing import Final
 
-from relay.errors import StoreVersion
+from relay.storage.named_sql import SqlFiles
 
+FILES: Final = SqlFiles("relay.storage.sqlite.sql")
 
-def script(name: str) -> str:
-    """The text of a `.sql` file of this package."""
-    return resources.files(__package__).joinpath(name).read_text("utf-8")
+QUERIES: Final = FILES.statements("queries.sql")
+SEARCH_QUERIES: Final = FILES.statements("search.sql")
+VERIFY_QUERIES: Final = FILES.statements("verify.sql")
+"""All SQL of the store: whole statements and scripts as `.sql` files, composed text as modules.
 
-
-def migration(version: int) -> str:
-    """The script that leads to this version of the schema. Raises StoreVersion."""
-    for file in resources.files(__package__).joinpath("migrations").iterdir():
-        if file.name.startswith(f"{version:04}_"):
-            return file.read_text("utf-8")
-    raise StoreVersion(f"no migration leads to schema {version}")
-
-
-def _statements(text: str) -> dict[str, str]:
-    """By the name in `-- :name  parameters -> columns`."""
-    parts = re.split(r"^-- :(\w+)[^\n]*\n", text, flags=re.MULTILINE)[1:]
-    return {
-        name: body.strip().rstrip(";") for name, body in zip(parts[::2], parts[1::2], strict=True)
-    }
-
-
-QUERIES: Final = _statements(script("queries.sql"))
-SEARCH_QUERIES: Final = _statements(script("search.sql"))
-VERIFY_QUERIES: Final = _statements(script("verify.sql"))
+Text is composed of fixed pieces. Values are bound, but for the numbers of policy files.
+tests/unit/storage/test_sql_in_one_place.py finds SQL elsewhere; tests/golden/sql.txt shows what is
+composed.
+"""

@@ -11,7 +11,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.nostr.kinds import KindSet
-from relay.storage.sqlite.hashes import RULE_TAGS, Hashes
+from relay.storage.hashes import RULE_TAGS, Hashes
 from relay.storage.sqlite.sql.conditions import (
     TRUE,
     UNEXPIRED,

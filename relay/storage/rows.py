@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from relay.errors import StoreFault
 from relay.lifecycle.rows import Slot, Stored
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
-from relay.storage.sqlite.connections import DAMAGED
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
+
+DAMAGED: Final = "the file is damaged: restore a backup"
 
 
 def event_in(raw: bytes) -> Event:
