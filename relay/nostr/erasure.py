@@ -49,8 +49,8 @@ class Erasure:
         return sum(self.numbers.values())
 
 
-def receipt(erasure: Erasure, relay_key: SecretKey, now: int) -> Event:
-    """Signed only when no byte of the events is left in the files."""
+def receipt(erasure: Erasure, erased_from: str, relay_key: SecretKey, now: int) -> Event:
+    """Signed only when no byte of the events is left in what `erased_from` names."""
     tags = [
         ["e", erasure.request],
         ["k", str(erasure.kind)],
@@ -60,7 +60,7 @@ def receipt(erasure: Erasure, relay_key: SecretKey, now: int) -> Event:
         *(["erased", event_id, str(kind)] for event_id, kind in erasure.ids),
     ]
     number = f"{erasure.total} event{'' if erasure.total == 1 else 's'}"
-    text = f"{number} deleted as the event in `e` asks, and erased from the files of this relay"
+    text = f"{number} deleted as the event in `e` asks, and erased from {erased_from}"
     return relay_key.sign(RECEIPT, tags, text, now)
 
 

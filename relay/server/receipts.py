@@ -76,5 +76,5 @@ class Receipts:
             return refusal(429, str(refused))
         if not self._store.is_erased(wanted):
             return refusal(202, NOT_YET)
-        event = receipt(erasure, self._relay_key, now)
+        event = receipt(erasure, self._store.features.erased_from, self._relay_key, now)
         return Reply(200, orjson.dumps(orjson.Fragment(event.raw)))

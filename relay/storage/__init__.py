@@ -82,6 +82,8 @@ class Features:
     search: bool
     shared: bool
     """Several processes may write."""
+    erased_from: str = "the files of this relay"
+    """Where no byte of a text is left once `is_erased` says so; for receipts."""
 
 
 class EventLog(Protocol):
@@ -276,6 +278,8 @@ class SweepSource(EventLog, Protocol):
 
 
 class Inspector(Protocol):
+    features: Features
+
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
         """Totals by kind, author or group: most bytes first, at most `limit` lines."""
 
@@ -289,10 +293,11 @@ class Inspector(Protocol):
         """What the plan with this request in its `erasures` deleted, within ERASURE_DAYS."""
 
     def is_erased(self, request: str) -> bool:
-        """Whether no byte of what `erasure` names is left in a file; False: not known yet."""
+        """Whether no byte of what `erasure` names is left in `Features.erased_from`; False: not
+        known yet."""
 
     def unerased_s(self) -> float:
-        """Seconds since the oldest deletion whose bytes may still be in a file; 0: there is none.
+        """Seconds since the oldest deletion whose bytes may still be there; 0: there is none.
 
         Applies to every row that a committed plan deleted, also by replacing it.
         """
@@ -300,8 +305,6 @@ class Inspector(Protocol):
 
 class Store(Appender, EventReader, SearchIndex, SweepSource, Inspector, Protocol):
     """Durable events. Every method may raise StoreFault; none leaves half a change."""
-
-    features: Features
 
     async def close(self) -> None:
         """Finish what was begun; after this every call raises StoreFault."""

@@ -1,4 +1,4 @@
-"""The stores under contract. Each test runs on every one; none is ever skipped."""
+"""The stores under contract. Each test runs on every one."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
+from relay.storage.postgres.store import PostgresStore
 from relay.storage.sqlite.store import SqliteStore
 from relay.storage.sqlite.tag_buffer import TAG_BUFFER_ROWS
 from tests.contract.writing import TERMS
+from tests.harness.postgres import postgres
 from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.storage import Store
+    from tests.harness.postgres import PostgresServer
+
+__all__ = ["postgres"]
 
 
 class Reopenable(Protocol):
@@ -78,18 +83,47 @@ class ReopenableSqlite:
             await self._opened.pop().close()
 
 
+class ReopenablePostgres:
+    def __init__(self, server: PostgresServer) -> None:
+        self._server = server
+        self._url: str | None = None
+        self._opened: list[PostgresStore] = []
+
+    async def open(self) -> Store:
+        if self._url is None:
+            self._url = await self._server.new_schema()
+        self._opened.append(await PostgresStore.open(self._url, TERMS))
+        return self._opened[-1]
+
+    async def restart(self) -> Store:
+        await self._opened.pop().close()
+        return await self.open()
+
+    async def crash(self) -> Store:
+        await self._server.kill_connections()
+        return await self.restart()  # a store that is closed writes nothing more
+
+    async def close(self) -> None:
+        while self._opened:
+            await self._opened.pop().close()
+        if self._url is not None:
+            await self._server.drop(self._url)
+
+
 # The second sqlite writes the tags of its newest rows to the file in slices of a few: what the
 # first does only after thousands of rows.
 GENERATIONS = {"sqlite": TAG_BUFFER_ROWS, "sqlite, short tail": 5}
 
 
-@pytest.fixture(params=["reference", *GENERATIONS])
+@pytest.fixture(params=["reference", *GENERATIONS, "postgres"])
 async def reopenable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Reopenable]:
-    reopenable: Reopenable = (
-        ReopenableReference()
-        if request.param == "reference"
-        else ReopenableSqlite(tmp_path, GENERATIONS[request.param])
-    )
+    reopenable: Reopenable
+    if request.param == "reference":
+        reopenable = ReopenableReference()
+    elif request.param == "postgres":
+        reopenable = ReopenablePostgres(request.getfixturevalue("postgres"))
+    else:
+        reopenable = ReopenableSqlite(tmp_path, GENERATIONS[request.param])
     yield reopenable
     await reopenable.close()
 

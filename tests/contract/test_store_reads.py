@@ -484,6 +484,19 @@ async def test_a_rule_may_require_a_key_of_the_filter(store: Store) -> None:
     assert await store.count([asked(), asked(tag_p=[BOB])], visibility, now=0) == 1
 
 
+async def test_a_rule_may_let_anyone_read_rows_of_an_author_that_is_asked_for(
+    store: Store,
+) -> None:
+    """Filter keys; also of a rule about some authors alone."""
+    event = unsigned(cast.alice)
+    await write(store, event)
+    of_alice = Match(authors=frozenset({ALICE}))
+    named = rule(of_alice, Who.ANYONE, only_by=frozenset({"authors"}))
+    visibility = seen_by(ANONYMOUS, named, rule(Match(authors=frozenset({BOB})), Who.NOBODY))
+    assert await read(store, asked(), visibility) == []
+    assert await read(store, asked(authors=[ALICE, BOB]), visibility) == raws(event)
+
+
 async def test_groups_change_with_the_rows_that_change_them(store: Store) -> None:
     """Groups whose rows in `groups` and `members` change, in one transaction."""
     chat = unsigned(cast.bob, 9, [["h", "tea"]])

@@ -13,9 +13,8 @@ from relay.groups.group import Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.nip50 import search_from, searchable
-from relay.storage import PAGE_BYTES
+from relay.storage import PAGE_BYTES, recall
 from relay.storage.sqlite.fts import FtsMatcher
-from relay.storage.sqlite.sql import recall
 from relay.verdict import Who
 from tests import cast
 from tests.contract.crowd import ALICE, rule, seen_by

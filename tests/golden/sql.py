@@ -33,7 +33,7 @@ from relay.storage.sqlite.tag_buffer import TagBuffer
 from relay.verdict import Who
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from relay.access.visibility import Visibility
     from relay.nostr.filters import Filter
@@ -260,13 +260,17 @@ def _compiler() -> Compiler:
 
 def composed() -> str:
     """What the file should hold."""
-    compiler = _compiler()
+    return text_of(str(__doc__), _compiler(), sweeps())
+
+
+def text_of(title: str, compiler: Any, sweeps: Iterable[tuple[str, Query]] = ()) -> str:
+    """All cases. `compiler`: a Compiler, or what composes the SQL of another store as one."""
     viewers = {
         name: visibility_for(viewer, RULES, ACTORS, GROUPS) for name, viewer in VIEWERS.items()
     }
     everything = everything_visible(ACTORS, GROUPS)
     numbers: dict[Condition, int] = {}
-    out = [*[f"# {line}".rstrip() for line in str(__doc__).strip().splitlines()], ""]
+    out = [*[f"# {line}".rstrip() for line in title.strip().splitlines()], ""]
     for case in cases():
         statements: dict[str, list[str]] = {}
         for name, visibility in viewers.items():
@@ -285,7 +289,7 @@ def composed() -> str:
     for condition, number in numbers.items():
         out += [f"## condition {number}", *_lines(condition.sql)]
         out += [f"-- values: {_shown(condition.values)}", ""]
-    for name, query in sweeps():
+    for name, query in sweeps:
         out += [f"## sweep: {name}", *_lines(query.sql), f"-- values: {_shown(query.values)}", ""]
     return "\n".join(out)
 
@@ -321,10 +325,10 @@ def _value(value: object) -> str:
 _MAX_VALUE: Final = 24
 
 
-def main() -> None:
-    before = GOLDEN.read_text("utf-8") if GOLDEN.exists() else ""
-    now = composed()
-    GOLDEN.write_text(now, "utf-8")
+def update(golden: Path, now: str) -> None:
+    """Write the file and print how it has changed."""
+    before = golden.read_text("utf-8") if golden.exists() else ""
+    golden.write_text(now, "utf-8")
     sys.stdout.writelines(
         difflib.unified_diff(
             before.splitlines(keepends=True), now.splitlines(keepends=True), "before", "now"
@@ -333,4 +337,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    update(GOLDEN, composed())

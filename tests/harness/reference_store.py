@@ -33,9 +33,8 @@ from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr import kinds
 from relay.nostr.nip50 import Needs, Search, Searchable, search_from, searchable, words_of
 from relay.nostr.nip77 import Items
-from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place
+from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place, recall
 from relay.storage.sqlite.fts import FtsMatcher
-from relay.storage.sqlite.sql import recall
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence, Set

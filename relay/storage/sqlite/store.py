@@ -40,9 +40,10 @@ from relay.nostr.erasure import Erasure
 from relay.nostr.nip50 import Needs, search_from
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place
+from relay.storage.checking import faults_of
 from relay.storage.hashes import Hashes, id_key
+from relay.storage.recall import best
 from relay.storage.rows import event_in, stored
-from relay.storage.sqlite.checking import faults_of
 from relay.storage.sqlite.checkpoints import Checkpoints, Upkeep
 from relay.storage.sqlite.connections import (
     CLOSED,
@@ -60,14 +61,22 @@ from relay.storage.sqlite.row_cache import PageCache, RowCache
 from relay.storage.sqlite.sql.conditions import listed
 from relay.storage.sqlite.sql.filters import Compiler, Query
 from relay.storage.sqlite.sql.named import QUERIES
-from relay.storage.sqlite.sql.recall import Asking, best
+from relay.storage.sqlite.sql.recall import Asking
 from relay.storage.sqlite.sql.sweep import SweepQueries
 from relay.storage.sqlite.tag_buffer import TAG_BUFFER_ROWS, TagBuffer
 from relay.storage.sqlite.text_index import opened_index
 from relay.storage.sqlite.writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence, Set
+    from collections.abc import (
+        AsyncIterator,
+        Callable,
+        Coroutine,
+        Iterable,
+        Mapping,
+        Sequence,
+        Set,
+    )
     from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
@@ -80,7 +89,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter, FilterTerms
     from relay.storage import Verb
-    from relay.storage.sqlite.checking import CheckedRow
+    from relay.storage.checking import CheckedRow
     from relay.storage.sqlite.meanings import Embedder
     from relay.storage.sqlite.text_index import TextIndex
 
@@ -675,7 +684,9 @@ class SqliteStore:
         meanings = None if search.excluded else self._meanings
         most = limit if meanings is None else max(limit, NEAREST)
         first = self._compiler.recall(filter_, visibility, upto=upto, now=now)
-        points = dict(await self._worked(lambda rows: best(Asking(rows, *first), search, most)))
+        points = dict(
+            await self._worked(lambda rows: _finished(best(Asking(rows, *first), search, most)))
+        )
         if meanings is None:
             return list(points)
         question = await asyncio.to_thread(meanings.question, search.asked)
@@ -760,6 +771,16 @@ class SqliteStore:
             last_first.push_async_callback(self._index.close)
             last_first.push_async_callback(self._open_connections.aclose)
             await self._checkpoints.close()
+
+
+def _finished(work: Coroutine[Any, Any, T]) -> T:
+    """What a coroutine gives that never waits."""
+    try:
+        work.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("it waits")
 
 
 def _all_of(db: sqlite3.Connection, query: Query) -> list[Any]:

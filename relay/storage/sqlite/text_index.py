@@ -26,9 +26,9 @@ import orjson
 from relay.errors import StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
+from relay.storage.recall import thread_of
 from relay.storage.sqlite.connections import index_path, open_threaded
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
-from relay.storage.sqlite.sql.recall import thread_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Collection, Sequence

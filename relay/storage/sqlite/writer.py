@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import OwnRow, Reference
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
-    from relay.storage.sqlite.checking import CheckedRow
+    from relay.storage.checking import CheckedRow
     from relay.storage.sqlite.row_cache import RowCache
     from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.sql.sweep import SweepQueries

@@ -12,6 +12,7 @@ from relay.nostr.nip42 import relay_address
 from relay.nostr.nip98 import HttpRequest
 from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
+from relay.storage import Features
 from tests.cast import alice, owner, person
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ HERE = relay_address("wss://relay.example")
 
 class Erased:
     """A store in which one request of alice has erased something."""
+
+    features = Features(search=False, shared=False)
 
     async def erasure(self, request: str) -> Erasure:
         return Erasure(request, alice.pubkey, 5, NOW)

@@ -1,44 +1,19 @@
-"""A search with `match:any`: rows with any of its words, ranked.
-
-A word of at most MAX_ROWS rows finds them. A more frequent word finds none, but counts in those
-rows; if all words are more frequent, rows with two of them are found.
-
-A word weighs more the fewer threads have it. A row gains by its own words, by those of its thread
-(what its author stored on the same day under the same `d`, without a hash at the end), and by a
-time in or soon after one of the periods of the search.
-
-Invariant: only rows that the viewer may read count, for all of this.
-"""
+"""What `relay.storage.recall` asks of the text index, by one viewer."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from hashlib import blake2b
-from math import log
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from relay.nostr.nip50 import Search, words_of
-from relay.storage.sqlite.fts import expression, more_often
+from relay.storage.recall import Ranks
+from relay.storage.sqlite import fts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from relay.nostr.event import Event
+    from relay.nostr.nip50 import Search
     from relay.storage.sqlite.sql.conditions import Value
-
-MAX_ROWS: Final = 500
-"""A word that more rows have finds none by itself."""
-PAIRED_ROWS: Final = 1000
-"""The newest rows with two words that are found."""
-_FEW: Final = 300
-"""A word in so many threads weighs log 2."""
-_DAY_S: Final = 86_400
-_NEAR_POINTS: Final = 5_000_000
-"""Of a row in a period of more than two days; in a shorter one twice, in more than a month half."""
-NEAR_S: Final = 14 * _DAY_S
-"""So long after a period these points are gone: of most things people tell later."""
 
 # In each: MATCH expressions as JSON, each answered with a JSON list of seq.
 READABLE: Final = (
@@ -60,121 +35,45 @@ _RANKS: Final = (
 )
 
 
-def thread_of(event: Event) -> int:
-    """Of a row: 64 bits."""
-    d = event.d[:-65] if event.d[-65:-64] == ":" else event.d
-    of = [event.pubkey, event.kind, event.created_at // _DAY_S, d, event.tag("h")]
-    return int.from_bytes(blake2b(repr(of).encode(), digest_size=8).digest(), "big", signed=True)
+class Asking:
+    """One search by one viewer; a match is a MATCH expression. Its methods never wait."""
 
+    def __init__(
+        self,
+        rows: Callable[[str, Sequence[Value]], list[Any]],
+        readable: str,
+        values: Sequence[Value],
+    ) -> None:
+        """`rows`: of a query; `readable`: READABLE with what must hold of `e`; `values`: of its
+        first parameters."""
+        self._rows = rows
+        self._readable = readable
+        self._values = values
+        self._ranked = "[]"
 
-def rarity(threads: int) -> int:
-    """The weight of a word in so many threads, in thousandths."""
-    return round(1000 * log(1 + _FEW / threads))
+    def match(self, search: Search) -> str:
+        return f"({fts.expression(search)})"
 
+    def more_often(self, search: Search, term: str) -> tuple[str, str] | None:
+        return fts.more_often(search, term)
 
-def period_points(since: int, until: int) -> int:
-    """Of a row within this period."""
-    days = (until - since) // _DAY_S
-    return _NEAR_POINTS * (4 if days < 2 else 2 if days < 32 else 1) // 2
+    def either(self, matches: Iterable[str]) -> str:
+        return f"({' OR '.join(matches)})"
 
+    def both(self, one: str, other: str) -> str:
+        return f"(({one}) AND {other})"
 
-class Asking(NamedTuple):
-    """One search by one viewer."""
+    async def newest(self, matches: Iterable[str], limit: int) -> list[list[int]]:
+        return _lists(self._rows(self._readable, [*self._values, limit, _json([*matches])]))
 
-    rows: Callable[[str, Sequence[Value]], list[Any]]
-    """Of a query."""
-    readable: str
-    """READABLE with what must hold of `e`."""
-    values: Sequence[Value]
-    """Of its first parameters."""
+    async def ranks(self, seqs: Sequence[int]) -> Ranks:
+        ((self._ranked, *ranks),) = self._rows(_RANKS, [_json(seqs)])
+        found = orjson.loads(self._ranked)
+        return Ranks(*[dict(zip(found, orjson.loads(rank), strict=True)) for rank in ranks])
 
-    def newest(self, matches: Iterable[str], limit: int) -> list[list[int]]:
-        """For each MATCH expression: readable rows, the newest first."""
-        return _lists(self.rows(self.readable, [*self.values, limit, _json([*matches])]))
-
-    def among(self, seqs: str, matches: Mapping[str, str]) -> dict[str, list[int]]:
-        """For each MATCH expression that some of these rows match: these."""
-        found = _lists(self.rows(_AMONG, [seqs, _json([*matches.values()])]))
+    async def among(self, matches: Mapping[str, str]) -> dict[str, list[int]]:
+        found = _lists(self._rows(_AMONG, [self._ranked, _json([*matches.values()])]))
         return {term: there for term, there in zip(matches, found, strict=True) if there}
-
-
-def best(asking: Asking, search: Search, limit: int) -> list[tuple[int, int]]:
-    """seq and points of the best rows, best first."""
-    terms = {term: Search((term,), search.excluded) for term in search.required if words_of(term)}
-    matches = {term: f"({expression(alone)})" for term, alone in terms.items()}
-    found = zip(terms, asking.newest(matches.values(), MAX_ROWS + 1), strict=True)
-    newest = {term: seqs for term, seqs in found if seqs}
-    rare = finding = {term for term, seqs in newest.items() if len(seqs) <= MAX_ROWS}
-    chosen = {seq for term in rare for seq in newest[term]}
-    if not rare and len(newest) > 1:
-        finding = {*newest}
-        (paired,) = asking.newest([_two_of([matches[term] for term in newest])], PAIRED_ROWS)
-        chosen.update(paired)
-    if not chosen:
-        finding = set()
-        chosen.update(*(seqs[:MAX_ROWS] for seqs in newest.values()))
-    ((ranked, *ranks),) = asking.rows(_RANKS, [_json([*chosen])])
-    threads, times, once, repeated, frequent = (
-        dict(zip(orjson.loads(ranked), orjson.loads(rank), strict=True)) for rank in ranks
-    )
-    beside = {
-        term: " AND " + _either(matches[other] for other in finding if other != term)
-        for term in newest
-        if finding and term not in rare
-    }
-
-    def among(wanted: Mapping[str, str]) -> dict[str, list[int]]:
-        asked = {term: f"({match}){beside.get(term, '')}" for term, match in wanted.items()}
-        return asking.among(ranked, asked)
-
-    hits = {term: [seq for seq in newest[term] if seq in threads] for term in rare}
-    hits |= among({term: matches[term] for term in newest if term not in rare})
-    more = {term: more_often(terms[term], term) or ("", "") for term in hits}
-    twice = among({term: match for term, (match, _) in more.items()})
-    often = among({term: more[term][1] for term in twice})
-    weights: dict[str, int] = {}
-    of_row: defaultdict[int, int] = defaultdict(int)
-    of_thread: defaultdict[int, int] = defaultdict(int)
-    for term, seqs in hits.items():
-        there = Counter(map(threads.__getitem__, seqs))
-        weight = weights[term] = rarity(max(1, len(there)))
-        for seq in seqs:
-            of_row[seq] += weight
-        for thread, rows in there.items():
-            of_thread[thread] += weight * 1000 * rows // (rows + 1)
-    points = {seq: of_row[seq] * once[seq] + of_thread[own] for seq, own in threads.items()}
-    for term, seqs in twice.items():
-        for seq in seqs:
-            points[seq] += weights[term] * (repeated[seq] - once[seq])
-    for term, seqs in often.items():
-        for seq in seqs:
-            points[seq] += weights[term] * (frequent[seq] - repeated[seq])
-    if search.near:
-        for seq, at in times.items():
-            points[seq] += _near_points(search, at)
-    order = sorted(sorted(points, reverse=True), key=points.__getitem__, reverse=True)
-    return [(seq, points[seq]) for seq in order[:limit]]
-
-
-def _two_of(matches: Sequence[str]) -> str:
-    return _either(
-        f"({match} AND {_either(matches[n:])})" for n, match in enumerate(matches[:-1], 1)
-    )
-
-
-def _either(matches: Iterable[str]) -> str:
-    return f"({' OR '.join(matches)})"
-
-
-def _near_points(search: Search, at: int) -> int:
-    return max(
-        (
-            period_points(since, until) * (NEAR_S - max(0, at - until)) // NEAR_S
-            for since, until in search.near
-            if since <= at < until + NEAR_S
-        ),
-        default=0,
-    )
 
 
 def _lists(rows: Iterable[tuple[str]]) -> list[list[int]]:

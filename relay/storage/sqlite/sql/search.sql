@@ -21,6 +21,12 @@ CREATE VIRTUAL TABLE words USING fts5(
     tokenize='porter unicode61 remove_diacritics 2'
 );
 
+-- :make_tokens  what the tokenizer made of the texts
+CREATE VIRTUAL TABLE tokens USING fts5vocab(words, instance);
+
+-- :tokens  -> rowid, place, token
+SELECT doc, offset, term FROM tokens WHERE col = 'text';
+
 -- :make_vectors  384 signed bytes for each text that was compared, see meanings.py
 CREATE TABLE IF NOT EXISTS vectors (seq INTEGER PRIMARY KEY, vector BLOB NOT NULL);
 

@@ -1,8 +1,8 @@
 """Whether rows are as they were written: a disk that flips bits tells nobody.
 
-SQLite has no checksums of pages. Of an event id and signature are one, and the columns follow from
-its text; what does not (`grp`, `expires_at`) is in an index a second time. Not compared: `version`,
-`quiet`.
+Databases have no checksums of pages, or they are turned off. Of an event id and signature are
+one, and the columns follow from its text; what does not (`grp`, `expires_at`) may be in an index a
+second time. Not compared: `version`, `quiet`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,4 @@
+"""The store on PostgreSQL: `store.PostgresStore`, for several processes on one database.
+
+Needs the extra `postgres` (asyncpg). All of its SQL is in `sql`.
+"""

@@ -1,0 +1,169 @@
+"""Connections to the database: pools that read, one connection that writes.
+
+Errors of asyncpg leave as StoreFault without the values of a statement. A connection that was lost
+is replaced by the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import asyncpg
+
+from relay.errors import StoreFault, TooSlow
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from asyncpg.pool import Pool
+
+_READERS: Final = 4
+_CONNECT_S: Final = 10
+_COMMAND_S: Final = 60
+"""A server that does not answer for so long is as good as gone."""
+_CLOSE_S: Final = 5
+_STATEMENTS: Final = 512
+_SETTINGS: Final = {
+    "application_name": "rookery",
+    "jit": "off",  # no query here runs long enough to pay for it
+    "timezone": "UTC",
+}
+_PAGE_SETTINGS: Final = {
+    **_SETTINGS,
+    # A page follows an index and stops early; to plan what its reader may read takes ten times as
+    # long. Without values the planner would think more of reading and sorting all that could match.
+    "plan_cache_mode": "force_generic_plan",
+    **dict.fromkeys(
+        ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"
+    ),
+}
+CLOSED: Final = "the store is closed"
+
+
+def fault_of(error: BaseException) -> StoreFault:
+    """Without details: they may quote rows."""
+    if isinstance(error, asyncpg.PostgresError):
+        return StoreFault(f"database: {error.args[0] if error.args else type(error).__name__}")
+    if isinstance(error, asyncpg.exceptions.DataError):  # quotes the value
+        return StoreFault("database: a value that PostgreSQL cannot hold")
+    if isinstance(error, TimeoutError):
+        return StoreFault("database: no answer in time")
+    return StoreFault(f"database: {error}")
+
+
+FAULTS: Final = (
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,
+    OSError,  # TimeoutError too
+)
+
+
+async def _kept_as_is(_: Any) -> None:
+    """A connection goes back to the pool: asyncpg rolls back, nothing else is ever set."""
+
+
+class Connections:
+    """Use as a context; `url` is a `postgresql://` one."""
+
+    def __init__(self, url: str, password: str | None = None) -> None:
+        self._url = url
+        self._password = password
+        self._readers: Pool[Any]
+        self._pagers: Pool[Any]
+        self._writers: Pool[Any]
+
+    async def open(self) -> None:
+        """Raises StoreFault."""
+        try:
+            self._readers = await self._pool(_READERS, _SETTINGS)
+            self._pagers = await self._pool(_READERS, _PAGE_SETTINGS)
+            self._writers = await self._pool(1, _SETTINGS)
+        except (*FAULTS, ValueError) as error:  # ValueError: the url is none
+            raise fault_of(error) from error
+
+    async def _pool(self, size: int, settings: dict[str, str]) -> Pool[Any]:
+        return await asyncpg.create_pool(
+            min_size=0,
+            max_size=size,
+            reset=_kept_as_is,
+            max_inactive_connection_lifetime=0,
+            **self._options(settings),
+        )
+
+    def _options(self, settings: dict[str, str]) -> dict[str, Any]:
+        return {
+            "dsn": self._url,
+            "password": self._password,
+            "timeout": _CONNECT_S,
+            "command_timeout": _COMMAND_S,
+            "statement_cache_size": _STATEMENTS,
+            "max_cacheable_statement_size": 0,
+            "max_cached_statement_lifetime": 0,
+            "server_settings": settings,
+        }
+
+    async def listener(self) -> Any:
+        """A connection of its own. Raises StoreFault."""
+        try:
+            return await asyncpg.connect(**self._options(_SETTINGS))
+        except FAULTS as error:
+            raise fault_of(error) from error
+
+    @asynccontextmanager
+    async def reading(self, within_s: float | None = None) -> AsyncIterator[Any]:
+        """A connection of the pool, each statement its own transaction. Raises StoreFault.
+
+        Raises TooSlow when it is held longer than `within_s`; the statement is cancelled.
+        """
+        async with self._held(self._readers, within_s) as db:
+            yield db
+
+    @asynccontextmanager
+    async def paging(self, within_s: float | None = None) -> AsyncIterator[Any]:
+        """As `reading`, for statements that follow an index and give the first rows."""
+        async with self._held(self._pagers, within_s) as db:
+            yield db
+
+    @asynccontextmanager
+    async def _held(self, pool: Pool[Any], within_s: float | None) -> AsyncIterator[Any]:
+        try:
+            async with pool.acquire() as db:
+                limit = asyncio.timeout(within_s)
+                try:
+                    async with limit:
+                        yield db
+                except TimeoutError:
+                    if limit.expired():
+                        raise TooSlow from None
+                    raise
+        except FAULTS as error:
+            raise fault_of(error) from error
+
+    @asynccontextmanager
+    async def snapshot(self, within_s: float | None = None) -> AsyncIterator[Any]:
+        """As `reading`, all statements on one state of the database, and server-side cursors."""
+        async with (
+            self.reading(within_s) as db,
+            db.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            yield db
+
+    @asynccontextmanager
+    async def writing(self) -> AsyncIterator[Any]:
+        """The one connection that writes batches. Raises StoreFault."""
+        try:
+            async with self._writers.acquire() as db:
+                yield db
+        except FAULTS as error:
+            raise fault_of(error) from error
+
+    async def close(self) -> None:
+        for pool in (self._pagers, self._readers, self._writers):
+            try:
+                async with asyncio.timeout(_CLOSE_S):
+                    await pool.close()
+            except (TimeoutError, *FAULTS):
+                pool.terminate()

@@ -1,0 +1,257 @@
+"""Reads of clients: pages, counts, sets and searches, each under a Visibility."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from contextlib import nullcontext
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from relay.access.actors import Actors
+from relay.access.visibility import everything_visible
+from relay.errors import TooSlow, TooWide
+from relay.groups.group import Groups
+from relay.nostr.nip50 import Needs, search_from
+from relay.nostr.nip77 import Items
+from relay.storage import PAGE_BYTES, Page, PageQuery, Place
+from relay.storage.hashes import id_key
+from relay.storage.postgres.rows import stored
+from relay.storage.postgres.sql.filters import Compiler
+from relay.storage.postgres.sql.named import READ_QUERIES as QUERIES
+from relay.storage.postgres.sql.parameters import Query
+from relay.storage.postgres.sql.recall import Asking
+from relay.storage.postgres.sql.words import Words
+from relay.storage.postgres.tokens import Tokenizer
+from relay.storage.recall import best
+from relay.storage.rows import event_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from relay.access.visibility import Visibility
+    from relay.lifecycle.rows import Slot, Stored
+    from relay.nostr.filters import Filter
+    from relay.storage import Verb
+    from relay.storage.hashes import Hashes
+    from relay.storage.postgres.connections import Connections
+
+_SEARCH_S: Final = 2.0
+_READ_S: Final = 10.0
+"""One page of a query, or a count."""
+_UNKNOWN_READS: Final = 2
+"""Reads of unknown keys at a time: the other connections are for known ones."""
+_CHUNK_ROWS: Final = 5_000
+_MAX_EXPLAINED: Final = 4
+_MAX_STEPS: Final = 64
+_MAX_INT: Final = 2**63 - 1
+_PAGE_COLUMNS: Final = ("raw", "seq")
+_PLACE_COLUMNS: Final = ("raw", "created_at", "id_key", "seq")
+_STORED_COLUMNS: Final = ("seq", "raw", "grp", "quiet", "slot", "version", "expires_at")
+_EVERYTHING: Final = everything_visible(Actors(), Groups())
+
+
+class Reader:
+    """`relay.storage.EventReader` without the log."""
+
+    def __init__(self, connections: Connections, hashes: Hashes, head: Callable[[], int]) -> None:
+        self._connections = connections
+        self._hashes = hashes
+        self._head = head
+        self._tokenizer = Tokenizer()
+        self._words = Words(self._tokenizer)
+        self._compiler = Compiler(hashes, self._words)
+        self._unknown = asyncio.Semaphore(_UNKNOWN_READS)
+
+    def page_now(self, query: PageQuery) -> Page | None:
+        if min(query.size, query.limit) <= 0 or query.filter.impossible:
+            return Page((), None)
+        return None
+
+    async def page(self, query: PageQuery) -> Page:
+        page = self.page_now(query)
+        if page is not None:
+            return page
+        rows = await self._paged(self._compiler.page(query, _PAGE_COLUMNS), query.visibility)
+        raws = [raw for raw, _ in rows]
+        is_short = len(raws) < min(query.size, query.limit)
+        if not raws or len(raws) == query.limit or (is_short and not _is_full(raws)):
+            return Page(raws, None)
+        event = event_in(raws[-1])
+        return Page(raws, Place(event.created_at, id_key(event.id), rows[-1][1]))
+
+    async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
+        if min(query.size, query.limit) <= 0 or query.filter.impossible:
+            return []
+        rows = await self._paged(self._compiler.page(query, _PLACE_COLUMNS), query.visibility)
+        return [(Place(*place), raw) for raw, *place in rows]
+
+    async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
+        possible = [filter_ for filter_ in filters if not filter_.impossible]
+        if not possible:
+            return 0
+        query = self._compiler.count(possible, visibility, now=now)
+        rows = await self._counted(possible, query, visibility)
+        number: int = rows[0][0]
+        return number
+
+    async def authors(
+        self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int
+    ) -> Sequence[bytes] | None:
+        if filter_.impossible:
+            return []
+        query = self._compiler.authors(filter_, visibility, now=now, at_most=at_most + 1)
+        keys = [key for (key,) in await self._counted([filter_], query, visibility)]
+        return keys if len(keys) <= at_most else None
+
+    async def _counted(
+        self, filters: Sequence[Filter], query: Query, visibility: Visibility
+    ) -> Sequence[Any]:
+        if any(filter_.search is not None for filter_ in filters):
+            return await self._searched(query)
+        return await self._read(query, visibility)
+
+    async def items(
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int | None,
+        upto: int,
+        now: int,
+        at_most: int,
+    ) -> Items | None:
+        timestamps, ids = array("Q"), bytearray()
+        if limit == 0 or filter_.impossible:
+            return Items(timestamps, b"")
+        query = self._compiler.items(
+            filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most + 1
+        )
+        async with self._connections.snapshot() as db:
+            cursor = await db.cursor(query.sql, *query.values)
+            while rows := await cursor.fetch(_CHUNK_ROWS):
+                timestamps.extend(map(itemgetter(0), rows))
+                ids.extend(b"".join(map(itemgetter(1), rows)))
+        return None if len(timestamps) > at_most else Items(timestamps, bytes(ids))
+
+    async def search(
+        self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
+    ) -> Sequence[int]:
+        search = search_from(filter_.search or "")
+        if limit <= 0 or filter_.impossible or search is None or not search.required:
+            return ()
+        if search.needs is Needs.ALL:
+            query = self._compiler.search(
+                search, filter_, visibility, limit=limit, upto=upto, now=now
+            )
+            return [seq for (seq,) in await self._searched(query)]
+        try:
+            async with self._connections.reading(_SEARCH_S) as db:
+                asking = Asking(
+                    db, self._compiler, self._words, filter_, visibility, upto=upto, now=now
+                )
+                return [seq for seq, _ in await best(asking, search, limit)]
+        except TooSlow:
+            raise TooWide from None
+
+    async def _searched(self, query: Query) -> Sequence[Any]:
+        try:
+            return await self._rows(query, _SEARCH_S)
+        except TooSlow:
+            raise TooWide from None
+
+    async def rows(
+        self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
+    ) -> tuple[Sequence[bytes], int]:
+        query = self._compiler.rows(seqs, filter_, visibility, now=now)
+        rows = await self._paged(query, visibility)
+        raws = [raw for raw, _ in rows]
+        return raws, rows[-1][1] if _is_full(raws) else len(seqs)
+
+    async def plan(
+        self, filters: Sequence[Filter], visibility: Visibility, verb: Verb, *, now: int
+    ) -> Sequence[str]:
+        possible = [filter_ for filter_ in filters if not filter_.impossible][:_MAX_EXPLAINED]
+        queries = [self._compiler.count(possible, visibility, now=now)] if possible else []
+        if verb == "REQ":
+            queries = [self._first_page(filter_, visibility, now) for filter_ in possible]
+        steps: list[str] = []
+        for sql, values in queries:
+            query = Query(f"{QUERIES['explain']} {sql}", values)
+            for (plan,) in await self._rows(query, _READ_S):
+                steps += _steps(orjson.loads(plan)[0]["Plan"])
+        return steps[:_MAX_STEPS]
+
+    def _first_page(self, filter_: Filter, visibility: Visibility, now: int) -> Query:
+        """Its size does not matter for its plan."""
+        upto = self._head()
+        search = None if filter_.search is None else search_from(filter_.search)
+        if search is not None and search.required:
+            return self._compiler.search(search, filter_, visibility, limit=1, upto=upto, now=now)
+        query = PageQuery(filter_, visibility, 1, upto, now, size=1)
+        return self._compiler.page(query, _PAGE_COLUMNS)
+
+    async def versions(
+        self, slot: Slot, *, before: str | None, limit: int, now: int
+    ) -> Sequence[Stored]:
+        upto = _MAX_INT
+        if before is not None:
+            asked = Query(QUERIES["seq_of_old"], (bytes.fromhex(before),))
+            upto = next((seq for (seq,) in await self._rows(asked)), upto)
+        values = (self._hashes.slot(*slot), upto, limit - 1, PAGE_BYTES)
+        holders: list[Stored] = []
+        old: list[Stored] = []
+        for *columns, is_holder in await self._rows(Query(QUERIES["versions_of_slot"], values)):
+            row = stored(columns)
+            if row.slot == slot and (row.expires_at is None or row.expires_at > now):
+                (holders if is_holder else old).append(row)
+        return [*holders, *old] if holders else []
+
+    async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
+        if filter_.impossible:
+            return []
+        query = PageQuery(filter_, _EVERYTHING, limit, self._head(), now, size=limit)
+        return [
+            stored(row) for row in await self._rows(self._compiler.page(query, _STORED_COLUMNS))
+        ]
+
+    async def _paged(self, query: Query, visibility: Visibility) -> Sequence[Any]:
+        """As `_read`, of the first rows."""
+        async with self._turn(visibility), self._connections.paging(_READ_S) as db:
+            rows: Sequence[Any] = await db.fetch(query.sql, *query.values)
+            return rows
+
+    async def _read(self, query: Query, visibility: Visibility) -> Sequence[Any]:
+        """For clients: raises TooSlow."""
+        async with self._turn(visibility):
+            return await self._rows(query, _READ_S)
+
+    def _turn(self, visibility: Visibility) -> AbstractAsyncContextManager[None]:
+        return nullcontext() if visibility.is_known else self._unknown
+
+    async def _rows(self, query: Query, within_s: float | None = None) -> Sequence[Any]:
+        async with self._connections.reading(within_s) as db:
+            rows: Sequence[Any] = await db.fetch(query.sql, *query.values)
+            return rows
+
+    def close(self) -> None:
+        self._tokenizer.close()
+
+
+def _is_full(raws: Iterable[bytes]) -> bool:
+    return sum(map(len, raws)) >= PAGE_BYTES
+
+
+def _steps(node: Mapping[str, Any]) -> Iterator[str]:
+    """Of a plan: what is done with which table, by which index; no condition, as it has values."""
+    step: str = node["Node Type"]
+    if "Relation Name" in node:
+        step += f" on {node['Relation Name']}"
+    if "Index Name" in node:
+        step += f" using {node['Index Name']}"
+    yield step
+    for each in node.get("Plans", ()):
+        yield from _steps(each)

@@ -1,0 +1,60 @@
+"""Values of a statement and their places in its text."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from asyncpg import Range
+
+    Value = int | str | bytes | bool | None | list[int] | list[bytes] | list[str] | list[Range[int]]
+
+
+_NUMBER: Final = re.compile(r"\$(\d+)")
+
+
+class Late(NamedTuple):
+    """Bound when a statement runs: one text is for all queries of a shape."""
+
+    name: str
+    number: int = 0
+
+
+if TYPE_CHECKING:
+    Bound = Value | Late
+
+
+class Query(NamedTuple):
+    sql: str
+    values: Sequence[Value]
+
+
+class Parameters:
+    """Numbers values in the order in which the text of a statement is composed."""
+
+    def __init__(self) -> None:
+        self.values: list[Bound] = []
+
+    def add(self, value: Bound, type_: str) -> str:
+        """What stands for the value in the text, `$1::bigint`; an equal one is bound once."""
+        for number, known in enumerate(self.values, 1):
+            if known is value or (isinstance(value, Late) and known == value):
+                return f"${number}::{type_}"
+        self.values.append(value)
+        return f"${len(self.values)}::{type_}"
+
+    def used_in(self, sql: str) -> tuple[str, list[Bound]]:
+        """The text and its values, without those that it turned out not to need."""
+        numbers = sorted({int(number) for number in _NUMBER.findall(sql)})
+        if len(numbers) == len(self.values):
+            return sql, self.values
+        at = {str(number): f"${new}" for new, number in enumerate(numbers, 1)}
+        values = [self.values[number - 1] for number in numbers]
+        return _NUMBER.sub(lambda found: at[found[1]], sql), values
+
+    def query(self, sql: str) -> Query:
+        """Of values that are all known."""
+        return Query(*self.used_in(sql))  # type: ignore[arg-type]  # nothing late is among them

@@ -1,0 +1,347 @@
+-- :begin  -> in the transaction that it begins, no other process writes
+BEGIN; SELECT pg_advisory_xact_lock('head'::regclass::oid::bigint);
+
+-- :head_locked  -> seq of the newest row ever committed, id of the transaction
+SELECT seq, pg_current_xact_id()::text::bigint FROM head;
+
+-- :commit  with %d: seq; tells the other processes
+UPDATE head SET seq = %d; SELECT pg_notify('rookery_' || current_schema(), '%d'); COMMIT;
+
+-- :lock  -> as in `begin`, in a transaction
+SELECT pg_advisory_xact_lock('head'::regclass::oid::bigint);
+
+-- :rollback
+ROLLBACK;
+
+-- :has_committed  id of a transaction -> whether it was committed; null: it runs still
+SELECT CASE pg_xact_status($1::bigint::text::xid8)
+    WHEN 'committed' THEN true WHEN 'aborted' THEN false END;
+
+-- :channel  -> name of the channel of `commit`
+SELECT 'rookery_' || current_schema();
+
+-- :hold  -> whether no other process has the database, as long as the connection lives
+SELECT pg_try_advisory_lock('meta'::regclass::oid::bigint);
+
+-- :head  -> seq
+SELECT seq FROM head;
+
+-- :rows_by_id  [id] -> columns of a row
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM events AS e WHERE e.id = ANY($1::bytea[]);
+
+-- :own_rows  [id], [pubkey or null], [group or null], [hash of p or null] -> columns of a row
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[]) AS w (id, pubkey, grp, p)
+JOIN events AS e ON e.id = w.id
+WHERE e.pubkey = w.pubkey OR e.grp = w.grp OR (e.kind = 1059 AND w.p = ANY(e.tags));
+
+-- :rows_by_slot  [slot hash] -> columns of a row
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM events AS e WHERE e.slot = ANY($1::bigint[]);
+
+-- :rows_by_name  [kind], [d] -> columns of a row
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM unnest($1::integer[], $2::bytea[]) AS n (kind, d)
+JOIN events AS e ON substring(e.d, 1, 200) = substring(n.d, 1, 200) AND e.d <> ''
+WHERE e.d = n.d AND e.kind = n.kind;
+
+-- :rows_referring  [hash of e, E, a or A], [kind], limit -> columns of a row of no group
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM events AS e
+WHERE e.seq IN (SELECT t.seq FROM tags AS t WHERE t.hash = ANY($1::bigint[])
+                AND t.kind = ANY($2::integer[]))
+AND e.grp IS NULL LIMIT $3;
+
+-- :rows_by_seq  [seq] -> columns of a row, in the order given
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM unnest($1::bigint[]) WITH ORDINALITY AS j (seq, place) JOIN events AS e ON e.seq = j.seq
+ORDER BY j.place;
+
+-- :rows_since  seq, limit -> columns of a row, in order of seq
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM events AS e WHERE e.seq > $1 ORDER BY e.seq LIMIT $2;
+
+-- :rows_of_kinds_since  [kind], seq, limit -> columns of a row, in order of seq
+-- By the index of kinds: there may be few among very many rows.
+WITH found AS MATERIALIZED (
+    SELECT seq FROM events WHERE kind = ANY($1::integer[]) AND seq > $2
+)
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM events AS e WHERE e.seq IN (SELECT seq FROM found ORDER BY seq LIMIT $3) ORDER BY e.seq;
+
+-- :tombstones  [target] -> columns of tombstones
+SELECT target, by, until, why, request FROM tombstones
+WHERE sha256(target) = ANY(SELECT sha256(w.target) FROM unnest($1::bytea[]) AS w (target));
+
+-- :prefixes  [group], [lowest id], [highest id] -> places, from 1, of those that an id of the group is between
+SELECT w.place FROM unnest($1::bytea[], $2::bytea[], $3::bytea[])
+    WITH ORDINALITY AS w (grp, low, high, place)
+WHERE EXISTS (SELECT FROM events AS e WHERE e.id BETWEEN w.low AND w.high AND e.grp = w.grp);
+
+-- :groups_in_use  [group] -> those that hold more than what made them (Z-03)
+SELECT w.grp FROM unnest($1::bytea[]) AS w (grp)
+WHERE EXISTS (
+    SELECT FROM events AS e WHERE substring(e.grp, 1, 64) = substring(w.grp, 1, 64)
+    AND e.grp = w.grp AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005
+);
+
+-- :rows_of_group  group -> seq of rows to delete when it ends (N29-124)
+SELECT seq FROM events WHERE substring(grp, 1, 64) = substring($1::bytea, 1, 64) AND grp = $1
+AND kind NOT IN (9007, 9008);
+
+-- :rows_of_key  pubkey, hash of p, until -> seq of rows to delete when a key vanishes (N62-01)
+SELECT seq FROM events WHERE pubkey = $1 AND created_at <= $3
+UNION  -- wraps and notices that were sent to it (N62-05)
+SELECT seq FROM tags WHERE hash = $2 AND created_at <= $3 AND kind IN (1059, 44100, 44101);
+
+-- :keys_stored  [pubkey], [hash of p] -> those of which something would go
+SELECT w.pubkey FROM unnest($1::bytea[], $2::bigint[]) AS w (pubkey, p)
+WHERE EXISTS (SELECT FROM events AS e WHERE e.pubkey = w.pubkey) OR EXISTS (
+    SELECT FROM tags AS t WHERE t.hash = w.p AND t.kind IN (1059, 9000, 44100, 44101));
+
+-- :groups_with_keys  [pubkey], [hash of p] -> groups in which something would go with one of the keys
+SELECT grp FROM events WHERE pubkey = ANY($1::bytea[]) AND grp IS NOT NULL
+UNION
+SELECT e.grp FROM tags AS t JOIN events AS e ON e.seq = t.seq
+WHERE t.hash = ANY($2::bigint[]) AND t.kind = 1059 AND e.grp IS NOT NULL;
+
+-- :rows_to_ban  pubkey, seq -> seq, id of rows of a banned key up to seq (N86-11)
+SELECT seq, id FROM events WHERE pubkey = $1 AND seq <= $2
+AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
+
+-- :groups_moderated  [pubkey] -> groups where one of the keys wrote one of 9000–9020
+SELECT DISTINCT grp FROM events
+WHERE pubkey = ANY($1::bytea[]) AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL;
+
+-- :puts_of_keys  [hash of p] -> columns of a row: the 9000s that name one of the keys
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM events AS e
+WHERE e.seq IN (SELECT t.seq FROM tags AS t WHERE t.hash = ANY($1::bigint[]) AND t.kind = 9000);
+
+-- :records_of_groups  [group] -> columns of a row, in order of seq, of all that their state is built from
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM events AS e
+WHERE substring(e.grp, 1, 64) IN (SELECT substring(w.grp, 1, 64) FROM unnest($1::bytea[]) AS w (grp))
+AND e.grp = ANY($1::bytea[])
+AND (e.kind BETWEEN 9000 AND 9022 OR e.kind BETWEEN 39000 AND 39005) ORDER BY e.seq;
+
+-- :move_events  [seq], [group] -> pubkey, kind, bytes, group
+UPDATE events AS e SET grp = w.grp FROM unnest($1::bigint[], $2::bytea[]) AS w (seq, grp)
+WHERE e.seq = w.seq RETURNING e.pubkey, e.kind, octet_length(e.raw), e.grp;
+
+-- :add_events  columns of events as lists, the tags as texts
+WITH added AS (
+    INSERT INTO events (seq, id, id_key, pubkey, kind, created_at, grp, d, slot, version,
+                        expires_at, quiet, raw, tags, rule_tags)
+    SELECT seq, id, id_key, pubkey, kind, created_at, grp, d, slot, version, expires_at, quiet, raw,
+        tags::bigint[], rule_tags::bigint[]
+    FROM unnest($1::bigint[], $2::bytea[], $3::bigint[], $4::bytea[], $5::integer[], $6::bigint[],
+                $7::bytea[], $8::bytea[], $9::bigint[], $10::bigint[], $11::bigint[],
+                $12::boolean[], $13::bytea[], $14::text[], $15::text[])
+        AS w (seq, id, id_key, pubkey, kind, created_at, grp, d, slot, version, expires_at, quiet,
+              raw, tags, rule_tags)
+    RETURNING seq, created_at, id_key, kind, tags
+)
+INSERT INTO tags (hash, created_at, id_key, seq, kind)
+SELECT unnest(tags), created_at, id_key, seq, kind FROM added;
+
+-- :delete_events  [seq] -> seq, id, pubkey, kind, group or empty, bytes, and of gift wraps raw
+WITH gone AS (
+    DELETE FROM events WHERE seq = ANY($1::bigint[])
+    RETURNING seq, id, id_key, created_at, pubkey, kind, grp, tags, raw
+), untagged AS (
+    DELETE FROM tags AS t
+    USING (SELECT unnest(tags) AS hash, created_at, id_key, seq FROM gone) AS g
+    WHERE t.hash = g.hash AND t.created_at = g.created_at AND t.id_key = g.id_key AND t.seq = g.seq
+), unindexed AS (
+    DELETE FROM texts AS t USING gone AS g WHERE t.seq = g.seq
+)
+SELECT seq, id, pubkey, kind, coalesce(grp, ''), octet_length(raw),
+    CASE WHEN kind = 1059 THEN raw END
+FROM gone;
+
+-- :add_old  columns of old_versions as lists
+INSERT INTO old_versions (seq, id, pubkey, kind, created_at, grp, slot, version, expires_at, quiet,
+                          replaced_at, drop_at, raw)
+SELECT * FROM unnest($1::bigint[], $2::bytea[], $3::bytea[], $4::integer[], $5::bigint[],
+    $6::bytea[], $7::bigint[], $8::bigint[], $9::bigint[], $10::boolean[], $11::bigint[],
+    $12::bigint[], $13::bytea[]);
+
+-- :old_after  seq, limit -> columns of a row, replaced_at, drop_at, newer ones of its slot
+SELECT o.seq, o.raw, o.grp, o.quiet, o.slot, o.version, o.expires_at, o.replaced_at, o.drop_at,
+  (SELECT count(*) FROM old_versions AS n WHERE n.slot = o.slot AND n.seq > o.seq)
+FROM old_versions AS o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2;
+
+-- :old_due  now, limit -> as `old_after`
+SELECT o.seq, o.raw, o.grp, o.quiet, o.slot, o.version, o.expires_at, o.replaced_at, o.drop_at, 0
+FROM old_versions AS o WHERE o.drop_at IS NOT NULL AND o.drop_at <= $1 ORDER BY o.drop_at LIMIT $2;
+
+-- :forget_by_seq  [seq] -> id, pubkey, kind, group or empty, bytes of what is deleted
+DELETE FROM old_versions AS o WHERE o.seq = ANY($1::bigint[])
+RETURNING o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
+
+-- :forget_named  slot or null, id or null, upto, by or null, until or null -> as `forget_by_seq`
+DELETE FROM old_versions AS o
+WHERE (o.slot = $1::bigint OR o.id = $2::bytea) AND o.seq <= $3
+AND ($4::bytea IS NULL OR o.pubkey = $4) AND ($5::bigint IS NULL OR o.created_at <= $5)
+RETURNING o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
+
+-- :forget_over_number  [slot], number that is kept -> as `forget_by_seq`
+DELETE FROM old_versions AS o USING unnest($1::bigint[]) AS w (slot)
+WHERE o.slot = w.slot AND o.seq <= (
+    SELECT n.seq FROM old_versions AS n WHERE n.slot = w.slot ORDER BY n.seq DESC LIMIT 1 OFFSET $2)
+RETURNING o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
+
+-- :forget_of_rows  [seq] -> as `forget_by_seq`, of the slots of these rows
+DELETE FROM old_versions AS o USING events AS e
+WHERE e.seq = ANY($1::bigint[]) AND o.slot = e.slot AND o.pubkey = e.pubkey
+RETURNING o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
+
+-- :forget_of_group  group -> as `forget_by_seq`
+DELETE FROM old_versions AS o
+WHERE substring(o.grp, 1, 64) = substring($1::bytea, 1, 64) AND o.grp = $1
+RETURNING o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
+
+-- :forget_of_key  pubkey, until, upto -> as `forget_by_seq`
+DELETE FROM old_versions AS o WHERE o.pubkey = $1 AND o.created_at <= $2 AND o.seq <= $3
+RETURNING o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
+
+-- :set_drop_at  [seq], [drop_at]
+UPDATE old_versions AS o SET drop_at = w.drop_at
+FROM unnest($1::bigint[], $2::bigint[]) AS w (seq, drop_at) WHERE o.seq = w.seq;
+
+-- :expired  now, limit -> ids
+SELECT id FROM events WHERE expires_at IS NOT NULL AND expires_at <= $1 ORDER BY expires_at LIMIT $2;
+
+-- :add_sizes  [pubkey], [kind], [group], [events], [bytes]; added up
+INSERT INTO sizes AS s (pubkey, kind, grp, events, bytes)
+SELECT * FROM unnest($1::bytea[], $2::integer[], $3::bytea[], $4::bigint[], $5::bigint[])
+ON CONFLICT (pubkey, kind, sha256(grp)) DO UPDATE
+SET events = s.events + excluded.events, bytes = s.bytes + excluded.bytes;
+
+-- :drop_empty_sizes  [pubkey], [kind], [group]
+DELETE FROM sizes AS s USING unnest($1::bytea[], $2::integer[], $3::bytea[]) AS w (pubkey, kind, grp)
+WHERE s.pubkey = w.pubkey AND s.kind = w.kind AND sha256(s.grp) = sha256(w.grp) AND s.events = 0;
+
+-- :add_received  [recipient], [events], [bytes]; added up
+INSERT INTO received AS r (recipient, events, bytes)
+SELECT * FROM unnest($1::bytea[], $2::bigint[], $3::bigint[])
+ON CONFLICT (recipient) DO UPDATE
+SET events = r.events + excluded.events, bytes = r.bytes + excluded.bytes;
+
+-- :drop_empty_received  [recipient]
+DELETE FROM received WHERE recipient = ANY($1::bytea[]) AND events = 0;
+
+-- :sizes_by_kind  limit -> kind, events, bytes, most bytes first; requests to vanish too, which are no rows
+SELECT kind, sum(events)::bigint, sum(bytes)::bigint FROM (
+    SELECT kind, events, bytes FROM sizes
+    UNION ALL
+    SELECT 62, 1, octet_length(request) FROM tombstones WHERE request IS NOT NULL
+) AS s GROUP BY 1 ORDER BY 3 DESC, 1 LIMIT $1;
+
+-- :sizes_by_author  limit -> pubkey, events, bytes, most bytes first
+SELECT pubkey, sum(events)::bigint, sum(bytes)::bigint FROM sizes
+GROUP BY pubkey ORDER BY 3 DESC, pubkey LIMIT $1;
+
+-- :sizes_by_group  limit -> group or empty, events, bytes, most bytes first
+SELECT grp, sum(events)::bigint, sum(bytes)::bigint FROM sizes
+GROUP BY grp ORDER BY 3 DESC, grp LIMIT $1;
+
+-- :add_tombstone  target, by, until, why, request; the one with the later `until` wins
+INSERT INTO tombstones AS t (target, by, until, why, request) VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT (sha256(target), sha256(by)) DO UPDATE
+SET until = excluded.until, why = excluded.why, request = excluded.request
+WHERE excluded.until > t.until;
+
+-- :put_group  id, guarded, hidden, ended
+INSERT INTO groups (id, guarded, hidden, ended) VALUES ($1, $2, $3, $4)
+ON CONFLICT (id) DO UPDATE
+SET guarded = excluded.guarded, hidden = excluded.hidden, ended = excluded.ended;
+
+-- :drop_members  group
+DELETE FROM members WHERE grp = $1;
+
+-- :put_members  group, [pubkey], [admin]
+INSERT INTO members (grp, pubkey, admin)
+SELECT $1, w.* FROM unnest($2::bytea[], $3::boolean[]) AS w (pubkey, admin);
+
+-- :drop_former_members  group
+DELETE FROM former_members WHERE grp = $1;
+
+-- :put_former_members  group, [pubkey]
+INSERT INTO former_members (grp, pubkey) SELECT $1, w.pubkey FROM unnest($2::bytea[]) AS w (pubkey);
+
+-- :ended_groups  -> id, guarded, former member or null
+SELECT g.id, g.guarded, m.pubkey FROM groups AS g LEFT JOIN former_members AS m ON m.grp = g.id
+WHERE g.ended;
+
+-- :management  -> register, item, note
+SELECT register, item, note FROM management;
+
+-- :put_entry  register, item, note
+INSERT INTO management (register, item, note) VALUES ($1, $2, $3)
+ON CONFLICT (register, sha256(item)) DO UPDATE SET note = excluded.note;
+
+-- :drop_entry  register, item
+DELETE FROM management WHERE register = $1 AND sha256(item) = sha256($2);
+
+-- :put_meta  name, value
+INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
+
+-- :get_meta  name -> value
+SELECT value FROM meta WHERE name = $1;
+
+-- :add_erasure  request, by, kind, at, numbers, ids
+INSERT INTO erasures (request, by, kind, at, numbers, ids) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (request) DO UPDATE SET by = excluded.by, kind = excluded.kind, at = excluded.at,
+    numbers = excluded.numbers, ids = excluded.ids;
+
+-- :drop_erasures  at: those before it
+DELETE FROM erasures WHERE at < $1;
+
+-- :erasure  request -> by, kind, at, numbers, ids
+SELECT by, kind, at, numbers, ids FROM erasures WHERE request = $1;
+
+-- :rows_to_check  seq, limit -> as `CheckedRow`, in order of seq
+SELECT seq, id, id_key, kind, created_at, pubkey, d, tags, raw,
+    (SELECT count(*) FROM tags AS t WHERE t.hash = ANY(e.tags) AND t.created_at = e.created_at
+     AND t.id_key = e.id_key AND t.seq = e.seq AND t.kind = e.kind)
+FROM events AS e WHERE seq > $1 ORDER BY seq LIMIT $2;
+
+-- :number_of_rows  -> number of rows and old versions in the tables themselves, and as the totals have it
+SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM old_versions),
+    (SELECT coalesce(sum(events), 0)::bigint FROM sizes);
+
+-- :lock_schema  -> for the transaction, while tables are made or changed
+SELECT pg_advisory_xact_lock(1383034731);
+
+-- :server  -> version as a number, encoding, whether it is a replica, whether transactions are read-only
+SELECT current_setting('server_version_num')::integer, current_setting('server_encoding'),
+    pg_is_in_recovery(), current_setting('transaction_read_only') = 'on';
+
+-- :tables  -> how many tables the schema has, whether one is `meta`
+SELECT count(*), coalesce(bool_or(relname = 'meta'), false) FROM pg_class
+WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p', 'v', 'm', 'f');
+
+-- :rows_to_tag  seq, limit -> seq, raw
+SELECT seq, raw FROM events WHERE seq > $1 ORDER BY seq LIMIT $2;
+
+-- :add_tags  [seq], [hash]; those that the row has are ignored
+WITH new AS (
+    SELECT w.seq, array_agg(DISTINCT w.hash) AS hashes
+    FROM unnest($1::bigint[], $2::bigint[]) AS w (seq, hash)
+    JOIN events AS e ON e.seq = w.seq AND NOT w.hash = ANY(e.tags) GROUP BY w.seq
+), noted AS (
+    UPDATE events AS e SET tags = e.tags || n.hashes FROM new AS n WHERE e.seq = n.seq
+    RETURNING e.created_at, e.id_key, e.seq, e.kind, n.hashes
+)
+INSERT INTO tags (hash, created_at, id_key, seq, kind)
+SELECT unnest(hashes), created_at, id_key, seq, kind FROM noted;
+
+-- :left_by_vacuum  -> rows that are deleted, but may still be read
+SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables
+WHERE schemaname = current_schema() AND relname IN ('events', 'old_versions', 'texts', 'management');
+
+-- :vacuum  what may hold deleted texts
+VACUUM events, old_versions, tags, texts, management, tombstones;

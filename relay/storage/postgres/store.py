@@ -1,0 +1,402 @@
+"""PostgresStore: the Store port on one database, which several processes may share.
+
+Reads run on a pool of connections, batches on one of their own; PostgreSQL locks, caches and keeps
+what was committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from relay.access.management import ListChange, ListName, management_of
+from relay.access.quotas import Size, Sized, SizedBy
+from relay.errors import StoreFault
+from relay.groups.group import EndedGroup
+from relay.lifecycle.retention import MaxAmount
+from relay.lifecycle.rows import OldVersion
+from relay.nostr.erasure import Erasure
+from relay.storage import Features
+from relay.storage.checking import faults_of
+from relay.storage.hashes import id_key
+from relay.storage.postgres.connections import CLOSED, Connections
+from relay.storage.postgres.erasing import Erasing
+from relay.storage.postgres.listening import HeadListener
+from relay.storage.postgres.opening import opened
+from relay.storage.postgres.reading import Reader
+from relay.storage.postgres.rows import stored
+from relay.storage.postgres.sql.named import QUERIES
+from relay.storage.postgres.sql.sweep import SweepQueries
+from relay.storage.postgres.sql.visibility import ReadConditions
+from relay.storage.postgres.text_index import TextIndex
+from relay.storage.postgres.writer import Writer
+from relay.storage.rows import event_in
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence, Set
+
+    from relay.access.management import Management
+    from relay.access.read_rules import Match
+    from relay.access.visibility import Visibility
+    from relay.lifecycle.retention import LastScan, SweepRule
+    from relay.lifecycle.rows import Found, Lookups, Slot, Stored, WritePlan
+    from relay.nostr.event import Event
+    from relay.nostr.filters import Filter, FilterTerms
+    from relay.nostr.nip77 import Items
+    from relay.storage import Page, PageQuery, Place, Verb
+    from relay.storage.checking import CheckedRow
+    from relay.storage.postgres.hashes import KeyedHashes
+
+_BULK_S: Final = 3600
+"""Reads of the whole store; others end after a minute."""
+
+
+class PostgresStore:
+    """The Store port on one PostgreSQL database."""
+
+    features = Features(search=True, shared=False, erased_from="the rows of this relay's database")
+
+    def __init__(
+        self,
+        connections: Connections,
+        hashes: KeyedHashes,
+        terms: FilterTerms,
+        head: int,
+        take_over: Callable[[Sequence[Stored]], None] | None,
+    ) -> None:
+        """Use `open`."""
+        self._connections = connections
+        self._hashes = hashes
+        self._terms = terms
+        self._head = head
+        self._committed = asyncio.Event()
+        self._erasing = Erasing(connections)
+        self._sweeps = SweepQueries(ReadConditions(hashes))
+        self._writer = Writer(
+            connections, hashes, terms.index_tags, self._sweeps, self._erasing, head, take_over
+        )
+        self._reader = Reader(connections, hashes, self.committed)
+        self._index = TextIndex(connections, self.committed)
+        self._listener = HeadListener(connections, self._advance)
+        self._appends: set[asyncio.Task[int]] = set()
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        url: str,
+        terms: FilterTerms,
+        *,
+        password: str | None = None,
+        take_over: Callable[[Sequence[Stored]], None] | None = None,
+    ) -> PostgresStore:
+        """Open the database at a `postgresql://` address, and make its tables if it is empty.
+
+        `take_over`: gets the rows that other processes committed, in order, before the next batch
+        is decided; None: no other process may have the database open. Raises StoreFault, also when
+        one has, or StoreVersion for a database of another version or program.
+        """
+        connections = Connections(url, password)
+        await connections.open()
+        async with AsyncExitStack() as opened_so_far:
+            opened_so_far.push_async_callback(connections.close)
+            hashes = await opened(connections, terms)
+            async with connections.reading() as db:
+                head = await db.fetchval(QUERIES["head"])
+            store = cls(connections, hashes, terms, head, take_over)
+            opened_so_far.pop_all()
+            opened_so_far.push_async_callback(store.close)
+            if not await store._listener.start() and take_over is None:
+                raise StoreFault("another relay has the database open: stop it first")
+            opened_so_far.pop_all()
+        return store
+
+    # -- writing --------------------------------------------------------------------------------
+
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        self._check_open()
+        # A batch that has begun is finished, also when its caller is cancelled.
+        task = asyncio.create_task(self._append(lookups, decide))
+        self._appends.add(task)
+        task.add_done_callback(self._appended)
+        return await asyncio.shield(task)
+
+    async def _append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        head = await self._writer.append(lookups, decide)
+        self._advance(head)
+        return head
+
+    def _appended(self, task: asyncio.Task[int]) -> None:
+        self._appends.discard(task)
+        if not task.cancelled():
+            task.exception()  # the caller has it, or was cancelled
+
+    def _advance(self, head: int) -> None:
+        if head > self._head:
+            self._head = head
+            self._wake()
+
+    def _wake(self) -> None:
+        """Wake the tasks in `committed_after`."""
+        self._committed.set()
+        self._committed = asyncio.Event()
+
+    def prepare(self, events: Sequence[Event]) -> None:
+        self._writer.prepare(events)
+
+    async def erasure(self, request: str) -> Erasure | None:
+        for by, kind, at, numbers, ids in await self._rows("erasure", bytes.fromhex(request)):
+            listed_ids = [(id_, kind_) for id_, kind_ in orjson.loads(ids)]
+            return Erasure(request, by.hex(), kind, at, dict(orjson.loads(numbers)), listed_ids)
+        return None
+
+    def is_erased(self, request: str) -> bool:
+        return self._erasing.is_erased(request)
+
+    def unerased_s(self) -> float:
+        return self._erasing.pending_s
+
+    async def is_writable(self) -> bool:
+        self._check_open()
+        try:
+            async with self._connections.writing() as db:
+                await db.execute(QUERIES["put_meta"], "checked", str(self._head))
+        except StoreFault:
+            return False
+        return True
+
+    # -- the log --------------------------------------------------------------------------------
+
+    async def since(self, seq: int, limit: int) -> Sequence[Stored]:
+        return [stored(row) for row in await self._rows("rows_since", seq, limit)]
+
+    async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
+        rows = await self._rows("rows_of_kinds_since", sorted(kinds), seq, limit)
+        return [stored(row) for row in rows]
+
+    async def head(self) -> int:
+        ((head,),) = await self._rows("head")
+        return int(head)
+
+    def committed(self) -> int:
+        return self._head
+
+    async def committed_after(self, seq: int) -> int:
+        self._check_open()
+        while self._head <= seq:
+            await self._committed.wait()
+            self._check_open()
+        return self._head
+
+    async def ended_groups(self) -> Mapping[str, EndedGroup]:
+        members: dict[str, set[str]] = {}
+        public = set()
+        for group, guarded, key in await self._rows("ended_groups"):
+            group_id = group.decode()
+            named = members.setdefault(group_id, set())
+            if key is not None:
+                named.add(key.hex())
+            if not guarded:
+                public.add(group_id)
+        return {
+            group_id: EndedGroup(frozenset(keys), group_id in public)
+            for group_id, keys in members.items()
+        }
+
+    # -- lists and totals -----------------------------------------------------------------------
+
+    async def management(self) -> Management:
+        return management_of(
+            ListChange(ListName(name), item.decode(), note.decode())
+            for name, item, note in await self._rows("management")
+        )
+
+    async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
+        name_of = _NAMES[by]
+        rows = await self._rows(f"sizes_by_{by.value}", limit)
+        return [Sized(name_of(of), Size(events, size)) for of, events, size in rows]
+
+    # -- sweeps ---------------------------------------------------------------------------------
+
+    async def expired(self, now: int, limit: int) -> Sequence[str]:
+        return [event_id.hex() for (event_id,) in await self._rows("expired", now, limit)]
+
+    async def due_rows(
+        self,
+        rule: SweepRule,
+        exempt: Sequence[Match],
+        *,
+        now: int,
+        last_scan: LastScan | None,
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> Sequence[int]:
+        self._check_open()
+        due = self._sweeps.due_rows(
+            rule, exempt, now=now, last_scan=last_scan, after=after, limit=limit
+        )
+        async with self._connections.reading() as db:
+            if last_scan is not None and isinstance(rule.limit, MaxAmount):
+                # Without new rows no amount can have been exceeded since.
+                new = self._sweeps.has_new_rows(rule, exempt, last_scan)
+                if not await db.fetch(new.sql, *new.values, timeout=_BULK_S):
+                    return []
+            return [seq for (seq,) in await db.fetch(due.sql, *due.values, timeout=_BULK_S)]
+
+    async def overdue_versions(self, now: int, limit: int) -> Sequence[OldVersion]:
+        return [_old_version(row) for row in await self._rows("old_due", now, limit)]
+
+    async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
+        return [_old_version(row) for row in await self._rows("old_after", after, limit)]
+
+    async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
+        return [stored(row) for row in await self._rows("rows_by_seq", list(seqs))]
+
+    async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
+        rows = await self._rows("rows_to_check", after, limit)
+        faults = await asyncio.to_thread(self._faults_of, rows)
+        if len(rows) == limit:
+            return rows[-1][0], faults
+        ((there, noted),) = await self._rows("number_of_rows")
+        if there != noted:
+            faults.append(f"{there} rows are there, and the totals say {noted}")
+        return 0, faults
+
+    def _faults_of(self, rows: Sequence[Any]) -> list[str]:
+        checked: list[CheckedRow] = []
+        for seq, id_, key, kind, created_at, pubkey, d, tags, raw, found in rows:
+            author = id_key(pubkey.hex())
+            is_found = found == len(tags) and self._is_tagged(raw, tags)
+            name = d.decode(errors="replace")
+            checked.append((seq, id_, key, kind, created_at, pubkey, author, name, is_found, raw))
+        return faults_of(checked)
+
+    def _is_tagged(self, raw: bytes, tags: Sequence[int]) -> bool:
+        """True also for what is no event: that is another fault."""
+        with suppress(StoreFault):
+            return self._hashes.of_event(event_in(raw), self._terms.index_tags).issubset(tags)
+        return True
+
+    # -- reading --------------------------------------------------------------------------------
+
+    async def page(self, query: PageQuery) -> Page:
+        self._check_open()
+        return await self._reader.page(query)
+
+    def page_now(self, query: PageQuery) -> Page | None:
+        self._check_open()
+        return self._reader.page_now(query)
+
+    async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
+        self._check_open()
+        return await self._reader.places(query)
+
+    async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
+        self._check_open()
+        return await self._reader.count(filters, visibility, now=now)
+
+    async def authors(
+        self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int
+    ) -> Sequence[bytes] | None:
+        self._check_open()
+        return await self._reader.authors(filter_, visibility, now=now, at_most=at_most)
+
+    async def items(
+        self,
+        filter_: Filter,
+        visibility: Visibility,
+        *,
+        limit: int | None,
+        upto: int,
+        now: int,
+        at_most: int,
+    ) -> Items | None:
+        self._check_open()
+        return await self._reader.items(
+            filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most
+        )
+
+    async def search(
+        self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
+    ) -> Sequence[int]:
+        self._check_open()
+        return await self._reader.search(filter_, visibility, limit=limit, upto=upto, now=now)
+
+    async def rows(
+        self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
+    ) -> tuple[Sequence[bytes], int]:
+        self._check_open()
+        return await self._reader.rows(seqs, filter_, visibility, now=now)
+
+    async def plan(
+        self, filters: Sequence[Filter], visibility: Visibility, verb: Verb, *, now: int
+    ) -> Sequence[str]:
+        self._check_open()
+        return await self._reader.plan(filters, visibility, verb, now=now)
+
+    async def versions(
+        self, slot: Slot, *, before: str | None, limit: int, now: int
+    ) -> Sequence[Stored]:
+        self._check_open()
+        return await self._reader.versions(slot, before=before, limit=limit, now=now)
+
+    async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
+        self._check_open()
+        return await self._reader.matching(filter_, limit=limit, now=now)
+
+    async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
+        self._check_open()
+        return await self._index.index(text_of, rules, limit)
+
+    async def embed_texts(self, limit: int) -> bool:
+        self._check_open()
+        return False
+
+    async def tidy_index(self, now: int) -> bool:
+        self._check_open()
+        if await self._index.tidy_index(now):
+            return True
+        self._erasing.start_vacuum()
+        return False
+
+    # -- all ------------------------------------------------------------------------------------
+
+    async def _rows(self, name: str, *values: object) -> list[Any]:
+        self._check_open()
+        async with self._connections.reading() as db:
+            rows: list[Any] = await db.fetch(QUERIES[name], *values)
+            return rows
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreFault(CLOSED)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._wake()
+        async with AsyncExitStack() as last_first:  # each, also when one is cancelled
+            last_first.callback(self._reader.close)
+            last_first.callback(self._index.close)
+            last_first.push_async_callback(self._connections.close)
+            last_first.push_async_callback(self._listener.close)
+            last_first.push_async_callback(self._erasing.close)
+            if self._appends:
+                await asyncio.wait(self._appends)
+
+
+def _old_version(row: Sequence[Any]) -> OldVersion:
+    at, drop_at, newer = row[7:]
+    return OldVersion(stored(row[:7]), at, drop_at, newer)
+
+
+_NAMES: Final[dict[SizedBy, Callable[[Any], int | str | None]]] = {
+    SizedBy.KIND: int,
+    SizedBy.AUTHOR: bytes.hex,
+    SizedBy.GROUP: lambda group: group.decode() or None,
+}
+"""What a column that rows are added up by is in `Sized`."""

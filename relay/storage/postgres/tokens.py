@@ -1,0 +1,44 @@
+"""Tokens of texts and of search terms: FTS5, in memory, makes them, as it does of live events."""
+
+from __future__ import annotations
+
+import sqlite3
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Final
+
+from relay.storage.sqlite.sql.named import SEARCH_QUERIES as FTS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_LONG_TOKEN: Final = 256
+"""Of a longer one its hash is kept: an entry of an index has 2,700 bytes at most."""
+
+
+class Tokenizer:
+    """For one thread at a time."""
+
+    def __init__(self) -> None:
+        self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        self._db.execute(FTS["make_words"])
+        self._db.execute(FTS["make_tokens"])
+
+    def tokens(self, texts: Sequence[str]) -> list[tuple[str, ...]]:
+        """Of each text, in their order."""
+        found: list[list[tuple[int, str]]] = [[] for _ in texts]
+        self._db.execute(FTS["empty_words"])
+        for number, text in enumerate(texts, 1):
+            self._db.execute(FTS["add_words"], (number, text, "", ""))
+        for number, place, token in self._db.execute(FTS["tokens"]):
+            found[number - 1].append((place, _kept(token)))
+        return [tuple([token for _, token in sorted(places)]) for places in found]
+
+    def close(self) -> None:
+        self._db.close()
+
+
+def _kept(token: str) -> str:
+    if len(token) < _LONG_TOKEN:
+        return token
+    # No token has a `#`.
+    return f"#{blake2b(token.encode(), digest_size=16).hexdigest()}"

@@ -1,0 +1,557 @@
+"""Writer: a batch is one transaction on the one connection that writes: look up, decide, apply.
+
+A lock of the database makes the batches of all processes follow each other: `seq` is given under
+it, so rows become visible in the order of their seq. A statement takes all rows of a batch at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from relay.access.quotas import Size, recipients_of
+from relay.errors import StoreFault
+from relay.groups.group import EndedGroup
+from relay.lifecycle.deletion import ban_tombstone, event_target
+from relay.lifecycle.rows import ERASURE_DAYS, Found, Tombstone, narrowed, references_of
+from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
+from relay.nostr.event import event_from_raw
+from relay.storage.hashes import id_key
+from relay.storage.postgres.connections import FAULTS
+from relay.storage.postgres.rows import stored
+from relay.storage.postgres.sql.named import QUERIES
+from relay.storage.postgres.sql.writes import usage_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Container, Mapping, Sequence
+
+    from relay.groups.group import Group
+    from relay.lifecycle.rows import Lookups, OwnRow, Reference, Stored, Vanish, WritePlan
+    from relay.nostr.erasure import Erasure
+    from relay.nostr.event import Event
+    from relay.storage.postgres.connections import Connections
+    from relay.storage.postgres.erasing import Erasing
+    from relay.storage.postgres.hashes import KeyedHashes
+    from relay.storage.postgres.sql.sweep import SweepQueries
+
+_MAX_REFERRERS: Final = 10_000
+"""In one step, for a whole batch of an import."""
+_MAX_REFERRING_STEPS: Final = 16
+_MAX_PREPARED: Final = 20_000
+_DELETE_CHUNK: Final = 10_000
+_TAKEN_ROWS: Final = 1_000
+_DAY_S: Final = 86_400
+_ASK_AGAIN_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
+"""After a connection was lost in a commit."""
+_MAX_INT: Final = 2**63 - 1
+_HEX: Final = frozenset("0123456789abcdef")
+
+_Columns = tuple[bytes, int, bytes, bytes, str, str]
+"""What follows from the event alone: id, id_key, pubkey, `d`, and the hashes of its tags as two
+arrays of PostgreSQL."""
+_SizeKey = tuple[bytes, int, bytes]
+"""pubkey, kind, group or empty."""
+
+
+@dataclass(slots=True)
+class _Change:
+    """What a transaction does to the totals, and whether something must be erased."""
+
+    sizes: dict[_SizeKey, list[int]] = field(default_factory=dict)
+    """Events and bytes that are added; may be negative."""
+    received: dict[str, list[int]] = field(default_factory=dict)
+    """By recipient of gift wraps."""
+    erases: bool = False
+
+    def grow(self, key: _SizeKey, events: int, size: int) -> None:
+        grown = self.sizes.setdefault(key, [0, 0])
+        grown[0] += events
+        grown[1] += size
+
+    def grow_received(self, event: Event, events: int) -> None:
+        """`events`: 1 for a new row, -1 for a deleted one."""
+        for recipient in recipients_of(event):
+            grown = self.received.setdefault(recipient, [0, 0])
+            grown[0] += events
+            grown[1] += events * len(event.raw)
+
+
+class Writer:
+    """Batches one after the other; only `prepare` may be called on other threads."""
+
+    def __init__(
+        self,
+        connections: Connections,
+        hashes: KeyedHashes,
+        index_tags: frozenset[str],
+        sweeps: SweepQueries,
+        erasing: Erasing,
+        head: int,
+        take_over: Callable[[Sequence[Stored]], None] | None,
+    ) -> None:
+        """`take_over` gets the rows after `head` that other processes commit, before the next batch
+        is decided; None: no other process may write."""
+        self._connections = connections
+        self._hashes = hashes
+        self._index_tags = index_tags
+        self._sweeps = sweeps
+        self._erasing = erasing
+        self._head = head
+        self._take_over = take_over
+        self._prepared: dict[str, _Columns] = {}
+
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        """As `Appender.append`. Raises StoreFault."""
+        try:
+            async with self._connections.writing() as db:
+                await db.execute(QUERIES["begin"])
+                return await self._appended(db, lookups, decide)
+        finally:
+            self._erasing.end()
+
+    async def _appended(
+        self, db: Any, lookups: Lookups, decide: Callable[[Found], WritePlan]
+    ) -> int:
+        try:
+            head, transaction = await db.fetchrow(QUERIES["head_locked"])
+            await self._catch_up(db, head)
+            last_seq = await self._changed(db, Found(head), lookups, decide)
+            if last_seq is None:
+                await db.execute(QUERIES["rollback"])
+                return int(head)
+        except BaseException:
+            await _rolled_back(db)
+            raise
+        try:
+            await db.execute(QUERIES["commit"] % (last_seq, last_seq))
+        except FAULTS:
+            await _rolled_back(db)
+            if not await self._has_committed(transaction):
+                raise
+        self._head = last_seq
+        return last_seq
+
+    async def _catch_up(self, db: Any, head: int) -> None:
+        """Raises StoreFault when somebody else wrote, and this process may not share the store."""
+        while self._head < head:
+            if self._take_over is None:
+                raise StoreFault("another process wrote to the database: restart the relay")
+            rows = await _rows(db, "rows_since", self._head, _TAKEN_ROWS)
+            self._take_over(rows)
+            self._head = rows[-1].seq if len(rows) == _TAKEN_ROWS else head
+
+    async def _has_committed(self, transaction: int) -> bool:
+        """Whether it was, though its connection was lost meanwhile. Raises StoreFault."""
+        for wait_s in _ASK_AGAIN_S:
+            with suppress(StoreFault):  # the server starts again
+                async with self._connections.reading() as db, db.transaction():
+                    # Until the server has noticed the loss, the transaction holds the lock.
+                    await db.execute(QUERIES["lock"])
+                    return bool(await db.fetchval(QUERIES["has_committed"], transaction))
+            await asyncio.sleep(wait_s)
+        raise StoreFault("database: the connection was lost in a commit, and nothing answers")
+
+    async def _changed(
+        self, db: Any, found: Found, lookups: Lookups, decide: Callable[[Found], WritePlan]
+    ) -> int | None:
+        """The work of the transaction: the new head; None: nothing changes."""
+        before = found.last_seq
+        await self._look_up(db, lookups, found)
+        plan = await asyncio.to_thread(decide, found)
+        if plan.is_empty() and found.last_seq == before:
+            return None
+        change = _Change()
+        await self._apply(db, plan, change)
+        await self._put_erasures(db, plan)
+        if change.erases:
+            self._erasing.begin(plan.erasures)
+        return found.last_seq
+
+    # -- look up --------------------------------------------------------------------------------
+
+    async def _look_up(self, db: Any, lookups: Lookups, found: Found) -> None:
+        if lookups.vanishing_keys:
+            lookups = await self._narrowed(db, lookups, found)
+        if lookups.ids:
+            ids = [bytes.fromhex(event_id) for event_id in lookups.ids]
+            for row in await _rows(db, "rows_by_id", ids):
+                found.rows[row.event.id] = row
+        if lookups.own_rows:
+            await self._find_own_rows(db, lookups, found)
+        if lookups.slots:
+            hashed = [self._hashes.slot(*slot) for slot in lookups.slots]
+            for row in await _rows(db, "rows_by_slot", hashed):
+                if row.slot in lookups.slots:
+                    # One object in both: they are compared by identity.
+                    found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
+        if lookups.vanishing_keys or lookups.record_groups:
+            await self._find_records(db, lookups, found)
+        if lookups.tombstones:
+            targets = [target.encode() for target in lookups.tombstones]
+            for target, by, until, why, request in await db.fetch(QUERIES["tombstones"], targets):
+                stone = Tombstone(target.decode(), by.decode(), until, why.decode(), request)
+                found.tombstones.setdefault(stone.target, []).append(stone)
+        if lookups.id_prefixes:
+            await self._find_prefixes(db, lookups, found)
+        for account in lookups.usage:
+            query = usage_of(account)
+            found.usage.open(account, Size(*await db.fetchrow(query.sql, *query.values)))
+        for dependencies in lookups.dependencies:
+            query = self._sweeps.oldest(dependencies)
+            oldest = await db.fetchval(query.sql, *query.values)
+            if oldest is not None:
+                found.oldest_dependencies[dependencies] = oldest
+        await self._follow(db, lookups.named, lookups, found, MAX_REFERENCE_STEPS)
+        near = lookups.named_near - found.named.keys()
+        await self._follow(db, near, lookups, found, NEAR_STEPS)
+        await self._find_referrers(db, lookups, found)
+        if lookups.groups_with_content:
+            groups = [group.encode() for group in lookups.groups_with_content]
+            in_use = await db.fetch(QUERIES["groups_in_use"], groups)
+            found.groups_with_content.update([group.decode() for (group,) in in_use])
+
+    async def _narrowed(self, db: Any, lookups: Lookups, found: Found) -> Lookups:
+        keys = sorted(lookups.vanishing_keys)
+        rows = await db.fetch(QUERIES["keys_stored"], *self._keys(keys))
+        found.stored_keys = frozenset([key.hex() for (key,) in rows])
+        groups: list[str] = []
+        if found.stored_keys:
+            asked = self._keys(sorted(found.stored_keys))
+            with_keys = await db.fetch(QUERIES["groups_with_keys"], *asked)
+            groups = [group.decode() for (group,) in with_keys]
+        return narrowed(lookups, found.stored_keys, groups)
+
+    def _keys(self, pubkeys: Sequence[str]) -> tuple[list[bytes], list[int]]:
+        """As bytes, and the hashes of tags `p` that name them."""
+        named = [self._hashes.tag("p", pubkey) for pubkey in pubkeys]
+        return [bytes.fromhex(pubkey) for pubkey in pubkeys], named
+
+    async def _find_own_rows(self, db: Any, lookups: Lookups, found: Found) -> None:
+        wanted: dict[str, list[OwnRow]] = {}
+        for own in lookups.own_rows:
+            wanted.setdefault(own.id, []).append(own)
+        asked = [
+            (
+                bytes.fromhex(own.id),
+                None if own.pubkey is None else bytes.fromhex(own.pubkey),
+                None if own.group is None else own.group.encode(),
+                None if own.pubkey is None else self._hashes.tag("p", own.pubkey),
+            )
+            for own in lookups.own_rows
+        ]
+        for row in await _rows(db, "own_rows", *_columns(asked, 4)):
+            if any(own.is_it(row) for own in wanted.get(row.event.id, ())):
+                found.rows.setdefault(row.event.id, row)
+
+    async def _find_prefixes(self, db: Any, lookups: Lookups, found: Found) -> None:
+        asked = [
+            (group, prefix)
+            for group, prefix in lookups.id_prefixes
+            if prefix and len(prefix) <= 64 and _HEX.issuperset(prefix)
+        ]
+        between = [
+            (
+                group.encode(),
+                bytes.fromhex(prefix.ljust(64, "0")),
+                bytes.fromhex(prefix.ljust(64, "f")),
+            )
+            for group, prefix in asked
+        ]
+        for (place,) in await db.fetch(QUERIES["prefixes"], *_columns(between, 3)):
+            found.id_prefixes.add(asked[place - 1])
+
+    async def _follow(
+        self, db: Any, step: frozenset[RecordName], lookups: Lookups, found: Found, steps: int
+    ) -> None:
+        """Follow references, one query for each step of all of them."""
+        for _ in range(steps):
+            if not step:
+                return
+            found.named.update((name, set()) for name in step)
+            names = [(name.kind, name.d.encode()) for name in step]
+            next_step: set[RecordName] = set()
+            for row in await _rows(db, "rows_by_name", *_columns(names, 2)):
+                event = row.event
+                found.named[RecordName(event.kind, event.d)].add(event.id)
+                found.rows.setdefault(event.id, row)
+                next_step |= lookups.names_in(event)
+            step = frozenset([name for name in next_step if name not in found.named])
+
+    async def _find_referrers(self, db: Any, lookups: Lookups, found: Found) -> None:
+        of_kinds = list(lookups.referring_kinds)
+        step = lookups.referrers
+        for _ in range(_MAX_REFERRING_STEPS):
+            if not step:
+                return
+            found.referrers.update((reference, set()) for reference in step)
+            hashes = [
+                self._hashes.tag(written, value)
+                for name, value in step
+                for written in (name, name.upper())
+            ]
+            next_step: set[Reference] = set()
+            for row in await _rows(db, "rows_referring", hashes, of_kinds, _MAX_REFERRERS):
+                event = row.event
+                found.rows.setdefault(event.id, row)
+                for reference in step.intersection(references_of(event)):
+                    found.referrers[reference].add(event.id)
+                next_step.add(("e", event.id))
+            step = frozenset(next_step - found.referrers.keys())
+
+    async def _find_records(self, db: Any, lookups: Lookups, found: Found) -> None:
+        groups = [group.encode() for group in lookups.record_groups]
+        if lookups.vanishing_keys:
+            keys, named = self._keys(sorted(lookups.vanishing_keys))
+            groups += [group for (group,) in await db.fetch(QUERIES["groups_moderated"], keys)]
+            for row in await _rows(db, "puts_of_keys", named):
+                found.rows.setdefault(row.event.id, row)
+        if groups:
+            for row in await _rows(db, "records_of_groups", groups):
+                found.group_records.append(found.rows.get(row.event.id, row))
+
+    # -- apply ----------------------------------------------------------------------------------
+
+    async def _apply(self, db: Any, plan: WritePlan, change: _Change) -> None:
+        if plan.moves:
+            await self._move(db, plan.moves, change)
+        await self._delete(db, plan.removes, change, kept=plan.replaced)
+        await self._add(db, list(plan.adds.values()), change)
+        if plan.replaced:
+            await self._keep_replaced(db, plan, change)
+        await self._forget_named(db, plan, change)
+        for group_id in plan.deleted_groups:
+            group = group_id.encode()
+            rows = await db.fetch(QUERIES["rows_of_group"], group)
+            await self._delete_many(db, [seq for (seq,) in rows], change)
+            await self._forget(db, change, None, "forget_of_group", group)
+        for gone in plan.vanishes:
+            await self._delete_of_key(db, gone, change, plan.erasures.get(gone.request))
+        for pubkey, upto in plan.deleted_authors.items():
+            await self._ban(db, pubkey, upto, change)
+        await self._put_sizes(db, change)
+        await _add_tombstones(db, plan.tombstones)
+        for group_id, now in plan.groups.items():
+            await _put_group(db, group_id.encode(), now)
+        for noted in plan.list_changes:
+            entry = noted.list_name, noted.item.encode()
+            if noted.note is None:
+                await db.execute(QUERIES["drop_entry"], *entry)
+            else:
+                await db.execute(QUERIES["put_entry"], *entry, noted.note.encode())
+            change.erases = True
+
+    async def _move(self, db: Any, moves: Mapping[int, str], change: _Change) -> None:
+        wanted = [(seq, group.encode()) for seq, group in moves.items()]
+        moved = await db.fetch(QUERIES["move_events"], *_columns(wanted, 2))
+        for pubkey, kind, size, group in moved:  # they were of no group
+            change.grow((pubkey, kind, b""), -1, -size)
+            change.grow((pubkey, kind, group), 1, size)
+
+    def prepare(self, events: Sequence[Event]) -> None:
+        prepared = self._prepared
+        if len(prepared) > _MAX_PREPARED:
+            prepared.clear()  # left by events that were refused
+        for event in events:
+            prepared[event.id] = self._columns_of(event)
+
+    def _columns_of(self, event: Event) -> _Columns:
+        hashes = self._hashes.of_event(event, self._index_tags), self._hashes.of_rules(event)
+        tags, rule_tags = [f"{{{','.join(map(str, each))}}}" for each in hashes]
+        return (
+            bytes.fromhex(event.id),
+            id_key(event.id),
+            bytes.fromhex(event.pubkey),
+            event.d.encode(),
+            tags,
+            rule_tags,
+        )
+
+    async def _add(self, db: Any, rows: Sequence[Stored], change: _Change) -> None:
+        added = []
+        for row in rows:
+            event = row.event
+            prepared = self._prepared.pop(event.id, None)
+            id_, key, pubkey, d, *tags = prepared or self._columns_of(event)
+            group = None if row.group is None else row.group.encode()
+            slot = None if row.slot is None else self._hashes.slot(*row.slot)
+            place = event.kind, event.created_at, group, d, slot, row.version, row.expires_at
+            added.append((row.seq, id_, key, pubkey, *place, row.quiet, event.raw, *tags))
+            change.grow((pubkey, event.kind, group or b""), 1, len(event.raw))
+            change.grow_received(event, 1)
+        if added:
+            await db.execute(QUERIES["add_events"], *_columns(added, 15))
+
+    async def _keep_replaced(self, db: Any, plan: WritePlan, change: _Change) -> None:
+        """Insert what becomes an old version, and delete those above the number that is kept."""
+        rows = []
+        slots: dict[int, set[int]] = {}
+        for seq, (row, at, drop_at, most) in plan.replaced.items():
+            event = row.event
+            assert row.slot is not None
+            slot = self._hashes.slot(*row.slot)
+            slots.setdefault(most, set()).add(slot)
+            group = None if row.group is None else row.group.encode()
+            pubkey = bytes.fromhex(event.pubkey)
+            of = bytes.fromhex(event.id), pubkey, event.kind, event.created_at, group, slot
+            noted = row.version, row.expires_at, row.quiet, at, drop_at, event.raw
+            rows.append((seq, *of, *noted))
+            if seq not in plan.removes:  # replaced by the batch that brought it
+                change.grow((pubkey, event.kind, group or b""), 1, len(event.raw))
+        await db.execute(QUERIES["add_old"], *_columns(rows, 13))
+        for most, these in slots.items():
+            await self._forget(db, change, None, "forget_over_number", list(these), most)
+
+    async def _forget_named(self, db: Any, plan: WritePlan, change: _Change) -> None:
+        for upto, slot, id_, by, until, cause in plan.forgotten:
+            if slot is not None:
+                by = slot.pubkey
+            wanted = (
+                None if slot is None else self._hashes.slot(*slot),
+                None if id_ is None else bytes.fromhex(id_),
+                upto,
+                None if by is None else bytes.fromhex(by),
+                until,
+            )
+            erasure = None if cause is None else plan.erasures.get(cause.request)
+            gone = await self._forget(db, change, erasure, "forget_named", *wanted)
+            if cause is not None:
+                stones = [Tombstone(event_target(each), cause.by, None, cause.why) for each in gone]
+                await _add_tombstones(db, stones)
+        if plan.dropped_versions:
+            await self._forget(db, change, None, "forget_by_seq", list(plan.dropped_versions))
+        if plan.version_deadlines:
+            deadlines = list(plan.version_deadlines.items())
+            await db.execute(QUERIES["set_drop_at"], *_columns(deadlines, 2))
+
+    async def _forget(
+        self, db: Any, change: _Change, erasure: Erasure | None, name: str, *values: object
+    ) -> list[str]:
+        """Delete old versions by this statement; their ids."""
+        ids = []
+        for id_, pubkey, kind, group, size in await db.fetch(QUERIES[name], *values):
+            change.grow((pubkey, kind, group), -1, -size)
+            change.erases = True
+            ids.append(id_.hex())
+            if erasure is not None:
+                erasure.add(ids[-1], kind)
+        return ids
+
+    async def _delete(
+        self,
+        db: Any,
+        seqs: Collection[int],
+        change: _Change,
+        erasure: Erasure | None = None,
+        kept: Container[int] = (),
+    ) -> None:
+        """`kept`: seq of those that become old versions."""
+        if not seqs:
+            return
+        gone = await db.fetch(QUERIES["delete_events"], list(seqs))
+        for seq, id_, pubkey, kind, group, size, wrap in gone:
+            if seq not in kept:
+                change.grow((pubkey, kind, group), -1, -size)
+                change.erases = True
+            if wrap is not None:
+                change.grow_received(event_from_raw(wrap), -1)
+            if erasure is not None:
+                erasure.add(id_.hex(), kind)
+
+    async def _delete_many(
+        self, db: Any, seqs: Sequence[int], change: _Change, erasure: Erasure | None = None
+    ) -> None:
+        """In chunks, for a key may have written most of the store; with their old versions."""
+        for start in range(0, len(seqs), _DELETE_CHUNK):
+            chunk = seqs[start : start + _DELETE_CHUNK]
+            await self._forget(db, change, erasure, "forget_of_rows", chunk)
+            await self._delete(db, chunk, change, erasure)
+
+    async def _delete_of_key(
+        self, db: Any, gone: Vanish, change: _Change, erasure: Erasure | None
+    ) -> None:
+        key, p = bytes.fromhex(gone.pubkey), self._hashes.tag("p", gone.pubkey)
+        rows = await db.fetch(QUERIES["rows_of_key"], key, p, gone.until)
+        await self._delete_many(db, [seq for (seq,) in rows], change, erasure)
+        await self._forget(db, change, erasure, "forget_of_key", key, gone.until, _MAX_INT)
+
+    async def _ban(self, db: Any, pubkey: str, upto: int, change: _Change) -> None:
+        key = bytes.fromhex(pubkey)
+        rows = await db.fetch(QUERIES["rows_to_ban"], key, upto)
+        gone = await self._forget(db, change, None, "forget_of_key", key, _MAX_INT, upto)
+        await self._delete_many(db, [seq for seq, _ in rows], change)
+        ids = [*(event_id.hex() for _, event_id in rows), *gone]
+        await _add_tombstones(db, list(map(ban_tombstone, ids)))
+
+    async def _put_sizes(self, db: Any, change: _Change) -> None:
+        # In the order of the table, so that neighbours are on the same pages.
+        grown = [(*key, *growth) for key, growth in sorted(change.sizes.items()) if any(growth)]
+        if grown:
+            await db.execute(QUERIES["add_sizes"], *_columns(grown, 5))
+        emptied = [key for key, (events, _) in change.sizes.items() if events < 0]
+        if emptied:
+            await db.execute(QUERIES["drop_empty_sizes"], *_columns(emptied, 3))
+        received = [(name.encode(), *growth) for name, growth in sorted(change.received.items())]
+        if received:
+            await db.execute(QUERIES["add_received"], *_columns(received, 3))
+            await db.execute(QUERIES["drop_empty_received"], [name for name, *_ in received])
+
+    async def _put_erasures(self, db: Any, plan: WritePlan) -> None:
+        noted = [erasure for erasure in plan.erasures.values() if erasure.total]
+        for each in noted:
+            await db.execute(
+                QUERIES["add_erasure"],
+                bytes.fromhex(each.request),
+                bytes.fromhex(each.by),
+                each.kind,
+                each.at,
+                orjson.dumps(list(each.numbers.items())).decode(),
+                orjson.dumps(each.ids).decode(),
+            )
+        if noted:
+            await db.execute(QUERIES["drop_erasures"], noted[-1].at - ERASURE_DAYS * _DAY_S)
+
+
+async def _rows(db: Any, name: str, *values: object) -> list[Stored]:
+    return [stored(row) for row in await db.fetch(QUERIES[name], *values)]
+
+
+def _columns(rows: Sequence[tuple[Any, ...]], number: int) -> list[list[Any]]:
+    """Lists for `unnest`."""
+    return [[row[column] for row in rows] for column in range(number)]
+
+
+async def _rolled_back(db: Any) -> None:
+    """Unless the connection is lost, which does the same."""
+    try:
+        if not db.is_closed():
+            await db.execute(QUERIES["rollback"])
+    except FAULTS:
+        db.terminate()
+
+
+async def _add_tombstones(db: Any, tombstones: Sequence[Tombstone]) -> None:
+    if tombstones:
+        rows = [
+            (t.target.encode(), t.by.encode(), t.until, t.why.encode(), t.request)
+            for t in tombstones
+        ]
+        await db.executemany(QUERIES["add_tombstone"], rows)
+
+
+async def _put_group(db: Any, group: bytes, now: Group | EndedGroup) -> None:
+    await db.execute(QUERIES["drop_members"], group)
+    if isinstance(now, EndedGroup):
+        ended = {"guarded": not now.is_public, "hidden": True, "ended": True}
+        await db.execute(QUERIES["put_group"], group, *ended.values())
+        await db.execute(QUERIES["drop_former_members"], group)
+        keys = [bytes.fromhex(key) for key in sorted(now.members)]
+        await db.execute(QUERIES["put_former_members"], group, keys)
+        return
+    here = {"guarded": now.only_members_read, "hidden": now.is_hidden, "ended": False}
+    await db.execute(QUERIES["put_group"], group, *here.values())
+    members = [(bytes.fromhex(key), now.is_moderated_by(key)) for key in sorted(now.members)]
+    await db.execute(QUERIES["put_members"], group, *_columns(members, 2))

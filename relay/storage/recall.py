@@ -1,0 +1,164 @@
+"""A search with `match:any`: rows with any of its words, ranked.
+
+A word of at most MAX_ROWS rows finds them. A more frequent word finds none, but counts in those
+rows; if all words are more frequent, rows with two of them are found.
+
+A word weighs more the fewer threads have it. A row gains by its own words, by those of its thread
+(what its author stored on the same day under the same `d`, without a hash at the end), and by a
+time in or soon after one of the periods of the search.
+
+Invariant: only rows that the viewer may read count, for all of this.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from hashlib import blake2b
+from math import log
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
+
+from relay.nostr.nip50 import Search, words_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from relay.nostr.event import Event
+
+M = TypeVar("M")
+"""A condition on texts, as a store has it."""
+
+MAX_ROWS: Final = 500
+"""A word that more rows have finds none by itself."""
+PAIRED_ROWS: Final = 1000
+"""The newest rows with two words that are found."""
+_FEW: Final = 300
+"""A word in so many threads weighs log 2."""
+_DAY_S: Final = 86_400
+_NEAR_POINTS: Final = 5_000_000
+"""Of a row in a period of more than two days; in a shorter one twice, in more than a month half."""
+NEAR_S: Final = 14 * _DAY_S
+"""So long after a period these points are gone: of most things people tell later."""
+
+
+class Ranks(NamedTuple):
+    """Of indexed texts, each by seq."""
+
+    threads: dict[int, int]
+    times: dict[int, int]
+    """created_at."""
+    once: dict[int, int]
+    repeated: dict[int, int]
+    frequent: dict[int, int]
+
+
+class Asking(Protocol[M]):
+    """One search by one viewer."""
+
+    def match(self, search: Search) -> M: ...
+    def more_often(self, search: Search, term: str) -> tuple[M, M] | None:
+        """Results that have a term twice or more, four times or more; None: it is not counted."""
+
+    def either(self, matches: Iterable[M]) -> M: ...
+    def both(self, one: M, other: M) -> M: ...
+
+    async def newest(self, matches: Iterable[M], limit: int) -> list[list[int]]:
+        """For each match: seq of readable rows, the newest first."""
+
+    async def ranks(self, seqs: Sequence[int]) -> Ranks: ...
+    async def among(self, matches: Mapping[str, M]) -> dict[str, list[int]]:
+        """For each match that some of the rows of `ranks` have: these."""
+
+
+def thread_of(event: Event) -> int:
+    """Of a row: 64 bits."""
+    d = event.d[:-65] if event.d[-65:-64] == ":" else event.d
+    of = [event.pubkey, event.kind, event.created_at // _DAY_S, d, event.tag("h")]
+    return int.from_bytes(blake2b(repr(of).encode(), digest_size=8).digest(), "big", signed=True)
+
+
+def rarity(threads: int) -> int:
+    """The weight of a word in so many threads, in thousandths."""
+    return round(1000 * log(1 + _FEW / threads))
+
+
+def period_points(since: int, until: int) -> int:
+    """Of a row within this period."""
+    days = (until - since) // _DAY_S
+    return _NEAR_POINTS * (4 if days < 2 else 2 if days < 32 else 1) // 2
+
+
+async def best(asking: Asking[M], search: Search, limit: int) -> list[tuple[int, int]]:
+    """seq and points of the best rows, best first."""
+    terms = {term: Search((term,), search.excluded) for term in search.required if words_of(term)}
+    matches = {term: asking.match(alone) for term, alone in terms.items()}
+    found = zip(terms, await asking.newest(matches.values(), MAX_ROWS + 1), strict=True)
+    newest = {term: seqs for term, seqs in found if seqs}
+    rare = finding = {term for term, seqs in newest.items() if len(seqs) <= MAX_ROWS}
+    chosen = {seq for term in rare for seq in newest[term]}
+    if not rare and len(newest) > 1:
+        finding = {*newest}
+        two = _two_of(asking, [matches[term] for term in newest])
+        (paired,) = await asking.newest([two], PAIRED_ROWS)
+        chosen.update(paired)
+    if not chosen:
+        finding = set()
+        chosen.update(*(seqs[:MAX_ROWS] for seqs in newest.values()))
+    threads, times, once, repeated, frequent = await asking.ranks([*chosen])
+    beside = {
+        term: asking.either(matches[other] for other in finding if other != term)
+        for term in newest
+        if finding and term not in rare
+    }
+
+    async def among(wanted: Mapping[str, M]) -> dict[str, list[int]]:
+        asked = {
+            term: asking.both(match, beside[term]) if term in beside else match
+            for term, match in wanted.items()
+        }
+        return await asking.among(asked)
+
+    hits = {term: [seq for seq in newest[term] if seq in threads] for term in rare}
+    hits |= await among({term: matches[term] for term in newest if term not in rare})
+    found_more = {term: asking.more_often(terms[term], term) for term in hits}
+    more = {term: matches for term, matches in found_more.items() if matches is not None}
+    twice = await among({term: match for term, (match, _) in more.items()})
+    often = await among({term: more[term][1] for term in twice})
+    weights: dict[str, int] = {}
+    of_row: defaultdict[int, int] = defaultdict(int)
+    of_thread: defaultdict[int, int] = defaultdict(int)
+    for term, seqs in hits.items():
+        there = Counter(map(threads.__getitem__, seqs))
+        weight = weights[term] = rarity(max(1, len(there)))
+        for seq in seqs:
+            of_row[seq] += weight
+        for thread, rows in there.items():
+            of_thread[thread] += weight * 1000 * rows // (rows + 1)
+    points = {seq: of_row[seq] * once[seq] + of_thread[own] for seq, own in threads.items()}
+    for term, seqs in twice.items():
+        for seq in seqs:
+            points[seq] += weights[term] * (repeated[seq] - once[seq])
+    for term, seqs in often.items():
+        for seq in seqs:
+            points[seq] += weights[term] * (frequent[seq] - repeated[seq])
+    if search.near:
+        for seq, at in times.items():
+            points[seq] += _near_points(search, at)
+    order = sorted(sorted(points, reverse=True), key=points.__getitem__, reverse=True)
+    return [(seq, points[seq]) for seq in order[:limit]]
+
+
+def _two_of(asking: Asking[M], matches: Sequence[M]) -> M:
+    return asking.either(
+        asking.both(match, asking.either(matches[n:])) for n, match in enumerate(matches[:-1], 1)
+    )
+
+
+def _near_points(search: Search, at: int) -> int:
+    return max(
+        (
+            period_points(since, until) * (NEAR_S - max(0, at - until)) // NEAR_S
+            for since, until in search.near
+            if since <= at < until + NEAR_S
+        ),
+        default=0,
+    )

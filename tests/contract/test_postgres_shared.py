@@ -1,0 +1,162 @@
+"""Several stores on one database, as several processes have them."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.errors import StoreFault
+from relay.storage.postgres.store import PostgresStore
+from tests import cast
+from tests.contract.writing import TERMS, Batch, in_order, read, stored, unsigned, write
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from relay.lifecycle.rows import Found, Stored, WritePlan
+    from tests.harness.postgres import PostgresServer
+
+pytestmark = pytest.mark.process
+
+BATCHES = 20
+
+
+class Process:
+    """One of them: its store, and what it took over from others."""
+
+    def __init__(self) -> None:
+        self.store: PostgresStore
+        self.taken: list[int] = []
+        self.written: list[int] = []
+
+    def take_over(self, rows: Sequence[Stored]) -> None:
+        self.taken += [row.seq for row in rows]
+
+    async def write(self, number: int) -> None:
+        for at in range(number):
+            row = await stored(self.store, unsigned(cast.alice, at=at, content=f"{id(self)}"))
+            self.written.append(row.seq)
+
+    async def followed(self, upto: int) -> list[int]:
+        """seq of all rows, as whoever reads on after each commit finds them."""
+        seen: list[int] = []
+        head = 0
+        while head < upto:
+            head = await self.store.committed_after(head)
+            last = seen[-1] if seen else 0
+            seen += [row.seq for row in await self.store.since(last, 1000) if row.seq <= head]
+        return seen
+
+
+@asynccontextmanager
+async def processes(server: PostgresServer, number: int) -> AsyncIterator[list[Process]]:
+    url = await server.new_schema()
+    async with AsyncExitStack() as opened:
+        opened.push_async_callback(server.drop, url)
+        made = [Process() for _ in range(number)]
+        for each in made:
+            each.store = await PostgresStore.open(url, TERMS, take_over=each.take_over)
+            opened.push_async_callback(each.store.close)
+        yield made
+
+
+async def test_seq_is_the_order_of_commits_of_all(postgres: PostgresServer) -> None:
+    async with processes(postgres, 2) as (one, other):
+        total = 2 * BATCHES
+        *seen, _, _ = await asyncio.gather(
+            one.followed(total), other.followed(total), one.write(BATCHES), other.write(BATCHES)
+        )
+        assert seen == [list(range(1, total + 1))] * 2
+        assert sorted(one.written + other.written) == seen[0]
+
+
+async def test_a_batch_is_decided_on_what_others_committed(postgres: PostgresServer) -> None:
+    async with processes(postgres, 2) as (one, other):
+        event = unsigned(cast.alice)
+        row = await stored(one.store, event)
+        batch = Batch(event)
+        taken_before_decision: list[int] = []
+
+        def decide(found: Found) -> WritePlan:
+            taken_before_decision.extend(other.taken)
+            return batch.decide(found)
+
+        assert await other.store.append(batch.wanted, decide) == row.seq
+        assert batch.found is not None
+        assert batch.found.rows == {event.id: row}
+        assert taken_before_decision == [row.seq]
+
+
+async def test_each_takes_over_all_that_it_did_not_write(postgres: PostgresServer) -> None:
+    async with processes(postgres, 3) as made:
+        await asyncio.gather(*[each.write(BATCHES) for each in made])
+        for each in made:
+            last = await stored(each.store, unsigned(cast.bob, content=f"{id(each)}"))
+            assert sorted(each.taken + each.written) == list(range(1, last.seq))
+            assert each.taken == sorted(each.taken)
+
+
+async def test_an_idle_one_hears_of_a_commit(postgres: PostgresServer) -> None:
+    async with processes(postgres, 2) as (one, other):
+        waiting = asyncio.create_task(one.store.committed_after(0))
+        event = unsigned(cast.alice)
+        row = await stored(other.store, event)
+        assert await waiting == row.seq
+        assert await read(one.store) == in_order(event)
+
+
+async def test_a_commit_is_heard_of_though_the_connections_were_lost(
+    postgres: PostgresServer,
+) -> None:
+    async with processes(postgres, 2) as (one, other):
+        await postgres.kill_connections()
+        waiting = asyncio.create_task(one.store.committed_after(0))
+        row = await stored(other.store, unsigned(cast.alice))
+        assert await waiting == row.seq
+
+
+async def test_a_connection_lost_in_a_batch_leaves_nothing_of_it(postgres: PostgresServer) -> None:
+    async with processes(postgres, 1) as (one,):
+        loop = asyncio.get_running_loop()
+        event = unsigned(cast.alice)
+        batch = Batch(event)
+
+        def decide(found: Found) -> WritePlan:
+            asyncio.run_coroutine_threadsafe(postgres.kill_connections(), loop).result()
+            return batch.decide(found)
+
+        with pytest.raises(StoreFault):
+            await one.store.append(batch.wanted, decide)
+        assert await read(one.store) == []
+        row = await stored(one.store, event)
+        assert (row.seq, await one.store.head()) == (1, 1)
+
+
+async def test_a_store_that_may_not_be_shared_is_opened_once(postgres: PostgresServer) -> None:
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    with pytest.raises(StoreFault, match="another relay has the database open"):
+        await PostgresStore.open(url, TERMS)
+    await stored(store, unsigned(cast.alice))
+    await store.close()
+    await (await PostgresStore.open(url, TERMS)).close()
+    await postgres.drop(url)
+
+
+async def test_a_store_that_may_not_be_shared_writes_nothing_after_another(
+    postgres: PostgresServer,
+) -> None:
+    """It has lost its lock, and does not know what the other one did."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    await postgres.kill_connections()
+    other = await PostgresStore.open(url, TERMS, take_over=lambda _: None)
+    await stored(other, unsigned(cast.alice))
+    with pytest.raises(StoreFault, match="another process wrote"):
+        await write(store, unsigned(cast.bob))
+    await other.close()
+    await store.close()
+    await postgres.drop(url)

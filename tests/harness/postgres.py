@@ -1,0 +1,166 @@
+"""A PostgreSQL server for tests: Debian's programs, a folder of its own, a Unix socket only.
+
+It ends with the process that started it. Each test gets a schema of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import asyncpg
+import pytest
+
+from tests.harness.patience import PROGRAM_S
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MISSING: Final = "no PostgreSQL server is installed (on Debian: apt install postgresql)"
+_USER: Final = "rookery"
+_SETTINGS: Final = {
+    "listen_addresses": "",
+    "max_connections": "500",
+    "shared_buffers": "16MB",
+    "autovacuum": "off",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "log_min_messages": "fatal",
+}
+
+
+def programs() -> Path | None:
+    """The folder of the newest server's programs."""
+    found = sorted(
+        Path("/usr/lib/postgresql").glob("*/bin/postgres"), key=lambda path: int(path.parts[4])
+    )
+    if found:
+        return found[-1].parent
+    on_path = shutil.which("postgres")
+    return None if on_path is None else Path(on_path).parent
+
+
+class PostgresServer:
+    """Runs until `stop`."""
+
+    def __init__(self, bin_: Path) -> None:
+        # Not below the folder of a test: the path of a socket has 107 bytes at most, and the
+        # server, which does not run as root, must reach it.
+        self._folder = Path(tempfile.mkdtemp(prefix="pg"))
+        self._schemas = count(1)
+        owner = _owner()
+        if owner is not None:
+            os.chown(self._folder, owner.pw_uid, owner.pw_gid)
+        data = self._folder / "data"
+        subprocess.run(
+            [
+                *_as(owner),
+                str(bin_ / "initdb"),
+                *("-D", str(data), "-U", _USER, "-A", "trust", "-E", "UTF8"),
+                *("--locale=C", "--no-sync", "--no-instructions"),
+            ],
+            check=True,
+            cwd="/",
+            stdout=subprocess.DEVNULL,
+            timeout=PROGRAM_S,
+        )
+        settings = [word for item in _SETTINGS.items() for word in ("-c", "=".join(item))]
+        with (self._folder / "log").open("wb") as log:
+            self._server = subprocess.Popen(
+                [*_as(owner), bin_ / "postgres", "-D", data, "-k", self._folder, *settings],
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        self._await_start(bin_)
+
+    def _await_start(self, bin_: Path) -> None:
+        ready = [bin_ / "pg_isready", "-q", "-h", self._folder]
+        while subprocess.run(ready, check=False, cwd="/").returncode:
+            try:
+                self._server.wait(0.02)
+            except subprocess.TimeoutExpired:
+                continue
+            raise RuntimeError((self._folder / "log").read_text())
+
+    def url(self, schema: str) -> str:
+        return f"postgresql://{_USER}@/postgres?host={self._folder}&search_path={schema}"
+
+    async def new_schema(self) -> str:
+        """The address of an empty database: a schema that nothing else uses."""
+        schema = f"test_{next(self._schemas)}"
+        await self._execute(f"CREATE SCHEMA {schema}")
+        return self.url(schema)
+
+    async def kill_connections(self) -> None:
+        """Those of all stores, in whatever they are doing."""
+        await self._execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            " WHERE application_name = 'rookery'"
+        )
+
+    async def drop(self, url: str) -> None:
+        schema = url.rpartition("=")[2]
+        await self._execute(f"DROP SCHEMA {schema} CASCADE")
+
+    async def _execute(self, statement: str) -> None:
+        db = await asyncpg.connect(self.url("public"))
+        try:
+            await db.execute(statement)
+        finally:
+            await db.close()
+
+    def stop(self) -> None:
+        self._server.terminate()
+        try:
+            self._server.wait(5)
+        except subprocess.TimeoutExpired:  # a connection that a test left
+            self._server.kill()
+            self._server.wait()
+        shutil.rmtree(self._folder)
+
+
+def _owner() -> pwd.struct_passwd | None:
+    """Whom the server runs as, when it cannot be us: PostgreSQL refuses root."""
+    if os.geteuid():
+        return None
+    names = [name for name in ("postgres", "nobody") if _exists(name)]
+    return pwd.getpwnam(names[0])
+
+
+def _exists(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _as(owner: pwd.struct_passwd | None) -> Sequence[str]:
+    """Words before a command: as this user, and killed with us."""
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        return ()
+    ends_with_us = (setpriv, "--pdeathsig", "INT")
+    if owner is None:
+        return (*ends_with_us, "--")
+    ids = f"--reuid={owner.pw_uid}", f"--regid={owner.pw_gid}", "--clear-groups"
+    return (*ends_with_us, *ids, "--")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """One server for all tests of a worker."""
+    bin_ = programs()
+    if bin_ is None:
+        pytest.skip(MISSING)
+    server = PostgresServer(bin_)
+    yield server
+    server.stop()
