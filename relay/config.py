@@ -13,6 +13,7 @@ from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import parse_qs, urlsplit
 
 from relay.errors import ConfigFaults, Fault
 from relay.nostr.filters import FilterTerms
@@ -113,6 +114,10 @@ class LimitsConfig:
 
 @dataclass(frozen=True, slots=True)
 class StorageConfig:
+    url: str | None = None
+    """`postgresql://…` without a password; None: SQLite, in the data folder."""
+    password_file: Path | None = None
+    """Of the database. None: the environment has it (PGPASSWORD, PGPASSFILE), or none is asked."""
     synchronous: Synchronous = Synchronous.FULL
     index_tags: frozenset[str] = FilterTerms().index_tags
     prefix_d_kinds: frozenset[int] = FilterTerms().prefix_d_kinds
@@ -181,12 +186,14 @@ def config_from(text: str, path: Path) -> Config:
         relay=_section(top, "relay", RelayConfig),
         server=_resolve_paths(_section(top, "server", ServerConfig), path.parent),
         limits=_section(top, "limits", LimitsConfig),
-        storage=_section(top, "storage", StorageConfig),
+        storage=_resolve_password(_section(top, "storage", StorageConfig), path.parent),
         search=_section(top, "search", SearchConfig),
         console=_section(top, "console", ConsoleConfig),
         log=_section(top, "log", LogConfig),
         ignored=ignored,
     )
+    if config.storage.url is not None and config.search.meaning:
+        source.fault(("search", "meaning"), "meaning is not offered with [storage] url")
     if source.faults:
         raise ConfigFaults(sorted(source.faults, key=lambda fault: fault.line))
     return config
@@ -215,6 +222,12 @@ def _resolve_paths(server: ServerConfig, folder: Path) -> ServerConfig:
     if server.tls_cert is None or server.tls_key is None:
         return server
     return replace(server, tls_cert=folder / server.tls_cert, tls_key=folder / server.tls_key)
+
+
+def _resolve_password(storage: StorageConfig, folder: Path) -> StorageConfig:
+    if storage.password_file is None:
+        return storage
+    return replace(storage, password_file=folder / storage.password_file)
 
 
 # -- values ---------------------------------------------------------------------------------------
@@ -279,6 +292,24 @@ def _relay_url(table: Table, key: str) -> str | None:
         )
         return None
     return value
+
+
+def _database_url(table: Table, key: str) -> str | None:
+    value = table.text(key)
+    if value is None:
+        return None
+    try:
+        found = urlsplit(value)
+        has_password = found.password is not None or "password" in parse_qs(found.query)
+    except ValueError:
+        found, has_password = urlsplit(""), False
+    if has_password:  # the fault must not repeat it
+        table.wrong(key, f"{key} must not have the password: put it into a file, password_file")
+    elif found.scheme not in ("postgresql", "postgres"):
+        table.wrong(key, f"{key} must be like postgresql://rookery@db.example.org/rookery")
+    else:
+        return value
+    return None
 
 
 def _host(table: Table, key: str) -> str | None:
@@ -366,6 +397,8 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
         "neg_sessions": _integer(1),
     },
     "storage": {
+        "url": _database_url,
+        "password_file": _path,
         "synchronous": _choice(Synchronous),
         "index_tags": _index_tags,
         "prefix_d_kinds": _kinds,
@@ -396,8 +429,16 @@ def _limits_agree(table: Table, found: dict[str, object]) -> None:
         found["default_limit"] = max_limit
 
 
+def _stores_agree(table: Table, found: dict[str, object]) -> None:
+    if table.has("password_file") and not table.has("url"):
+        table.wrong("password_file", "password_file requires url")
+    if table.has("synchronous") and table.has("url"):
+        table.wrong("synchronous", "synchronous is of SQLite: PostgreSQL's is synchronous_commit")
+
+
 AGREEMENTS: Final[Mapping[str, Agreement]] = {
     "server": _files_agree,
+    "storage": _stores_agree,
     "limits": _limits_agree,
 }
 """Checks across the keys of a table."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay import __version__
+from relay.cli.database import refuse_database
 from relay.cli.humanize import counted, size_of
 from relay.cli.options import folder_option, json_option, print_json
 from relay.errors import UserError
@@ -60,6 +61,7 @@ def backup_command(dest: str, folder: Path, keep: int | None, *, as_json: bool) 
     from relay.cli.progress import Amount, progress_bar
     from relay.cli.services import unix_now
 
+    refuse_database(folder, "back it up by pg_dump, and copy relay.key, rookery.toml and policies")
     now, destination = unix_now(), Path(dest)
     is_folder = destination.is_dir()
     if not is_folder and (keep is not None or dest.endswith("/")):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from relay.cli.database import refuse_database
 from relay.cli.options import folder_option, json_option, print_json
 from relay.cli.progress import Amount, progress_bar
 from relay.errors import FolderBusy, UserError
@@ -28,6 +29,7 @@ def compact_command(folder: Path, *, as_json: bool) -> None:
     For a stopped relay: a running one gives free space back by itself, if its files were created
     or compacted by this version. Needs as much free disk space as the files take afterwards.
     """
+    refuse_database(folder, "VACUUM there, or `rookery policy sweep` for retention alone")
     removed, files = asyncio.run(_compacted(folder))
     if as_json:
         names = {name: {"before": old, "after": new} for name, (old, new) in files.items()}

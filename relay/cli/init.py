@@ -69,6 +69,8 @@ _SETTINGS: Final = """\
 # neg_sessions = 16                    # negentropy sessions per connection
 
 [storage]
+# url = "postgresql://rookery@/rookery"  # none: SQLite here; needs the extra "postgres"
+# password_file = "database.password"  # none; of the database
 # synchronous = "FULL"                 # "NORMAL" may lose acknowledged events at a power loss
 # index_tags = ["hk"]                  # multi-letter tags that filters may name
 # prefix_d_kinds = [30078, 78]         # kinds where a #d value ending in ":" is a prefix

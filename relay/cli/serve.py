@@ -24,6 +24,7 @@ import click
 from relay.cli.console_owner_view import OwnersView
 from relay.cli.console_verify import VerifyRun
 from relay.cli.data_folder import LocalFolder
+from relay.cli.database import database_of
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder, is_fresh
 from relay.cli.options import new_folder_option
@@ -86,6 +87,11 @@ def serve_command(
     config = load_config(config_file or folder / "rookery.toml")
     if config_file is not None and not config_file.is_file():
         raise UserError(f"{config_file} does not exist", code=2)
+    if config.storage.url != database_of(folder):
+        raise UserError(
+            f"[storage] url must be in {folder}/rookery.toml: all other commands read it there",
+            code=2,
+        )
     server = config.server
     config = replace(
         config,

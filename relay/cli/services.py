@@ -1,6 +1,7 @@
 """The composition root: everything that works on one data folder, built in one place.
 
-Of the modules that run a relay only this one names `relay.storage.sqlite` and `policies`.
+Of the modules that run a relay only this one names `relay.storage.sqlite`, `relay.storage.postgres`
+and `policies`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from importlib.util import find_spec
 from shutil import disk_usage
 from typing import TYPE_CHECKING
 
@@ -19,7 +21,7 @@ import policies
 from policies.plugins import Chain
 from policies.reload import fingerprint
 from relay.cli.backup import LAST_BACKUP, back_up_before_upgrade, drop_safety_copies
-from relay.errors import UserError
+from relay.errors import UserError, how_to_install
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms
 from relay.nostr.keys import read_key_file
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from policies.reload import Fingerprint
     from relay.config import Config
     from relay.nostr.keys import SecretKey
+    from relay.storage import Store
 
 _log = logging.getLogger("rookery")
 
@@ -78,7 +81,7 @@ class Services:
     addresses: OwnAddresses
     metrics: Metrics
     readiness: Readiness
-    store: SqliteStore
+    store: Store
     state: RelayState
     linked_rows: LinkedRows
     fanout: Fanout
@@ -130,18 +133,12 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
     """
     policy_files = fingerprint(folder / "policies")
     relay_key, policy = _rules(folder)
-    await asyncio.to_thread(_back_up_before_upgrade, folder)
     terms = FilterTerms(
         config.storage.index_tags, config.storage.prefix_d_kinds, SqliteStore.features.search
     )
     metrics, readiness = Metrics(), Readiness()
     addresses = OwnAddresses(config.relay.url)
-    store = await SqliteStore.open(
-        folder / "rookery.db",
-        terms,
-        synchronous=config.storage.synchronous.value,
-        embedder=await asyncio.to_thread(MiniLM) if config.search.meaning else None,
-    )
+    store = await _opened_store(folder, config, terms, metrics)
     matcher = FtsMatcher()
     verifiers, comparers = ThreadPoolExecutor(2, "verify"), ThreadPoolExecutor(2, "negentropy")
     try:
@@ -181,10 +178,6 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             "events_waiting", "Events not yet committed.", lambda: ingest.waiting, "queue"
         )
         metrics.watch("search_lag_rows", "Rows not yet in the search index.", lambda: indexer.lag)
-        metrics.watch(
-            "search_vectors", "Texts that can be compared by meaning.", lambda: store.vectors
-        )
-        _watch_files(metrics, folder, store)
         metrics.watch(
             "negentropy_records", "Records in open negentropy snapshots.", lambda: negentropy.held
         )
@@ -236,6 +229,57 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         matcher.close()
 
 
+async def _opened_store(
+    folder: Path, config: Config, terms: FilterTerms, metrics: Metrics
+) -> Store:
+    metrics.watch("disk_free_bytes", "Free space for the store.", lambda: disk_usage(folder).free)
+    if config.storage.url is not None:
+        _check_database(folder, config)
+        from relay.storage.postgres.store import PostgresStore
+
+        password = _database_password(config)
+        return await PostgresStore.open(config.storage.url, terms, password=password)
+    await asyncio.to_thread(_back_up_before_upgrade, folder)
+    store = await SqliteStore.open(
+        folder / "rookery.db",
+        terms,
+        synchronous=config.storage.synchronous.value,
+        embedder=await asyncio.to_thread(MiniLM) if config.search.meaning else None,
+    )
+    metrics.watch("search_vectors", "Texts that can be compared by meaning.", lambda: store.vectors)
+    _watch_files(metrics, folder, store)
+    return store
+
+
+def _check_database(folder: Path, config: Config) -> None:
+    """Raises UserError."""
+    if find_spec("asyncpg") is None:
+        raise UserError(
+            f"[storage] url needs a package that is not installed: {how_to_install('postgres')}"
+        )
+    if (folder / "rookery.db").exists():
+        raise UserError(
+            f"{folder}/rookery.db has events, and [storage] url names a database. To move them:"
+            " `rookery export` without [storage] url, then move the file away, and `rookery import"
+            " --trust` with it"
+        )
+    _database_password(config)
+
+
+def _database_password(config: Config) -> str | None:
+    file = config.storage.password_file
+    if file is None:
+        return None
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise UserError(f"[storage] password_file: {file}: {reason}") from None
+    if stat.S_IMODE(file.stat().st_mode) & 0o077:
+        _log.warning("%s is readable by other users: run chmod 600 %s", file, file)
+    return text.strip()
+
+
 def check_start(folder: Path, config: Config) -> None:
     """What a start would read before it changes anything.
 
@@ -243,6 +287,8 @@ def check_start(folder: Path, config: Config) -> None:
     """
     _rules(folder)
     store = folder / "rookery.db"
+    if config.storage.url is not None:
+        _check_database(folder, config)
     schema = schema_of(store)
     if schema is not None and schema > SCHEMA_VERSION:
         raise too_new(store, schema)
@@ -284,7 +330,6 @@ def _watch_files(metrics: Metrics, folder: Path, store: SqliteStore) -> None:
             return 0
 
     metrics.watch("file_bytes", "Size of a file of the store.", sizes, "file")
-    metrics.watch("disk_free_bytes", "Free space for the store.", lambda: disk_usage(folder).free)
     metrics.watch("last_backup_timestamp_seconds", "When a backup was made.", last_backup)
     upkeep = store.upkeep
     metrics.watch(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from relay.cli.database import refuse_database
 from relay.cli.humanize import counted
 from relay.cli.options import Colour, coloured, folder_option, json_option, print_json, printable
 from relay.errors import FolderBusy, UserError
@@ -41,6 +42,7 @@ def verify_command(folder: Path, *, is_repair: bool, is_counted: bool, as_json: 
 
     Exit code 1 when something is wrong, and after a repair when something still is.
     """
+    refuse_database(folder, "pg_amcheck checks its tables; a running relay compares every event")
     if is_repair:
         return _repaired(folder, as_json=as_json)
     began = perf_counter()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
 
@@ -54,14 +54,17 @@ class ReopenableReference:
 
 
 class ReopenableSqlite:
-    def __init__(self, folder: Path, generation: int) -> None:
+    def __init__(self, folder: Path, *, tag_buffer_rows: int, synchronous: str = "FULL") -> None:
         self._folder = folder
-        self._generation = generation
+        self._options: dict[str, Any] = {
+            "tag_buffer_rows": tag_buffer_rows,
+            "synchronous": synchronous,
+        }
         self._opened: list[SqliteStore] = []
 
     async def open(self) -> Store:
         path = self._folder / "rookery.db"
-        self._opened.append(await SqliteStore.open(path, TERMS, tag_buffer_rows=self._generation))
+        self._opened.append(await SqliteStore.open(path, TERMS, **self._options))
         return self._opened[-1]
 
     async def restart(self) -> Store:
@@ -92,8 +95,10 @@ class ReopenablePostgres:
     async def open(self) -> Store:
         if self._url is None:
             self._url = await self._server.new_schema()
-        self._opened.append(await PostgresStore.open(self._url, TERMS))
-        return self._opened[-1]
+        # One that may be shared: what a crash left is opened beside it.
+        store = await PostgresStore.open(self._url, TERMS, take_over=lambda _: None)
+        self._opened.append(store)
+        return store
 
     async def restart(self) -> Store:
         await self._opened.pop().close()
@@ -101,13 +106,13 @@ class ReopenablePostgres:
 
     async def crash(self) -> Store:
         await self._server.kill_connections()
-        return await self.restart()  # a store that is closed writes nothing more
+        return await self.open()
 
     async def close(self) -> None:
         while self._opened:
             await self._opened.pop().close()
         if self._url is not None:
-            await self._server.drop(self._url)
+            await self._server.empty(self._url)
 
 
 # The second sqlite writes the tags of its newest rows to the file in slices of a few: what the
@@ -115,7 +120,9 @@ class ReopenablePostgres:
 GENERATIONS = {"sqlite": TAG_BUFFER_ROWS, "sqlite, short tail": 5}
 
 
-@pytest.fixture(params=["reference", *GENERATIONS, "postgres"])
+@pytest.fixture(
+    params=["reference", *GENERATIONS, pytest.param("postgres", marks=pytest.mark.process)]
+)
 async def reopenable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Reopenable]:
     reopenable: Reopenable
     if request.param == "reference":
@@ -123,7 +130,7 @@ async def reopenable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
     elif request.param == "postgres":
         reopenable = ReopenablePostgres(request.getfixturevalue("postgres"))
     else:
-        reopenable = ReopenableSqlite(tmp_path, GENERATIONS[request.param])
+        reopenable = ReopenableSqlite(tmp_path, tag_buffer_rows=GENERATIONS[request.param])
     yield reopenable
     await reopenable.close()
 

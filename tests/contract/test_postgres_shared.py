@@ -55,7 +55,7 @@ class Process:
 async def processes(server: PostgresServer, number: int) -> AsyncIterator[list[Process]]:
     url = await server.new_schema()
     async with AsyncExitStack() as opened:
-        opened.push_async_callback(server.drop, url)
+        opened.push_async_callback(server.empty, url)
         made = [Process() for _ in range(number)]
         for each in made:
             each.store = await PostgresStore.open(url, TERMS, take_over=each.take_over)
@@ -143,7 +143,7 @@ async def test_a_store_that_may_not_be_shared_is_opened_once(postgres: PostgresS
     await stored(store, unsigned(cast.alice))
     await store.close()
     await (await PostgresStore.open(url, TERMS)).close()
-    await postgres.drop(url)
+    await postgres.empty(url)
 
 
 async def test_a_store_that_may_not_be_shared_writes_nothing_after_another(
@@ -159,4 +159,4 @@ async def test_a_store_that_may_not_be_shared_writes_nothing_after_another(
         await write(store, unsigned(cast.bob))
     await other.close()
     await store.close()
-    await postgres.drop(url)
+    await postgres.empty(url)

@@ -14,12 +14,14 @@ from tests.harness.relay_program import Rookery
 if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from tests.conversations.script import Script
+    from tests.harness.postgres import PostgresServer
 
 
 class RunningRelay(Rookery):
     """`rookery serve` on a folder of its own and a port that it picks."""
 
-    def __init__(self, folder: Path, preset: str, policy: str) -> None:
+    def __init__(self, folder: Path, preset: str, policy: str, database: str | None = None) -> None:
+        """`database`: of its events; None: a file of SQLite."""
         super().__init__(folder / "data")
         self.roles: dict[str, SecretKey] = {**cast.OWNERS, **cast.AGENTS}
         owners = [key.pubkey for key in cast.OWNERS.values()]
@@ -27,6 +29,8 @@ class RunningRelay(Rookery):
         init_folder(self.folder, owners, agents, preset, None, None)
         if policy:
             (self.folder / "policies" / "90-script.toml").write_text(policy, encoding="utf-8")
+        if database is not None:
+            self.set_up("storage", f'url = "{database}"')
 
     async def restart(self) -> None:
         await self.stop_in_order()
@@ -41,7 +45,9 @@ class RunningRelay(Rookery):
 class Relays:
     """One relay for all scripts that ask for the same preset and policy."""
 
-    def __init__(self) -> None:
+    def __init__(self, postgres: PostgresServer | None = None) -> None:
+        """`postgres`: where their events are; None: in files of SQLite."""
+        self._postgres = postgres
         self._stack = AsyncExitStack()
         self._running: dict[tuple[str, str], RunningRelay | AssertionError] = {}
 
@@ -67,7 +73,8 @@ class Relays:
         return relay
 
     async def _started(self, preset: str, policy: str) -> RunningRelay:
-        relay = RunningRelay(self._folder / str(len(self._running)), preset, policy)
+        database = None if self._postgres is None else await self._postgres.new_schema()
+        relay = RunningRelay(self._folder / str(len(self._running)), preset, policy, database)
         await self._stack.enter_async_context(relay)
         await relay.start()
         self._stack.push_async_callback(relay.stop_in_order)

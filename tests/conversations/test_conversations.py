@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 import pytest_asyncio
@@ -10,16 +10,19 @@ import pytest_asyncio
 from tests.conversations.relays import Relays
 from tests.conversations.runner import Manner, play
 from tests.conversations.script import all_paths, name_of, script_file
+from tests.harness.postgres import postgres
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+__all__ = ["postgres"]
+
 NOT_BUILT: dict[str, str] = {}
 """Scripts ahead of the relay, and what they wait for. One that passes must leave this table."""
 
 
-def played(path: Path) -> object:
+def played(path: Path, store: str) -> object:
     script = script_file(path)
     proof = f"conversations/{script.path}.nostr"
     marks = [pytest.mark.proves(*script.proves, by=proof)] if script.proves else []
@@ -29,17 +32,36 @@ def played(path: Path) -> object:
     if waits_for:
         ahead = pytest.mark.xfail(raises=AssertionError, reason=f"not built: {waits_for}")
         marks.append(ahead)
-    return pytest.param(path, id=name_of(path), marks=marks)
+    prefix = "" if store == "sqlite" else f"{store}-"
+    return pytest.param(path, store, id=f"{prefix}{name_of(path)}", marks=marks)
+
+
+ASK_THE_STORE: Final = ("nip09/", "nip29/", "nip45/", "nip50/", "nip62/", "nip77/")
+
+
+def on_postgres() -> list[Path]:
+    """Those that ask most of a store, for relays without rules of their own: a start takes longer
+    than a script. All of them pass."""
+    paths = [path for path in all_paths() if name_of(path).startswith(ASK_THE_STORE)]
+    return [path for path in paths if not script_file(path).policy]
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def relays() -> AsyncIterator[Relays]:
-    async with Relays() as running:
+async def relays(request: pytest.FixtureRequest) -> AsyncIterator[Relays]:
+    server = request.getfixturevalue("postgres") if request.param == "postgres" else None
+    async with Relays(server) as running:
         yield running
 
 
 @pytest.mark.asyncio(loop_scope="session")
-@pytest.mark.parametrize("path", [played(path) for path in all_paths()])
+@pytest.mark.parametrize(
+    ("path", "relays"),
+    [
+        *[played(path, "sqlite") for path in all_paths()],
+        *[played(path, "postgres") for path in on_postgres()],
+    ],
+    indirect=["relays"],
+)
 async def test_the_relay_answers_as_written(path: Path, relays: Relays) -> None:
     script = script_file(path)
     await play(script, await relays.relay_for(script), Manner())

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 import asyncpg
 import pytest
 
+from relay.nostr.filters import FilterTerms
+from relay.storage.postgres.store import PostgresStore
 from tests.harness.patience import PROGRAM_S
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ class PostgresServer:
         # server, which does not run as root, must reach it.
         self._folder = Path(tempfile.mkdtemp(prefix="pg"))
         self._schemas = count(1)
+        self._free: list[str] = []
+        self._has_fresh = False
         owner = _owner()
         if owner is not None:
             os.chown(self._folder, owner.pw_uid, owner.pw_gid)
@@ -95,9 +99,33 @@ class PostgresServer:
 
     async def new_schema(self) -> str:
         """The address of an empty database: a schema that nothing else uses."""
+        if self._free:
+            return self._free.pop()
         schema = f"test_{next(self._schemas)}"
         await self._execute(f"CREATE SCHEMA {schema}")
         return self.url(schema)
+
+    async def empty(self, url: str) -> None:
+        """To be used again: that takes a tenth of what it takes to make the tables and to drop
+        them."""
+        if not self._has_fresh:
+            # What a store is made with, from one that was just made.
+            await self._execute("CREATE SCHEMA fresh")
+            store = await PostgresStore.open(self.url("fresh"), FilterTerms())
+            await store.close()
+            self._has_fresh = True
+        schema = url.rpartition("=")[2]
+        await self._execute(
+            f"""
+            DO $$ DECLARE name text; BEGIN
+                FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'fresh' LOOP
+                    EXECUTE format('DELETE FROM {schema}.%I', name);
+                    EXECUTE format('INSERT INTO {schema}.%1$I SELECT * FROM fresh.%1$I', name);
+                END LOOP;
+            END $$
+            """
+        )
+        self._free.append(url)
 
     async def kill_connections(self) -> None:
         """Those of all stores, in whatever they are doing."""
@@ -105,10 +133,6 @@ class PostgresServer:
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
             " WHERE application_name = 'rookery'"
         )
-
-    async def drop(self, url: str) -> None:
-        schema = url.rpartition("=")[2]
-        await self._execute(f"DROP SCHEMA {schema} CASCADE")
 
     async def _execute(self, statement: str) -> None:
         db = await asyncpg.connect(self.url("public"))

@@ -57,6 +57,8 @@ SETTINGS_AND_DEFAULTS: dict[str, dict[str, object]] = {
         "neg_sessions": 16,
     },
     "storage": {
+        "url": None,
+        "password_file": None,
         "synchronous": "FULL",
         "index_tags": {"hk"},
         "prefix_d_kinds": {30078, 78},
@@ -88,6 +90,22 @@ def test_every_setting_has_its_default() -> None:
 
 def test_a_missing_file_means_defaults(tmp_path: Path) -> None:
     assert load_config(tmp_path / "rookery.toml") == Config()
+
+
+def test_a_database_is_named_with_a_file_for_its_password() -> None:
+    config = config_from(
+        '[storage]\nurl = "postgresql://rookery@db/rookery"\npassword_file = "secret"', FILE
+    )
+    assert config.storage.url == "postgresql://rookery@db/rookery"
+    assert config.storage.password_file == FILE.parent / "secret"
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql://rookery:hunter2@db/x", "postgres://db/x?user=rookery&password=hunter2"]
+)
+def test_a_password_in_the_settings_is_refused_and_not_repeated(url: str) -> None:
+    (fault,) = faults(f'[storage]\nurl = "{url}"')
+    assert fault == "2: url must not have the password: put it into a file, password_file"
 
 
 def test_an_empty_file_means_defaults() -> None:
@@ -214,7 +232,7 @@ BAD = [
     ("[server.tls]\ncert = 1", '1: unknown key "tls" in [server]; did you mean "tls_key"?'),
     # keys in the wrong place
     ("port = 1", '1: "port" belongs under [server]'),
-    ("url = 1", '1: "url" belongs under [relay]'),
+    ("url = 1", '1: "url" belongs under [relay] or [storage]'),
     ('[server]\nlevel = "info"', '2: "level" belongs under [log]'),
     ('include = ["aman-app"]', '1: "include" belongs in policies/*.toml'),
     ("[actors]\nowners = []", '1: "actors" belongs in policies/*.toml'),
@@ -305,6 +323,19 @@ BAD = [
     (
         '[storage]\nbackend = "postgres"',
         "2: backend 'postgres' is not offered by this version; known: sqlite",
+    ),
+    (
+        '[storage]\nurl = "sqlite:///x"',
+        "2: url must be like postgresql://rookery@db.example.org/rookery",
+    ),
+    ('[storage]\npassword_file = "x"', "2: password_file requires url"),
+    (
+        '[storage]\nurl = "postgresql://db/x"\nsynchronous = "FULL"',
+        "3: synchronous is of SQLite: PostgreSQL's is synchronous_commit",
+    ),
+    (
+        '[storage]\nurl = "postgresql://db/x"\n[search]\nmeaning = true',
+        "4: meaning is not offered with [storage] url",
     ),
     ("[storage]\nbackend = 1", "2: backend 1 is not offered by this version; known: sqlite"),
     ('[storage]\ndsn = "x"', '2: "dsn" in [storage] is not offered by this version'),

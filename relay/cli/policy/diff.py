@@ -12,6 +12,7 @@ import click
 
 from policies import load
 from policies.diff import Comparison, Effect
+from relay.cli.database import has_store
 from relay.cli.humanize import counted
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.policy.folder import (
@@ -63,7 +64,7 @@ def diff_command(folders: tuple[Path, ...], data: Path, *, as_json: bool) -> Non
         raise click.UsageError("give one folder of policies, or an old and a new one")
     old, new = (data, *folders) if len(folders) == 1 else folders
     before, after = (load(policy_folder(each), MEMORY_SYSTEMS) for each in (old, new))
-    if not (data / "rookery.db").is_file():
+    if not has_store(data):
         raise UserError(f"{data} has no store: give the data folder with --data")
     compared = asyncio.run(_compared(before, after, data))
     if as_json:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from relay.cli.database import has_store
 from relay.cli.options import no_data_folder
 from relay.errors import UserError
 from relay.groups.group import Groups, replayed
@@ -49,7 +50,7 @@ def store_folder(given: Path | None) -> Path | None:
     """
     home = policy_folder(given)
     folder = home.absolute().parent
-    is_whole = (folder / "rookery.db").is_file() and (folder / "relay.key").is_file()
+    is_whole = has_store(folder) and (folder / "relay.key").is_file()
     return folder if is_whole and home.name == "policies" else None
 
 
