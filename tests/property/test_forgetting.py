@@ -18,13 +18,13 @@ from relay.write.commands import Purpose
 from tests.cast import robot, rover
 from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import NOON, Home, policy_of
-from tests.property.world import sqlite_store
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from relay.nostr.event import Event
     from relay.storage import Store
+    from tests.property.world import NewStore
 
 HKS = ("a", "b")
 NUMBERS = 'include = ["aman-app"]\n[memory]\nschema = "off"\n'
@@ -167,7 +167,7 @@ _HELD_BY_A_LATER_RULE = [
 @given(writes=drafts, rules=chosen)
 @settings(_LAW, max_examples=40)
 def test_an_interrupted_sweep_ends_the_same_in_every_store(
-    writes: list[Draft], rules: list[str]
+    new_store: NewStore, writes: list[Draft], rules: list[str]
 ) -> None:
     async def left(store: Store, cuts: list[int]) -> set[str]:
         await law(store, writes, rules, cuts)
@@ -175,7 +175,7 @@ def test_an_interrupted_sweep_ends_the_same_in_every_store(
 
     async def both() -> None:
         once = await left(ReferenceStore(), [])
-        async with sqlite_store() as store:
+        async with new_store() as store:
             assert await left(store, [1, 3]) == once
 
     asyncio.run(both())

@@ -39,6 +39,7 @@ rules = st.builds(
 )
 @settings(deadline=None, max_examples=100)
 def test_both_stores_find_the_same_due_rows(
+    new_store: world.NewStore,
     drafts: list[world.Draft],
     more: list[world.Draft],
     rules: list[SweepRule],
@@ -47,38 +48,38 @@ def test_both_stores_find_the_same_due_rows(
     async def law() -> None:
         reference = ReferenceStore()
         everything = SweepRules(tuple(rules), never)
-        async with world.sqlite_store() as sqlite:
+        async with new_store() as durable:
             events: list[Event] = []
             for draft in drafts:
                 events.append(draft.event(events))
-            for store in (reference, sqlite):
+            for store in (reference, durable):
                 await write(store, *events)
             earlier = {}
             for rule in rules:
-                earlier[rule] = await _same(reference, sqlite, rule, everything, None)
+                earlier[rule] = await _same(reference, durable, rule, everything, None)
             seen = LastScan(await reference.head(), NOW)
             new = list(events)
             for draft in more:
                 new.append(draft.event(new))
-            for store in (reference, sqlite):
+            for store in (reference, durable):
                 await write(store, *new[len(events) :])
             for rule in rules:
-                whole = await _same(reference, sqlite, rule, everything, None)
+                whole = await _same(reference, durable, rule, everything, None)
                 exempt = everything.exempt_from(rule)
                 some = list(
-                    await sqlite.due_rows(
+                    await durable.due_rows(
                         rule, exempt, now=NOW, last_scan=seen, after=None, limit=1000
                     )
                 )
                 assert set(whole) - set(earlier[rule]) <= set(some) <= set(whole)
-            await _same_kin(reference, sqlite, [rule.match for rule in rules])
+            await _same_kin(reference, durable, [rule.match for rule in rules])
 
     world.run(law())
 
 
 async def _same(
     reference: ReferenceStore,
-    sqlite: object,
+    durable: object,
     rule: SweepRule,
     rules: SweepRules,
     seen: LastScan | None,
@@ -86,12 +87,12 @@ async def _same(
     asked = {"now": NOW, "last_scan": seen, "after": None, "limit": 1000}
     exempt = rules.exempt_from(rule)
     expected = list(await reference.due_rows(rule, exempt, **asked))  # type: ignore[arg-type]
-    found = list(await sqlite.due_rows(rule, exempt, **asked))  # type: ignore[attr-defined]
+    found = list(await durable.due_rows(rule, exempt, **asked))  # type: ignore[attr-defined]
     assert found == expected, rule
     return expected
 
 
-async def _same_kin(reference: ReferenceStore, sqlite: object, matches: list[Match]) -> None:
+async def _same_kin(reference: ReferenceStore, durable: object, matches: list[Match]) -> None:
     dependencies = [RetentionDependency(match, up_to) for match in matches for up_to in UpTo]
     expected = (await look_up(reference, dependencies=dependencies)).oldest_dependencies
-    assert (await look_up(sqlite, dependencies=dependencies)).oldest_dependencies == expected  # type: ignore[arg-type]
+    assert (await look_up(durable, dependencies=dependencies)).oldest_dependencies == expected  # type: ignore[arg-type]

@@ -15,11 +15,11 @@ from relay.nostr.event import event_from_raw
 from tests.cast import alice
 from tests.contract.writing import asked, read, unsigned, write
 from tests.harness.reference_store import ReferenceStore
-from tests.property.world import sqlite_store
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.storage import Store
+    from tests.property.world import NewStore
 
 ROWS = st.lists(
     st.tuples(st.integers(0, 12), st.sampled_from("ab"), st.sampled_from((9, 11))), min_size=1
@@ -73,10 +73,10 @@ def test_paging_by_until_misses_no_row_of_a_group(
 @given(rows=ROWS, spare=st.integers(1, 3))
 @settings(max_examples=40)
 def test_paging_by_until_misses_no_row_of_a_stored_group(
-    rows: list[tuple[int, str, int]], spare: int
+    new_store: NewStore, rows: list[tuple[int, str, int]], spare: int
 ) -> None:
     async def on_disk() -> None:
-        async with sqlite_store() as store:
+        async with new_store() as store:
             await check(store, rows, spare)
 
     asyncio.run(on_disk())

@@ -135,8 +135,10 @@ def seen(case: ReadCase, viewer: Viewer, groups: Groups | None = None) -> Visibi
     return visibility_for(viewer, case.rules, case.actors, groups or case.groups)
 
 
-async def may_read_equals_its_sql(case: ReadCase, asking: list[tuple[Viewer, Filter]]) -> None:
-    async with world.sqlite_store() as store:
+async def may_read_equals_its_sql(
+    new_store: world.NewStore, case: ReadCase, asking: list[tuple[Viewer, Filter]]
+) -> None:
+    async with new_store() as store:
         rows = await played(store, case)
         for viewer, filter_ in [(ANONYMOUS, asked()), *asking]:
             visibility = seen(case, viewer)
@@ -173,17 +175,19 @@ def reading_agrees(row: Stored, visibility: Visibility, targets: frozenset[Targe
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(read_cases, st.lists(st.tuples(world.viewers, world.filters()), min_size=1, max_size=4))
-def test_may_read_equals_its_sql(case: ReadCase, asking: list[tuple[Viewer, Filter]]) -> None:
-    world.run(may_read_equals_its_sql(case, asking))
+def test_may_read_equals_its_sql(
+    new_store: world.NewStore, case: ReadCase, asking: list[tuple[Viewer, Filter]]
+) -> None:
+    world.run(may_read_equals_its_sql(new_store, case, asking))
 
 
 @pytest.mark.slow
 @settings(max_examples=200)
 @given(pointing_cases, st.lists(st.tuples(world.viewers, world.filters()), max_size=3))
 def test_may_read_equals_its_sql_for_rows_with_targets(
-    case: ReadCase, asking: list[tuple[Viewer, Filter]]
+    new_store: world.NewStore, case: ReadCase, asking: list[tuple[Viewer, Filter]]
 ) -> None:
-    world.run(may_read_equals_its_sql(case, asking))
+    world.run(may_read_equals_its_sql(new_store, case, asking))
 
 
 @pytest.mark.proves("G-16")
@@ -194,9 +198,9 @@ def test_may_read_equals_its_sql_for_rows_with_targets(
     st.lists(st.tuples(world.viewers, packaged_filters()), min_size=1, max_size=4),
 )
 def test_may_read_equals_its_sql_with_the_packaged_rules(
-    case: ReadCase, asking: list[tuple[Viewer, Filter]]
+    new_store: world.NewStore, case: ReadCase, asking: list[tuple[Viewer, Filter]]
 ) -> None:
-    world.run(may_read_equals_its_sql(case, asking))
+    world.run(may_read_equals_its_sql(new_store, case, asking))
 
 
 @pytest.mark.proves("B-11", "B-14", "B-17")
@@ -204,7 +208,7 @@ def test_may_read_equals_its_sql_with_the_packaged_rules(
 @settings(max_examples=120)
 @given(read_cases | packaged_cases(), st.sampled_from(Attestations), world.filters())
 def test_an_attested_agent_reads_no_more_than_its_owner(
-    case: ReadCase, attestations: Attestations, filter_: Filter
+    new_store: world.NewStore, case: ReadCase, attestations: Attestations, filter_: Filter
 ) -> None:
     """And what it may read beside, a key without owner may read that is allowed here."""
     agent, owner = cast.carol.pubkey, cast.alice.pubkey
@@ -214,7 +218,7 @@ def test_an_attested_agent_reads_no_more_than_its_owner(
     case = replace(case, actors=people)
     attested = frozenset({Attestation(agent, owner)})
     viewer, allowed = Viewer(frozenset({agent}), attested=attested), Viewer(frozenset({agent}))
-    world.run(may_read_equals_its_sql(case, [(viewer, filter_)]))
+    world.run(may_read_equals_its_sql(new_store, case, [(viewer, filter_)]))
     ours, theirs = seen(case, viewer), seen(case, Viewer(frozenset({agent, owner})))
     as_known = replace(case, actors=replace(people, allowed=people.allowed | {agent}))
     known, alone = seen(as_known, allowed), seen(case, allowed)
@@ -239,7 +243,12 @@ def test_an_attested_agent_reads_no_more_than_its_owner(
     world.pubkeys,
 )
 def test_removing_a_member_makes_no_more_rows_readable(
-    case: ReadCase, viewer: Viewer, filter_: Filter, group_id: str, member: str
+    new_store: world.NewStore,
+    case: ReadCase,
+    viewer: Viewer,
+    filter_: Filter,
+    group_id: str,
+    member: str,
 ) -> None:
     group = case.groups.get(group_id)
     if group is None:
@@ -248,7 +257,7 @@ def test_removing_a_member_makes_no_more_rows_readable(
     after = case.groups.with_group(replace(group, members=left))
 
     async def law() -> None:
-        async with world.sqlite_store() as store:
+        async with new_store() as store:
             await played(store, case)
             for who in (viewer, Viewer(frozenset({member}))):
                 before_ids = await world.ids_seen(store, filter_, seen(case, who))

@@ -1,4 +1,4 @@
-"""Search: SqliteStore finds and orders as ReferenceStore; hidden rows have no effect on the order
+"""Search: every store finds and orders as ReferenceStore; hidden rows have no effect on the order
 and count of others (N50-09)."""
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
-from relay.storage.sqlite.sql import recall
+from relay.storage import recall
 from relay.verdict import Who
 from tests import cast
 from tests.contract.writing import MAX, change, unsigned, write
@@ -129,17 +129,20 @@ def seen_by(viewer: Viewer) -> Visibility:
 
 
 async def both_answer_alike(
-    events: list[Event], gone: set[int], asked: list[tuple[Filter, int, int]]
+    new_store: world.NewStore,
+    events: list[Event],
+    gone: set[int],
+    asked: list[tuple[Filter, int, int]],
 ) -> None:
     reference = ReferenceStore()
-    async with world.sqlite_store() as sqlite:
-        for store in (reference, sqlite):
+    async with new_store() as durable:
+        for store in (reference, durable):
             await fill(store, events, gone)
         for filter_, limit, now in asked:
             for viewer in (ANONYMOUS, Viewer(frozenset({cast.alice.pubkey}))):
                 seen = seen_by(viewer)
                 expected = await answer(reference, filter_, seen, limit, now)
-                assert await answer(sqlite, filter_, seen, limit, now) == expected
+                assert await answer(durable, filter_, seen, limit, now) == expected
     await reference.close()
 
 
@@ -154,21 +157,25 @@ async def both_answer_alike(
     ),
     limits,
 )
-def test_sqlite_finds_and_orders_as_the_reference(
+def test_a_store_finds_and_orders_as_the_reference(
+    new_store: world.NewStore,
     events: list[Event],
     gone: set[int],
     asked: list[tuple[Filter, int, int]],
     most: tuple[int, int],
 ) -> None:
     with limited_to(most):
-        world.run(both_answer_alike(events, gone, asked))
+        world.run(both_answer_alike(new_store, events, gone, asked))
 
 
 async def hidden_rows_change_nothing(
-    public: list[Event], hidden: list[Event], asked: list[tuple[Filter, int]]
+    new_store: world.NewStore,
+    public: list[Event],
+    hidden: list[Event],
+    asked: list[tuple[Filter, int]],
 ) -> None:
     outside = seen_by(ANONYMOUS)
-    async with world.sqlite_store() as without, world.sqlite_store() as beside:
+    async with new_store() as without, new_store() as beside:
         await fill(without, public, set())
         # Among and before the others, so that their number or their words could have an effect.
         mixed = [event for pair in zip(hidden, public, strict=False) for event in pair]
@@ -189,9 +196,13 @@ async def hidden_rows_change_nothing(
     limits,
 )
 def test_hidden_rows_change_neither_order_nor_count(
-    public: list[Event], secrets: list[str], asked: list[tuple[Filter, int]], most: tuple[int, int]
+    new_store: world.NewStore,
+    public: list[Event],
+    secrets: list[str],
+    asked: list[tuple[Filter, int]],
+    most: tuple[int, int],
 ) -> None:
     """A rank by the rarity of words or by average lengths over all rows would fail here."""
     hidden = [unsigned(cast.alice, 9, [["h", "den"]], text, at) for at, text in enumerate(secrets)]
     with limited_to(most):
-        world.run(hidden_rows_change_nothing(public, hidden, asked))
+        world.run(hidden_rows_change_nothing(new_store, public, hidden, asked))

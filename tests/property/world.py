@@ -27,7 +27,8 @@ from tests import cast
 from tests.contract.writing import MAX, TERMS, change, unsigned
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine, Sequence
+    from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+    from contextlib import AbstractAsyncContextManager
     from typing import Any
 
     from relay.access.visibility import Visibility
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
     from relay.storage import Store
+
+    NewStore = Callable[[], AbstractAsyncContextManager[Store]]
 
 ACTORS: Final = [cast.alice, cast.bob, cast.carol]
 GROUPS: Final = ["tea", "den"]

@@ -1,4 +1,4 @@
-"""SqliteStore answers as ReferenceStore, whatever is written, deleted or queried."""
+"""Every store answers as ReferenceStore, whatever is written, deleted or queried."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from relay.lifecycle.versions import History
 from relay.nostr.filters import filter_from
 from relay.nostr.kinds import KindSet
 from relay.storage import PageQuery
-from relay.storage.sqlite.store import SqliteStore
+from tests.contract.conftest import ReopenablePostgres, ReopenableSqlite
 from tests.contract.writing import (
     MAX,
     TERMS,
@@ -53,6 +53,8 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
     from relay.storage import Store
+    from tests.contract.conftest import Reopenable
+    from tests.harness.postgres import PostgresServer
 
 T = TypeVar("T")
 
@@ -92,31 +94,35 @@ crowds = st.lists(world.drafts, min_size=12, max_size=24)
 class Twins(RuleBasedStateMachine):
     """Two stores with the same history."""
 
+    server: PostgresServer | None = None
+    """Where the database of the second is; None: it is an SQLite file."""
+
     def __init__(self) -> None:
         super().__init__()
         self.loop = asyncio.Runner()
         self.folder = tempfile.TemporaryDirectory()
         self.reference = ReferenceStore()
-        self.sqlite = self.do(self.opened())
+        self.reopenable: Reopenable = (
+            ReopenableSqlite(Path(self.folder.name), tag_buffer_rows=9, synchronous="NORMAL")
+            if self.server is None
+            else ReopenablePostgres(self.server)
+        )
+        self.durable = self.do(self.reopenable.open())
         self.groups = Groups()
         self.events: list[Event] = []
 
     def do(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run(work)
 
-    async def opened(self) -> SqliteStore:
-        path = Path(self.folder.name) / "rookery.db"
-        return await SqliteStore.open(path, TERMS, synchronous="NORMAL", tag_buffer_rows=9)
-
     def teardown(self) -> None:
-        self.do(self.sqlite.close())
+        self.do(self.reopenable.close())
         self.loop.close()
         self.folder.cleanup()
 
     def both(self, ask: Callable[[Store], Coroutine[Any, Any, T]]) -> T:
         """The answer, which must be the same of both."""
         expected = self.do(ask(self.reference))
-        answered = self.do(ask(self.sqlite))
+        answered = self.do(ask(self.durable))
         assert answered == expected
         return expected
 
@@ -151,7 +157,7 @@ class Twins(RuleBasedStateMachine):
             batch.decide(found)
             raise LookupError
 
-        for store in (self.reference, self.sqlite):
+        for store in (self.reference, self.durable):
             batch.results.clear()
             with pytest.raises(LookupError):
                 self.do(store.append(batch.wanted, decide))
@@ -249,8 +255,7 @@ class Twins(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        self.do(self.sqlite.close())
-        self.sqlite = self.do(self.opened())
+        self.durable = self.do(self.reopenable.restart())
 
     @rule(asked=asked)
     def ask(self, asked: list[Question]) -> None:
@@ -415,7 +420,14 @@ def _without_order(plan: WritePlan) -> object:
 
 
 @pytest.mark.slow
-def test_reference_equals_sqlite() -> None:
+@pytest.mark.parametrize("store", ["sqlite", pytest.param("postgres", marks=pytest.mark.process)])
+def test_every_store_equals_the_reference(store: str, request: pytest.FixtureRequest) -> None:
+    class Compared(Twins):
+        server = request.getfixturevalue("postgres") if store == "postgres" else None
+
     run_state_machine_as_test(
-        Twins, settings=settings(max_examples=60, stateful_step_count=12, deadline=None)
+        Compared,
+        settings=settings(
+            max_examples=60 if store == "sqlite" else 15, stateful_step_count=12, deadline=None
+        ),
     )
