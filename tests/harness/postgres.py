@@ -86,7 +86,7 @@ class PostgresServer:
         self._await_start(bin_)
 
     def _await_start(self, bin_: Path) -> None:
-        ready = [bin_ / "pg_isready", "-q", "-h", self._folder]
+        ready = [str(bin_ / "pg_isready"), "-q", "-h", str(self._folder)]
         while subprocess.run(ready, check=False, cwd="/").returncode:
             try:
                 self._server.wait(0.02)
