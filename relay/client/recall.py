@@ -254,34 +254,33 @@ def _hits(events: Iterable[Event], letters: Collection[str]) -> list[Hit]:
 def _each_once(hits: Iterable[Hit], limit: int) -> list[Hit]:
     """The first `limit`; what repeats an earlier one is counted there instead."""
     told: list[Hit] = []
-    words: list[frozenset[str]] = []
     places: dict[str, int] = {}
+    long: list[tuple[int, frozenset[str]]] = []
+    """Places of texts of some length, with their words."""
     for hit in hits:
         each = _WORD.findall(unicodedata.normalize("NFKC", hit.text).casefold())
         text, found = " ".join(each), frozenset(each)
         place = places.get(text)
-        if place is None:
-            place = next(
-                (
-                    number
-                    for number, earlier in enumerate(words)
-                    if told[number].event.pubkey == hit.event.pubkey and _repeats(found, earlier)
-                ),
-                None,
-            )
+        if place is None and len(found) >= _LONG:
+            author, least = hit.event.pubkey, _ALIKE * len(found)
+            for number, earlier in long:
+                is_near = least <= len(earlier) and told[number].event.pubkey == author
+                if is_near and _repeats(found, earlier):
+                    place = number
+                    break
         if place is not None:
             told[place] = told[place]._replace(copies=told[place].copies + 1)
         elif len(told) < limit:
             places[text] = len(told)
+            if len(found) >= _LONG:
+                long.append((len(told), found))
             told.append(hit)
-            words.append(found)
     return told
 
 
 def _repeats(words: frozenset[str], earlier: frozenset[str]) -> bool:
     """Whether two texts of some length differ by few words only: a number, a name."""
-    fewer, more = sorted((len(words), len(earlier)))
-    if fewer < _LONG or fewer < _ALIKE * more:  # then they have too few in common
-        return False
+    if len(words) < _ALIKE * len(earlier) or len(earlier) < _ALIKE * len(words):
+        return False  # they have too few in common
     common = len(words & earlier)
     return common >= _LONG and common >= _ALIKE * (len(words) + len(earlier) - common)
