@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Final
 
 from relay.nostr.keywords import MAX_KEYWORDS, keywords
@@ -66,6 +67,7 @@ class Search:
     """Periods (first and last second): with `needs` ANY, texts of these times rank higher."""
 
 
+@lru_cache(maxsize=16)  # a request asks for its own three times; a query may have 128 KiB
 def search_from(query: str) -> Search | None:
     """Parse a query; None when it has no terms: the same as no search (N50-04, N50-07).
 

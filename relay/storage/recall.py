@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from hashlib import blake2b
+from heapq import nlargest
 from math import log
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
@@ -40,33 +41,34 @@ NEAR_S: Final = 14 * _DAY_S
 """So long after a period these points are gone: of most things people tell later."""
 
 
-class Ranks(NamedTuple):
-    """Of indexed texts, each by seq."""
+class Ranked(NamedTuple):
+    """Of rows with a text, in the order of `seqs`."""
 
-    threads: dict[int, int]
-    times: dict[int, int]
+    seqs: Sequence[int]
+    threads: Sequence[int]
+    times: Sequence[int]
     """created_at."""
-    once: dict[int, int]
-    repeated: dict[int, int]
-    frequent: dict[int, int]
+    once: Sequence[int]
+    """What a word counts that comes once; `repeated`: twice or more, `frequent`: four times."""
+    repeated: Sequence[int]
+    frequent: Sequence[int]
+    counted: Sequence[Sequence[int]]
+    """Of each term, in each row: 0, or 1, 2, 3 when it comes once, twice or more, four times."""
 
 
 class Asking(Protocol[M]):
     """One search by one viewer."""
 
     def match(self, search: Search) -> M: ...
-    def more_often(self, search: Search, term: str) -> tuple[M, M] | None:
-        """Results that have a term twice or more, four times or more; None: it is not counted."""
-
     def either(self, matches: Iterable[M]) -> M: ...
     def both(self, one: M, other: M) -> M: ...
 
     async def newest(self, matches: Iterable[M], limit: int) -> list[list[int]]:
         """For each match: seq of readable rows, the newest first."""
 
-    async def ranks(self, seqs: Sequence[int]) -> Ranks: ...
-    async def among(self, matches: Mapping[str, M]) -> dict[str, list[int]]:
-        """For each match that some of the rows of `ranks` have: these."""
+    async def ranked(self, seqs: Sequence[int], terms: Mapping[str, Search]) -> Ranked:
+        """Of these rows. `terms`: each with a search for it alone; a phrase comes as often as the
+        rarest of its words."""
 
 
 def thread_of(event: Event) -> int:
@@ -93,58 +95,31 @@ async def best(asking: Asking[M], search: Search, limit: int) -> list[tuple[int,
     matches = {term: asking.match(alone) for term, alone in terms.items()}
     found = zip(terms, await asking.newest(matches.values(), MAX_ROWS + 1), strict=True)
     newest = {term: seqs for term, seqs in found if seqs}
-    rare = finding = {term for term, seqs in newest.items() if len(seqs) <= MAX_ROWS}
+    rare = {term for term, seqs in newest.items() if len(seqs) <= MAX_ROWS}
     chosen = {seq for term in rare for seq in newest[term]}
     if not rare and len(newest) > 1:
-        finding = {*newest}
         two = _two_of(asking, [matches[term] for term in newest])
         (paired,) = await asking.newest([two], PAIRED_ROWS)
         chosen.update(paired)
     if not chosen:
-        finding = set()
         chosen.update(*(seqs[:MAX_ROWS] for seqs in newest.values()))
-    threads, times, once, repeated, frequent = await asking.ranks([*chosen])
-    beside = {
-        term: asking.either(matches[other] for other in finding if other != term)
-        for term in newest
-        if finding and term not in rare
-    }
-
-    async def among(wanted: Mapping[str, M]) -> dict[str, list[int]]:
-        asked = {
-            term: asking.both(match, beside[term]) if term in beside else match
-            for term, match in wanted.items()
-        }
-        return await asking.among(asked)
-
-    hits = {term: [seq for seq in newest[term] if seq in threads] for term in rare}
-    hits |= await among({term: matches[term] for term in newest if term not in rare})
-    found_more = {term: asking.more_often(terms[term], term) for term in hits}
-    more = {term: matches for term, matches in found_more.items() if matches is not None}
-    twice = await among({term: match for term, (match, _) in more.items()})
-    often = await among({term: more[term][1] for term in twice})
-    weights: dict[str, int] = {}
-    of_row: defaultdict[int, int] = defaultdict(int)
+    rows = await asking.ranked([*chosen], {term: terms[term] for term in newest})
+    threads, worth = rows.threads, (rows.once, rows.once, rows.repeated, rows.frequent)
+    points = [0] * len(rows.seqs)
     of_thread: defaultdict[int, int] = defaultdict(int)
-    for term, seqs in hits.items():
-        there = Counter(map(threads.__getitem__, seqs))
-        weight = weights[term] = rarity(max(1, len(there)))
-        for seq in seqs:
-            of_row[seq] += weight
-        for thread, rows in there.items():
-            of_thread[thread] += weight * 1000 * rows // (rows + 1)
-    points = {seq: of_row[seq] * once[seq] + of_thread[own] for seq, own in threads.items()}
-    for term, seqs in twice.items():
-        for seq in seqs:
-            points[seq] += weights[term] * (repeated[seq] - once[seq])
-    for term, seqs in often.items():
-        for seq in seqs:
-            points[seq] += weights[term] * (frequent[seq] - repeated[seq])
-    if search.near:
-        for seq, at in times.items():
-            points[seq] += _near_points(search, at)
-    order = sorted(sorted(points, reverse=True), key=points.__getitem__, reverse=True)
-    return [(seq, points[seq]) for seq in order[:limit]]
+    for counts in rows.counted:
+        hits = [place for place, count in enumerate(counts) if count]
+        there = Counter([threads[place] for place in hits])
+        weight = rarity(max(1, len(there)))
+        for thread, number in there.items():
+            of_thread[thread] += weight * 1000 * number // (number + 1)
+        for place in hits:
+            points[place] += weight * worth[counts[place]][place]
+    told: list[tuple[int, int]] = []
+    for seq, of_row, thread, at in zip(rows.seqs, points, threads, rows.times, strict=True):
+        near = _near_points(search, at) if search.near else 0
+        told.append((of_row + of_thread[thread] + near, seq))
+    return [(seq, most) for most, seq in nlargest(limit, told)]
 
 
 def _two_of(asking: Asking[M], matches: Sequence[M]) -> M:

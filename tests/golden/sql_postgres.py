@@ -16,8 +16,8 @@ from relay.storage.postgres.hashes import KeyedHashes
 from relay.storage.postgres.sql.filters import Compiler
 from relay.storage.postgres.sql.parameters import Parameters, Query
 from relay.storage.postgres.sql.words import Words
-from relay.storage.postgres.tokens import Tokenizer
 from relay.storage.sqlite.sql.conditions import Condition
+from relay.storage.tokens import Tokenizer
 from tests.golden import sql
 
 if TYPE_CHECKING:

@@ -24,9 +24,9 @@ from relay.storage.postgres.sql.named import READ_QUERIES as QUERIES
 from relay.storage.postgres.sql.parameters import Query
 from relay.storage.postgres.sql.recall import Asking
 from relay.storage.postgres.sql.words import Words
-from relay.storage.postgres.tokens import Tokenizer
 from relay.storage.recall import best
 from relay.storage.rows import event_in
+from relay.storage.tokens import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

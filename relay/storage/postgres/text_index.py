@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Final
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import searchable
 from relay.storage.postgres.sql.named import SEARCH_QUERIES as QUERIES
-from relay.storage.postgres.tokens import Tokenizer
 from relay.storage.recall import thread_of
+from relay.storage.tokens import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,15 +7,25 @@ One tokenizer decides what a text contains, in the index and for live events. Us
 from __future__ import annotations
 
 import sqlite3
+from threading import Lock
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.nostr.nip50 import Needs, words_of
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
+from relay.storage.tokens import Tokenizer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
     from relay.nostr.nip50 import Search, Searchable
 
+TWICE: Final = "+"
+"""Before a stem that a text has at least twice; no token has such signs."""
+OFTEN: Final = "*"
+"""Before one that it has at least four times."""
 _KEPT_STATEMENTS: Final = 16
+_KEPT_LETTERS: Final = 250_000
+"""Of words whose tokens are known: some 6 MB."""
 
 
 def expression(search: Search) -> str:
@@ -48,6 +58,64 @@ def more_often(search: Search, term: str) -> tuple[str, str] | None:
 
 def _quoted(terms: tuple[str, ...], between: str) -> str:
     return between.join('"' + term.replace('"', '""') + '"' for term in terms)
+
+
+class Stems:
+    """The tokens of words, as the index has them. In memory; may be used by several threads."""
+
+    def __init__(self) -> None:
+        self._tokenizer = Tokenizer()
+        self._lock = Lock()
+        self._known: dict[str, str] = {}
+        """With a space behind each token."""
+        self._letters = 0
+        """Of the words that are known."""
+
+    def of(self, words: Iterable[str]) -> dict[str, list[str]]:
+        """The tokens of each; of most words one."""
+        with self._lock:
+            self._forget()
+            asked = set(words)
+            known = self._with(asked)
+            return {word: known[word].split() for word in asked}
+
+    def listed(self, texts: Sequence[Searchable]) -> list[str]:
+        """Of each text: its stems between spaces, then those with a sign."""
+        with self._lock:
+            self._forget()
+            split = [dict.fromkeys(each.text.split()) for each in texts]
+            marked = [(each.repeated.split(), each.frequent.split()) for each in texts]
+            words = {word for words in split for word in words}
+            known = self._with(words.union(*[twice for twice, _ in marked]))
+            return [
+                f" {''.join(map(known.__getitem__, words))}"
+                + "".join([f"{TWICE}{token} " for word in twice for token in known[word].split()])
+                + "".join([f"{OFTEN}{token} " for word in often for token in known[word].split()])
+                for words, (twice, often) in zip(split, marked, strict=True)
+            ]
+
+    def _forget(self) -> None:
+        if self._letters > _KEPT_LETTERS:
+            self._known.clear()
+            self._letters = 0
+
+    def _with(self, words: set[str]) -> Mapping[str, str]:
+        """What is known, these words among it."""
+        known = self._known
+        unknown = [*(words - known.keys())]
+        if unknown:
+            tokens = self._tokenizer.tokens(unknown)
+            known.update(
+                {
+                    word: "".join([f"{token} " for token in its])
+                    for word, its in zip(unknown, tokens, strict=True)
+                }
+            )
+            self._letters += sum(map(len, unknown))
+        return known
+
+    def close(self) -> None:
+        self._tokenizer.close()
 
 
 class FtsMatcher:

@@ -18,7 +18,7 @@ NEAREST: Final = 200
 """Readable texts that are compared exactly, and the best by words that they are ranked with."""
 _WEIGHT: Final = 0.5
 """Of meaning beside words, each relative to the best."""
-_FIRST_LOOK: Final = 1000
+_FIRST_LOOK: Final = 250
 _GROWTH: Final = 8
 
 

@@ -683,9 +683,12 @@ class SqliteStore:
             return [row[0] for row in await self._searched(query)]
         meanings = None if search.excluded else self._meanings
         most = limit if meanings is None else max(limit, NEAREST)
+        stems = self._index.stems
         first = self._compiler.recall(filter_, visibility, upto=upto, now=now)
         points = dict(
-            await self._worked(lambda rows: _finished(best(Asking(rows, *first), search, most)))
+            await self._worked(
+                lambda rows: _finished(best(Asking(rows, stems, *first), search, most))
+            )
         )
         if meanings is None:
             return list(points)

@@ -28,6 +28,7 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
 from relay.storage.recall import thread_of
 from relay.storage.sqlite.connections import index_path, open_threaded
+from relay.storage.sqlite.fts import Stems
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.meanings import Meanings
 
 APPLICATION_ID: Final = 0x526F6F6C  # "Rool"
-INDEX_VERSION: Final = 2
+INDEX_VERSION: Final = 3
 """A file with another number is rebuilt."""
 _CACHE_KIB: Final = 32_768
 _DROP_CHUNK: Final = 1000
@@ -76,6 +77,7 @@ class TextIndex:
     ) -> None:
         """`is_clean`: no text of a deleted row is in the files. `meanings`: None: words only."""
         self._meanings = meanings
+        self.stems = Stems()
         self._embedding = ThreadPoolExecutor(1, "embed", _give_way)
         self._db = db
         self._lock = asyncio.Lock()
@@ -139,7 +141,7 @@ class TextIndex:
             if len(rows) < limit:
                 upto = max(upto, head)
             if rows or self._deleted:
-                texts = await asyncio.to_thread(_texts, rows, text_of)
+                texts = await asyncio.to_thread(_texts, rows, text_of, self.stems)
                 async with _transaction(self._db):
                     await self._add(texts)
                     # After the adds: a row may have been deleted since the log was read.
@@ -306,6 +308,7 @@ class TextIndex:
                     await self._put_meta("is_clean", int(self._is_clean))
         finally:  # also when cancelled
             self._embedding.shutdown(wait=False, cancel_futures=True)
+            self.stems.close()
             await self._db.close()
 
 
@@ -314,14 +317,15 @@ class _Texts(NamedTuple):
 
     words: list[tuple[int, str, str, str]]
     ranks: list[tuple[int, ...]]
-    texts: list[tuple[int, str]]
+    texts: list[tuple[int, str, str]]
 
 
 def _texts(
-    rows: Sequence[tuple[int, int, bytes]], text_of: Callable[[Event], str | None]
+    rows: Sequence[tuple[int, int, bytes]], text_of: Callable[[Event], str | None], stems: Stems
 ) -> _Texts:
     """Of (seq, id_key, raw); on a worker thread."""
     out = _Texts([], [], [])
+    texts: list[Searchable] = []
     for seq, id_key, raw in rows:
         event = event_from_raw(raw)
         text = text_of(event)
@@ -330,7 +334,9 @@ def _texts(
         found = searchable(text)
         out.words.append(_columns(seq, found))
         out.ranks.append((seq, event.created_at, id_key, thread_of(event), *found.scores))
-        out.texts.append((seq, found.text))
+        texts.append(found)
+    for (seq, *_), listed, found in zip(out.words, stems.listed(texts), texts, strict=True):
+        out.texts.append((seq, listed, found.text))
     return out
 
 

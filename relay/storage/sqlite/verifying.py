@@ -45,6 +45,7 @@ from relay.nostr.keys import are_signed
 from relay.nostr.nip50 import searchable
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.sqlite.connections import fault_of, index_path
+from relay.storage.sqlite.fts import Stems
 from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION
 from relay.storage.sqlite.sql.named import QUERIES, SEARCH_QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
@@ -590,6 +591,7 @@ class _Search:
         self._upto: int = found[1][0] if self.is_current else 0
         self._expected: dict[int, tuple[bytes, int]] = {}
         """seq → id, and the number of `occurrences`."""
+        self._stems = Stems()
         self._fresh = sqlite3.connect(":memory:", isolation_level=None)
         self._fresh.execute(SEARCH_QUERIES["make_words"])
         for each in (db, self._fresh):
@@ -609,12 +611,14 @@ class _Search:
             seq: tuple(rest) for seq, *rest in self._db.execute(VERIFY["indexed_texts"], asked)
         }
         wrong = set()
+        listed = self._stems.listed([found for _, found in texts.values()])
         self._fresh.execute("BEGIN")
-        for seq, (row, found) in texts.items():
+        for (seq, (row, found)), stems in zip(texts.items(), listed, strict=True):
             self._fresh.execute(
                 SEARCH_QUERIES["add_words"], (seq, found.text, found.repeated, found.frequent)
             )
-            if there.get(seq) != (found.text, seq, row.created_at, row.id_key, *found.scores):
+            expected = stems, found.text, seq, row.created_at, row.id_key, *found.scores
+            if there.get(seq) != expected:
                 wrong.add(seq)
                 report.add(Check.SEARCH, f"{_name_of(row)}: its text is missing or another one")
         for seq, words in self._fresh.execute(VERIFY["occurrences"]):
@@ -630,6 +634,7 @@ class _Search:
             for id_, _ in self._expected.values():
                 report.add(Check.SEARCH, f"event {id_.hex()}: its words are not those of its text")
         self._fresh.close()
+        self._stems.close()
 
 
 def hashes_of(db: sqlite3.Connection) -> Hashes:

@@ -146,6 +146,11 @@ MORE = {
         "search",
         "its words are not those",
     ),
+    "stems that are not those of the text": (
+        f"UPDATE search.texts SET stems = ' x ' WHERE seq = (SELECT seq FROM events WHERE {NOTE})",
+        "search",
+        "another one",
+    ),
 }
 FAULTS = TEN | MORE
 

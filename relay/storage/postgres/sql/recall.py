@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from relay.storage.postgres.sql.conditions import all_of, any_of
-from relay.storage.postgres.sql.named import SEARCH_QUERIES as QUERIES
 from relay.storage.postgres.sql.parameters import Parameters
-from relay.storage.recall import Ranks
+from relay.storage.recall import Ranked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,6 +19,9 @@ if TYPE_CHECKING:
 
     Match = Callable[[Parameters], str]
     """A condition over `w`, whose values it adds."""
+
+
+_RANKS: Final = "w.seq, w.thread, w.created_at, w.once, w.repeated, w.frequent"
 
 
 class Asking:
@@ -48,19 +50,6 @@ class Asking:
     def match(self, search: Search) -> Match:
         return lambda p: self._words.contains(search, p)
 
-    def more_often(self, search: Search, term: str) -> tuple[Match, Match] | None:
-        def having(number: int) -> Match:
-            def condition(p: Parameters) -> str:
-                more = self._words.more_often(term, p)
-                assert more is not None
-                return all_of([more[number], self._words.contains(search, p)])
-
-            return condition
-
-        return (
-            None if self._words.more_often(term, Parameters()) is None else (having(0), having(1))
-        )
-
     def either(self, matches: Iterable[Match]) -> Match:
         several = list(matches)
         return lambda p: any_of([match(p) for match in several])
@@ -77,20 +66,21 @@ class Asking:
             out.append([seq for (seq,) in await self._db.fetch(query.sql, *query.values)])
         return out
 
-    async def ranks(self, seqs: Sequence[int]) -> Ranks:
-        ranks = Ranks({}, {}, {}, {}, {})
-        for seq, *rank in await self._db.fetch(QUERIES["ranks"], seqs):
-            for column, value in zip(ranks, rank, strict=True):
-                column[seq] = value
-        self._ranked = list(ranks.threads)
-        return ranks
-
-    async def among(self, matches: Mapping[str, Match]) -> dict[str, list[int]]:
-        if not matches:
-            return {}
+    async def ranked(self, seqs: Sequence[int], terms: Mapping[str, Search]) -> Ranked:
         p = Parameters()
-        lists = [f"array_agg(w.seq) FILTER (WHERE {match(p)})" for match in matches.values()]
-        seqs = p.add(list(self._ranked), "bigint[]")
-        query = p.query(f"SELECT {', '.join(lists)} FROM texts AS w WHERE w.seq = ANY({seqs})")
-        (found,) = await self._db.fetch(query.sql, *query.values)
-        return {term: there for term, there in zip(matches, found, strict=True) if there}
+        counts = [self._count(term, search, p) for term, search in terms.items()]
+        wanted = p.add(list(seqs), "bigint[]")
+        query = p.query(
+            f"SELECT {', '.join([_RANKS, *counts])} FROM texts AS w WHERE w.seq = ANY({wanted})"
+        )
+        rows = await self._db.fetch(query.sql, *query.values)
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        found, threads, times, *numbers = columns or [[] for _ in range(6 + len(counts))]
+        once, repeated, frequent, *counted = numbers
+        return Ranked(found, threads, times, once, repeated, frequent, counted)
+
+    def _count(self, term: str, search: Search, p: Parameters) -> str:
+        """As `Ranked.counted`."""
+        more = self._words.more_often(term, p) or ()
+        often = " + ".join(["1", *[f"({condition})::int" for condition in more]])
+        return f"CASE WHEN {self._words.contains(search, p)} THEN {often} ELSE 0 END"

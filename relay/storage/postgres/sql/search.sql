@@ -30,6 +30,3 @@ DELETE FROM texts AS t WHERE t.seq = ANY($1::bigint[]) AND NOT EXISTS (
     SELECT 1 FROM events AS e
     WHERE e.seq = t.seq AND (e.expires_at IS NULL OR e.expires_at > $2)
 );
-
--- :ranks  [seq] -> seq, thread, created_at, once, repeated, frequent
-SELECT seq, thread, created_at, once, repeated, frequent FROM texts WHERE seq = ANY($1::bigint[]);

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.nip50 import Search
     from relay.storage.postgres.sql.parameters import Parameters
-    from relay.storage.postgres.tokens import Tokenizer
+    from relay.storage.tokens import Tokenizer
 
 Tokens = tuple[str, ...]
 _KEPT_TERMS: Final = 1024

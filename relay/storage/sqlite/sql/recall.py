@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from relay.storage.recall import Ranks
+from relay.storage.recall import Ranked
 from relay.storage.sqlite import fts
 
 if TYPE_CHECKING:
@@ -23,16 +23,21 @@ READABLE: Final = (
     " FROM json_each(?) AS asked ORDER BY asked.key"
 )
 _AMONG: Final = (
-    "SELECT (SELECT json_group_array(w.rowid) FROM search.words AS w WHERE words MATCH asked.value"
+    "SELECT json_group_array(w.rowid) FROM search.words AS w"
     # With `+` it is no key: the words are looked up once.
-    " AND +w.rowid IN (SELECT value FROM json_each(?)))"
-    " FROM json_each(?) AS asked ORDER BY asked.key"
+    " WHERE +w.rowid IN (SELECT value FROM json_each(?)) AND words MATCH ?"
 )
-_RANKS: Final = (
+_RANKED: Final = (
     "SELECT json_group_array(r.seq), json_group_array(r.thread), json_group_array(r.created_at),"
-    " json_group_array(r.once), json_group_array(r.repeated), json_group_array(r.frequent)"
+    " json_group_array(r.once), json_group_array(r.repeated), json_group_array(r.frequent)%s"
     " FROM json_each(?) AS j CROSS JOIN search.ranks AS r ON r.seq = j.value"
+    " CROSS JOIN search.texts AS t ON t.seq = j.value"
 )
+_COUNTED: Final = (
+    ", json_group_array(CASE 0 WHEN instr(t.stems, ?) THEN 0 WHEN instr(t.stems, ?) THEN 1"
+    " WHEN instr(t.stems, ?) THEN 2 ELSE 3 END)"
+)
+"""Of a stem. To go through all rows of a frequent word would take much longer."""
 
 
 class Asking:
@@ -41,21 +46,19 @@ class Asking:
     def __init__(
         self,
         rows: Callable[[str, Sequence[Value]], list[Any]],
+        stems: fts.Stems,
         readable: str,
         values: Sequence[Value],
     ) -> None:
         """`rows`: of a query; `readable`: READABLE with what must hold of `e`; `values`: of its
         first parameters."""
         self._rows = rows
+        self._stems = stems
         self._readable = readable
         self._values = values
-        self._ranked = "[]"
 
     def match(self, search: Search) -> str:
         return f"({fts.expression(search)})"
-
-    def more_often(self, search: Search, term: str) -> tuple[str, str] | None:
-        return fts.more_often(search, term)
 
     def either(self, matches: Iterable[str]) -> str:
         return f"({' OR '.join(matches)})"
@@ -66,14 +69,27 @@ class Asking:
     async def newest(self, matches: Iterable[str], limit: int) -> list[list[int]]:
         return _lists(self._rows(self._readable, [*self._values, limit, _json([*matches])]))
 
-    async def ranks(self, seqs: Sequence[int]) -> Ranks:
-        ((self._ranked, *ranks),) = self._rows(_RANKS, [_json(seqs)])
-        found = orjson.loads(self._ranked)
-        return Ranks(*[dict(zip(found, orjson.loads(rank), strict=True)) for rank in ranks])
+    async def ranked(self, seqs: Sequence[int], terms: Mapping[str, Search]) -> Ranked:
+        tokens = self._stems.of(terms)
+        alone = [term for term in terms if len(tokens[term]) == 1]
+        stems = [
+            f" {sign}{tokens[term][0]} " for term in alone for sign in ("", fts.TWICE, fts.OFTEN)
+        ]
+        (columns,) = self._rows(_RANKED % (_COUNTED * len(alone)), [*stems, _json(seqs)])
+        found, threads, times, *counts = map(orjson.loads, columns)
+        once, repeated, frequent, *counted = counts
+        counted += [
+            self._counted(found, search, term)
+            for term, search in terms.items()
+            if len(tokens[term]) != 1
+        ]
+        return Ranked(found, threads, times, once, repeated, frequent, counted)
 
-    async def among(self, matches: Mapping[str, str]) -> dict[str, list[int]]:
-        found = _lists(self._rows(_AMONG, [self._ranked, _json([*matches.values()])]))
-        return {term: there for term, there in zip(matches, found, strict=True) if there}
+    def _counted(self, seqs: Sequence[int], search: Search, term: str) -> list[int]:
+        """As `Ranked.counted`, of a term of several words."""
+        matches = [fts.expression(search), *(fts.more_often(search, term) or ())]
+        found = [set(_lists(self._rows(_AMONG, [_json(seqs), match]))[0]) for match in matches]
+        return [sum([seq in rows for rows in found]) for seq in seqs]
 
 
 def _lists(rows: Iterable[tuple[str]]) -> list[list[int]]:

@@ -13,7 +13,11 @@ CREATE TABLE ranks (
 );
 
 -- :make_texts  the texts again: a contentless table needs them to delete a row
-CREATE TABLE texts (seq INTEGER PRIMARY KEY, text TEXT NOT NULL);
+CREATE TABLE texts (
+    seq   INTEGER PRIMARY KEY,
+    stems TEXT NOT NULL,                  -- first: read without the pages of a long text
+    text  TEXT NOT NULL
+);
 
 -- :make_words  contentless and without column sizes, as nothing is ranked by statistics
 CREATE VIRTUAL TABLE words USING fts5(
@@ -70,8 +74,8 @@ INSERT INTO words (rowid, text, repeated, frequent) VALUES (?, ?, ?, ?);
 INSERT INTO ranks (seq, created_at, id_key, thread, once, repeated, frequent)
 VALUES (?, ?, ?, ?, ?, ?, ?);
 
--- :add_text  seq, text
-INSERT INTO texts (seq, text) VALUES (?, ?);
+-- :add_text  seq, stems, text
+INSERT INTO texts (seq, stems, text) VALUES (?, ?, ?);
 
 -- :texts_of  [seq] -> seq, text
 SELECT t.seq, t.text FROM json_each(?) AS j CROSS JOIN texts AS t ON t.seq = j.value;

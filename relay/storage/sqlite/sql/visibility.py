@@ -219,7 +219,7 @@ class ReadConditions:
         """`match.matches(e)` as SQL."""
         parts = []
         if match.kinds is not None:
-            parts.append(_inside(match.kinds))
+            parts.append(inside(match.kinds))
         if match.h is True:
             parts.append(Condition("e.grp IS NOT NULL"))
         elif match.h is False:
@@ -289,7 +289,7 @@ def _by(authors: Iterable[str]) -> Condition:
     return one_of("e.pubkey", [bytes.fromhex(key) for key in sorted(set(authors))])
 
 
-def _inside(kinds: KindSet) -> Condition:
+def inside(kinds: KindSet) -> Condition:
     return any_of([_span(low, high) for low, high in kinds.ranges])
 
 
