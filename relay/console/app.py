@@ -94,6 +94,7 @@ class Console:
         self._assets = Assets()
         self._templates = environment()
         self._turns = {known: asyncio.Semaphore(_AT_ONCE // 2) for known in (True, False)}
+        self._answering = {known: asyncio.Lock() for known in (True, False)}
         self._waiting = {True: 0, False: 0}
         self._forms = {True: 0, False: 0}
         self._buckets = TokenBuckets()
@@ -207,7 +208,7 @@ class Console:
                 raise Refused(Prefix.RESTRICTED, "this page is for owners of the relay")
             if who.session is not None or who.pubkey is None:  # else its signature counted
                 self._pace(request, who.pubkey)
-            ask, found = await self._found(request, page, who)
+            return await self._made(request, page, who, ending)
             # What a hidden group is, and what none: the same page, not only the same status.
         except NotFoundError as missing:
             return self._failed(request, who, 404, str(missing), ending)
@@ -224,20 +225,8 @@ class Console:
         except Exception:  # last frame of a request  # noqa: BLE001
             _log.exception("a page of the console failed")
             return self._failed(request, who, 500, "internal error, try again later", ending)
-        query = dict(request.query)
-        if ending == ".csv":
-            assert found.table is not None
-            text = as_csv(found.table, query)
-            headers = {"Content-Disposition": f'attachment; filename="{page.name}.csv"'}
-            return self._response(text.encode(), "text/csv", headers=headers)
-        data = {**found.data, "people": found.people, "notes": ask.notes}
-        if found.table is not None:
-            data["table"] = table(found.table, query)
-        if ending == ".json":
-            return self._response(orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS))
-        return self._page(request, who, page.name, page.title, data, page=page)
 
-    async def _found(self, request: web.Request, page: Page, who: _Who) -> tuple[Ask, Found]:
+    async def _made(self, request: web.Request, page: Page, who: _Who, ending: str) -> web.Response:
         """Raises NotFoundError, Refused, StoreFault, TimeoutError."""
         known = self._is_known(who.pubkey)
         if self._waiting[known] >= _MAX_WAITING // 2:
@@ -258,12 +247,39 @@ class Console:
                         self._services.clock(),
                     )
                     found = await page.find(ask)
-                    # A page of several queries holds nothing that a right lost meanwhile had shown.
-                    if self._services.state.visibility(who.viewer).covers(before):
-                        return ask, found
+                    async with self._answering[known]:
+                        # A page of several queries holds nothing that a right lost meanwhile had
+                        # shown.
+                        if self._services.state.visibility(who.viewer).covers(before):
+                            response = self._found(request, page, who, ending, ask, found)
+                            # Others go on between two answers, however many are ready.
+                            await asyncio.sleep(0)
+                            return response
         finally:
             self._waiting[known] -= 1
         raise Refused(Prefix.ERROR, "your rights are changing, try again")
+
+    def _found(
+        self,
+        request: web.Request,
+        page: Page,
+        who: _Who,
+        ending: str,
+        ask: Ask,
+        found: Found,
+    ) -> web.Response:
+        query = dict(request.query)
+        if ending == ".csv":
+            assert found.table is not None
+            text = as_csv(found.table, query)
+            headers = {"Content-Disposition": f'attachment; filename="{page.name}.csv"'}
+            return self._response(text.encode(), "text/csv", headers=headers)
+        data = {**found.data, "people": found.people, "notes": ask.notes}
+        if found.table is not None:
+            data["table"] = table(found.table, query)
+        if ending == ".json":
+            return self._response(orjson.dumps(data, option=orjson.OPT_NON_STR_KEYS))
+        return self._page(request, who, page.name, page.title, data, page=page)
 
     def _page(
         self,

@@ -200,18 +200,18 @@ def _requests(
 
 
 def _invites(events: Sequence[Event]) -> list[dict[str, object]]:
-    return [
-        {
+    found: list[dict[str, object]] = []
+    for event in events:
+        # Once for all its codes: looking for a tag passes by all of them.
+        of_all = {
             "id": event.id,
-            "code": code,
             "by": event.pubkey,
             "made_at": event.created_at,
             "expires_at": _number(event.tag("expiration")),
             "reusable": event.has_tag("reusable"),
         }
-        for event in events
-        for code in event.tag_values("code")
-    ]
+        found += [{**of_all, "code": code} for code in event.tag_values("code")]
+    return found
 
 
 def brought_by(records: Iterable[Event], relay: str) -> dict[str, str]:
