@@ -167,7 +167,8 @@ def read_archive(path: Path, into: Path | None, note: Callable[[int], None]) -> 
 
 def _manifest(path: Path, stream: gzip.GzipFile) -> Manifest:
     info = _next(stream)
-    if info is None or info.name != _MANIFEST or info.size > _MAX_MANIFEST:
+    # A size below zero would read the rest of the file at once.
+    if info is None or info.name != _MANIFEST or not 0 <= info.size <= _MAX_MANIFEST:
         raise UserError(f"{path} is not a backup of Rookery: it does not begin with a manifest")
     text = b"".join(_content(stream, info.size))
     try:

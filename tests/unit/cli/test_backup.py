@@ -303,6 +303,13 @@ def twice(home: Path) -> Path:
     return rewritten(home, again)
 
 
+def below_zero(packed: bytes) -> bytes:
+    """With a manifest of a size below zero: what is read of a bomb must have an end."""
+    info = tarfile.TarInfo("manifest.json")
+    info.size = -1
+    return gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + gzip.decompress(packed)[512:])
+
+
 def flipped(packed: bytes) -> bytes:
     """`packed` with one bit of its deflate stream inverted, so that other bytes come out.
 
@@ -344,6 +351,10 @@ BAD_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "no manifest to speak of": (
         lambda home: repacked(home, with_manifest(files=["rookery.db"])),
         "its manifest is damaged",
+    ),
+    "a manifest of a size below zero": (
+        lambda home: rewritten(home, below_zero),
+        "does not begin with a manifest",
     ),
     "a manifest that is no text": (
         lambda home: rewritten(
