@@ -131,6 +131,8 @@ LaneItem = WriteEvent | ManagementChange | ExpireRows | SweepRows | SweepVersion
 
 
 _TAG_WEIGHT: Final = 200
+_VALUE_WEIGHT: Final = 60
+"""Of each value of a tag after the first two."""
 
 
 def turn_of(item: LaneItem) -> int | type[LaneItem]:
@@ -141,4 +143,6 @@ def turn_of(item: LaneItem) -> int | type[LaneItem]:
 
 def weight_of(event: Event) -> int:
     """Bytes that it takes in memory, about: its tags are lists of texts, and may be very short."""
-    return len(event.raw) + _TAG_WEIGHT * len(event.tags)
+    tags = event.tags
+    values = max(0, sum(map(len, tags)) - 2 * len(tags))
+    return len(event.raw) + _TAG_WEIGHT * len(tags) + _VALUE_WEIGHT * values
