@@ -202,7 +202,12 @@ async def _wrong_in_reads(store: SqliteStore, home: Home, now: Contents) -> str 
         page = await store.page(PageQuery(filter_, EVERYTHING, 10_000, MAX, now=0, size=10_000))
         if set(page.raws) != wanted:
             return f"#{tag} {value}: {len(page.raws)} of {len(wanted)} rows"
-    said = {row[0]: _text_of(row[-1]) for row in now.get("events", ()) if row[5] in (1, 9)}
+    # Texts of expired rows leave the index before the rows are swept.
+    said = {
+        row[0]: _text_of(row[-1])
+        for row in now.get("events", ())
+        if row[5] in (1, 9) and b'"expiration"' not in row[-1]
+    }
     async with SearchIndexer(store, home.state, clock=lambda: 0) as indexer:
         await indexer.reached(store.committed())
         for seq in sorted(said)[-2:]:
