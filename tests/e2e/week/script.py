@@ -700,8 +700,8 @@ class Week:
         """Every fold on both machines is the model's; no file tells what its key may not know."""
         for name in KEYS:
             folds = []
-            for machine in self._machines:
-                desk = machine.desks[name]
+            desks = [machine.desks[name] for machine in self._machines]
+            for machine, desk in zip(self._machines, desks, strict=True):
                 await desk.nmem.sync()
                 fold = await self._fold(desk)
                 wanted = self._wanted(desk)
@@ -709,6 +709,8 @@ class Week:
                 folds.append(await self._whole(desk))
             one, two = folds
             assert one == two, _difference(f"{name} on both machines", one, two)
+            if name in self.model.agents:
+                await self._patience.until(lambda of=name, at=desks: _notebooks_differ(of, *at))
         await self._private()
 
     async def _fold(self, desk: Desk) -> dict[str, Any]:
@@ -808,8 +810,6 @@ class Week:
         if desk.is_agent:
             fold = await desk.aman.fold()
             told["aman"] = [fold.snapshot(hk, desk.key.pubkey) for hk in fold.history_keys()]
-        if desk.name in self.model.agents:
-            told["users"], told["groups"] = desk.claw.users(), desk.claw.groups()
         with closing(sqlite3.connect(desk.folder / "nmem.db")) as file:
             for query in (
                 "SELECT * FROM sessions ORDER BY id",
@@ -930,6 +930,12 @@ def _words_in(path: Path, about: os.stat_result) -> frozenset[bytes]:
 def _left(desk: Desk, words: Collection[str], pattern: str) -> str:
     hits = _found(desk, words, pattern)
     return f"{desk.name} on {desk.machine.name} still has {hits}" if hits else ""
+
+
+def _notebooks_differ(name: str, *desks: Desk) -> str:
+    """Of users and groups: each machine follows what the other one writes."""
+    one, two = ({"users": desk.claw.users(), "groups": desk.claw.groups()} for desk in desks)
+    return _difference(f"{name} on both machines", one, two) if one != two else ""
 
 
 def _difference(where: str, found: Any, wanted: Any) -> str:
