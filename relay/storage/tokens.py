@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from hashlib import blake2b
+from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as FTS
@@ -16,25 +17,29 @@ _LONG_TOKEN: Final = 256
 
 
 class Tokenizer:
-    """For one thread at a time."""
+    """May be used by several threads, and closed meanwhile."""
 
     def __init__(self) -> None:
+        self._lock = Lock()
         self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         self._db.execute(FTS["make_words"])
         self._db.execute(FTS["make_tokens"])
 
     def tokens(self, texts: Sequence[str]) -> list[tuple[str, ...]]:
-        """Of each text, in their order."""
+        """Of each text, in their order. Raises sqlite3.ProgrammingError once it is closed."""
         found: list[list[tuple[int, str]]] = [[] for _ in texts]
-        self._db.execute(FTS["empty_words"])
-        for number, text in enumerate(texts, 1):
-            self._db.execute(FTS["add_words"], (number, text, "", ""))
-        for number, place, token in self._db.execute(FTS["tokens"]):
-            found[number - 1].append((place, _kept(token)))
+        with self._lock:
+            self._db.execute(FTS["empty_words"])
+            for number, text in enumerate(texts, 1):
+                self._db.execute(FTS["add_words"], (number, text, "", ""))
+            for number, place, token in self._db.execute(FTS["tokens"]):
+                found[number - 1].append((place, _kept(token)))
         return [tuple([token for _, token in sorted(places)]) for places in found]
 
     def close(self) -> None:
-        self._db.close()
+        # A thread whose task was cancelled goes on: SQLite would crash.
+        with self._lock:
+            self._db.close()
 
 
 def _kept(token: str) -> str:

@@ -1,0 +1,26 @@
+"""Tokens of texts, as FTS5 makes them."""
+
+from __future__ import annotations
+
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from relay.storage.tokens import Tokenizer
+
+
+def test_it_may_be_closed_while_a_thread_uses_it() -> None:
+    """A task that ends leaves its thread behind. SQLite would crash the process."""
+    texts = [f"word{number} " * 50 for number in range(400)]
+    with ThreadPoolExecutor(1) as pool:
+        for _ in range(20):
+            tokenizer = Tokenizer()
+            working = pool.submit(tokenizer.tokens, texts)
+            while not working.running() and not working.done():
+                pass
+            tokenizer.close()
+            error = working.exception()
+            assert error is None or isinstance(error, sqlite3.ProgrammingError)
+            with pytest.raises(sqlite3.ProgrammingError):
+                tokenizer.tokens(texts)
