@@ -710,7 +710,7 @@ class Week:
             one, two = folds
             assert one == two, _difference(f"{name} on both machines", one, two)
             if name in self.model.agents:
-                await self._patience.until(lambda of=name, at=desks: _notebooks_differ(of, *at))
+                await self._patience.until(partial(_notebooks_differ, name, *desks))
         await self._private()
 
     async def _fold(self, desk: Desk) -> dict[str, Any]:
