@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _ROWS: Final = 500
-_ROWS_OF_EACH: Final = 200
+_ROWS_OF_EACH: Final = 100
 """Where records of all systems are listed."""
 _LINE_CHARS: Final = 200
 _LINES: Final = 200
