@@ -131,11 +131,11 @@ async def _event(ask: Ask) -> Found:
 
 def _first_tags(event: Event) -> list[list[str]]:
     """As many as a page shows one by one."""
-    room = _MAX_VALUES
+    left = _MAX_VALUES
     shown_tags = []
     for tag in event.tags:
-        room -= 1 + len(tag)
-        if room < 0:
+        left -= 1 + len(tag)
+        if left < 0:
             break
         shown_tags.append(list(tag))
     return shown_tags
