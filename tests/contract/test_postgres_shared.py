@@ -12,6 +12,7 @@ from relay.errors import StoreFault
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
 from tests.contract.writing import TERMS, Batch, in_order, read, stored, unsigned, write
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -155,8 +156,30 @@ async def test_a_store_that_may_not_be_shared_writes_nothing_after_another(
     await postgres.kill_connections()
     other = await PostgresStore.open(url, TERMS, take_over=lambda _: None)
     await stored(other, unsigned(cast.alice))
-    with pytest.raises(StoreFault, match="another process wrote"):
+    with pytest.raises(StoreFault, match=r"another process wrote|another relay took"):
         await write(store, unsigned(cast.bob))
+    await other.close()
+    await store.close()
+    await postgres.empty(url)
+
+
+async def test_a_store_that_may_not_be_shared_reads_nothing_after_another_took_it(
+    postgres: PostgresServer,
+) -> None:
+    """It does not know whom the other one removed."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    await postgres.kill_connections()
+    other = await PostgresStore.open(url, TERMS)
+
+    async def read_on() -> None:
+        while True:
+            await store.since(0, 1)
+            await asyncio.sleep(0.05)
+
+    with pytest.raises(StoreFault, match="another relay took the database"):
+        await asyncio.wait_for(read_on(), ANSWER_S)
+    assert await other.since(0, 1) == []
     await other.close()
     await store.close()
     await postgres.empty(url)

@@ -74,6 +74,15 @@ class Connections:
         self._readers: Pool[Any]
         self._pagers: Pool[Any]
         self._writers: Pool[Any]
+        self._refused = ""
+
+    def refuse(self, why: str) -> None:
+        """From now on every read and write raises StoreFault."""
+        self._refused = why
+
+    def _check(self) -> None:
+        if self._refused:
+            raise StoreFault(self._refused)
 
     async def open(self) -> None:
         """Raises StoreFault."""
@@ -129,6 +138,7 @@ class Connections:
 
     @asynccontextmanager
     async def _held(self, pool: Pool[Any], within_s: float | None) -> AsyncIterator[Any]:
+        self._check()
         try:
             async with pool.acquire() as db:
                 limit = asyncio.timeout(within_s)
@@ -154,6 +164,7 @@ class Connections:
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Any]:
         """The one connection that writes batches. Raises StoreFault."""
+        self._check()
         try:
             async with self._writers.acquire() as db:
                 yield db

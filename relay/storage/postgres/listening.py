@@ -20,6 +20,7 @@ _POLL_S: Final = 1.0
 _ANSWER_S: Final = 5.0
 _AGAIN_S: Final = 0.5
 """After the connection was lost."""
+TAKEN: Final = "another relay took the database while the connection was lost: restart this one"
 
 
 class HeadListener:
@@ -29,8 +30,17 @@ class HeadListener:
     has it.
     """
 
-    def __init__(self, connections: Connections, advance: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        connections: Connections,
+        advance: Callable[[int], None],
+        *,
+        is_shared: bool,
+    ) -> None:
+        """`is_shared`: others may have the database too. If not, and one took it while the
+        connection was lost, nothing more is read or written: who may read it changed meanwhile."""
         self._connections = connections
+        self._is_shared = is_shared
         self._advance = advance
         self._end = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -61,7 +71,9 @@ class HeadListener:
             if await self._ended(_AGAIN_S):
                 return
             with suppress(StoreFault, *FAULTS):
-                db, _ = await self._connected()
+                db, is_alone = await self._connected()
+                if not is_alone and not self._is_shared:
+                    self._connections.refuse(TAKEN)
 
     async def _follow(self, db: Any) -> None:
         """Until the end, or until the connection is lost."""

@@ -80,7 +80,7 @@ class PostgresStore:
         )
         self._reader = Reader(connections, hashes, self.committed)
         self._index = TextIndex(connections, self.committed)
-        self._listener = HeadListener(connections, self._advance)
+        self._listener = HeadListener(connections, self._advance, is_shared=take_over is not None)
         self._appends: set[asyncio.Task[int]] = set()
         self._closed = False
 
