@@ -12,6 +12,8 @@ import asyncio
 import fcntl
 import os
 from contextlib import asynccontextmanager, contextmanager, suppress
+from socket import AF_UNIX
+from socket import socket as Listening  # noqa: N812  `socket` is its path here
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
@@ -153,15 +155,8 @@ class _Keeper:
 
     @asynccontextmanager
     async def _serve(self, socket: Path) -> AsyncIterator[None]:
-        # A killed keeper leaves its socket; this process holds the lock.
-        await asyncio.to_thread(socket.unlink, missing_ok=True)
-        before = os.umask(0o177)
-        try:
-            server = await asyncio.start_unix_server(self._answer, socket)
-        finally:
-            os.umask(before)
-        self._socket = await asyncio.to_thread(_inode, socket)
-        self._folder = await asyncio.to_thread(_inode, socket.parent)
+        listening = await asyncio.to_thread(self._listen, socket)
+        server = await asyncio.start_unix_server(self._answer, sock=listening)
         try:
             yield
         finally:
@@ -169,6 +164,24 @@ class _Keeper:
             if await asyncio.to_thread(_inode, socket) == self._socket:
                 await asyncio.to_thread(socket.unlink, missing_ok=True)
             await server.wait_closed()
+
+    def _listen(self, path: Path) -> Listening:
+        """Blocks. The socket gets its name when hooks can be answered, not before."""
+        made, unnamed = Listening(AF_UNIX), path.with_suffix(".new")
+        before = os.umask(0o177)
+        try:
+            unnamed.unlink(missing_ok=True)
+            made.bind(os.fsencode(unnamed))
+            made.listen()
+            self._socket, self._folder = _inode(unnamed), _inode(path.parent)
+            # A killed keeper leaves its socket; this process holds the lock.
+            unnamed.replace(path)
+        except BaseException:
+            made.close()
+            raise
+        finally:
+            os.umask(before)
+        return made
 
     async def _until_idle(self) -> None:
         clock = asyncio.get_running_loop().time

@@ -8,6 +8,7 @@ import fcntl
 import json
 import os
 import shutil
+import socket
 import stat
 import tempfile
 from pathlib import Path
@@ -267,6 +268,30 @@ async def test_the_socket_of_a_killed_keeper_is_replaced(home: Path) -> None:
     (home / SOCKET).touch()
     async with kept(home):
         assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
+
+
+async def test_the_first_hook_is_answered_as_soon_as_there_is_a_socket(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inode_of, has_asked, answer = keeper._inode, False, b""
+
+    def after_a_hook(path: Path) -> int | None:
+        nonlocal has_asked, answer
+        if (home / SOCKET).is_socket() and not has_asked:
+            has_asked = True
+            with socket.socket(socket.AF_UNIX) as hook:
+                hook.connect(str(home / SOCKET))
+                hook.sendall(b"\0".join((*words("UserPromptSubmit", SOON), PROMPT)))
+                hook.shutdown(socket.SHUT_WR)
+                answer = hook.recv(1)
+        return inode_of(path)
+
+    monkeypatch.setattr(keeper, "_inode", after_a_hook)
+    async with kept(home) as task:
+        while not answer:
+            assert not task.done()
+            await asyncio.sleep(0.01)
+    assert answer == b"+"
 
 
 @pytest.mark.parametrize("size", [10, 1_000_001])
