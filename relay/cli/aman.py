@@ -15,6 +15,7 @@ from relay.cli.connect import with_settings
 from relay.cli.options import (
     CommandGroup,
     Server,
+    WholeNumber,
     anyway_option,
     client_options,
     console,
@@ -80,7 +81,7 @@ def set_preference(hk: str, text: str, server: Server, *, anyway: bool, as_json:
 @click.argument("text", metavar="TEXT")
 @click.option(
     "--count",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     required=True,
     metavar="N",
     help="Number of messages summarised.",

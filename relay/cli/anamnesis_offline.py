@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import orjson
 
-from relay.cli.options import json_option, print_json, printable
+from relay.cli.options import WholeNumber, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_table
 from relay.client.anamnesis import validate
 from relay.memory.fields import NOT_AN_OBJECT, object_in
@@ -52,7 +52,7 @@ _COLUMNS: Final = {
 
 
 @click.command("bench", epilog="Example: rookery anamnesis bench --seed 7")
-@click.option("--seed", type=click.IntRange(min=0), default=1, show_default=True, metavar="N")
+@click.option("--seed", type=WholeNumber(min=0), default=1, show_default=True, metavar="N")
 @json_option
 def bench(seed: int, *, as_json: bool) -> None:
     """Measure recall offline: planted facts are queried after sessions of unrelated talk.

@@ -23,7 +23,7 @@ import click
 from relay import __version__
 from relay.cli.database import refuse_database
 from relay.cli.humanize import counted, size_of
-from relay.cli.options import folder_option, json_option, print_json
+from relay.cli.options import WholeNumber, folder_option, json_option, print_json
 from relay.errors import UserError
 from relay.files import sync
 
@@ -48,7 +48,7 @@ _SAFETY_COPIES: Final = ("before-upgrade.tar.gz", "before-repair.tar.gz")
 @click.option(
     "--keep",
     metavar="N",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     help="Afterwards keep the N newest backups of this relay in the folder DEST.",
 )
 @json_option

@@ -8,7 +8,15 @@ import click
 
 from relay.cli.connect import with_settings
 from relay.cli.names import Person, keys_of
-from relay.cli.options import Server, client_options, console, json_option, print_json, printable
+from relay.cli.options import (
+    Server,
+    WholeNumber,
+    client_options,
+    console,
+    json_option,
+    print_json,
+    printable,
+)
 from relay.cli.owners import owner_option, owners_at
 from relay.client import Snowclaw
 from relay.client.settings import Actor
@@ -38,7 +46,7 @@ _BEGINNING: Final = 60
 @click.argument("group", metavar="GROUP")
 @click.option(
     "--budget",
-    type=click.IntRange(min=0),
+    type=WholeNumber(min=0),
     default=_BUDGET,
     show_default=True,
     metavar="N",

@@ -12,6 +12,7 @@ import orjson
 
 from relay.cli.data_folder import open_folder
 from relay.cli.init import init_folder, new_key, write_key
+from relay.cli.options import json_option, print_json
 from relay.cli.services import unix_now
 from relay.errors import StoreFault
 from relay.memory.aman.records import Clear, Preference, Summary, ToolCall, draft_of
@@ -144,7 +145,8 @@ class _Team:
 
 @click.command("demo", epilog="Example: rookery demo ./demo && rookery serve --data ./demo")
 @click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
-def demo_command(folder: Path) -> None:
+@json_option
+def demo_command(folder: Path, *, as_json: bool) -> None:
     """Make a data folder with a made-up team, two agents and a month of work.
 
     For looking at the web console; the keys are in DIR/keys, the owner's is ada.nsec.
@@ -158,6 +160,12 @@ def demo_command(folder: Path) -> None:
     _groups(team)
     _memory(team)
     asyncio.run(_store(folder, team))
+    if as_json:
+        key_file = folder / "keys" / "ada.nsec"
+        print_json(
+            {"folder": str(folder), "events": len(team.events), "owner_key_file": str(key_file)}
+        )
+        return
     click.echo(f"made {folder}: {len(team.events)} events; the owner's key: {folder}/keys/ada.nsec")
     click.echo(f"start it with: rookery serve --data {folder}")
 

@@ -432,6 +432,8 @@ def _relay(seen: Examined) -> Iterator[Finding]:
             )
         return
     for name, text in seen.running.problems.items():
+        if name == "policies" and any(_policy_faults(seen.folder)):
+            continue  # told with file and line by the check of the policies
         yield _error(f"the running relay says: {name}: {text}", "correct it, or read its log")
     pending = seen.running.numbers.get("erasure_pending_seconds", 0)
     if pending > _PENDING_S:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import orjson
 
-from relay.cli.options import PublicKey, json_option, print_json
+from relay.cli.options import PublicKey, WholeNumber, json_option, print_json
 from relay.errors import UserError
 from relay.nostr.keys import SecretKey, npub, read_key_file
 from relay.nostr.nip42 import relay_address
@@ -144,7 +144,8 @@ class FreshFolder:
 )
 @click.option("--name", metavar="TEXT", help="Name of the relay.")
 @click.option("--url", metavar="URL", help="Public URL of the relay, wss://…")
-@click.option("--port", metavar="N", type=click.IntRange(1, 65535), help="Port to listen on.")
+@click.option("--port", metavar="N", type=WholeNumber(1, 65535), help="Port to listen on.")
+@json_option
 def init(
     folder: Path,
     owners: tuple[str, ...],
@@ -153,11 +154,16 @@ def init(
     name: str | None,
     url: str | None,
     port: int | None,
+    *,
+    as_json: bool,
 ) -> None:
     """Create a data folder: settings, policies and the relay's key."""
     if url is not None and not _is_public_url(url):
         raise click.BadParameter(f"{url!r} does not begin with wss:// or ws://", param_hint="--url")
     made = init_folder(folder, owners, agents, preset, name, url, port)
+    if as_json:
+        print_json({"folder": str(folder), "wrote": list(map(str, made))})
+        return
     for path in made:
         click.echo(f"wrote {path}")
     click.echo(f"start it with: rookery serve --data {folder}")
@@ -178,7 +184,10 @@ def keygen(*, file: Path | None, as_json: bool) -> None:
     key = new_key()
     if file is not None:
         write_new(file, f"{key.nsec}\n", _SECRET)
-        click.echo(f"npub  {key.npub}   (nsec saved in {file}: sign with --key-file {file})")
+        if as_json:
+            print_json({"file": str(file), "npub": key.npub, "public": key.pubkey})
+        else:
+            click.echo(f"npub  {key.npub}   (nsec saved in {file}: sign with --key-file {file})")
         return
     if as_json:
         print_json({"nsec": key.nsec, "npub": key.npub, "secret": key.hex, "public": key.pubkey})

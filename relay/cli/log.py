@@ -14,6 +14,7 @@ from relay.cli.names import Names, names_in_folder
 from relay.cli.options import (
     Colour,
     PublicKey,
+    WholeNumber,
     coloured,
     folder_option,
     json_option,
@@ -45,7 +46,7 @@ def number_option(default: int, help_text: str) -> Callable[[Decorated], Decorat
         default=default,
         show_default=True,
         metavar="N",
-        type=click.IntRange(min=0),
+        type=WholeNumber(min=0),
         help=help_text,
     )
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.nmem_cache import key_here, take_warning
-from relay.cli.options import Server, client_options
+from relay.cli.options import Server, WholeNumber, client_options
 from relay.client.client import unix_now
 from relay.client.nmem import Nmem
 from relay.client.nmem.hooks import is_root
@@ -35,7 +35,7 @@ _PORT: Final = 7780
 @click.option(
     "--http",
     "port",
-    type=click.IntRange(0, 65_535),
+    type=WholeNumber(0, 65_535),
     is_flag=False,
     flag_value=_PORT,
     metavar="[PORT]",

@@ -18,6 +18,7 @@ from relay.cli.names import Names, Person, keys_of, people_argument, read_names
 from relay.cli.options import (
     CommandGroup,
     Server,
+    WholeNumber,
     client_options,
     json_option,
     print_json,
@@ -59,8 +60,8 @@ def list_members(server: Server, *, as_json: bool) -> None:
         return
     if not members:
         print_nothing_found(
-            "`rookery member add KEY` adds a member; owners and agents are in the relay's policies:"
-            " `rookery policy show`"
+            "nobody was added or has joined yet: `rookery member add KEY`; the owners and agents of"
+            " the policies belong to the relay without that (`rookery policy show`)"
         )
         return
     print_table(
@@ -92,15 +93,23 @@ def add(users: tuple[str, ...], reason: str, server: Server, *, as_json: bool) -
 @json_option
 def remove(users: tuple[str, ...], server: Server, *, as_json: bool) -> None:
     """Remove members. They stay in their groups: see `rookery group remove` and `rookery ban`."""
-    _for_each("unallowpubkey", users, "", server, done="removed", as_json=as_json)
+    _for_each(
+        "unallowpubkey",
+        users,
+        "",
+        server,
+        done="removed",
+        otherwise="was not added and has not joined",
+        as_json=as_json,
+    )
 
 
 @member.command("invite", epilog="Example: rookery member invite --uses 5 --days 2")
 @click.option(
-    "--uses", type=click.IntRange(0, 100_000), metavar="N", help="Keys it admits; 0: any number."
+    "--uses", type=WholeNumber(0, 100_000), metavar="N", help="Keys it admits; 0: any number."
 )
 @click.option(
-    "--days", type=click.IntRange(0, 100_000), metavar="N", help="Days it is valid; 0: no end."
+    "--days", type=WholeNumber(0, 100_000), metavar="N", help="Days it is valid; 0: no end."
 )
 @click.option("--list", "listing", is_flag=True, help="List the open invites instead.")
 @click.option("--revoke", metavar="ID", help="Withdraw this invite instead, by id or code.")
@@ -247,7 +256,15 @@ def unban(users: tuple[str, ...], server: Server, *, as_json: bool) -> None:
 
     Membership of the relay does not come back by itself: see `rookery member add`.
     """
-    _for_each("unbanpubkey", users, "", server, done="unbanned", as_json=as_json)
+    _for_each(
+        "unbanpubkey",
+        users,
+        "",
+        server,
+        done="unbanned",
+        otherwise="was not banned",
+        as_json=as_json,
+    )
 
 
 @click.command("allow", epilog="Example: rookery allow npub1… --reason 'a neighbour'")
@@ -268,8 +285,12 @@ def _for_each(
     *,
     done: str,
     as_json: bool,
+    otherwise: str = "",
 ) -> None:
-    async def work(client: Client, settings: ClientSettings) -> tuple[str, ...]:
+    """Call `method` with each key. `otherwise`: what is said of a key that it did not change."""
+    listing = "listbannedpubkeys" if "ban" in method else "listallowedpubkeys"
+
+    async def work(client: Client, settings: ClientSettings) -> tuple[tuple[str, ...], set[str]]:
         try:
             keys = await keys_of(client, settings, users)
         except UserError as unknown:
@@ -277,15 +298,23 @@ def _for_each(
                 raise
             # The profile of a banned key is hidden.
             raise UserError(f"{unknown}; `rookery ban --list` lists the banned keys") from unknown
+        listed: Any = await client.call(listing)
+        before = {each["pubkey"] for each in listed}
         for key in keys:
             await client.call(method, key, *([reason] if reason else []))
-        return keys
+        is_removal = method.startswith("un")
+        return keys, {key for key in keys if (key in before) is is_removal}
 
-    keys = with_settings(Actor.OWNER, server, work)
+    keys, changed = with_settings(Actor.OWNER, server, work)
     if as_json:
-        print_json([{"pubkey": key} for key in keys])
-    else:
-        click.echo(f"{done}: {', '.join(map(npub, keys))}")
+        print_json([{"pubkey": key, "changed": key in changed} for key in keys])
+        return
+    said = changed if otherwise else set(keys)
+    if said:
+        click.echo(f"{done}: {', '.join(npub(key) for key in keys if key in said)}")
+    for key in keys:
+        if key not in said:
+            click.echo(f"{npub(key)} {otherwise}", err=True)
 
 
 async def _members(client: Client, settings: ClientSettings) -> tuple[list[dict[str, Any]], Names]:

@@ -11,6 +11,7 @@ from relay.cli.memory_text import iso
 from relay.cli.names import profile_names
 from relay.cli.options import (
     Server,
+    WholeNumber,
     Words,
     client_options,
     console,
@@ -59,7 +60,7 @@ class Found(NamedTuple):
 @click.option(
     "--kind",
     "kind",
-    type=click.IntRange(0, kinds.MAX_KIND),
+    type=WholeNumber(0, kinds.MAX_KIND),
     metavar="K",
     help="Only this kind.",
 )

@@ -25,6 +25,7 @@ from relay.cli.nmem_status import status
 from relay.cli.options import (
     CommandGroup,
     Server,
+    WholeNumber,
     anyway_option,
     client_options,
     json_option,
@@ -182,7 +183,7 @@ def context(project: str | None, *, as_json: bool) -> None:
 
 
 @nmem.command("pin", epilog="Example: rookery nmem pin 42")
-@click.argument("number", metavar="ID", type=int)
+@click.argument("number", metavar="ID", type=WholeNumber())
 @client_options
 @json_option
 def pin(number: int, server: Server, *, as_json: bool) -> int:
@@ -191,7 +192,7 @@ def pin(number: int, server: Server, *, as_json: bool) -> int:
 
 
 @nmem.command("unpin", epilog="Example: rookery nmem unpin 42")
-@click.argument("number", metavar="ID", type=int)
+@click.argument("number", metavar="ID", type=WholeNumber())
 @client_options
 @json_option
 def unpin(number: int, server: Server, *, as_json: bool) -> int:
@@ -251,7 +252,7 @@ def mark(text: str, project: str | None, server: Server, *, anyway: bool, as_jso
 @click.option("--older-than", metavar="AGE", help="Such as 90d, 12h, 30m.")
 @project_option
 @click.option("--session", metavar="S", help="Only this session.")
-@click.option("--id", "number", type=int, metavar="ID", help="Only this observation.")
+@click.option("--id", "number", type=WholeNumber(), metavar="ID", help="Only this observation.")
 @click.option("--type", "obs_type", metavar="T", help="Only this type, such as file_read.")
 @click.option("--search", metavar="Q", help="Only rows with these words.")
 @click.option("--confirm", is_flag=True, help="Delete; without it matches are only counted.")

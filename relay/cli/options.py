@@ -81,7 +81,7 @@ def limit_option(default: int, most: int | None = None) -> Callable[[Decorated],
     """`--limit N`."""
     return click.option(
         "--limit",
-        type=click.IntRange(1, most),
+        type=WholeNumber(1, most),
         default=default,
         show_default=True,
         metavar="N",
@@ -138,6 +138,27 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return with_server
 
 
+class WholeNumber(click.IntRange):
+    """As `click.IntRange`, with an error that says what is wanted."""
+
+    name = "whole number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is not {self._wanted()}", param, ctx)
+        is_enough = self.min is None or number >= self.min
+        if not (is_enough and (self.max is None or number <= self.max)):
+            self.fail(f"{number} is not {self._wanted()}", param, ctx)
+        return number
+
+    def _wanted(self) -> str:
+        if self.max is not None:
+            return f"a whole number from {self.min or 0} to {self.max}"
+        return "a whole number" if self.min is None else f"a whole number, {self.min} or more"
+
+
 class Words(KeyType):
     """Search terms: empty terms would match everything."""
 
@@ -169,7 +190,9 @@ class PublicKey(KeyType):
         self, value: str, invalid: Invalid, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
         """For what is neither a key nor a name of `[names]`."""
-        self.fail(invalid.text, param, ctx)
+        is_npub = value.strip().lower().startswith("npub1")
+        hint = "" if is_npub else ", nor a name of [names] in client.toml"
+        self.fail(f"{invalid.text}{hint}", param, ctx)
 
 
 _CONTROL: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

@@ -27,7 +27,7 @@ from relay.cli.data_folder import LocalFolder
 from relay.cli.database import database_of
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder, is_fresh
-from relay.cli.options import new_folder_option
+from relay.cli.options import WholeNumber, new_folder_option
 from relay.cli.policy_reload import PolicyReload
 from relay.cli.services import check_start, run_services
 from relay.config import Config, ServerConfig, Synchronous, load_config
@@ -64,7 +64,7 @@ _CHECK_S: Final = 60.0
     help="Settings to read instead of DIR/rookery.toml.",
 )
 @click.option("--host", metavar="H", help="Listen here instead of [server] host.")
-@click.option("--port", metavar="N", type=click.IntRange(0, 65535), help="0 picks a free one.")
+@click.option("--port", metavar="N", type=WholeNumber(0, 65535), help="0 picks a free one.")
 @click.option(
     "--check", "only_check", is_flag=True, help="Only say whether the relay would start here."
 )

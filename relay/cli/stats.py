@@ -10,7 +10,7 @@ import click
 from relay.access.quotas import Size, SizedBy
 from relay.cli.humanize import counted
 from relay.cli.names import names_in_folder
-from relay.cli.options import folder_option, json_option, print_json, printable
+from relay.cli.options import WholeNumber, folder_option, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_table
 from relay.nostr.kinds import MAX_KIND, kind_names
 
@@ -43,7 +43,7 @@ _Sizes = dict[SizedBy, list["Sized"]]
     default=20,
     show_default=True,
     metavar="N",
-    type=click.IntRange(min=1),
+    type=WholeNumber(min=1),
     help="Rows per table, largest first.",
 )
 @json_option

@@ -101,9 +101,13 @@ async def test_the_doctor_says_nothing_of_a_relay_that_runs_and_what_it_reports(
             if (await status(rookery))["problems"]:
                 break
     code, out, _ = await outputs("doctor", "--data", str(rookery.folder), "--json")
-    texts = [each["text"] for each in json.loads(out)["findings"]]
+    (finding,) = json.loads(out)["findings"]
     assert code == 1
-    assert any("the running relay says: policies: " in text for text in texts)
+    assert f"{rookery.folder}/policies/20-own.toml" in finding["text"], "told once, with its file"
+    (rookery.folder / "policies" / "20-own.toml").write_text("")
+    code, out, _ = await outputs("doctor", "--data", str(rookery.folder), "--json")
+    (finding,) = json.loads(out)["findings"]
+    assert "the running relay says: policies: " in finding["text"], "until it has reloaded them"
 
 
 async def test_the_log_has_lines_and_refusals_by_level_author_and_group(rookery: Rookery) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.log import number_option, print_log
-from relay.cli.options import folder_option, json_option
+from relay.cli.options import WholeNumber, folder_option, json_option
 from relay.observe import Refusal
 from relay.server.control import RemoteFolder
 from relay.server.refusal_file import FILE, read_refusals
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 @click.command("log", epilog="Example: rookery policy log --data ./data -n 20 --follow")
 @folder_option
 @number_option(20, "The last N refusals; 1000 are kept, across restarts.")
-@click.option("--connection", metavar="NUMBER", type=int, help="Only refusals of this connection.")
+@click.option(
+    "--connection", metavar="NUMBER", type=WholeNumber(), help="Only refusals of this connection."
+)
 @click.option("--follow", is_flag=True, help="Keep printing new refusals.")
 @json_option
 def log_command(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from relay.cli.connect import settings_here, with_settings
-from relay.cli.options import PublicKey, Server
+from relay.cli.options import PublicKey, Server, WholeNumber, printable
 from relay.client.settings import Actor
-from relay.client.transcripts import Transcripts
+from relay.client.transcripts import NoSession, Transcripts
 from relay.errors import UserError, how_to_install
 from relay.memory.transcripts.plan import Layout, Paths, Plan
 from relay.memory.transcripts.stripping import Part, Stripping
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     Result = TypeVar("Result")
 
 PATH: Final = click.Path(path_type=Path)
+_MAX_CANDIDATES: Final = 10
+
+session_argument = click.argument("session", metavar="S")
 
 
 def author_option(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,7 +63,7 @@ def plan_options(command: Callable[..., Any]) -> Callable[..., Any]:
         click.option("--raw-paths", is_flag=True, help="Keep absolute paths."),
         click.option(
             "--max-inner",
-            type=click.IntRange(min=2_000),
+            type=WholeNumber(min=2_000),
             metavar="N",
             help="Bytes of an event inside an envelope.  [default: 65535]",
         ),
@@ -111,6 +114,29 @@ def on_relay(
             return await work(transcripts)
 
     return with_settings(Actor.AGENT, server, on)
+
+
+async def of_session(
+    transcripts: Transcripts, begin: str, read: Callable[[str], Awaitable[Result]]
+) -> tuple[str, Result]:
+    """The id of the session that is meant, and what `read` gives for it.
+
+    `begin`: an id, or the beginning of a single one. `read` raises NoSession where there is none.
+    Raises UserError if no id, or several, begin so.
+    """
+    try:
+        return begin, await read(begin)
+    except NoSession as error:
+        ids = {row.session for row in await transcripts.sessions()}
+        meant = sorted(id_ for id_ in ids if id_ != begin and id_.startswith(begin))
+        if not meant:
+            text = f"{printable(str(error))}; `rookery session list` lists sessions"
+            raise UserError(text) from error
+    if len(meant) > 1:
+        listed = ", ".join(map(printable, meant[:_MAX_CANDIDATES]))
+        more = ", …" if len(meant) > _MAX_CANDIDATES else ""
+        raise UserError(f"{len(meant)} sessions begin with {printable(begin)}: {listed}{more}")
+    return meant[0], await read(meant[0])
 
 
 def with_spool(

@@ -14,7 +14,13 @@ import click
 
 from relay.cli.humanize import counted
 from relay.cli.options import Server, client_options, json_option, print_json, printable
-from relay.cli.session.common import PATH, author_option, on_relay
+from relay.cli.session.common import (
+    PATH,
+    author_option,
+    of_session,
+    on_relay,
+    session_argument,
+)
 from relay.client.transcripts import Incomplete, NoSession
 from relay.client.transcripts.files import session_file
 from relay.errors import UserError
@@ -35,7 +41,7 @@ directory_option = click.option(
 
 
 @click.command("export", epilog="Example: rookery session export 5b0f6a1e… -o session.jsonl")
-@click.argument("session", metavar="S")
+@session_argument
 @click.option("-o", "--output", type=PATH, metavar="FILE", help="Output file; default: stdout.")
 @directory_option
 @click.option("--git-branch", metavar="B", help="Replace the branch in every line that names one.")
@@ -61,8 +67,8 @@ def export_command(
     """
 
     async def work(transcripts: Transcripts) -> tuple[Assembly, str | None]:
-        assembly = await _whole(transcripts, session, author, allow_gaps=allow_gaps)
-        return assembly, cwd or await transcripts.directory_of(session)
+        id_, assembly = await _whole(transcripts, session, author, allow_gaps=allow_gaps)
+        return assembly, cwd or await transcripts.directory_of(id_)
 
     assembly, where = on_relay(server, work)
     if where is None and (assembly.relative or any(line.has_tokens for line in assembly.lines)):
@@ -96,7 +102,7 @@ def _tell_relative(assembly: Assembly) -> None:
 
 
 @click.command("verify", epilog="Example: rookery session verify 5b0f6a1e… session.jsonl")
-@click.argument("session", metavar="S")
+@session_argument
 @click.argument("file", type=PATH, metavar="FILE")
 @author_option
 @client_options
@@ -113,7 +119,7 @@ def verify_command(
     base = session_file(file).opening.base
 
     async def work(transcripts: Transcripts) -> Assembly:
-        return await _whole(transcripts, session, author, allow_gaps=True)
+        return (await _whole(transcripts, session, author, allow_gaps=True))[1]
 
     assembly = on_relay(server, work)
     differing = None
@@ -135,7 +141,7 @@ def verify_command(
 
 
 @click.command("resume", epilog="Example: rookery session resume 5b0f6a1e… --cwd ~/rook")
-@click.argument("session", metavar="S")
+@session_argument
 @click.option(
     "--cwd", metavar="DIR", help="Working folder to resume in.  [default: the current folder]"
 )
@@ -147,19 +153,19 @@ def resume_command(session: str, cwd: str | None, author: str | None, server: Se
     Its lines get the paths and the git branch of the working folder. A file that claude-code has
     of the session already is continued.
     """
-    if re.fullmatch(r"[A-Za-z0-9._-]+", session) is None or session.startswith("."):
-        raise UserError(f"{printable(session)} is not a session id that claude-code can resume")
+    _check_resumable(session)
     here = os.path.realpath(Path.cwd() if cwd is None else Path(cwd).expanduser())
 
-    async def work(transcripts: Transcripts) -> Assembly:
+    async def work(transcripts: Transcripts) -> tuple[str, Assembly]:
         return await _whole(transcripts, session, author, allow_gaps=False)
 
-    assembly = on_relay(server, work)
+    id_, assembly = on_relay(server, work)
+    _check_resumable(id_)
     lines = list(assembly.file(Directory(here), branch_of(Path(here))))
     _tell_relative(assembly)
     config = os.environ.get("CLAUDE_CONFIG_DIR")
     home = Path(config) if config else Path.home() / ".claude"
-    path = home / "projects" / re.sub(r"[^A-Za-z0-9]", "-", here) / f"{session}.jsonl"
+    path = home / "projects" / re.sub(r"[^A-Za-z0-9]", "-", here) / f"{id_}.jsonl"
     added = _missing(path, lines, PathTokens(here))
     if added is None:
         raise UserError(f"{path} exists with other content: move it away, or resume it as it is")
@@ -172,7 +178,13 @@ def resume_command(session: str, cwd: str | None, author: str | None, server: Se
         click.echo(f"{done} {path}; in {here} run:", err=True)
     else:
         click.echo(f"{path} exists and continues the session; in {here} run:", err=True)
-    click.echo(f"claude --resume {session}")
+    click.echo(f"claude --resume {id_}")
+
+
+def _check_resumable(id_: str) -> None:
+    """Raises UserError. The id becomes the name of a file."""
+    if re.fullmatch(r"[A-Za-z0-9._-]+", id_) is None or id_.startswith("."):
+        raise UserError(f"{printable(id_)} is not a session id that claude-code can resume")
 
 
 def _missing(path: Path, lines: Sequence[bytes], tokens: PathTokens) -> Sequence[bytes] | None:
@@ -206,20 +218,23 @@ def branch_of(folder: Path) -> str | None:
 
 async def _whole(
     transcripts: Transcripts, session: str, author: str | None, *, allow_gaps: bool
-) -> Assembly:
-    try:
-        assembly = await transcripts.assembly(session, author)
-        if not assembly.lines:
-            raise NoSession(session, "archive of session")
-    except NoSession as error:
-        raise UserError(f"{error}; `rookery session list` lists sessions") from error
+) -> tuple[str, Assembly]:
+    """Id and file of `session`, which is as in `of_session`. Raises UserError, Incomplete."""
+
+    async def read(id_: str) -> Assembly:
+        found = await transcripts.assembly(id_, author)
+        if not found.lines:
+            raise NoSession(id_, "archive of session")
+        return found
+
+    id_, assembly = await of_session(transcripts, session, read)
     if assembly.notice is not None:
         click.echo(assembly.notice, err=True)
     if assembly.faults and not allow_gaps:
         for fault in assembly.faults:
             click.echo(printable(fault), err=True)
-        raise Incomplete(session, assembly)
-    return assembly
+        raise Incomplete(id_, assembly)
+    return id_, assembly
 
 
 def _write(path: Path, data: bytes) -> None:

@@ -20,11 +20,10 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.session.chat import render
-from relay.cli.session.common import on_relay
+from relay.cli.session.common import of_session, on_relay, session_argument
 from relay.cli.session.pager import Pager
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
-from relay.client.transcripts import Detail
-from relay.errors import UserError
+from relay.client.transcripts import Detail, NoSession
 from relay.memory.fence import recalled
 from relay.memory.times import utc
 from relay.memory.transcripts.view import text_of
@@ -80,7 +79,7 @@ def list_command(server: Server, *, include_deleted: bool, as_json: bool) -> Non
 
 
 @click.command("show", epilog="Example: rookery session show 5b0f6a1e… --full")
-@click.argument("session", metavar="S")
+@session_argument
 @click.option("--full", is_flag=True, help="Show full tool input and output.")
 @client_options
 @json_option
@@ -99,7 +98,7 @@ def show_command(session: str, server: Server, *, full: bool, as_json: bool) -> 
 
 
 @click.command("view", epilog="Example: rookery session view 5b0f6a1e…")
-@click.argument("session", metavar="S")
+@session_argument
 @client_options
 def view_command(session: str, server: Server) -> None:
     """Read a session full screen: tools folded, changes as diffs; ? lists the keys.
@@ -119,17 +118,18 @@ def view_command(session: str, server: Server) -> None:
 
 
 def _conversation(server: Server, session: str, detail: Detail) -> Conversation:
-    """Raises UserError if there is none; says what is uncertain about its order."""
+    """`session`: as in `of_session`. Says what is uncertain about its order. Raises UserError."""
 
     async def work(transcripts: Transcripts) -> Conversation:
-        return await transcripts.conversation(session, detail)
+        async def read(id_: str) -> Conversation:
+            found = await transcripts.conversation(id_, detail)
+            if not found.notes:
+                raise NoSession(id_)
+            return found
+
+        return (await of_session(transcripts, session, read))[1]
 
     conversation = on_relay(server, work)
-    if not conversation.notes:
-        raise UserError(
-            f"no session {printable(session)} is readable with this key;"
-            " `rookery session list` lists sessions"
-        )
     if conversation.notice is not None:
         click.echo(conversation.notice, err=True)
     return conversation

@@ -8,7 +8,8 @@ import re
 import stat
 import tomllib
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,6 @@ from relay.config import Config, load_config
 from relay.errors import UserError
 from relay.nostr.keys import SecretKey, npub
 from tests.cast import alice, owner, robot, rover
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 ALL = ["relay.key", "policies/00-actors.toml", "policies/10-preset.toml", "rookery.toml"]
 
@@ -44,6 +42,28 @@ def test_init_takes_a_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert load_config(folder / "rookery.toml").server.port == 7000
     assert run(["init", str(tmp_path / "b"), "--owner", owner.npub, "--port", "70000"]) == 2
     assert "--port" in capsys.readouterr().err
+
+
+def test_what_is_made_is_printed_as_json(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key_file, data, demo = (str(tmp_path / name) for name in ("me.nsec", "data", "demo"))
+    made = []
+    for args in (
+        ["keygen", "-o", key_file],
+        ["init", data, "--owner", owner.npub],
+        ["demo", demo],
+    ):
+        assert run([*args, "--json"]) == 0
+        made.append(json.loads(capsys.readouterr().out))
+    key, folder, team = made
+    assert key.keys() == {"file", "npub", "public"}, "the secret is in the file alone"
+    assert SecretKey.parse(Path(key_file).read_text().strip()).pubkey == key["public"]
+    assert {Path(each).relative_to(data).as_posix() for each in folder["wrote"]} == listing(
+        tmp_path / "data"
+    )
+    assert team["events"] > 50
+    assert Path(team["owner_key_file"]).exists()
 
 
 def test_init_writes_settings_policies_and_a_key(

@@ -121,8 +121,25 @@ async def test_a_ban_ends_membership_until_the_key_is_allowed_again(admin: Admin
     assert code == 1
     assert "this key is banned" in err
     assert (await admin.run("unban", bob.npub))[:2] == (0, f"unbanned: {bob.npub}\n")
-    assert await admin.json("allow", bob.npub) == [{"pubkey": bob.pubkey}]
+    assert await admin.json("allow", bob.npub) == [{"pubkey": bob.pubkey, "changed": True}]
+    assert await admin.json("allow", bob.npub) == [{"pubkey": bob.pubkey, "changed": False}]
     assert bob.pubkey in await admin.members()
+
+
+async def test_what_had_no_effect_is_not_called_done(admin: Admin) -> None:
+    await admin.run("ban", bob.npub)
+    said = await admin.run("unban", bob.npub, alice.npub)
+    assert said == (0, f"unbanned: {bob.npub}\n", f"{alice.npub} was not banned\n")
+    assert await admin.json("unban", bob.npub) == [{"pubkey": bob.pubkey, "changed": False}]
+    _, out, err = await admin.run("member", "remove", carol.npub)
+    assert (out, err) == ("", f"{carol.npub} was not added and has not joined\n")
+
+
+async def test_an_empty_list_of_members_says_where_owners_and_agents_are(admin: Admin) -> None:
+    code, out, err = await admin.run("member", "list")
+    assert (code, out) == (0, "")
+    assert "nobody was added or has joined yet" in err
+    assert "owners and agents" in err
 
 
 async def test_who_is_no_owner_is_told_which_key_signed(
@@ -144,6 +161,7 @@ async def test_who_is_no_owner_is_told_which_key_signed(
         ["member", "invite", "--list", "--revoke", "x"],
         ["member", "invite", "--list", "--uses", "1"],
         ["member", "invite", "--uses", "-1"],
+        ["member", "invite", "--uses", "some"],
     ],
 )
 def test_wrong_usage(args: list[str], capsys: pytest.CaptureFixture[str]) -> None:

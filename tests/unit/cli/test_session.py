@@ -194,6 +194,26 @@ async def test_a_folder_is_imported_with_one_session_per_file(
         assert await rookery("verify", session, str(tree / path)) == 0
 
 
+async def test_a_session_is_meant_by_the_beginning_of_its_id(
+    rookery: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("tea-1a", "tea-1b", "rum-2"):
+        put(tmp_path / f"{name}.jsonl", line(sessionId=name))
+        assert await rookery("import", str(tmp_path / f"{name}.jsonl"), "--session", name) == 0
+    capsys.readouterr()
+    for args in (
+        ("show", "rum"),
+        ("export", "r"),
+        ("verify", "rum-", str(tmp_path / "rum-2.jsonl")),
+    ):
+        assert await rookery(*args) == 0
+    assert await rookery("resume", "rum", "--cwd", str(tmp_path)) == 0
+    assert capsys.readouterr().out.endswith("claude --resume rum-2\n")
+    for command in ("show", "export", "resume"):
+        assert await rookery(command, "tea") == 1
+        assert "2 sessions begin with tea: tea-1a, tea-1b" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
@@ -212,6 +232,7 @@ async def test_a_folder_is_imported_with_one_session_per_file(
         (("verify", "nope", "session.jsonl"), 1, "no session nope is readable"),
         (("verify", "nope", "nope.jsonl"), 1, "there is no file nope.jsonl"),
         (("resume", "../nope"), 1, "is not a session id"),
+        (("show", ""), 1, "no session"),
     ],
 )
 async def test_errors_are_reported(
