@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from relay.memory.snowclaw.context import Context, Part
+    from relay.memory.snowclaw.edits import Names
     from relay.memory.snowclaw.respond import Agent
     from relay.memory.snowclaw.working_copy import WorkingCopy
     from relay.nostr.event import Event
@@ -52,6 +53,8 @@ class _Profile(NamedTuple):
     at: int = 0
     name: str | None = None
     about: str = ""
+    names: Names = ()
+    """The name and the one before: a message may arrive after a profile that is newer."""
 
 
 class _Listed(NamedTuple):
@@ -145,10 +148,13 @@ class Chat:
         known = self._profiles.get(event.pubkey, _Profile())
         if event.created_at < known.at:
             return False
-        name = _text_in(event, "display_name", "name")
-        self._profiles[event.pubkey] = _Profile(
-            event.created_at, name, _text_in(event, "about") or ""
-        )
+        name, names = _text_in(event, "display_name", "name"), known.names
+        if name is None:
+            names = ()
+        elif name != known.name:
+            names = (*names[-1:], (name, event.created_at))
+        about = _text_in(event, "about") or ""
+        self._profiles[event.pubkey] = _Profile(event.created_at, name, about, names)
         subject = self._working_copy.subject_of(event.pubkey)
         memory = self._working_copy.own_user(subject)
         if name is None or name == known.name:
@@ -179,10 +185,10 @@ class Chat:
             self._own_ids[event.id] = None
 
     def _note_sender(self, event: Event, group: str | None) -> None:
-        working_copy, name = self._working_copy, self._profile(event.pubkey).name
+        working_copy, names = self._working_copy, self._profile(event.pubkey).names
         subject = working_copy.subject_of(event.pubkey)
         if working_copy.unwritable(subject) is None:
-            working_copy.see_user(subject, event.created_at, name, group)
+            working_copy.see_user(subject, event.created_at, names, group)
         if group and working_copy.unwritable(OfGroup(group)) is None:
             working_copy.see_group(OfGroup(group), event.created_at)
             memory = working_copy.own_group(OfGroup(group))

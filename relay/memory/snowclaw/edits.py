@@ -13,20 +13,24 @@ if TYPE_CHECKING:
 
     UserEdit = Callable[[UserMemory], UserMemory]
     GroupEdit = Callable[[GroupMemory], GroupMemory]
+    Names = tuple[tuple[str, int], ...]
+    """(name, time of the profile that told it)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SeenUser:
-    """Messages of a user (S-30)."""
+    """Messages of a user, with the names in the author's profiles (S-30)."""
 
     first: int
     last: int
-    name: str | None
+    names: Names
     group: str | None
 
     def __call__(self, memory: UserMemory) -> UserMemory:
-        once = memory.seen(self.first, self.name, self.group)
-        return once.seen(self.last, self.name, self.group)
+        memory = memory.seen(self.first, self.group).seen(self.last, self.group)
+        for name, since in self.names:
+            memory = memory.named(name, since)
+        return memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +75,13 @@ class Edits:
         self.of_group.append(edit)
         self.changes += 1
 
-    def user_seen(self, at: int, name: str | None, group: str | None) -> None:
+    def user_seen(self, at: int, names: Names, group: str | None) -> None:
         last = self.of_user[-1] if len(self) > self._in_flight else None
-        if isinstance(last, _SeenUser) and (last.name, last.group) == (name, group):
-            seen = _SeenUser(min(last.first, at), max(last.last, at), name, group)
+        if isinstance(last, _SeenUser) and (last.names, last.group) == (names, group):
+            seen = _SeenUser(min(last.first, at), max(last.last, at), names, group)
             self.of_user[-1] = seen
         else:
-            self.of_user.append(_SeenUser(at, at, name, group))
+            self.of_user.append(_SeenUser(at, at, names, group))
         self.changes = max(self.changes, 1)
 
     def group_seen(self, at: int) -> None:

@@ -22,7 +22,7 @@ class UserMemory:
     """Times are Unix seconds."""
 
     display_names: tuple[tuple[str, int], ...] = ()
-    """(name, since when), oldest first."""
+    """(name, time of the profile that told it), oldest first."""
     first_seen: int | None = None
     notes: tuple[str, ...] = ()
     owner_notes: tuple[str, ...] = ()
@@ -37,28 +37,45 @@ class UserMemory:
     def name(self) -> str | None:
         return self.display_names[-1][0] if self.display_names else None
 
-    def named(self, name: str | None, at: int) -> UserMemory:
-        """With a name, if it is a new one, since `at`. An earlier name stays one: an edit may be
-        applied again, to a version that has it already."""
-        if name is None or name == self.name:
-            return self
-        latest = max((began for _, began in self.display_names[-1:]), default=at)
-        if at < latest and any(name == known for known, _ in self.display_names):
-            return self
-        since = max(at, latest)
-        return replace(self, display_names=(*self.display_names, (name, since))[-MAX_NAMES:])
+    def named(self, name: str, at: int) -> UserMemory:
+        """With a name since `at`, the time of the profile that tells it.
 
-    def seen(self, at: int, name: str | None = None, group: str | None = None) -> UserMemory:
-        """After a message: first and last time, and a name if it is a new one (S-30)."""
+        Names may come in any order, and again: two programs that share the record, and learn of
+        messages and profiles in different orders, keep the same names. A name that ended before
+        the first message is left out.
+        """
+        if (name, at) in self.display_names:
+            return self
+        before = [known for known in self.display_names if known[1] <= at]
+        after = [known for known in self.display_names if known[1] > at]
+        if before and before[-1][0] == name:
+            return self
+        if after and after[0][0] == name:
+            after = after[1:]
+        if self.first_seen is not None:
+            if after and after[0][1] <= self.first_seen:
+                return self
+            if at <= self.first_seen:
+                before = []
+        return replace(self, display_names=(*before, (name, at), *after)[-MAX_NAMES:])
+
+    def seen(self, at: int, group: str | None = None) -> UserMemory:
+        """After a message: first and last time (S-30)."""
         is_first = self.first_seen is None
         return replace(
-            self.named(name, at),
-            first_seen=at if self.first_seen is None else min(self.first_seen, at),
+            self,
+            first_seen=min(self.known_since(at), at),
             first_seen_group=group if is_first else self.first_seen_group,
             last_interaction=(
                 at if self.last_interaction is None else max(self.last_interaction, at)
             ),
         )
+
+    def known_since(self, at: int) -> int:
+        """`first_seen`, or what the names tell of a record without it; `at` if there are none."""
+        if self.first_seen is not None:
+            return self.first_seen
+        return min([at, *(since for _, since in self.display_names)])
 
     def noted(self, text: str) -> UserMemory:
         return replace(self, notes=(*self.notes, text))

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from relay.memory.draft import Draft
-    from relay.memory.snowclaw.edits import GroupEdit, UserEdit
+    from relay.memory.snowclaw.edits import GroupEdit, Names, UserEdit
     from relay.nostr.event import Event
 
 M = TypeVar("M", UserMemory, GroupMemory)
@@ -303,9 +303,9 @@ class WorkingCopy:
     def edit_group(self, subject: OfGroup, edit: GroupEdit) -> None:
         self._unsaved.setdefault(subject, Edits()).add_group_edit(edit)
 
-    def see_user(self, subject: OfUser, at: int, name: str | None, group: str | None) -> None:
+    def see_user(self, subject: OfUser, at: int, names: Names, group: str | None) -> None:
         """Note a message of a user (S-30). `group`: None for a direct message."""
-        self._unsaved.setdefault(subject, Edits()).user_seen(at, name, group)
+        self._unsaved.setdefault(subject, Edits()).user_seen(at, names, group)
 
     def own_user(self, subject: OfUser) -> UserMemory | None:
         """The agent's own memory of a user, without owners' notes; None: none, or unreadable."""
@@ -367,7 +367,7 @@ class WorkingCopy:
         d, h = self.d_of(subject), None
         if isinstance(memory, UserMemory) and memory.first_seen is None:
             since = own.event.created_at if isinstance(own, UserRecord) else at
-            memory = replace(memory, first_seen=since)
+            memory = replace(memory, first_seen=memory.known_since(since))
         if isinstance(own, (UserRecord, GroupRecord)):
             h = own.event.tag("h")
             if own.event.d != d:

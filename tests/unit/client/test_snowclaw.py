@@ -202,7 +202,7 @@ async def test_names_and_members_are_followed_live(fake: FakeRelay) -> None:
         await until(lambda: dict(members()).get(bob.npub))
         await claw.flush()
         assert "den" not in claw.groups()
-    assert stored(fake, ALICE)[-1]["display_names"] == [["k0", NOW], ["Clarity", NOW + 5]]
+    assert stored(fake, ALICE)[-1]["display_names"] == [["k0", NOW - 2_000], ["Clarity", NOW + 5]]
     assert stored(fake, "snowclaw:memory:group:tea")[-1]["members"] == [
         [alice.npub, "Clarity"],
         [bob.npub, "bob"],

@@ -137,11 +137,44 @@ def test_a_new_name_is_in_the_history_and_the_member_list_at_once() -> None:
     user, group = heard.book.user(alice.npub), heard.book.group("tea")
     assert user is not None
     assert group is not None
-    assert user.display_names == (("k0", AT), ("Clarity", AT + 5))
+    assert user.display_names == (("k0", AT - 50), ("Clarity", AT + 5))
     assert group.members == ((alice.npub, "Clarity"),)
     # Nobody is remembered for a profile alone.
     heard.see(profile(bob, '{"name":"bob"}'))
     assert heard.book.user(bob.npub) is None
+
+
+@pytest.mark.proves("S-08", "S-30")
+@pytest.mark.parametrize(
+    ("since_renamed", "names"), [(5, ["Clarity"]), (0, ["Clarity"]), (-5, ["k0", "Clarity"])]
+)
+def test_names_are_the_same_whether_the_message_or_the_profile_comes_first(
+    since_renamed: int, names: list[str]
+) -> None:
+    """After a lost connection they come from two subscriptions."""
+    renamed, message = profile(alice, '{"name":"Clarity"}'), said("hi", AT + since_renamed)
+    for order in ((renamed, message), (message, renamed)):
+        heard = Heard()
+        heard.see(profile(alice, '{"name":"k0"}', AT - 50), *order)
+        user = heard.book.user(alice.npub)
+        assert user is not None
+        assert [name for name, _ in user.display_names] == names
+
+
+def test_a_name_that_a_program_missed_does_not_replace_the_one_that_followed_it() -> None:
+    """It hears of a message before it hears of the new name, and of the record before both."""
+    heard = Heard()
+    heard.see(profile(alice, '{"name":"k0"}', AT - 50))
+    heard.book.apply(
+        record(
+            f"snowclaw:memory:npub:{alice.pubkey[:32]}",
+            {"display_names": [["Clarity", AT - 5]], "first_seen": AT},
+        )
+    )
+    heard.see(said("hi"))
+    user = heard.book.user(alice.npub)
+    assert user is not None
+    assert user.display_names == (("Clarity", AT - 5),)
 
 
 @pytest.mark.proves("S-09", "S-18")

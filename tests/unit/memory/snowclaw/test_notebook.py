@@ -262,9 +262,9 @@ def test_an_edit_is_made_on_the_version_that_another_program_wrote_meanwhile() -
 def test_what_is_noted_while_a_version_is_on_its_way_stays_for_the_next() -> None:
     book = working_copy()
     alice_ = book.subject_of(alice.npub)
-    book.see_user(alice_, AT, "alice", "tea")
+    book.see_user(alice_, AT, (("alice", AT),), "tea")
     on_its_way = signed(book.next_version(alice_, AT + 10))
-    book.see_user(alice_, AT + 5, "alice", "tea")
+    book.see_user(alice_, AT + 5, (("alice", AT),), "tea")
     book.edit_user(alice_, noted("x"))
     book.saved(alice_, on_its_way)
     memory = book.user(alice.npub)
@@ -276,15 +276,37 @@ def test_what_is_noted_while_a_version_is_on_its_way_stays_for_the_next() -> Non
 
 
 @pytest.mark.proves("S-30")
+def test_names_that_two_programs_learned_are_kept_and_written_once_by_each() -> None:
+    one, other = working_copy(), working_copy()
+    alice_ = one.subject_of(alice.npub)
+    one.see_user(alice_, AT, (("al", AT - 9), ("alice", AT + 5)), "tea")
+    other.see_user(alice_, AT, (("alice", AT + 5), ("Alice", AT + 7)), "tea")
+    # Of one second: the relay keeps one of the two versions.
+    (first,) = published(one, AT + 100)
+    (second,) = published(other, AT + 100)
+    one.see_user(alice_, AT + 2, (("al", AT - 9), ("alice", AT + 5)), "tea")
+    other.see_user(alice_, AT + 2, (("alice", AT + 5), ("Alice", AT + 7)), "tea")
+    for book, stored in ((one, second), (other, first)):
+        book.apply(stored)
+    for at, (book, reader) in enumerate(((one, other), (other, one)) * 2, AT + 101):
+        for event in published(book, at):
+            reader.apply(event)
+    assert one.changed() == other.changed() == []
+    (theirs,) = other.users().values()
+    assert one.users() == {alice.pubkey[:32]: theirs}
+    assert [name for name, _ in theirs.display_names] == ["al", "alice", "Alice"]
+
+
+@pytest.mark.proves("S-30")
 def test_many_messages_are_one_change() -> None:
     book = working_copy()
     alice_ = book.subject_of(alice.npub)
     for at in (AT + 5, AT, AT + 9):
-        book.see_user(alice_, at, "alice", "tea")
+        book.see_user(alice_, at, (("alice", AT - 9),), "tea")
         book.see_group(OfGroup("tea"), at)
     assert book.unsaved == 2
     assert book.user(alice.npub) == UserMemory(
-        display_names=(("alice", AT),),
+        display_names=(("alice", AT - 9),),
         first_seen=AT,
         last_interaction=AT + 9,
         first_seen_group="tea",
@@ -294,7 +316,7 @@ def test_many_messages_are_one_change() -> None:
 
 def test_who_is_an_owner_is_noted_as_one() -> None:
     book = working_copy()
-    book.see_user(book.subject_of(owner.pubkey), AT, None, "tea")
+    book.see_user(book.subject_of(owner.pubkey), AT, (), "tea")
     memory = book.user(owner.npub)
     assert memory is not None
     assert memory.is_owner

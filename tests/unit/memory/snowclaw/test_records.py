@@ -196,7 +196,7 @@ def test_what_another_relay_let_in_is_reported(d: str, content: str, why: str) -
 def test_an_unchecked_field_of_another_type_is_carried_over() -> None:
     memory = user_in({"first_seen_group": 5, "display_name": ["x"]})
     assert memory == UserMemory(extra={"first_seen_group": 5, "display_name": ["x"]})
-    known = memory.seen(1, "al", "tea")
+    known = memory.seen(1, "tea")
     written = orjson.loads(record_draft(known, USER, AT).content)
     assert (written["first_seen_group"], written["display_name"]) == ("tea", ["x"])
 
@@ -251,11 +251,29 @@ def test_notes_of_the_owner_are_merged_once() -> None:
 
 @pytest.mark.proves("S-30")
 def test_a_user_is_known_from_the_first_message() -> None:
-    memory = UserMemory().seen(100, "al", "tea").seen(90, "al", "den").seen(200, "alice", "den")
-    assert memory.display_names == (("al", 100), ("alice", 200))
+    memory = UserMemory().seen(100, "tea").seen(90, "den").seen(200, "den")
     assert (memory.first_seen, memory.last_interaction) == (90, 200)
     assert memory.first_seen_group == "tea"
     assert UserMemory().seen(1).name is None
+
+
+@pytest.mark.proves("S-30")
+@given(st.lists(st.integers(0, 4), min_size=5).filter(lambda told: {*told} == {*range(5)}))
+def test_names_are_those_since_the_first_message_however_often_and_late_they_are_told(
+    told: list[int],
+) -> None:
+    memory = UserMemory().seen(25)
+    for number in told:
+        memory = memory.named(f"n{number}", number * 10)
+    assert memory.display_names == (("n2", 20), ("n3", 30), ("n4", 40))
+    assert memory.name == "n4"
+
+
+def test_names_of_a_record_that_does_not_say_since_when_are_kept() -> None:
+    stored = user_in({"display_names": [["al", 10], ["Al", 20]]})
+    known = stored.seen(200, "tea").named("alice", 80)
+    assert known.display_names == (("al", 10), ("Al", 20), ("alice", 80))
+    assert known.first_seen == 10
 
 
 def test_what_is_learned_is_added() -> None:
@@ -264,9 +282,8 @@ def test_what_is_learned_is_added() -> None:
     assert user.preferring("lang", "de").preferences == {"lang": "de"}
     group = GroupMemory().noted("n").with_theme("t").with_theme("t").seen(5).seen(3)
     assert (group.notes, group.themes, group.last_activity) == (("n",), ("t",), 5)
-    assert user.named("a", 3).named("a", 5).named("b", 1).display_names == (("a", 3), ("b", 3))
-    renamed = user.named("a", 3).named("b", 5)
-    assert renamed.seen(4, "a").named("b", 5).display_names == (("a", 3), ("b", 5)), "once"
+    assert user.named("a", 3).named("a", 5).named("b", 1).display_names == (("b", 1), ("a", 3))
+    assert user.named("a", 5).named("a", 3).display_names == (("a", 3),), "as early as it is told"
     for number in range(MAX_NAMES + 5):
         user = user.named(str(number), number)
     assert (len(user.display_names), user.name) == (MAX_NAMES, str(MAX_NAMES + 4))
