@@ -58,7 +58,11 @@ class Reconnector:
         self._keys = keys
         self._session: aiohttp.ClientSession | None = None
         self._task: asyncio.Task[None] | None = None
-        self._connected: asyncio.Future[Connection] | None = None
+        # Not a future with a callback of each waiter: a future looks through all of them when one
+        # stops waiting, and there may be as many as publishes during an outage.
+        self._changed = asyncio.Event()
+        """Set while connected, and when the client has ended."""
+        self._ended: ClientClosed | None = None
         self._last_error = ""
 
     async def open(self) -> None:
@@ -91,12 +95,16 @@ class Reconnector:
 
     async def wait_connected(self) -> Connection:
         """The current connection; waits for one. Raises ClientClosed."""
-        if self._connected is None:
+        if self._session is None:
             raise ClientClosed("use the client inside its `async with`")
-        while (connection := await asyncio.shield(self._connected)).is_lost:
+        while True:
+            await self._changed.wait()
+            if self._ended is not None:
+                raise self._ended.with_traceback(None)
+            if self.connection is not None and not self.connection.is_lost:
+                return self.connection
             # Ended but not yet replaced: returning it would make the caller spin.
             self._set_disconnected()
-        return connection
 
     def backoff_s(self, attempt: int) -> float:
         """Backoff in seconds before the next attempt: exponential, bounded, with jitter."""
@@ -169,7 +177,6 @@ class Reconnector:
     def _prepare(self) -> None:
         if self._session is not None:
             raise ClientClosed("a client can be used once; create another")
-        self._connected = asyncio.get_running_loop().create_future()
         self._session = http_session()
 
     def _start(self, socket: aiohttp.ClientWebSocketResponse | None) -> None:
@@ -232,22 +239,19 @@ class Reconnector:
 
     def _set_connected(self, connection: Connection) -> None:
         self.connection = connection
-        if self._connected is not None and not self._connected.done():
-            self._connected.set_result(connection)
+        self._changed.set()
 
     def _set_disconnected(self) -> None:
         self.connection = None
-        if self._connected is not None and self._connected.done():
-            self._connected = asyncio.get_running_loop().create_future()
+        self._changed.clear()
 
     def _on_task_end(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
-        failure = ClientClosed(f"the client failed: {error!r}" if error else "the client is closed")
-        failure.__cause__ = error
-        if self._connected is None or self._connected.done():
-            self._connected = task.get_loop().create_future()
-        self._connected.set_exception(failure)
-        self._connected.exception()  # marked as retrieved: there may be no waiter
+        self._ended = ClientClosed(
+            f"the client failed: {error!r}" if error else "the client is closed"
+        )
+        self._ended.__cause__ = error
+        self._changed.set()
 
 
 def _error_text(error: Exception) -> str:
