@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import orjson
 
-from relay.cli.options import anyway_option
+from relay.cli.options import Number, anyway_option
 from relay.memory.anamnesis.checks import MemoryType, time_in
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 else:
     MomentType = FieldType = click.ParamType  # takes no arguments in older versions of click
 
-SHARE: Final = click.FloatRange(0, 1)
+SHARE: Final = Number(0, 1)
 TYPE: Final = click.Choice([each.value for each in MemoryType])
 
 

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from relay.cli.connect import with_settings
-from relay.cli.options import PublicKey, Server, client_options, json_option, print_json
+from relay.cli.names import read_names
+from relay.cli.options import (
+    PublicKey,
+    Server,
+    client_options,
+    confirm,
+    json_option,
+    print_json,
+    printable,
+)
 from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.nostr import kinds
@@ -27,6 +36,13 @@ if TYPE_CHECKING:
 
 _MAX_TARGETS: Final = 500
 _ADDRESS: Final = re.compile(r"[0-9]{1,5}:[0-9a-f]{64}:.*", re.DOTALL)
+
+
+_NO_KEY_HERE: Final = (
+    "--vanish takes no key or event: it deletes what the key that signs wrote (--key-file). Without"
+    " a person's key: `rookery ban KEY` hides what it wrote, and deletes it where the relay's"
+    ' policies say `[bans] stored = "delete"`'
+)
 
 
 @click.command("forget", epilog="Example: rookery forget 5c1f… --proof -o receipt.json")
@@ -69,14 +85,20 @@ def forget_command(
 ) -> None:
     """Delete events at the relay: by id or address (KIND:PUBLIC-KEY:D), or all of a key.
 
-    Signs as the owner, or with --key-file. Events of others: --group ID, as its moderator.
+    Signs as the owner, or with --key-file. Events of others: --group ID, as its moderator. All that
+    another person wrote, without their key: `rookery ban KEY`, with `[bans] stored = "delete"` in
+    the relay's policies; else a ban only hides it.
 
     A receipt is an event signed by the relay: which request erased how many events, of which kind,
     with their ids, and when. It repeats no text. The relay signs it once no byte of the events is
     left in its files, and gives it to the author of the request and to its owners, for 90 days.
     """
     if sum((bool(targets), vanish, request is not None, file is not None)) != 1:
-        raise click.UsageError("give events to delete, or one of --vanish, --receipt, --verify")
+        raise click.UsageError(
+            _NO_KEY_HERE
+            if vanish and targets
+            else "give events to delete, or one of --vanish, --receipt, --verify"
+        )
     if file is not None:
         _verify(file, relay_key, as_json=as_json)
         return
@@ -84,7 +106,7 @@ def forget_command(
         raise click.BadParameter("must be the id of a kind 5, 9005 or 62, 64 hex", param_hint="ID")
     draft = _draft(targets, group, vanish=vanish)
     if vanish and not yes:
-        click.confirm("Delete everything that this key wrote, for ever?", abort=True)
+        confirm(with_settings(Actor.OWNER, server, _question))
 
     async def work(
         client: Client, settings: ClientSettings
@@ -130,6 +152,13 @@ def _draft(
     if group is not None:
         return kinds.DELETE_EVENT, [["h", group], *tags]
     return kinds.DELETION, tags
+
+
+async def _question(client: Client, settings: ClientSettings) -> str:
+    names = await read_names(client, settings, [settings.key.pubkey])
+    who = printable(names.of(settings.key.pubkey) or "")
+    named = f"{who}, {settings.key.npub}," if who else settings.key.npub
+    return f"Delete everything that {named} wrote at {client.url}, for ever?"
 
 
 async def _receipt(client: Client, key: SecretKey, request: str) -> tuple[Event, Erasure]:

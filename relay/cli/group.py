@@ -34,6 +34,7 @@ from relay.cli.options import (
     CommandGroup,
     Server,
     client_options,
+    confirm,
     console,
     json_option,
     print_json,
@@ -182,7 +183,7 @@ def delete(group_id: str, server: Server, *, yes: bool, as_json: bool) -> None:
     """Delete a group. Its id cannot be used again; this cannot be undone."""
     if not yes:
         question = f"Delete the group {printable(group_id)}? This cannot be undone."
-        click.confirm(question, abort=True, err=True)
+        confirm(question)
     event = with_client(
         Actor.OWNER,
         server,

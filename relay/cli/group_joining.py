@@ -24,7 +24,7 @@ from relay.cli.group_view import (
 )
 from relay.cli.memory_text import iso
 from relay.cli.names import Names, keys_of, people_argument, read_names
-from relay.cli.options import Server, client_options, json_option, print_json, printable
+from relay.cli.options import Number, Server, client_options, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client import PublishRefused
 from relay.client.settings import Actor
@@ -177,9 +177,9 @@ def accept(
 )
 @click.option(
     "--days",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     metavar="N",
-    help="Days the code is valid.",
+    help="Days the code is valid; default: without end.",
 )
 @click.option("--reusable", is_flag=True, help="May be used more than once.")
 @client_options

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.humanize import counted
-from relay.cli.options import CommandGroup, folder_option, json_option, print_json
+from relay.cli.options import CommandGroup, confirm, folder_option, json_option, print_json
 from relay.errors import FolderBusy, UserError
 from relay.files import sync
 from relay.nostr.keys import read_key_file
@@ -71,7 +71,7 @@ def rotate(folder: Path, *, yes: bool, as_json: bool) -> None:
             for line in _consequences(old, groups, _naming(folder, old)):
                 click.echo(line, err=True)
             if not yes:
-                click.confirm("Give the relay a new key?", abort=True, err=True)
+                confirm("Give the relay a new key?")
             new, kept = replace_relay_key(folder, old)
             asyncio.run(_opened(folder))
     except FolderBusy as busy:

@@ -106,10 +106,16 @@ def remove(users: tuple[str, ...], server: Server, *, as_json: bool) -> None:
 
 @member.command("invite", epilog="Example: rookery member invite --uses 5 --days 2")
 @click.option(
-    "--uses", type=WholeNumber(0, 100_000), metavar="N", help="Keys it admits; 0: any number."
+    "--uses",
+    type=WholeNumber(0, 100_000),
+    metavar="N",
+    help="Keys it admits; 0: any number. Default: [members] claim_uses, 1 unless set.",
 )
 @click.option(
-    "--days", type=WholeNumber(0, 100_000), metavar="N", help="Days it is valid; 0: no end."
+    "--days",
+    type=WholeNumber(0, 100_000),
+    metavar="N",
+    help="Days it is valid; 0: no end. Default: [members] claim_days, 7 unless set.",
 )
 @click.option("--list", "listing", is_flag=True, help="List the open invites instead.")
 @click.option("--revoke", metavar="ID", help="Withdraw this invite instead, by id or code.")
@@ -124,10 +130,7 @@ def invite(
     listing: bool,
     as_json: bool,
 ) -> None:
-    """Create an invite code; whoever joins with it becomes a member.
-
-    Uses and days that are not given are those of [members] in the relay's policies.
-    """
+    """Create an invite code; whoever joins with it becomes a member."""
     if (listing or revoke is not None) and (uses is not None or days is not None):
         raise click.UsageError("--uses and --days are for a new invite")
     if listing and revoke is not None:

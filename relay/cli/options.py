@@ -158,6 +158,41 @@ class WholeNumber(click.IntRange):
             return f"a whole number from {self.min or 0} to {self.max}"
         return "a whole number" if self.min is None else f"a whole number, {self.min} or more"
 
+    def _describe_range(self) -> str:
+        # click's own, for --help, says `x<=None` without bounds.
+        return "" if self.min is self.max is None else super()._describe_range()
+
+
+class Number(click.FloatRange):
+    """As `click.FloatRange`, with an error that says what is wanted."""
+
+    name = "number"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{value!r} is not {self._wanted()}", param, ctx)
+
+    def _wanted(self) -> str:
+        if self.max is not None:
+            return f"a number from {self.min or 0:g} to {self.max:g}"
+        return f"a number above {self.min or 0:g}"
+
+
+def confirm(question: str) -> None:
+    """Raises UserError unless the answer is yes; click.Abort at Ctrl-C."""
+    try:
+        is_agreed = click.confirm(question, err=True)
+    except click.Abort as abort:
+        if not isinstance(abort.__context__, EOFError):
+            raise
+        raise UserError("nothing was changed: nobody answered; --yes does not ask") from None
+    if not is_agreed:
+        raise UserError("nothing was changed")
+
 
 class Words(KeyType):
     """Search terms: empty terms would match everything."""

@@ -139,8 +139,12 @@ async def test_a_group_is_edited_pinned_in_and_deleted(tmp_path: Path) -> None:
         assert await here.json(cast.owner, "group", "pin", "tea") == {"group": "tea", "pins": []}
 
         code, _, err = await here.run(cast.owner, "group", "delete", "tea", stdin="n\n")
-        assert code == 130
+        assert code == 1
         assert "cannot be undone" in err
+        assert "nothing was changed" in err
+        code, _, err = await here.run(cast.owner, "group", "delete", "tea")
+        assert code == 1
+        assert "nobody answered; --yes does not ask" in err
         assert await here.says(cast.owner, "group", "delete", "tea", "--yes") == "deleted tea\n"
         assert (await here.run(cast.owner, "group", "show", "tea"))[0] == 1
 

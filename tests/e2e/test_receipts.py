@@ -216,6 +216,17 @@ async def test_what_to_forget_is_said_once_and_well(rookery: Rookery) -> None:
     for args in ([], ["--vanish", "0" * 64], ["nonsense"], ["--receipt", "x"]):
         code, text = await forget(rookery, cast.alice, *args)
         assert code == 2, text
+    code, text = await forget(rookery, cast.alice, "--vanish", "Bob")
+    assert code == 2
+    assert "--vanish takes no key or event" in text
+    assert "rookery ban KEY" in text
+    profile = cast.alice.sign(0, [], '{"name": "Alice"}', int(time.time()))
+    await publish(rookery, profile, by=cast.alice)
+    code, text = await forget(rookery, cast.alice, "--vanish")
+    assert code == 1
+    question = f"Delete everything that Alice, {cast.alice.npub}, wrote at {rookery.url}, for ever?"
+    assert question in text
+    assert "nothing was changed" in text
     code, text = await forget(rookery, cast.alice, "--receipt", "0" * 64)
     assert code == 1
     assert "no deletion by this request is known here" in text

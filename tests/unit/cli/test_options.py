@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import json
 from typing import TYPE_CHECKING
 
 import click
 import pytest
 
-from relay.cli.options import PublicKey, WholeNumber, print_json, printable
+from relay.cli.options import Number, PublicKey, WholeNumber, confirm, print_json, printable
+from relay.errors import UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,6 +40,9 @@ def test_json_is_complete_and_has_no_control_characters(
         (WholeNumber(0), "-1", "-1 is not a whole number, 0 or more"),
         (WholeNumber(1, 65_535), "65536", "65536 is not a whole number from 1 to 65535"),
         (WholeNumber(), "1.5", "'1.5' is not a whole number"),
+        (Number(min=0, min_open=True), "0", "'0' is not a number above 0"),
+        (Number(min=0, min_open=True), "abc", "'abc' is not a number above 0"),
+        (Number(0, 1), "1.2", "'1.2' is not a number from 0 to 1"),
         (
             PublicKey(),
             "bob",
@@ -47,7 +52,7 @@ def test_json_is_complete_and_has_no_control_characters(
     ],
 )
 def test_a_wrong_value_is_told_what_is_wanted(
-    kind: WholeNumber | PublicKey,
+    kind: WholeNumber | Number | PublicKey,
     value: str,
     says: str,
     tmp_path: Path,
@@ -62,3 +67,34 @@ def test_a_wrong_value_is_told_what_is_wanted(
 def test_a_number_in_its_range_is_taken() -> None:
     assert [WholeNumber(1, 9).convert(each, None, None) for each in ("1", "9")] == [1, 9]
     assert WholeNumber().convert("-3", None, None) == -3
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"), [(WholeNumber(), ""), (WholeNumber(1), "x>=1"), (Number(0, 1), "0<=x<=1")]
+)
+def test_help_says_the_range_of_a_number_if_it_has_one(
+    kind: WholeNumber | Number, says: str
+) -> None:
+    option = click.Option(["-n"], type=kind, help="How many.")
+    (_, told) = option.get_help_record(click.Context(click.Command("x"))) or ("", "")
+    assert told == (f"How many.  [{says}]" if says else "How many.")
+
+
+@pytest.mark.parametrize(("answer", "says"), [("n\n", "changed"), ("", "nobody answered; --yes")])
+def test_without_a_yes_nothing_is_changed(
+    answer: str, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    with pytest.raises(UserError, match="nothing was changed") as refused:
+        confirm("Delete it?")
+    assert says in str(refused.value)
+    assert refused.value.code == 1
+
+
+def test_ctrl_c_at_a_question_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: str) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("click.termui.visible_prompt_func", interrupted)
+    with pytest.raises(click.Abort):
+        confirm("Delete it?")
