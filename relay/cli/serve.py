@@ -27,17 +27,17 @@ from relay.cli.data_folder import LocalFolder
 from relay.cli.database import database_of
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder, is_fresh
-from relay.cli.options import WholeNumber, new_folder_option
+from relay.cli.options import WholeNumber, new_folder_option, printable
 from relay.cli.policy_reload import PolicyReload
 from relay.cli.services import check_start, run_services
 from relay.config import Config, ServerConfig, Synchronous, load_config
 from relay.console import Console
-from relay.errors import Prefix, Refused, UserError
+from relay.errors import FolderBusy, Prefix, Refused, UserError
 from relay.nostr.keys import npub
 from relay.observe import LOG_FILE, sent_traces, set_up_logging
 from relay.server.app import Server
 from relay.server.connection import Stop
-from relay.server.control import ControlServer
+from relay.server.control import ControlServer, RemoteFolder
 from relay.server.listening import bound_sockets, inherited_sockets, start_again, tell_ready
 
 if TYPE_CHECKING:
@@ -76,13 +76,16 @@ def serve_command(
     It listens on the sockets that systemd has opened for it, if any, else on HOST and PORT.
     """
     sockets = inherited_sockets()
-    if is_fresh(folder) and not only_check:
+    if is_fresh(folder):
         if not sockets:
             # Nothing is left behind when the relay cannot listen.
             default = ServerConfig()
-            tried = default.host if host is None else host
-            for each in bound_sockets(tried, default.port if port is None else port):
-                each.close()
+            _check_port(
+                default.host if host is None else host, default.port if port is None else port
+            )
+        if only_check:
+            click.echo(f"ok: `serve` would make a new relay in {printable(str(folder))}")
+            return
         _create(folder)
     config = load_config(config_file or folder / "rookery.toml")
     if config_file is not None and not config_file.is_file():
@@ -103,6 +106,7 @@ def serve_command(
     )
     if only_check:
         check_start(folder, config)
+        _check_free(folder, config.server, sockets)
         return
     log_lines = set_up_logging(config.log)
     for text in config.ignored:
@@ -124,6 +128,31 @@ def serve_command(
                 each.close()
     if listening:
         start_again(listening)
+
+
+def _check_free(folder: Path, server: ServerConfig, sockets: list[socket]) -> None:
+    """For `--check`: what else a start needs. A relay that runs here has both, and a restart keeps
+    its port. Raises UserError."""
+    where = printable(str(folder))
+    try:
+        with locked(folder):
+            if not sockets:
+                _check_port(server.host, server.port)
+    except FolderBusy as busy:
+        try:
+            asyncio.run(RemoteFolder(folder / "control.sock").head())
+        except UserError:
+            raise busy from None  # by a command, or a relay that is not ready
+        pid = "" if busy.pid is None else f" (process {busy.pid})"
+        click.echo(f"ok: a relay runs on {where}{pid}; `rookery restart` would start it again")
+    else:
+        click.echo(f"ok: a relay would start on {where}, on {server.host} port {server.port}")
+
+
+def _check_port(host: str, port: int) -> None:
+    """Raises UserError."""
+    for each in bound_sockets(host, port):
+        each.close()
 
 
 def _raise_file_limit() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import time
@@ -13,6 +14,7 @@ import pytest
 import websockets
 from aiohttp import ClientSession
 
+from relay.cli.folder_lock import locked
 from relay.client import Client
 from relay.nostr.nip98 import header_for
 from tests import cast
@@ -258,14 +260,38 @@ async def test_a_socket_unit_that_is_no_tcp_socket_is_named(rookery: OwnProcess)
 
 
 async def test_check_says_whether_the_relay_would_start(rookery: OwnProcess) -> None:
-    assert await command("serve", "--check", "--data", str(rookery.folder)) == (0, "")
+    check = ("serve", "--check", "--data", str(rookery.folder), "--port")
+    code, text = await command(*check, "0")
+    assert code == 0
+    assert text == f"ok: a relay would start on {rookery.folder}, on 127.0.0.1 port 0\n"
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = str(other.getsockname()[1])
+        code, text = await command(*check, taken)
+        assert code == 1
+        assert f"cannot listen on 127.0.0.1 port {taken}" in text
+        await rookery.start()
+        code, text = await command(*check, taken)
+        assert code == 0
+        assert text.startswith(f"ok: a relay runs on {rookery.folder} (process ")
+        await rookery.stop()
+    with locked(rookery.folder):
+        code, text = await command(*check, "0")
+        assert code == 1
+        assert f"is in use by process {os.getpid()}" in text
     (rookery.folder / "relay.key").unlink()
-    code, text = await command("serve", "--check", "--data", str(rookery.folder))
+    code, text = await command(*check, "0")
     assert code == 1
     assert "relay.key is missing" in text
+
+
+async def test_check_says_that_a_new_folder_would_be_made(rookery: OwnProcess) -> None:
     fresh = rookery.folder / "fresh"
-    code, text = await command("serve", "--check", "--data", str(fresh))
-    assert code == 1
+    check = ("serve", "--check", "--data", str(fresh), "--port")
+    assert await command(*check, "0") == (0, f"ok: `serve` would make a new relay in {fresh}\n")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        code, text = await command(*check, str(other.getsockname()[1]))
+        assert code == 1
+        assert "cannot listen on" in text
     assert not fresh.exists()
 
 
