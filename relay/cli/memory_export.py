@@ -72,7 +72,7 @@ def export(
         _write_folder(
             path,
             {
-                file_name(event): markdown_of(event, client.pubkey, names.get(event.pubkey))
+                file_name(event): markdown_of(event, settings.own_keys(), names.get(event.pubkey))
                 for event in events
             },
         )

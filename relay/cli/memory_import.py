@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.connect import with_settings
+from relay.cli.humanize import counted
 from relay.cli.options import (
     Server,
     anyway_option,
     client_options,
     json_option,
-    print_counts,
     print_json,
     printable,
 )
@@ -27,6 +27,7 @@ from relay.client.information import limit_in, reads_prefixes
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.settings import Actor
 from relay.errors import Invalid, Prefix, UserError
+from relay.lifecycle.rows import Keep, version_of
 from relay.memory.interop.claude_mem import records_in
 from relay.memory.interop.documents import (
     Document,
@@ -63,11 +64,15 @@ _MAX_NOTE: Final = 1 << 20
 _MAX_FOLDER: Final = 256 << 20
 _MAX_DEPTH: Final = 32
 _MAX_TOLD: Final = 50
-_IDS: Final = 500
+_IDS: Final = 100
 """Of one filter."""
 _MAX_MESSAGE: Final = 131_072
 """Bytes, of a relay that names no limit."""
+_SAME: Final = "stored already"
 _NEWER: Final = "a newer version is stored"
+_DELETED: Final = "it was deleted here"
+_KEEP_FIRST: Final = (kinds.APP_RECORD, kinds.TOOL_HISTORY, kinds.CLEAR_CONTEXT)
+_BY_TS: Final = (kinds.PREFERENCE, kinds.SUMMARY, kinds.SUBSCRIPTION_STATE)
 _NOT_EXPORTED: Final = "the text was changed, and what is stored is not what was exported"
 _MARKDOWN: Final = (".md", ".markdown")
 
@@ -77,7 +82,7 @@ class _Import:
     """What was found, and what became of it."""
 
     forms: Counter[Form] = field(default_factory=Counter)
-    """Files, or records of one document, by form."""
+    """Records read, by form."""
     items: list[Item] = field(default_factory=list)
     left_out: list[Fault] = field(default_factory=list)
     """Without an error."""
@@ -87,8 +92,9 @@ class _Import:
     """To be stored: id → (place, event)."""
     counts: Counter[str] = field(default_factory=Counter)
 
-    def take(self, records: Iterable[Parsed]) -> None:
+    def take(self, records: Iterable[Parsed], form: Form) -> None:
         for record in records:
+            self.forms[form] += 1
             if isinstance(record, Item):
                 self.items.append(record)
             elif record.is_error:
@@ -122,17 +128,18 @@ def import_(
 
     async def work(client: Client, settings: ClientSettings) -> _Import:
         _, nmem = find_nmem_settings(Path.home())
-        reader = Reader(settings.key.pubkey, None if anyway else nmem.secret_filter())
+        keys = settings.own_keys()
+        reader = Reader(keys, None if anyway else nmem.secret_filter())
         done = _Import()
         done.counts.update({"would store" if dry_run else "stored": 0, "unchanged": 0})
         times = _read(path, None if form is None else Form(form), reader, done)
-        stored = await _stored_notes(client, done.items)
+        stored = await _stored_notes(client, done.items, keys)
         _sift(done, None if anyway else Sieve(), stored.values())
         document = await client.information_or_empty()
         limit = limit_in(document, "max_message_length") or _MAX_MESSAGE
-        _sign(done, settings.key, stored, times, client.now(), limit)
+        _sign(done, keys, stored, times, client.now(), limit)
         if dry_run:
-            await _drop_stored(client, done)
+            await _leave_out_stored(client, done)
             done.counts["would store"] = len(done.events)
         else:
             await _publish(client, done)
@@ -165,8 +172,7 @@ def _read(path: Path, form: Form | None, reader: Reader, done: _Import) -> Mappi
         raise UserError(f"{name}: byte {error.start} is not UTF-8") from None
     except Invalid as invalid:
         raise UserError(printable(invalid.text)) from None
-    done.take(document.records)
-    done.forms[document.form] += len(done.items) + len(done.faults)
+    done.take(document.records, document.form)
     done.remarks += filter(None, [document.remark])
     return dict.fromkeys([item.where for item in done.items], int(path.stat().st_mtime))
 
@@ -202,12 +208,13 @@ def _read_folder(root: Path, form: Form | None, reader: Reader, done: _Import) -
         of_file = found[name] if form is None else form
         if form is None and of_file in (Form.BASIC_MEMORY, Form.MARKDOWN):
             of_file = plain
-        done.forms[of_file] += 1
         already = len(done.items)
-        done.take(markdown_in(text, name, of_file, reader))
+        done.take(markdown_in(text, name, of_file, reader), of_file)
         times |= dict.fromkeys([item.where for item in done.items[already:]], times[name])
     if others:
-        done.remarks.append(f"left out: {others} that end neither in .md nor in .markdown")
+        done.remarks.append(
+            f"not read: {counted(others, 'file')} of another type than .md and .markdown"
+        )
     if not texts and not done.faults:
         raise UserError(f"{root}: there is no .md file in it")
     return times
@@ -281,16 +288,18 @@ def _rows_of(path: Path, form: Form | None, reader: Reader) -> Iterator[Parsed]:
 # -- records --------------------------------------------------------------------------------------
 
 
-async def _stored_notes(client: Client, items: Iterable[Item]) -> dict[str, Event]:
-    """`d` → the stored version, of all categories that the items have."""
+async def _stored_notes(
+    client: Client, items: Iterable[Item], authors: Iterable[str]
+) -> dict[tuple[str, str], Event]:
+    """(author, `d`) → the stored version, of all categories that the items have."""
     notes = [item.record for item in items if isinstance(item.record, Note)]
     prefixes = sorted({f"{AGENT}{note.memory.category}:" for note in notes})
     if not prefixes:
         return {}
-    wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "authors": [client.pubkey]}
+    wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "authors": sorted(authors)}
     if reads_prefixes(await client.information_or_empty(), kinds.APP_DATA):
         wanted["#d"] = prefixes
-    return {event.d: event async for event in client.query_all(wanted)}
+    return {(event.pubkey, event.d): event async for event in client.query_all(wanted)}
 
 
 def _sift(done: _Import, sieve: Sieve | None, stored: Iterable[Event]) -> None:
@@ -308,13 +317,17 @@ def _sift(done: _Import, sieve: Sieve | None, stored: Iterable[Event]) -> None:
 
 def _sign(
     done: _Import,
-    key: SecretKey,
-    stored: Mapping[str, Event],
+    keys: Mapping[str, SecretKey],
+    stored: Mapping[tuple[str, str], Event],
     times: Mapping[str, int],
     now: int,
     limit: int,
 ) -> None:
+    """`keys`: by public key; the first one signs what is no edit."""
+    own = next(iter(keys))
     for item in done.items:
+        edits = item.record.edits if isinstance(item.record, Note) else None
+        key = keys[own if edits is None else edits.author]
         event = _event_of(item, key, stored, times.get(item.where, now), now)
         if event is None:
             done.counts["unchanged"] += 1
@@ -328,7 +341,11 @@ def _sign(
 
 
 def _event_of(
-    item: Item, key: SecretKey, stored: Mapping[str, Event], changed: int, now: int
+    item: Item,
+    key: SecretKey,
+    stored: Mapping[tuple[str, str], Event],
+    changed: int,
+    now: int,
 ) -> Event | Fault | None:
     """None: it is stored already. `changed`: when the file was changed."""
     record = item.record
@@ -337,10 +354,10 @@ def _event_of(
     draft = draft_of(record, changed)
     at = min(draft.created_at, now)
     if isinstance(record, Note):
-        known = stored.get(draft.d)
+        known = stored.get((key.pubkey, draft.d))
         if known is not None and known.content == draft.content:
             return None
-        if record.edits is not None and (known is None or known.id != record.edits):
+        if record.edits is not None and (known is None or known.id != record.edits.version):
             return Fault(item.where, _NOT_EXPORTED)
         if known is not None:
             if known.created_at > at and record.edits is None:
@@ -349,13 +366,60 @@ def _event_of(
     return key.sign(draft.kind, draft.tags, draft.content, at)
 
 
-async def _drop_stored(client: Client, done: _Import) -> None:
-    """What the relay has already, of what would be sent."""
-    ids = list(done.events)
-    for start in range(0, len(ids), _IDS):
-        for event in await client.query({"ids": ids[start : start + _IDS]}):
+async def _leave_out_stored(client: Client, done: _Import) -> None:
+    """For a dry run: what the relay has already or would refuse for what it has."""
+    places = list(done.events.values())
+    for start in range(0, len(places), _IDS):
+        part = places[start : start + _IDS]
+        known = [event async for event in client.query_all(*_about([event for _, event in part]))]
+        for where, event in part:
+            if (found := _found_for(event, known)) is None:
+                continue
             del done.events[event.id]
-            done.counts["unchanged"] += 1
+            if found == _SAME:
+                done.counts["unchanged"] += 1
+            else:
+                done.left_out.append(Fault(where, found))
+
+
+def _about(events: Sequence[Event]) -> list[dict[str, object]]:
+    """Filters for the same events, other versions of them, and their deletions."""
+    ids, authors = [event.id for event in events], sorted({event.pubkey for event in events})
+    versions = {"kinds": sorted({event.kind for event in events}), "authors": authors}
+    deletions = {"kinds": [kinds.DELETION], "authors": authors}
+    return [
+        {"ids": ids},
+        {**versions, "#d": sorted({event.d for event in events})},
+        {**deletions, "#e": ids},
+        {**deletions, "#a": sorted(map(_address, events))},
+    ]
+
+
+def _address(event: Event) -> str:
+    return f"{event.kind}:{event.pubkey}:{event.d}"
+
+
+def _found_for(event: Event, known: Iterable[Event]) -> str | None:
+    """What the relay would answer for what is stored there; None: it would store the event."""
+    for other in known:
+        if other.pubkey != event.pubkey:
+            continue
+        if other.kind == kinds.DELETION:
+            is_later = other.created_at >= event.created_at
+            at = other.tag_values("a") if is_later else ()
+            if event.id in other.tag_values("e") or _address(event) in at:
+                return _DELETED
+        elif other.id == event.id:
+            return _SAME
+        elif (other.kind, other.d) == (event.kind, event.d):
+            if event.kind in _KEEP_FIRST:
+                return _SAME
+            is_by_ts = event.kind in _BY_TS
+            keep = Keep.LATEST_TS if is_by_ts else Keep.LATEST
+            ids = (other.id, event.id) if is_by_ts else (event.id, other.id)  # NIP-01, A-09
+            if (version_of(other, keep), ids[0]) > (version_of(event, keep), ids[1]):
+                return _NEWER
+    return None
 
 
 async def _publish(client: Client, done: _Import) -> None:
@@ -388,7 +452,7 @@ def _count(done: _Import, report: PublishReport) -> None:
         if refusal.prefix == Prefix.DUPLICATE:
             done.left_out.append(Fault(where, _NEWER))
         elif (refusal.prefix, refusal.text) == (Prefix.BLOCKED, "deleted"):
-            done.left_out.append(Fault(where, "it was deleted here"))
+            done.left_out.append(Fault(where, _DELETED))
         else:
             done.faults.append(Fault(where, str(refusal)))
 
@@ -421,7 +485,7 @@ def _report(done: _Import, *, is_dry: bool, as_json: bool) -> None:
         print_json(told)
         return
     for form, count in done.forms.items():
-        click.echo(f"{form}: {count} read", err=True)
+        click.echo(f"read {count} (form: {form})", err=True)
     for remark in done.remarks:
         click.echo(printable(remark), err=True)
     if is_dry:
@@ -431,7 +495,10 @@ def _report(done: _Import, *, is_dry: bool, as_json: bool) -> None:
     _tell("changed", changed)
     _tell("left out", [f"{each.where}: {each.why}" for each in done.left_out])
     _tell("error", [f"{each.where}: {each.why}" for each in done.faults])
-    print_counts(counts, as_json=False)
+    told_of = [f"{name} {count}" for name, count in counts.items() if name != "changed"]
+    if counts["changed"]:
+        told_of.append(f"{counted(counts['changed'], 'text')} not as in the file")
+    click.echo(", ".join(told_of))
 
 
 def _as_json(faults: Iterable[Fault]) -> list[dict[str, str]]:

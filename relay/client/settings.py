@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import socket
+from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import Enum
@@ -103,6 +104,14 @@ class ClientSettings:
         if self.agent_key_file is None:
             return None
         return _key_in(self.agent_key_file, f", which agent_key_file in ~/{FILE} names")
+
+    def own_keys(self) -> dict[str, SecretKey]:
+        """Public key → `key` (first), and those that client.toml names, as far as readable."""
+        keys = [self.key]
+        for path in filter(None, (self.file.key_file, self.file.agent_key_file)):
+            with suppress(UserError):
+                keys.append(_key_in(path))
+        return {key.pubkey: key for key in keys}
 
 
 def find_settings(

@@ -15,7 +15,7 @@ from relay.memory.interop.records import Fault, Form, note, time_of
 from relay.nostr.event import event_from
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
     from relay.memory.interop.front_matter import FrontMatter
     from relay.memory.interop.records import Parsed
@@ -35,8 +35,8 @@ _RULE: Final = re.compile(r"^---[ \t]*\r?(?:\n|\Z)", re.MULTILINE)
 class Reader(NamedTuple):
     """Who imports, and how."""
 
-    own: str
-    """Public key, 64 hex."""
+    own: Container[str]
+    """Public keys, 64 hex."""
     secrets: SecretFilter | None = None
     """For the records of nmem; None: texts as they are."""
 

@@ -18,7 +18,7 @@ from relay.errors import Invalid
 from relay.memory.encrypted import may_be_encrypted
 from relay.memory.fence import attribution, recalled
 from relay.memory.interop.front_matter import FENCE, front_matter_in
-from relay.memory.interop.records import Fault, Item, Note
+from relay.memory.interop.records import Edit, Fault, Item, Note
 from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.keys import AGENT, category_and_key
 from relay.memory.systems import MEMORY_SYSTEMS
@@ -27,6 +27,8 @@ from relay.nostr.event import event_from
 from relay.nostr.keys import is_signed
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     from relay.memory.interop.records import Parsed
     from relay.nostr.event import Event
 
@@ -51,17 +53,17 @@ def _is_regular(event: Event) -> bool:
     return kinds.class_of(event.kind) is kinds.KindClass.REGULAR
 
 
-def markdown_of(event: Event, reader: str, name: str | None = None) -> str:
-    """`reader`: the key that exports. `name`: the author's, as its profile tells it."""
+def markdown_of(event: Event, own: Container[str], name: str | None = None) -> str:
+    """`own`: the public keys of who exports. `name`: the author's, as its profile tells it."""
     fields: dict[str, Any] = {field: getattr(event, field) for field in _FIELDS}
     author = ""
-    if _is_own_note(event, reader):
+    if _is_own_note(event, own):
         del fields["content"]
         text = event.content
     else:
-        text = _for_reading(event, reader, name)
+        text = _for_reading(event, own, name)
         fields["text"] = _hash_of(text)
-        if event.pubkey != reader:
+        if event.pubkey not in own:
             author = f"{AUTHOR}{orjson.dumps(attribution(event.pubkey, name)).decode()}\n"
     head = f"{RECORD}{orjson.dumps(fields).decode()}\n{author}"
     if "content" not in fields and _has_block(text):
@@ -76,9 +78,9 @@ def is_exported(text: str) -> bool:
     return opening is not None and text.startswith(RECORD, opening.end())
 
 
-def record_in(text: str, where: str, own: str) -> Parsed:
-    """The record of a file for which `is_exported` is true. `own`: the key that imports: of its
-    notes an edited one is taken as new."""
+def record_in(text: str, where: str, own: Container[str]) -> Parsed:
+    """The record of a file for which `is_exported` is true. `own`: the public keys of who imports:
+    of their notes an edited one is taken as new."""
     opening = FENCE.match(text)
     assert opening is not None
     line, _, rest = text[opening.end() :].partition("\n")
@@ -114,23 +116,24 @@ def signed_item(event: Event, where: str) -> Parsed:
     return Item(where, event)
 
 
-def _note_in(fields: dict[str, Any], body: str, where: str, own: str) -> Parsed:
+def _note_in(fields: dict[str, Any], body: str, where: str, own: Container[str]) -> Parsed:
     try:
         return signed_item(event_from({**fields, "content": body}), where)
     except Invalid:
-        if fields.get("pubkey") != own:
+        if (author := str(fields.get("pubkey"))) not in own:
             raise Invalid("the text was changed, and only its author can sign it") from None
     match fields.get("tags"):
         case [["d", str(d), *_], *_]:
             category, key = category_and_key(d)
         case _:
             raise Invalid("tags must begin with d")
-    return Item(where, Note(AgentMemory(key, body, category), None, str(fields.get("id"))))
+    edits = Edit(str(fields.get("id")), author)
+    return Item(where, Note(AgentMemory(key, body, category), None, edits))
 
 
-def _is_own_note(event: Event, reader: str) -> bool:
+def _is_own_note(event: Event, own: Container[str]) -> bool:
     """Whether the content is a text that its author may edit, in the form of a note."""
-    if event.kind != kinds.APP_DATA or event.pubkey != reader or not event.d.startswith(AGENT):
+    if event.kind != kinds.APP_DATA or event.pubkey not in own or not event.d.startswith(AGENT):
         return False
     try:
         category_and_key(event.d)
@@ -145,14 +148,14 @@ def _has_block(text: str) -> bool:
     return block.rstrip("\r\n").count("\n") > 1
 
 
-def _for_reading(event: Event, reader: str, name: str | None) -> str:
+def _for_reading(event: Event, own: Container[str], name: str | None) -> str:
     text = MEMORY_SYSTEMS.search_text(event)
     if text is None:
         text = "(encrypted)" if may_be_encrypted(event) else event.content
     source = f"{event.kind} {event.d}"
-    if event.pubkey == reader:
+    if event.pubkey in own:
         return f"{text.strip()}\n"
-    return f"{recalled(text, source, event.pubkey, reader, name)}\n"
+    return f"{recalled(text, source, event.pubkey, '', name)}\n"
 
 
 def _hash_of(text: str) -> str:

@@ -50,6 +50,15 @@ class Form(StrEnum):
     """Signed events, as `rookery memory export` writes them."""
 
 
+class Edit(NamedTuple):
+    """What an edited file names: it must not replace another version than this one."""
+
+    version: str
+    """Id of the version that was exported."""
+    author: str
+    """Its public key, which signs the new version."""
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """A text of the agent's own memory."""
@@ -57,9 +66,8 @@ class Note:
     memory: AgentMemory
     at: int | None
     """Unix seconds; None: the file does not say."""
-    edits: str | None = None
-    """Id of the version that was exported and edited. A file that names another one than the stored
-    version must not replace it."""
+    edits: Edit | None = None
+    """None: not a file of an export."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -166,6 +166,7 @@ async def test_a_dry_run_names_what_would_be_stored_and_sends_nothing(
 ) -> None:
     (tmp_path / "mem0.json").write_bytes(as_json(MEM0))
     told = await imported("mem0.json", "--dry-run")
+    assert told["from"] == {"mem0": 2}
     assert (told["code"], told["would_store"], sent(relay)) == (0, 2, [])
     assert told["records"][0] == {
         "where": "mem0.json: results[0]",
@@ -223,6 +224,46 @@ async def test_a_note_over_the_relays_limit_is_not_sent(
     told = await imported(folder(tmp_path, a="long " * 1_000, b="short"))
     assert (told["code"], told["stored"]) == (1, 1)
     assert "the relay takes 4096" in told["why_errors"][0]["why"]
+
+
+async def test_a_dry_run_leaves_out_what_the_run_leaves_out(
+    relay: FakeRelay, imported: Rookery, tmp_path: Path
+) -> None:
+    def noted(d: str, at: int, by: SecretKey = robot) -> Event:
+        return by.sign(30078, [["d", f"snowclaw:core:{d}"]], f"{d} at {at}", at)
+
+    records = [noted(d, BREWED, rover) for d in ("old", "gone", "cleared", "new")]
+    entries = [rover.sign(78, [["d", "nmem:obs:1"]], text, BREWED) for text in "ab"]
+    relay.events = [
+        noted("old", BREWED + 1, rover),
+        noted("new", BREWED - 1, rover),
+        noted("new", BREWED + 1, robot),
+        entries[1],
+        rover.sign(5, [["e", records[1].id]], "", BREWED),
+        rover.sign(5, [["a", f"30078:{rover.pubkey}:snowclaw:core:cleared"]], "", BREWED),
+    ]
+    lines = [event.raw for event in (*records, entries[0])]
+    (tmp_path / "memory.jsonl").write_bytes(b"\n".join(lines))
+    told = await imported("memory.jsonl", "--dry-run")
+    assert [each["d"] for each in told["records"]] == ["snowclaw:core:new"]
+    assert (told["would_store"], told["unchanged"], told["left_out"]) == (1, 1, 3)
+    assert [each["why"] for each in told["why_left_out"]] == [
+        "a newer version is stored",
+        "it was deleted here",
+        "it was deleted here",
+    ]
+
+
+async def test_what_was_read_is_the_sum_of_what_became_of_it(
+    relay: FakeRelay, tmp_path: Path, imported: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [*MEM0["results"], {"id": "x"}, {"id": "y", "memory": f"The key is {SECRET}."}]
+    rows.append({"id": "z", "memory": " "})
+    (tmp_path / "mem0.json").write_bytes(as_json({"results": rows}))
+    assert await asyncio.to_thread(run, ["memory", "import", "mem0.json"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "stored 3, unchanged 0, left out 1, errors 1, 1 text not as in the file\n"
+    assert err.startswith("read 5 (form: mem0)\n")
 
 
 # -- files and folders ----------------------------------------------------------------------------
@@ -362,11 +403,11 @@ async def test_a_person_is_told_the_form_what_would_be_stored_and_what_not(
     assert out.splitlines() == [
         "would store snowclaw:basic-memory:coffee/brewing-methods  (a.md:4)",
         "would store snowclaw:basic-memory:b  (b.md:1)",
-        "would store 2, unchanged 0, changed 0, left out 2, errors 0",
+        "would store 2, unchanged 0, left out 2, errors 0",
     ]
     assert err.splitlines() == [
-        "basic-memory: 4 read",
-        "left out: 1 that end neither in .md nor in .markdown",
+        "read 4 (form: basic-memory)",
+        "not read: 1 file of another type than .md and .markdown",
         "left out: d.md:1: it has no text",
         "left out: c.md:1: what is known already: It leaks a lot.",
     ]
@@ -389,6 +430,26 @@ async def test_an_export_to_markdown_holds_ones_own_notes_as_they_were(
     )
     assert f'rookery_author: "unnamed ({rover.npub[:12]}' in files["snowclaw-core-x"]
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()} == {0o600}
+
+
+async def test_notes_of_both_keys_of_client_toml_are_ones_own(
+    relay: FakeRelay, tmp_path: Path, imported: Rookery, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / ".config/rookery/client.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('key_file = "me.nsec"\nagent_key_file = "robot.nsec"\n')
+    for name, key in (("me", owner), ("robot", robot)):
+        (file.parent / f"{name}.nsec").write_text(key.nsec)
+    monkeypatch.delenv("ROOKERY_KEY")
+    notes = {key: key.sign(30078, [["d", "snowclaw:core:x"]], "It leaks.", BREWED) for key in
+             (owner, robot)}  # fmt: skip
+    relay.events = [*notes.values()]
+    assert await asyncio.to_thread(run, ["memory", "export", "--to", "markdown", "out"]) == 0
+    for path in (tmp_path / "out").iterdir():
+        path.write_text(path.read_text().replace("leaks", "held"))
+    assert await asyncio.to_thread(run, ["memory", "import", "out"]) == 0
+    edited = {event.pubkey: event.content for event in sent(relay)}
+    assert edited == {owner.pubkey: "It held.", robot.pubkey: "It held."}
 
 
 async def test_an_export_writes_through_no_symbolic_link(

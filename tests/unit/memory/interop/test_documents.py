@@ -40,7 +40,7 @@ from tests.unit.memory.interop.samples import (
 if TYPE_CHECKING:
     from relay.memory.interop.records import Parsed
 
-READER = Reader(cast.robot.pubkey, SecretFilter())
+READER = Reader({cast.robot.pubkey}, SecretFilter())
 SECRET = "sk-ant-" + "a1" * 20
 
 

@@ -21,7 +21,7 @@ from tests.unit.memory.interop.samples import BASIC_MEMORY, NOMEN
 if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
-OWN = cast.robot.pubkey
+OWN = frozenset({cast.robot.pubkey})
 AT = 1_771_405_200
 HEADS = st.sampled_from(["", "---\n", "---\n---\n", "---\nrookery: {}\n---\n", "---\nx: y\n---\n"])
 AUTHORS = st.sampled_from([cast.robot, cast.rover])
@@ -103,7 +103,7 @@ def test_an_edited_note_of_ones_own_is_a_new_version() -> None:
     assert isinstance(item.record, Note)
     memory = item.record.memory
     assert (memory.category, memory.key, memory.text) == ("core", "tea", "It held.")
-    assert (item.record.at, item.record.edits) == (None, event.id)
+    assert (item.record.at, item.record.edits) == (None, (event.id, cast.robot.pubkey))
 
 
 @pytest.mark.parametrize("by", [cast.robot, cast.rover], ids=["own", "another's"])
@@ -120,7 +120,7 @@ def test_nothing_else_can_be_edited(by: SecretKey) -> None:
 
 def test_a_note_that_claims_to_be_anothers_is_refused() -> None:
     text = markdown_of(noted("It leaks."), OWN)
-    fault = record_in(text.replace("leaks", "held"), "a.md", cast.rover.pubkey)
+    fault = record_in(text.replace("leaks", "held"), "a.md", {cast.rover.pubkey})
     assert isinstance(fault, Fault)
     assert "only its author can sign it" in fault.why
 
@@ -132,8 +132,11 @@ def test_a_note_that_claims_to_be_anothers_is_refused() -> None:
         ("rookery: [1]", "rookery: must be a JSON object"),
         ("rookery: " + "[" * 5000, "rookery: is not JSON"),
         ('rookery: {"content":"x"}', "the text was changed"),
-        (f'rookery: {{"pubkey":"{OWN}","tags":3}}', "rookery: tags must begin with d"),
-        (f'rookery: {{"pubkey":"{OWN}","tags":[["d","x"]]}}', "rookery: d must be"),
+        (
+            f'rookery: {{"pubkey":"{cast.robot.pubkey}","tags":3}}',
+            "rookery: tags must begin with d",
+        ),
+        (f'rookery: {{"pubkey":"{cast.robot.pubkey}","tags":[["d","x"]]}}', "rookery: d must be"),
         ('rookery: {"tags":[]}', "rookery: the text was changed, and only its author"),
     ],
 )
