@@ -33,17 +33,17 @@ help:  ## what can be made
 run: $(VENV)/.with-run  ## start a relay on ws://127.0.0.1:7777 (PORT=7000: another port), its data in ./data
 	@exec $(BIN)/rookery serve --data ./data $(if $(PORT),--port $(PORT)) $(ARGS)
 
-test: $(VENV)/.with-test  ## the whole test suite, on all cores
+test: $(VENV)/.with-test  ## the whole test suite, on all cores; EFFORT=full, as in CI: with more examples
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(ARGS)
 
 test-quick: $(VENV)/.with-test  ## the tests that start no program and take less than a quarter of a second
 	$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -m "not process and not slow" $(QUICK) $(ARGS)
 
 fuzz: $(VENV)/.with-test  ## what nobody would send: 200,000 examples, some ten minutes
-	FUZZ_EXAMPLES=200000 $(BIN)/python -m pytest tests/fuzz -n 2 --dist worksteal --capture=no $(ARGS)
+	EFFORT=all $(BIN)/python -m pytest tests/fuzz -n 2 --dist worksteal --capture=no $(ARGS)
 
 faults: $(VENV)/.with-test  ## crashes, torn writes, damaged files, failing disks, weeks on two machines: all of it
-	FAULTS=1 $(BIN)/python -m pytest tests/faults tests/e2e/test_week.py -n $(WORKERS) --dist worksteal --timeout 1500 $(ARGS)
+	EFFORT=all $(BIN)/python -m pytest tests/faults tests/e2e/test_week.py -n $(WORKERS) --dist worksteal --timeout 1500 $(ARGS)
 
 check: lint types imports conformance audit  ## format, linter, types, import contracts, conformance, audit
 

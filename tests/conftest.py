@@ -9,6 +9,8 @@ import sys
 import tempfile
 from contextlib import suppress
 from importlib import import_module
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -16,6 +18,7 @@ import pytest
 from hypothesis import settings
 
 from tests.conformance.proofs import check_marks
+from tests.effort import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_timeout import Settings
 
 # A busy machine is no fault of the code under test: pytest-timeout watches the clock instead.
-settings.register_profile("rookery", deadline=None)
+settings.register_profile("rookery", deadline=None, max_examples=examples(100))
 settings.load_profile("rookery")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -45,6 +48,19 @@ OF_PROCESSES: Final = (
     "tests/leaks/test_tells.py",
 )
 """Every test below these starts programs."""
+LONGEST: Final = (
+    "tests/e2e/test_console.py",
+    "tests/e2e/test_sweep_kill.py",
+    "tests/e2e/test_restart.py",
+    "tests/e2e/test_attacks.py",
+    "tests/leaks/test_leaks.py",
+    "tests/leaks/test_console.py",
+    "tests/leaks/test_oracle.py",
+    "tests/property/",
+    "tests/faults/",
+    "tests/e2e/",
+)
+"""Below these a test may take a minute; the longest first."""
 MEMORY: Final = Path("/dev/shm")
 MEMORY_FREE: Final = 4 << 30
 
@@ -66,11 +82,38 @@ def keep_files_in_memory() -> None:
 keep_files_in_memory()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(OF_PROCESSES):
             item.add_marker("process")
     check_marks(items)
+    if (worker := getattr(config, "workerinput", None)) is not None:
+        items[:] = the_longest_first(items, worker["workercount"])
+
+
+def the_longest_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """The modules of `LONGEST` dealt out, so that each worker begins with some of them.
+
+    pytest-xdist gives each worker an equal number of items in a row, and later what is left at the
+    end of another's: these are then the short ones.
+    """
+    rest: list[pytest.Item] = []
+    modules: list[tuple[int, list[pytest.Item]]] = []
+    for name, found in groupby(items, lambda item: item.nodeid.partition("::")[0]):
+        rank = next((at for at, begin in enumerate(LONGEST) if name.startswith(begin)), None)
+        if rank is None:
+            rest += found
+        else:
+            modules.append((rank, list(found)))
+    modules.sort(key=itemgetter(0))
+    ordered: list[pytest.Item] = []
+    for worker in range(workers):
+        share = [item for _, module in modules[worker::workers] for item in module]
+        room = (len(items) - len(ordered)) // (workers - worker) - len(share)
+        ordered += share + rest[: max(0, room)]
+        del rest[: max(0, room)]
+    return ordered + rest
 
 
 def pytest_collection(session: pytest.Session) -> None:

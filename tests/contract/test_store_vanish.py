@@ -30,6 +30,7 @@ from tests.contract.writing import (
     unsigned,
     write,
 )
+from tests.effort import examples
 from tests.harness.reference_store import ReferenceStore
 from tests.property import world
 
@@ -339,7 +340,7 @@ async def _goes(store: Store, drafts: list[world.Draft], filter_: Filter, cut: i
 def test_after_a_vanish_nothing_of_the_key_is_found_in_any_way(kind: str) -> None:
     """Nothing of the key that is dated up to it, by any filter, COUNT or `since`."""
 
-    @settings(max_examples=60 if kind == "reference" else 25)
+    @settings(max_examples=examples(60 if kind == "reference" else 25))
     @given(st.lists(world.drafts, min_size=2, max_size=12), world.filters(), st.integers(0, 12))
     def law(drafts: list[world.Draft], filter_: Filter, cut: int) -> None:
         world.run(_on(kind, lambda store: _goes(store, drafts, filter_, cut)))

@@ -1,7 +1,7 @@
 """A week of work on two machines: every fold is the same on both and the model's, and no cache
 holds what its key may not read.
 
-`SEED=7` runs one week again. `FAULTS=1` (`make faults`) runs more weeks, and all mutants.
+`SEED=7` runs one week again. `make faults` runs more weeks, and all mutants.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from tests.e2e.week.mutants import MUTANTS, mutated
 from tests.e2e.week.script import Week
 from tests.e2e.week.world import Patience
-from tests.faults.effort import tries
+from tests.effort import tries
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 FIRST = int(os.environ.get("SEED", "1"))
-SEEDS = range(FIRST, FIRST + (1 if "SEED" in os.environ else tries(20, 2)))
+SEEDS = range(FIRST, FIRST + (1 if "SEED" in os.environ else tries(20, 2, 1)))
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -22,7 +22,7 @@ from relay.storage.sqlite.store import SqliteStore
 from relay.write.sweeper import Sweeper
 from tests import cast
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
-from tests.faults.effort import tries
+from tests.effort import tries
 from tests.faults.script import Script, policy
 from tests.harness.relay_in_process import Home
 

@@ -20,7 +20,7 @@ from aiohttp import ClientSession
 
 from relay.write.ingest import STORE_FAILED
 from tests import cast
-from tests.faults.effort import tries
+from tests.effort import tries
 from tests.faults.test_kill import Mutant, is_told_by, log_of
 from tests.harness.relay_program import OwnProcess, Rookery, command, connected, until
 
@@ -279,7 +279,7 @@ async def test_a_start_that_is_ended_anywhere_leaves_a_folder_that_starts(
                 assert (await wire.publish(event))[0]
             await writing.one(wire)
         await rookery.stop(signal.SIGKILL)
-        for turn in range(tries(40, 8)):
+        for turn in range(tries(40, 8, 4)):
             key = cast.person(f"relay {turn}")
             (rookery.folder / "relay.key").write_text(key.nsec + "\n")
             starting = asyncio.create_task(rookery.start())
@@ -301,7 +301,7 @@ async def test_a_restart_that_is_ended_anywhere_loses_nothing(
     chance, writing = Random(number), Writing()
     async with OwnProcess(tmp_path / "data") as rookery:
         await begun(rookery)
-        for _ in range(tries(20, 3)):
+        for _ in range(tries(20, 3, 2)):
             async with connected(rookery.url) as wire:
                 await writing.one(wire)
             asked = asyncio.create_task(command("restart", "--data", str(rookery.folder)))

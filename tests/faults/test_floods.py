@@ -19,7 +19,7 @@ from tests import cast
 from tests.bench.wire import frame
 from tests.e2e.test_attacks import is_well, no_fault_is_logged, raw
 from tests.e2e.test_slow_reader import MIB, memory, metrics, publish_all
-from tests.faults.effort import EVERYTHING, tries
+from tests.effort import IS_ALL, tries
 from tests.harness.patience import ANSWER_S, here
 from tests.harness.relay_program import Rookery, Wire, connected, until
 
@@ -130,7 +130,7 @@ async def test_a_flood_of_requests_beside_small_ones(rookery: Rookery) -> None:
     assert answered == number, "each REQ of the flood is answered too"
     p95 = quantiles(waits, n=20)[-1] if len(waits) > 1 else 0.0
     print(f"{number} REQs at once; {len(waits)} small ones beside: p95 {p95 * 1000:.0f} ms")
-    if EVERYTHING:
+    if IS_ALL:
         assert p95 < here(0.2)
 
 

@@ -21,8 +21,8 @@ from relay.storage.sqlite.store import SqliteStore
 from relay.write.ingest import STORE_FAILED
 from tests import cast
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
+from tests.effort import tries
 from tests.faults.contents import contents, contradictions, raws_in
-from tests.faults.effort import tries
 from tests.faults.recording import Recorded, Run, Witness
 from tests.faults.script import Script, policy
 from tests.faults.vfs import FULL, Call, Disk, Fails, every, is_available, watched

@@ -16,7 +16,7 @@ from relay.cli import init, key
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.nostr.keys import SecretKey, read_key_file
-from tests.faults.effort import tries
+from tests.effort import tries
 from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery
 from tests.harness.stocked_folder import exported, findings, indexed, rookery, stocked
@@ -118,7 +118,7 @@ async def test_a_rotation_that_is_ended_anywhere_leaves_a_folder_that_starts(
     made: Path, tmp_path: Path, number: signal.Signals
 ) -> None:
     folder, chance = shutil.copytree(made, tmp_path / "data"), Random(number)
-    for _ in range(tries(30, 6)):
+    for _ in range(tries(30, 6, 3)):
         before = {key_of(folder).pubkey}
         process = await start_rookery("key", "rotate", "--data", str(folder), "--yes")
         await asyncio.sleep(chance.random() / 3)

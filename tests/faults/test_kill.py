@@ -23,8 +23,8 @@ from relay.groups.notices import notices_for
 from relay.nostr.event import event_from_raw
 from relay.nostr.keys import read_key_file
 from tests import cast
+from tests.effort import tries
 from tests.faults.contents import contradictions
-from tests.faults.effort import tries
 from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, Wire, connected, outputs
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from tests.harness.programs import Process
 
-KILLS: Final = tries(100, 10)
+KILLS: Final = tries(100, 10, 5)
 IN_FLIGHT: Final = 60
 GROUPS: Final = ("tea", "food", "green", "black")
 POLICY: Final = """

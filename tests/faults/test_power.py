@@ -26,8 +26,8 @@ from relay.storage.sqlite.connections import connection
 from relay.storage.sqlite.store import SqliteStore
 from relay.storage.sqlite.writer import Writer
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
+from tests.effort import tries
 from tests.faults.contents import Contents, contents, contradictions, raws_in
-from tests.faults.effort import tries
 from tests.faults.power import Loss, Platter
 from tests.faults.recording import Recorded, Run, Witness
 from tests.faults.script import Script, policy
@@ -47,7 +47,7 @@ pytestmark = [
 
 STEPS: Final = tries(200, 80)
 SEEDS: Final = tries(16, 1)
-IMAGES: Final = tries(400, 150)
+IMAGES: Final = tries(400, 150, 60)
 _LATE_TEXTS: Final = 200
 
 

@@ -12,13 +12,13 @@ import sys
 
 import pytest
 
-from tests.faults.effort import tries
+from tests.effort import tries
 from tests.faults.simulated.mutants import MUTANTS
 from tests.harness.patience import PROGRAM_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
-STEPS = 2000
+STEPS = tries(2000, 2000, 1000)
 WORLDS = tries(50, 1)
 FIRST = int(os.environ.get("SEED", "1"))
 
@@ -52,7 +52,7 @@ def test_a_seed_gives_the_same_run_again() -> None:
 
 @pytest.mark.timeout(700)
 def test_each_mutant_is_found() -> None:
-    code, said = simulate("--mutant", "each", "--seed", "2", "--worlds", "9", "--steps", "1500")
+    code, said = simulate("--mutant", "each", "--seed", "2", "--worlds", "25", "--steps", "600")
     print(said)
     assert len(MUTANTS) > 10
     assert said.count("step ") == len(MUTANTS), said

@@ -29,8 +29,8 @@ from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.test_sqlite_files import of_version_1
 from tests.contract.writing import TERMS
+from tests.effort import tries
 from tests.faults.contents import Contents, contents, contradictions
-from tests.faults.effort import tries
 from tests.faults.power import Loss, Platter
 from tests.faults.recording import Recorded, Run, Witness
 from tests.faults.script import Script, policy
@@ -212,7 +212,7 @@ async def jumped(folder: Path, rules: PolicySet, seed: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(tries(30, 4)))
+@pytest.mark.parametrize("seed", range(tries(30, 4, 2)))
 async def test_a_clock_that_jumps_loses_nothing(
     tmp_path: Path, rules: PolicySet, seed: int
 ) -> None:

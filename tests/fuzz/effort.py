@@ -1,6 +1,7 @@
 """How many examples there are, and what became of them.
 
-`FUZZ_EXAMPLES` in the environment says how many all tests of this folder throw together.
+`EFFORT` (tests/effort.py) says how many all tests of this folder throw together, or
+`FUZZ_EXAMPLES` in the environment.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from typing import Final
 
 from hypothesis import HealthCheck, settings
 
-EXAMPLES: Final = int(os.environ.get("FUZZ_EXAMPLES", "2000"))
+from tests.effort import tries
+
+EXAMPLES: Final = int(os.environ.get("FUZZ_EXAMPLES", tries(200_000, 2_000, 500)))
 _TELL_EVERY_S: Final = 10.0
 _MANY: Final = 500
 

@@ -45,6 +45,8 @@ class Question:
     text: str
     ghost: str | None
     """The same about a row that never was, if the question is exact."""
+    number: int
+    """Of the row and of the way, together: any few in turn are of different ways."""
 
     @property
     def finds(self) -> bool:
@@ -61,9 +63,10 @@ def questions_for(rows: Sequence[Row], verb: str) -> list[Question]:
             filters,
             text_of(filters),
             text_of(of_a_ghost(filters, row)) if shape.is_exact else None,
+            of_row + of_way,
         )
-        for row in rows
-        for way, shape in SHAPES.items()
+        for of_row, row in enumerate(rows)
+        for of_way, (way, shape) in enumerate(SHAPES.items())
         if verb in shape.verbs and (filters := shape.filters(row)) is not None
     ]
 

@@ -55,7 +55,7 @@ def pytest_runtest_call(item: pytest.Function) -> Iterator[None]:
         return (yield)
     # Hypothesis has no other way to say it of one parameter of a test.
     kept = test._hypothesis_internal_use_settings
-    fewer = settings(kept, max_examples=kept.max_examples // _FEWER)
+    fewer = settings(kept, max_examples=max(4, kept.max_examples // _FEWER))
     test._hypothesis_internal_use_settings = fewer
     try:
         return (yield)

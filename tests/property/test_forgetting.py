@@ -16,6 +16,7 @@ from relay.lifecycle.retention import DAY_S
 from relay.write import sweeper as sweep
 from relay.write.commands import Purpose
 from tests.cast import robot, rover
+from tests.effort import examples
 from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import NOON, Home, policy_of
 
@@ -165,7 +166,7 @@ _HELD_BY_A_LATER_RULE = [
 @pytest.mark.usefixtures("_small_steps")
 @example(writes=_HELD_BY_A_LATER_RULE, rules=[RULES[4], RULES[0]])
 @given(writes=drafts, rules=chosen)
-@settings(_LAW, max_examples=40)
+@settings(_LAW, max_examples=examples(40))
 def test_an_interrupted_sweep_ends_the_same_in_every_store(
     new_store: NewStore, writes: list[Draft], rules: list[str]
 ) -> None:

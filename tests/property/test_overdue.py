@@ -11,6 +11,7 @@ from relay.access.read_rules import Match
 from relay.lifecycle.retention import LastScan, MaxAge, MaxAmount, Scope, SweepRule, SweepRules
 from relay.lifecycle.rows import RetentionDependency, UpTo
 from tests.contract.writing import look_up, write
+from tests.effort import examples
 from tests.harness.reference_store import ReferenceStore
 from tests.property import world
 
@@ -37,7 +38,7 @@ rules = st.builds(
     rules=st.lists(rules, min_size=1, max_size=4),
     never=st.lists(matches, max_size=1).map(tuple),
 )
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 def test_both_stores_find_the_same_due_rows(
     new_store: world.NewStore,
     drafts: list[world.Draft],

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from relay.nostr.event import event_from_raw
 from tests.cast import alice
 from tests.contract.writing import asked, read, unsigned, write
+from tests.effort import examples
 from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ async def check(store: Store, rows: list[tuple[int, str, int]], spare: int) -> N
 
 @pytest.mark.proves("N01-76", "N01-77")
 @given(rows=ROWS, spare=st.integers(1, 3))
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_paging_by_until_misses_no_row_of_a_group(
     rows: list[tuple[int, str, int]], spare: int
 ) -> None:
@@ -71,7 +72,7 @@ def test_paging_by_until_misses_no_row_of_a_group(
 
 @pytest.mark.proves("N01-76", "N01-77")
 @given(rows=ROWS, spare=st.integers(1, 3))
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_paging_by_until_misses_no_row_of_a_stored_group(
     new_store: NewStore, rows: list[tuple[int, str, int]], spare: int
 ) -> None:

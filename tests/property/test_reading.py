@@ -24,6 +24,7 @@ from relay.nostr.filters import Filter, filter_from
 from relay.nostr.kinds import GROUP_RECORDS
 from tests import cast
 from tests.contract.writing import NOTHING_WANTED, TERMS, asked, group_of
+from tests.effort import examples
 from tests.property import world
 
 if TYPE_CHECKING:
@@ -173,7 +174,7 @@ def reading_agrees(row: Stored, visibility: Visibility, targets: frozenset[Targe
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(read_cases, st.lists(st.tuples(world.viewers, world.filters()), min_size=1, max_size=4))
 def test_may_read_equals_its_sql(
     new_store: world.NewStore, case: ReadCase, asking: list[tuple[Viewer, Filter]]
@@ -182,7 +183,7 @@ def test_may_read_equals_its_sql(
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(pointing_cases, st.lists(st.tuples(world.viewers, world.filters()), max_size=3))
 def test_may_read_equals_its_sql_for_rows_with_targets(
     new_store: world.NewStore, case: ReadCase, asking: list[tuple[Viewer, Filter]]
@@ -192,7 +193,7 @@ def test_may_read_equals_its_sql_for_rows_with_targets(
 
 @pytest.mark.proves("G-16")
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(
     packaged_cases(),
     st.lists(st.tuples(world.viewers, packaged_filters()), min_size=1, max_size=4),
@@ -205,7 +206,7 @@ def test_may_read_equals_its_sql_with_the_packaged_rules(
 
 @pytest.mark.proves("B-11", "B-14", "B-17")
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(read_cases | packaged_cases(), st.sampled_from(Attestations), world.filters())
 def test_an_attested_agent_reads_no_more_than_its_owner(
     new_store: world.NewStore, case: ReadCase, attestations: Attestations, filter_: Filter
@@ -234,7 +235,7 @@ def test_an_attested_agent_reads_no_more_than_its_owner(
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 @given(
     read_cases | packaged_cases(),
     world.viewers,
@@ -269,7 +270,7 @@ def test_removing_a_member_makes_no_more_rows_readable(
     world.run(law())
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(read_cases | packaged_cases(), world.viewers, world.filters())
 def test_more_keys_never_read_less(case: ReadCase, viewer: Viewer, filter_: Filter) -> None:
     if viewer.keys & case.actors.banned:
@@ -283,7 +284,7 @@ def test_more_keys_never_read_less(case: ReadCase, viewer: Viewer, filter_: Filt
 
 
 @pytest.mark.proves("N86-11", "N86-12")
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     read_cases | packaged_cases(),
     world.viewers,
@@ -324,7 +325,7 @@ def narrow_filters(draw: st.DrawFn) -> Filter:
     return filter_from(drawn, TERMS)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(packaged_cases(), world.viewers, st.lists(narrow_filters(), min_size=1, max_size=2))
 def test_the_gate_closes_only_queries_without_readable_rows(
     case: ReadCase, viewer: Viewer, filters: list[Filter]

@@ -38,6 +38,7 @@ from tests.contract.writing import (
     read_in_pages,
     unsigned,
 )
+from tests.effort import examples
 from tests.harness.reference_store import ReferenceStore
 from tests.property import world
 
@@ -428,6 +429,8 @@ def test_every_store_equals_the_reference(store: str, request: pytest.FixtureReq
     run_state_machine_as_test(
         Compared,
         settings=settings(
-            max_examples=60 if store == "sqlite" else 15, stateful_step_count=12, deadline=None
+            max_examples=examples(60 if store == "sqlite" else 15),
+            stateful_step_count=12,
+            deadline=None,
         ),
     )

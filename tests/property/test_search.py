@@ -21,6 +21,7 @@ from relay.storage import recall
 from relay.verdict import Who
 from tests import cast
 from tests.contract.writing import MAX, change, unsigned, write
+from tests.effort import examples
 from tests.harness.reference_store import ReferenceStore
 from tests.property import world
 
@@ -148,7 +149,7 @@ async def both_answer_alike(
 
 @pytest.mark.slow
 @pytest.mark.proves("N50-10", "N50-03")
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     corpora,
     st.sets(st.integers(1, 14), max_size=3),
@@ -188,7 +189,7 @@ async def hidden_rows_change_nothing(
 
 @pytest.mark.slow
 @pytest.mark.proves("N50-09", "N29-90")
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(rows().filter(lambda event: not event.has_tag("h")), min_size=4, max_size=12),
     st.lists(texts, min_size=1, max_size=16),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from relay.lifecycle.rows import Vanish
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, owner
+from tests.effort import examples
 from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import DELETED, STORED, Home, policy_of, store_of
 from tests.property.world import run
@@ -191,7 +192,7 @@ class Life:
 def test_a_vanish_deletes_the_keys_rows_and_changes_no_other_membership(store: str) -> None:
     """N62-01, N62-05…07, N29-55, N29-58: after every batch."""
 
-    @settings(max_examples=150 if store == "reference" else 60)
+    @settings(max_examples=examples(150 if store == "reference" else 60))
     @given(histories, st.sampled_from(POLICIES), actors)
     def law(history: list[tuple[list[Step], int]], policy: object, last: SecretKey) -> None:
         async def live() -> None:

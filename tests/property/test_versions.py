@@ -16,6 +16,7 @@ from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from tests import cast
 from tests.contract.writing import lookups_for, read, unsigned
+from tests.effort import examples
 from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ async def _write(store: Store, events: list[Event], keep: Keep, tie: Tie) -> Non
 
 
 @pytest.mark.proves("N01-41", "N01-43", "N01-45", "G-06", "S-24")
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(versions, deletions, st.data())
 def test_the_latest_is_kept_in_every_order(
     versions: list[Event], deletions: list[Event], data: st.DataObject
@@ -84,7 +85,7 @@ def test_the_latest_is_kept_in_every_order(
 
 
 @pytest.mark.proves("A-07", "A-09", "G-06")
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(versions, st.sampled_from(Tie), st.data())
 def test_the_latest_by_ts_is_kept_in_every_order(
     versions: list[Event],
@@ -101,14 +102,14 @@ def test_the_latest_by_ts_is_kept_in_every_order(
 
 
 @pytest.mark.proves("A-07")
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(versions, st.sets(st.integers(1, 6)))
 def test_the_first_is_kept(versions: list[Event], cuts: set[int]) -> None:
     assert asyncio.run(arrived(versions, cuts, Keep.FIRST)) == [versions[0].raw]
 
 
 @pytest.mark.proves("G-06")
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(versions, st.sets(st.integers(1, 6)), st.sets(st.integers(1, 6)))
 def test_splitting_into_batches_changes_nothing(
     versions: list[Event], one: set[int], other: set[int]

@@ -24,6 +24,7 @@ from relay.verdict import Origin
 from relay.write.ingest import Ingest
 from tests.cast import admin, alice, bob, carol, owner, person, robot
 from tests.contract.writing import unsigned, write
+from tests.effort import examples
 from tests.harness.folders import loaded
 from tests.harness.reference_store import ReferenceStore
 
@@ -296,7 +297,7 @@ def log_of(history: list[Any]) -> list[Event]:
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(st.lists(steps, min_size=20, max_size=80), st.sets(st.integers(1, 80)), policies)
 def test_groups_are_the_same_after_a_restart(history: list[Any], cuts: set[int], more: str) -> None:
     """N29-55: equal to a replay of the log, and to what the store keeps of them."""

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from relay.errors import Invalid
 from relay.nostr.nip77 import FRAME_BYTES, Bound, Initiator, Items, reply_to, varint
+from tests.effort import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -76,7 +77,7 @@ pairs = st.tuples(
 
 @pytest.mark.proves("N77-06", "N77-20", "N77-29", "N77-30", "N77-31", "N77-33")
 @given(st.lists(pairs, max_size=120), st.data())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_two_sets_learn_exactly_where_they_differ(
     everything: list[Pair], data: st.DataObject
 ) -> None:

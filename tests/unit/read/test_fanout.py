@@ -26,6 +26,7 @@ from relay.nostr.filters import Filter
 from relay.read.fanout import Subscription
 from tests.cast import admin, alice, bob, carol, stranger
 from tests.contract.writing import asked, group_of, unsigned
+from tests.effort import examples
 from tests.harness.client_in_memory import Client
 from tests.harness.read_side import DEN, ReadSide
 
@@ -368,7 +369,7 @@ READERS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ROWS, READERS, st.sampled_from([1, 1000, 100_000]))
 def test_a_subscriber_gets_the_rows_of_a_commit_in_order_each_once(
     policy: PolicySet, written: list[Any], readers: list[Any], large: int

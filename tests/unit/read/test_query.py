@@ -24,6 +24,7 @@ from relay.read.query import QueryQueue, QueryRunner
 from tests.cast import admin, alice, bob, carol, owner, stranger
 from tests.contract.test_store_search import sought
 from tests.contract.writing import asked, unsigned
+from tests.effort import examples
 from tests.harness.client_in_memory import Client
 from tests.harness.read_side import DEN, ReadSide
 
@@ -152,7 +153,7 @@ NOTES = st.lists(
 
 @pytest.mark.proves("N01-63", "N01-76", "N01-77")
 @pytest.mark.slow
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(NOTES, st.lists(FILTERS, min_size=1, max_size=4))
 def test_several_filters_are_merged_each_with_its_own_limit(
     policy: PolicySet, notes: list[Event], filters: list[Filter]
@@ -180,7 +181,7 @@ def test_several_filters_are_merged_each_with_its_own_limit(
 
 @pytest.mark.proves("N01-80")
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     st.lists(st.integers(0, 6), min_size=1, max_size=12),
     st.lists(st.lists(st.integers(0, 6), max_size=3), max_size=8),

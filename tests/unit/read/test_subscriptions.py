@@ -17,6 +17,7 @@ from relay.read import subscriptions
 from relay.read.subscriptions import Entry, Subscriptions
 from tests.cast import alice, bob, carol
 from tests.contract.writing import unsigned
+from tests.effort import examples
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -109,7 +110,7 @@ def filters_about(draw: st.DrawFn, some: list[Event]) -> Filter:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(EVENTS, st.data())
 def test_the_index_finds_exactly_the_matching_subscriptions(
     some: list[Event], data: st.DataObject
@@ -130,7 +131,7 @@ def test_the_index_finds_exactly_the_matching_subscriptions(
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @given(EVENTS, st.data())
 def test_removing_a_subscription_keeps_the_others(some: list[Event], data: st.DataObject) -> None:
     readers = data.draw(st.lists(st.lists(filters_about(some), max_size=3), max_size=6))
