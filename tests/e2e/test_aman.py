@@ -6,12 +6,13 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client import Aman
+from relay.client import Aman, Timeouts, base
 from relay.client.writer import Outcome
 from relay.nostr.keys import SecretKey
 from tests import cast
@@ -100,7 +101,11 @@ async def test_two_programs_of_one_agent_write_through_the_death_of_the_relay(
             assert preference.preference == "of one, while away"
 
 
-async def test_a_watcher_follows_through_a_restart_of_the_relay(tmp_path: Path) -> None:
+async def test_a_watcher_follows_through_a_restart_of_the_relay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Else it looks for the relay every half a minute only.
+    monkeypatch.setattr(base, "Timeouts", partial(Timeouts, max_backoff_s=0.5))
     async with await made(tmp_path / "relay", cast.robot) as rookery:
         await rookery.start()
         async with (

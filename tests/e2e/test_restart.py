@@ -80,6 +80,7 @@ class Visits:
                 self.told.add(None if closed.rcvd is None else closed.rcvd.code)
             else:
                 self.answered += 1
+            await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
@@ -93,7 +94,7 @@ async def load(rookery: OwnProcess) -> AsyncIterator[Visits]:
         while not stop.is_set():
             written.append(note(f"{len(written)}"))
             yield written[-1]
-            await asyncio.sleep(0)
+            await asyncio.sleep(0.001)  # enough to be always in the middle of something
 
     async with Client(rookery.url, cast.robot) as writer, Client(rookery.url) as reader:
         async with reader.subscribe({"kinds": [1]}) as seen:
