@@ -7,7 +7,7 @@ of the same name takes the earlier one's place, tables are merged key by key, li
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from os.path import isfile
 from pathlib import Path
 from types import MappingProxyType
@@ -137,6 +137,28 @@ def _file(
     return file
 
 
+def _packaged_file(
+    path: Path, name: str, faults: list[Fault], systems: MemorySystems
+) -> _File | None:
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return _file(path, name, faults, systems, packaged=True)
+    file, wrong = _parsed(path, name, systems, raw)
+    faults += wrong
+    return file
+
+
+@lru_cache(maxsize=32)
+def _parsed(
+    path: Path, name: str, systems: MemorySystems, raw: bytes
+) -> tuple[_File | None, tuple[Fault, ...]]:
+    """A packaged file and its faults. Nothing changes a `_File`, and these are most of a load."""
+    faults: list[Fault] = []
+    file = _file(path, name, faults, systems, raw, packaged=True)
+    return file, tuple(faults)
+
+
 def _tables_of(top: Table, key: str) -> Sequence[Table]:
     if isinstance(top.values.get(key), dict):
         top.wrong(key, f"write [[{key}]] with two brackets: there can be several")
@@ -164,8 +186,11 @@ class _Reading:
             return
         self.done.add(path)
         self.open.append(path)
-        raw = self.edited.get(path)
-        file = _file(path, name, self.faults, self.systems, raw, packaged=packaged)
+        if packaged:
+            file = _packaged_file(path, name, self.faults, self.systems)
+        else:
+            raw = self.edited.get(path)
+            file = _file(path, name, self.faults, self.systems, raw, packaged=False)
         if file is not None:
             for include, line in file.includes:
                 self.include(include, Fault(name, line, ""), folder)
