@@ -85,7 +85,7 @@ def export_command(
         print_json({**asdict(done), "file": str(target)})
     elif as_json:
         click.echo(orjson.dumps(done), err=True)
-    elif target is not None or sys.stderr.isatty():
+    elif target is not None or sys.stderr.isatty() or not done.events:
         place = "" if target is None else f" to {printable(str(target))}"
         click.echo(
             f"{counted(done.events, 'event')}, {counted(done.bytes, 'byte')}{place}", err=True

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, BinaryIO, Final, assert_never
 import msgspec
 import orjson
 
-from relay.errors import Invalid, Refused
+from relay.errors import Invalid, Prefix, Refused
 from relay.nostr.event import Event, event_from, is_hex64
-from relay.nostr.kinds import is_ephemeral
+from relay.nostr.kinds import RELAY_SIGNED, is_ephemeral
+from relay.verdict import WriteOutcome, ok_reply
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +49,7 @@ class Tally:
     passed_on: int = 0
     duplicates: int = 0
     superseded: int = 0
+    left_out: int = 0
     refused: int = 0
     reasons: dict[str, Reason] = field(default_factory=dict)
     """Refusals by what was said; at most `_MAX_REASONS`, others together."""
@@ -59,6 +61,8 @@ class Tally:
         parts.append(f"{self.duplicates} duplicate{'' if self.duplicates == 1 else 's'}")
         if self.superseded:
             parts.append(f"{self.superseded} superseded")
+        if self.left_out:
+            parts.append(f"{self.left_out} left out")
         parts.append(f"{self.refused} refused")
         return ", ".join(parts)
 
@@ -81,6 +85,8 @@ class Tally:
                 self.duplicates += 1
             case Outcome.SUPERSEDED:
                 self.superseded += 1
+            case Outcome.LEFT_OUT:
+                self.left_out += 1
             case Outcome.REFUSED:
                 self.refused += 1
             case _:
@@ -95,12 +101,17 @@ class Outcome(Enum):
     """Ephemeral: delivered to subscriptions, not stored."""
     DUPLICATE = auto()
     SUPERSEDED = auto()
+    LEFT_OUT = auto()
+    """State or a notice of another relay: each relay signs its own."""
     REFUSED = auto()
 
 
 def outcome_of(event: Event, answer: tuple[bool, str]) -> Outcome:
     """The outcome, from the OK of this event."""
     accepted, text = answer
+    is_signed_here = answer == ok_reply(WriteOutcome.REGENERATED)
+    if is_signed_here or (event.kind in RELAY_SIGNED and text.startswith(f"{Prefix.RESTRICTED}:")):
+        return Outcome.LEFT_OUT
     is_duplicate = text.startswith("duplicate:")
     if accepted:
         if is_duplicate:

@@ -83,7 +83,9 @@ def import_command(
     """Store events from JSON lines in FILE ("-": stdin).
 
     Every event is verified. Refusals are counted by reason on stderr, and the exit code is 1;
-    -v lists the lines. After an interruption the same command continues where it stopped.
+    -v lists the lines. Left out is what another relay signed about its groups and members. What was
+    deleted here does not come back (`blocked: deleted`), nor with --trust: its author can sign it
+    again as a new event. After an interruption the same command continues where it stopped.
 
     Group records are counted on stderr before anything is stored (of stdin: batch by batch).
     Without --trust those are refused that are older than the group that is here, and 9008 for a
@@ -114,6 +116,12 @@ def import_command(
         )
         refused = coloured("refused", Colour.REFUSED, sys.stderr)
         click.echo(f"{refused} {reason.count:,} × {printable(text)} ({where})", err=True)
+    if tally.left_out:
+        click.echo(
+            f"left out {tally.left_out:,}: what a relay says of its groups and members (39000 to"
+            " 39005, 44100 …); this one signs its own",
+            err=True,
+        )
     if tally.refused and not listed:
         click.echo("-v lists the refused lines, --refused F writes them to a file", err=True)
     if as_json:

@@ -251,7 +251,7 @@ class FolderSide:
                     result.stored += 1
                 case Outcome.DUPLICATE:
                     result.duplicates += 1
-                case Outcome.SUPERSEDED | Outcome.REFUSED:
+                case Outcome.SUPERSEDED | Outcome.LEFT_OUT | Outcome.REFUSED:
                     result.refused.append((event, answer[1]))
                 case never:
                     assert_never(never)

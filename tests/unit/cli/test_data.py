@@ -133,6 +133,13 @@ def exported(data: Path, *options: str) -> int:
     return run(["export", "--data", str(data), *options])
 
 
+def test_an_export_without_a_match_says_so(
+    folder: FakeFolder, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert exported(data, "--filter", '{"kinds":[7]}') == 0
+    assert capsys.readouterr() == ("", "0 events, 0 bytes\n")
+
+
 def lines_of(*events: Event) -> bytes:
     return b"".join(event.raw + b"\n" for event in events)
 
@@ -434,6 +441,7 @@ def test_the_summary_of_an_import_can_be_json(
         "passed_on": 0,
         "duplicates": 0,
         "superseded": 0,
+        "left_out": 0,
         "refused": 1,
         "reasons": {"restricted: only people known here may write": {"count": 1, "first_line": 9}},
     }
