@@ -465,7 +465,16 @@ LIST_INVITES: Final = "listinvites"
 REVOKE_INVITE: Final = "revokeinvite"
 INVITE_METHODS: Final = (CREATE_INVITE, LIST_INVITES, REVOKE_INVITE)
 """Of this relay alone (NIP-86 has none): what they say and take is answered by the caller."""
-METHODS: Final = (*_CHANGING, *_LISTING, *_KIND_LISTS, LISTED_REPORTS, *INVITE_METHODS)
+LIST_MEMBERS: Final = "listmembers"
+"""Of this relay alone too: needs the actors."""
+METHODS: Final = (
+    *_CHANGING,
+    *_LISTING,
+    *_KIND_LISTS,
+    LISTED_REPORTS,
+    *INVITE_METHODS,
+    LIST_MEMBERS,
+)
 """All but `supportedmethods` (N86-10)."""
 
 
@@ -485,7 +494,7 @@ def changes_of(method: str, params: Sequence[object]) -> tuple[ListChange, ...]:
 
 
 def listed(method: str, management: Management) -> object:
-    """The result of a query method, but LISTED_REPORTS."""
+    """The result of a query method, but LISTED_REPORTS and LIST_MEMBERS."""
     if method == SUPPORTED_METHODS:
         return list(METHODS)
     if method in _KIND_LISTS:

@@ -280,20 +280,23 @@ def is_listed(pubkey: str, management: Management, actors: Actors) -> bool:
 
 def member_tags(management: Management, actors: Actors) -> tuple[tuple[str, ...], ...]:
     """Tags of 13534: as many members as fit, owners and agents first, each with their roles."""
-    listed = dict.fromkeys([*sorted(actors.owners), *sorted(actors.agents)])
-    listed |= dict.fromkeys(sorted(management.of(ListName.ALLOWED_KEYS)))
-    roles = roles_of(management)
     tags: list[tuple[str, ...]] = [("-",)]
     remaining = _MAX_TAGS_BYTES
-    for pubkey in listed:
-        if pubkey in actors.banned:
-            continue
-        tag = ("member", pubkey, *roles.get(pubkey, ()))
+    for pubkey, roles in listed_members(management, actors).items():
+        tag = ("member", pubkey, *roles)
         remaining -= 2 + sum(3 + len(part) for part in tag)
         if remaining < 0:
             break
         tags.append(tag)
     return tuple(tags)
+
+
+def listed_members(management: Management, actors: Actors) -> dict[str, list[str]]:
+    """All that `is_listed`, owners and agents first; key → ids of its roles."""
+    listed = dict.fromkeys([*sorted(actors.owners), *sorted(actors.agents)])
+    listed |= dict.fromkeys(sorted(management.of(ListName.ALLOWED_KEYS)))
+    roles = roles_of(management)
+    return {key: roles.get(key, []) for key in listed if key not in actors.banned}
 
 
 def roles_of(management: Management) -> dict[str, list[str]]:

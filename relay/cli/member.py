@@ -53,16 +53,16 @@ def member() -> None:
 @client_options
 @json_option
 def list_members(server: Server, *, as_json: bool) -> None:
-    """List members: who was added or joined, and the owners and agents of the relay."""
+    """List members: who was added or joined, and the owners and agents of the relay.
+
+    Members of a group are listed by `rookery group show ID`.
+    """
     members, names = with_settings(Actor.OWNER, server, _members)
     if as_json:
         print_json(members)
         return
     if not members:
-        print_nothing_found(
-            "nobody was added or has joined yet: `rookery member add KEY`; the owners and agents of"
-            " the policies belong to the relay without that (`rookery policy show`)"
-        )
+        print_nothing_found("nobody was added or has joined yet: `rookery member add KEY`")
         return
     print_table(
         (Column("Member", Holds.KEY), Column("Roles"), Column("How")),
@@ -75,6 +75,7 @@ def list_members(server: Server, *, as_json: bool) -> None:
             for each in members
         ],
     )
+    click.echo("members of groups: `rookery group show ID`", err=True)
 
 
 @member.command("add", epilog="Example: rookery member add npub1… --reason 'a neighbour'")
@@ -322,6 +323,10 @@ def _for_each(
 
 async def _members(client: Client, settings: ClientSettings) -> tuple[list[dict[str, Any]], Names]:
     """Of each: pubkey, name, roles, reason (None: an owner or agent). Sorted by name and key."""
+    if "listmembers" in await _methods(client):
+        listed: Any = await client.call("listmembers")
+        names = await read_names(client, settings, [each["pubkey"] for each in listed])
+        return _sorted(listed, names), names
     register = await client.call("listallowedpubkeys")
     if not isinstance(register, list):
         raise UserError(f"{client.url} does not list its members (listallowedpubkeys)")
@@ -336,15 +341,26 @@ async def _members(client: Client, settings: ClientSettings) -> tuple[list[dict[
     }
     pubkeys = list(dict.fromkeys([*reasons, *roles]))
     names = await read_names(client, settings, pubkeys)
-    members = [
-        {
-            "pubkey": pubkey,
-            "npub": npub(pubkey),
-            "name": names.of(pubkey),
-            "roles": roles.get(pubkey, []),
-            "reason": reasons.get(pubkey),
-        }
-        for pubkey in pubkeys
+    found = [
+        {"pubkey": key, "roles": roles.get(key, []), "reason": reasons.get(key)} for key in pubkeys
     ]
-    members.sort(key=lambda each: (each["name"] is None, each["name"], each["pubkey"]))
-    return members, names
+    return _sorted(found, names), names
+
+
+async def _methods(client: Client) -> Sequence[str]:
+    found = await client.call("supportedmethods")
+    return found if isinstance(found, list) else ()
+
+
+def _sorted(members: Sequence[dict[str, Any]], names: Names) -> list[dict[str, Any]]:
+    named = [
+        {
+            "pubkey": each["pubkey"],
+            "npub": npub(each["pubkey"]),
+            "name": names.of(each["pubkey"]),
+            "roles": each["roles"],
+            "reason": each["reason"],
+        }
+        for each in members
+    ]
+    return sorted(named, key=lambda each: (each["name"] is None, each["name"], each["pubkey"]))

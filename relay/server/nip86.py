@@ -17,6 +17,7 @@ import orjson
 from relay.access.management import (
     CREATE_INVITE,
     INVITE_METHODS,
+    LIST_MEMBERS,
     LISTED_REPORTS,
     REVOKE_INVITE,
     ListName,
@@ -25,7 +26,7 @@ from relay.access.management import (
     entry,
     listed,
 )
-from relay.access.membership import claim_id, claims_of
+from relay.access.membership import claim_id, claims_of, listed_members
 from relay.access.visibility import Viewer
 from relay.errors import Invalid, Prefix, Refused, StoreFault, UserError
 from relay.files import replace_file, sync
@@ -229,7 +230,19 @@ class Calls:
             return True
         if method == LISTED_REPORTS:
             return await self._unmoderated(caller)
+        if method == LIST_MEMBERS:
+            return self._members()
         return listed(method, self._state.management)
+
+    def _members(self) -> list[dict[str, object]]:
+        """Also before the first change, when no 13534 is signed. `reason` is null for the owners
+        and agents of the policy files."""
+        management = self._state.management
+        reasons = management.of(ListName.ALLOWED_KEYS)
+        return [
+            {"pubkey": pubkey, "roles": roles, "reason": reasons.get(pubkey)}
+            for pubkey, roles in listed_members(management, self._state.actors).items()
+        ]
 
     async def _of_invites(self, caller: str, method: str, params: Sequence[object]) -> object:
         """`createinvite` [uses?, days?], `listinvites` [], `revokeinvite` [id]."""

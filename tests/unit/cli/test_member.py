@@ -64,7 +64,6 @@ async def joined(admin: Admin, who: SecretKey, code: str) -> str:
 
 
 async def test_members_are_added_listed_and_removed(admin: Admin) -> None:
-    assert await admin.members() == {}
     code, out, _ = await admin.run("member", "add", bob.npub, alice.pubkey, "--reason", "friends")
     assert (code, out) == (0, f"added: {bob.npub}, {alice.npub}\n")
     visit = await admin.relay.visit()
@@ -135,11 +134,33 @@ async def test_what_had_no_effect_is_not_called_done(admin: Admin) -> None:
     assert (out, err) == ("", f"{carol.npub} was not added and has not joined\n")
 
 
-async def test_an_empty_list_of_members_says_where_owners_and_agents_are(admin: Admin) -> None:
+async def test_owners_and_agents_are_listed_before_the_first_change(admin: Admin) -> None:
+    members = await admin.members()
+    assert {key: each["reason"] for key, each in members.items()} == {
+        owner.pubkey: None,
+        robot.pubkey: None,
+    }
+    code, out, err = await admin.run("member", "list")
+    assert code == 0
+    assert owner.npub in out
+    assert "owner or agent" in out
+    assert "members of groups: `rookery group show ID`" in err
+
+
+async def test_members_of_a_relay_without_listmembers_are_of_its_register_and_13534(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def methods(_: object) -> list[str]:
+        return ["listallowedpubkeys"]
+
+    monkeypatch.setattr("relay.cli.member._methods", methods)
     code, out, err = await admin.run("member", "list")
     assert (code, out) == (0, "")
     assert "nobody was added or has joined yet" in err
-    assert "owners and agents" in err
+    await admin.run("member", "add", bob.npub, "--reason", "friend")
+    members = await admin.members()
+    assert members.keys() == {owner.pubkey, robot.pubkey, bob.pubkey}
+    assert members[bob.pubkey]["reason"] == "friend"
 
 
 async def test_who_is_no_owner_is_told_which_key_signed(

@@ -333,6 +333,22 @@ async def test_an_authorization_event_is_not_stored_or_sent() -> None:
         assert text.startswith("invalid: ")
 
 
+async def test_members_are_listed_before_13534_is_signed() -> None:
+    async with serving(policy="") as relay:
+        both = [
+            {"pubkey": key, "roles": [], "reason": None} for key in (owner.pubkey, robot.pubkey)
+        ]
+        assert await called(relay, "listmembers") == both
+        await called(relay, "allowpubkey", bob.pubkey, "friend")
+        await called(relay, "createrole", "cook")
+        await called(relay, "assignrole", bob.pubkey, "cook")
+        added = {"pubkey": bob.pubkey, "roles": ["cook"], "reason": "friend"}
+        assert await called(relay, "listmembers") == [*both, added]
+        await called(relay, "banpubkey", bob.pubkey)
+        assert await called(relay, "listmembers") == both
+        assert (await objected(relay, "listmembers", 1)).startswith("invalid: params: ")
+
+
 # invites -----------------------------------------------------------------------------------------
 
 
