@@ -80,7 +80,8 @@ class Connections:
         """From now on every read and write raises StoreFault."""
         self._refused = why
 
-    def _check(self) -> None:
+    def check(self) -> None:
+        """Raises StoreFault."""
         if self._refused:
             raise StoreFault(self._refused)
 
@@ -138,7 +139,7 @@ class Connections:
 
     @asynccontextmanager
     async def _held(self, pool: Pool[Any], within_s: float | None) -> AsyncIterator[Any]:
-        self._check()
+        self.check()
         try:
             async with pool.acquire() as db:
                 limit = asyncio.timeout(within_s)
@@ -164,7 +165,7 @@ class Connections:
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[Any]:
         """The one connection that writes batches. Raises StoreFault."""
-        self._check()
+        self.check()
         try:
             async with self._writers.acquire() as db:
                 yield db

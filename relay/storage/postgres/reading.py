@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from array import array
 from contextlib import nullcontext
 from operator import itemgetter
@@ -29,15 +30,15 @@ from relay.storage.rows import event_in
 from relay.storage.tokens import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from relay.access.visibility import Visibility
     from relay.lifecycle.rows import Slot, Stored
     from relay.nostr.filters import Filter
     from relay.storage import Verb
-    from relay.storage.hashes import Hashes
     from relay.storage.postgres.connections import Connections
+    from relay.storage.postgres.hashes import KeyedHashes
 
 _SEARCH_S: Final = 2.0
 _READ_S: Final = 10.0
@@ -54,19 +55,19 @@ _STORED_COLUMNS: Final = ("seq", "raw", "grp", "quiet", "slot", "version", "expi
 _EVERYTHING: Final = everything_visible(Actors(), Groups())
 
 
-class Reader:
+class Reader(ABC):
     """`relay.storage.EventReader` without the log."""
 
-    def __init__(self, connections: Connections, hashes: Hashes, head: Callable[[], int]) -> None:
+    def __init__(self, connections: Connections, hashes: KeyedHashes) -> None:
         self._connections = connections
         self._hashes = hashes
-        self._head = head
         self._tokenizer = Tokenizer()
         self._words = Words(self._tokenizer)
         self._compiler = Compiler(hashes, self._words)
         self._unknown = asyncio.Semaphore(_UNKNOWN_READS)
 
     def page_now(self, query: PageQuery) -> Page | None:
+        self._connections.check()
         if min(query.size, query.limit) <= 0 or query.filter.impossible:
             return Page((), None)
         return None
@@ -187,7 +188,7 @@ class Reader:
 
     def _first_page(self, filter_: Filter, visibility: Visibility, now: int) -> Query:
         """Its size does not matter for its plan."""
-        upto = self._head()
+        upto = self.committed()
         search = None if filter_.search is None else search_from(filter_.search)
         if search is not None and search.required:
             return self._compiler.search(search, filter_, visibility, limit=1, upto=upto, now=now)
@@ -213,7 +214,7 @@ class Reader:
     async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
         if filter_.impossible:
             return []
-        query = PageQuery(filter_, _EVERYTHING, limit, self._head(), now, size=limit)
+        query = PageQuery(filter_, _EVERYTHING, limit, self.committed(), now, size=limit)
         return [
             stored(row) for row in await self._rows(self._compiler.page(query, _STORED_COLUMNS))
         ]
@@ -237,8 +238,9 @@ class Reader:
             rows: Sequence[Any] = await db.fetch(query.sql, *query.values)
             return rows
 
-    def close(self) -> None:
-        self._tokenizer.close()
+    @abstractmethod
+    def committed(self) -> int:
+        """Of the Store port."""
 
 
 def _is_full(raws: Iterable[bytes]) -> bool:

@@ -40,13 +40,10 @@ if TYPE_CHECKING:
 
     from relay.access.management import Management
     from relay.access.read_rules import Match
-    from relay.access.visibility import Visibility
     from relay.lifecycle.retention import LastScan, SweepRule
-    from relay.lifecycle.rows import Found, Lookups, Slot, Stored, WritePlan
+    from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
     from relay.nostr.event import Event
-    from relay.nostr.filters import Filter, FilterTerms
-    from relay.nostr.nip77 import Items
-    from relay.storage import Page, PageQuery, Place, Verb
+    from relay.nostr.filters import FilterTerms
     from relay.storage.checking import CheckedRow
     from relay.storage.postgres.hashes import KeyedHashes
 
@@ -54,7 +51,7 @@ _BULK_S: Final = 3600
 """Reads of the whole store; others end after a minute."""
 
 
-class PostgresStore:
+class PostgresStore(Reader):
     """The Store port on one PostgreSQL database."""
 
     features = Features(search=True, shared=False, erased_from="the rows of this relay's database")
@@ -68,8 +65,7 @@ class PostgresStore:
         take_over: Callable[[Sequence[Stored]], None] | None,
     ) -> None:
         """Use `open`."""
-        self._connections = connections
-        self._hashes = hashes
+        super().__init__(connections, hashes)
         self._terms = terms
         self._head = head
         self._committed = asyncio.Event()
@@ -78,7 +74,6 @@ class PostgresStore:
         self._writer = Writer(
             connections, hashes, terms.index_tags, self._sweeps, self._erasing, head, take_over
         )
-        self._reader = Reader(connections, hashes, self.committed)
         self._index = TextIndex(connections, self.committed)
         self._listener = HeadListener(connections, self._advance, is_shared=take_over is not None)
         self._appends: set[asyncio.Task[int]] = set()
@@ -148,7 +143,7 @@ class PostgresStore:
         self._writer.prepare(events)
 
     async def erasure(self, request: str) -> Erasure | None:
-        for by, kind, at, numbers, ids in await self._rows("erasure", bytes.fromhex(request)):
+        for by, kind, at, numbers, ids in await self._named("erasure", bytes.fromhex(request)):
             listed_ids = [(id_, kind_) for id_, kind_ in orjson.loads(ids)]
             return Erasure(request, by.hex(), kind, at, dict(orjson.loads(numbers)), listed_ids)
         return None
@@ -171,14 +166,14 @@ class PostgresStore:
     # -- the log --------------------------------------------------------------------------------
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
-        return [stored(row) for row in await self._rows("rows_since", seq, limit)]
+        return [stored(row) for row in await self._named("rows_since", seq, limit)]
 
     async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
-        rows = await self._rows("rows_of_kinds_since", sorted(kinds), seq, limit)
+        rows = await self._named("rows_of_kinds_since", sorted(kinds), seq, limit)
         return [stored(row) for row in rows]
 
     async def head(self) -> int:
-        ((head,),) = await self._rows("head")
+        ((head,),) = await self._named("head")
         return int(head)
 
     def committed(self) -> int:
@@ -194,7 +189,7 @@ class PostgresStore:
     async def ended_groups(self) -> Mapping[str, EndedGroup]:
         members: dict[str, set[str]] = {}
         public = set()
-        for group, guarded, key in await self._rows("ended_groups"):
+        for group, guarded, key in await self._named("ended_groups"):
             group_id = group.decode()
             named = members.setdefault(group_id, set())
             if key is not None:
@@ -211,18 +206,18 @@ class PostgresStore:
     async def management(self) -> Management:
         return management_of(
             ListChange(ListName(name), item.decode(), note.decode())
-            for name, item, note in await self._rows("management")
+            for name, item, note in await self._named("management")
         )
 
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
         name_of = _NAMES[by]
-        rows = await self._rows(f"sizes_by_{by.value}", limit)
+        rows = await self._named(f"sizes_by_{by.value}", limit)
         return [Sized(name_of(of), Size(events, size)) for of, events, size in rows]
 
     # -- sweeps ---------------------------------------------------------------------------------
 
     async def expired(self, now: int, limit: int) -> Sequence[str]:
-        return [event_id.hex() for (event_id,) in await self._rows("expired", now, limit)]
+        return [event_id.hex() for (event_id,) in await self._named("expired", now, limit)]
 
     async def due_rows(
         self,
@@ -234,7 +229,6 @@ class PostgresStore:
         after: tuple[int, str] | None,
         limit: int,
     ) -> Sequence[int]:
-        self._check_open()
         due = self._sweeps.due_rows(
             rule, exempt, now=now, last_scan=last_scan, after=after, limit=limit
         )
@@ -247,20 +241,20 @@ class PostgresStore:
             return [seq for (seq,) in await db.fetch(due.sql, *due.values, timeout=_BULK_S)]
 
     async def overdue_versions(self, now: int, limit: int) -> Sequence[OldVersion]:
-        return [_old_version(row) for row in await self._rows("old_due", now, limit)]
+        return [_old_version(row) for row in await self._named("old_due", now, limit)]
 
     async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
-        return [_old_version(row) for row in await self._rows("old_after", after, limit)]
+        return [_old_version(row) for row in await self._named("old_after", after, limit)]
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
-        return [stored(row) for row in await self._rows("rows_by_seq", list(seqs))]
+        return [stored(row) for row in await self._named("rows_by_seq", list(seqs))]
 
     async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
-        rows = await self._rows("rows_to_check", after, limit)
+        rows = await self._named("rows_to_check", after, limit)
         faults = await asyncio.to_thread(self._faults_of, rows)
         if len(rows) == limit:
             return rows[-1][0], faults
-        ((there, noted),) = await self._rows("number_of_rows")
+        ((there, noted),) = await self._named("number_of_rows")
         if there != noted:
             faults.append(f"{there} rows are there, and the totals say {noted}")
         return 0, faults
@@ -280,83 +274,15 @@ class PostgresStore:
             return self._hashes.of_event(event_in(raw), self._terms.index_tags).issubset(tags)
         return True
 
-    # -- reading --------------------------------------------------------------------------------
-
-    async def page(self, query: PageQuery) -> Page:
-        self._check_open()
-        return await self._reader.page(query)
-
-    def page_now(self, query: PageQuery) -> Page | None:
-        self._check_open()
-        return self._reader.page_now(query)
-
-    async def places(self, query: PageQuery) -> Sequence[tuple[Place, bytes]]:
-        self._check_open()
-        return await self._reader.places(query)
-
-    async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
-        self._check_open()
-        return await self._reader.count(filters, visibility, now=now)
-
-    async def authors(
-        self, filter_: Filter, visibility: Visibility, *, now: int, at_most: int
-    ) -> Sequence[bytes] | None:
-        self._check_open()
-        return await self._reader.authors(filter_, visibility, now=now, at_most=at_most)
-
-    async def items(
-        self,
-        filter_: Filter,
-        visibility: Visibility,
-        *,
-        limit: int | None,
-        upto: int,
-        now: int,
-        at_most: int,
-    ) -> Items | None:
-        self._check_open()
-        return await self._reader.items(
-            filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most
-        )
-
-    async def search(
-        self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
-    ) -> Sequence[int]:
-        self._check_open()
-        return await self._reader.search(filter_, visibility, limit=limit, upto=upto, now=now)
-
-    async def rows(
-        self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
-    ) -> tuple[Sequence[bytes], int]:
-        self._check_open()
-        return await self._reader.rows(seqs, filter_, visibility, now=now)
-
-    async def plan(
-        self, filters: Sequence[Filter], visibility: Visibility, verb: Verb, *, now: int
-    ) -> Sequence[str]:
-        self._check_open()
-        return await self._reader.plan(filters, visibility, verb, now=now)
-
-    async def versions(
-        self, slot: Slot, *, before: str | None, limit: int, now: int
-    ) -> Sequence[Stored]:
-        self._check_open()
-        return await self._reader.versions(slot, before=before, limit=limit, now=now)
-
-    async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
-        self._check_open()
-        return await self._reader.matching(filter_, limit=limit, now=now)
+    # -- search ---------------------------------------------------------------------------------
 
     async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
-        self._check_open()
         return await self._index.index(text_of, rules, limit)
 
     async def embed_texts(self, limit: int) -> bool:
-        self._check_open()
         return False
 
     async def tidy_index(self, now: int) -> bool:
-        self._check_open()
         if await self._index.tidy_index(now):
             return True
         self._erasing.start_vacuum()
@@ -364,8 +290,7 @@ class PostgresStore:
 
     # -- all ------------------------------------------------------------------------------------
 
-    async def _rows(self, name: str, *values: object) -> list[Any]:
-        self._check_open()
+    async def _named(self, name: str, *values: object) -> list[Any]:
         async with self._connections.reading() as db:
             rows: list[Any] = await db.fetch(QUERIES[name], *values)
             return rows
@@ -380,13 +305,14 @@ class PostgresStore:
         self._closed = True
         self._wake()
         async with AsyncExitStack() as last_first:  # each, also when one is cancelled
-            last_first.callback(self._reader.close)
+            last_first.callback(self._tokenizer.close)
             last_first.callback(self._index.close)
             last_first.push_async_callback(self._connections.close)
             last_first.push_async_callback(self._listener.close)
             last_first.push_async_callback(self._erasing.close)
             if self._appends:
                 await asyncio.wait(self._appends)
+            self._connections.refuse(CLOSED)
 
 
 def _old_version(row: Sequence[Any]) -> OldVersion:
