@@ -335,7 +335,7 @@ async def test_an_authorization_event_is_not_stored_or_sent() -> None:
 
 async def test_members_are_listed_before_13534_is_signed() -> None:
     async with serving(policy="") as relay:
-        both = [
+        both: list[dict[str, Any]] = [
             {"pubkey": key, "roles": [], "reason": None} for key in (owner.pubkey, robot.pubkey)
         ]
         assert await called(relay, "listmembers") == both
