@@ -159,7 +159,7 @@ def run(args: Sequence[str]) -> int:
         return 2
     except click.UsageError as error:
         where = error.ctx.command_path if error.ctx is not None else _command_in(args)
-        said = error.format_message()
+        said = " ".join(error.format_message().split())  # click lists choices on lines
         if isinstance(error, click.NoSuchOption) and where == "rookery":
             said += " Options are given after the command."
         _complain(f"{where}: {said} (see `{where} --help`)")

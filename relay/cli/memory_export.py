@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.connect import with_settings
+from relay.cli.memory_search import system_option
 from relay.cli.names import profile_names
 from relay.cli.options import Server, client_options, json_option, print_counts
 from relay.cli.progress import progress_bar
@@ -40,13 +41,7 @@ _EXPORTED: Final = tuple(letter for letter in SYSTEMS if letter != "D")
     required=True,
     help="markdown: a folder, one file per record; jsonl: a file, one signed event per line.",
 )
-@click.option(
-    "--system",
-    "systems",
-    multiple=True,
-    type=click.Choice(_EXPORTED, case_sensitive=False),
-    help="A aman, S snowclaw and nomen, M nmem, X anamnesis; default: all.",
-)
+@system_option(*_EXPORTED)
 @click.option("--mine", is_flag=True, help="Only what this key signed.")
 @client_options
 @json_option
@@ -61,7 +56,7 @@ def export(
         raise UserError(f"{path} is a folder: name a file")
     if form == "markdown" and path.exists() and not path.is_dir():
         raise UserError(f"{path} is a file: name a folder")
-    wanted = {SYSTEMS[letter.upper()].name for letter in systems or _EXPORTED}
+    wanted = {SYSTEMS[letter].name for letter in systems or _EXPORTED}
 
     async def work(client: Client, settings: ClientSettings) -> int:
         events = await _records(client, wanted, mine=mine)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
@@ -22,19 +22,20 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.tables import print_nothing_found
-from relay.client.anamnesis.reader import AnamnesisReader
-from relay.client.recall import SYSTEMS
+from relay.client.recall import SYSTEMS, letter_of
 from relay.client.settings import Actor
 from relay.memory.fence import attribution, recalled
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from relay.client import Client
     from relay.client.anamnesis.reader import Provenance
     from relay.client.recall import Hit
     from relay.client.settings import ClientSettings
+
+    Decorated = TypeVar("Decorated", bound=Callable[..., object])
 
 
 class Found(NamedTuple):
@@ -42,21 +43,28 @@ class Found(NamedTuple):
     """Best first."""
     names: Mapping[str, str]
     """Public key → profile name."""
-    provenance: Mapping[str, Provenance]
-    """Hash of a claim → vouchers and supersessions."""
     reader: str
     """Public key."""
 
 
+def system_option(*letters: str) -> Callable[[Decorated], Decorated]:
+    """`--system`, repeatable; gives `systems`, letters."""
+    known = [SYSTEMS[letter].name for letter in letters]
+    told = ", ".join(f"{name} ({letter})" for letter, name in zip(letters, known, strict=True))
+    return click.option(
+        "--system",
+        "systems",
+        multiple=True,
+        metavar="SYSTEM",
+        type=click.Choice([*known, *letters], case_sensitive=False),
+        callback=lambda _, __, given: tuple(map(letter_of, given)),
+        help=f"Only this system: {told}. Repeatable.",
+    )
+
+
 @click.command("search", epilog="Example: rookery memory search 'green tea' --system S")
 @click.argument("query", type=Words(), metavar="Q")
-@click.option(
-    "--system",
-    "systems",
-    multiple=True,
-    type=click.Choice(list(SYSTEMS), case_sensitive=False),
-    help="A aman, D transcripts, S snowclaw, M nmem, X anamnesis; default: all.",
-)
+@system_option(*SYSTEMS)
 @click.option(
     "--kind",
     "kind",
@@ -92,14 +100,12 @@ def search(
         )
         if shortfall:
             click.echo(shortfall, err=True)
-        async with AnamnesisReader(client, settings.key) as reader:
-            provenance = await reader.provenance_of({hit.hashed for hit in hits if hit.hashed})
         names = await profile_names(client.query, {hit.event.pubkey for hit in hits})
-        return Found(hits, names, provenance, settings.key.pubkey)
+        return Found(hits, names, settings.key.pubkey)
 
-    hits, names, provenance, reader = with_settings(Actor.USER, server, work)
+    hits, names, reader = with_settings(Actor.USER, server, work)
     if as_json:
-        print_json([_as_json(hit, names, provenance.get(hit.hashed)) for hit in hits])
+        print_json([_as_json(hit, names) for hit in hits])
     elif not hits:
         print_nothing_found()
     elif form == "context":
@@ -109,13 +115,11 @@ def search(
             author = hit.event.pubkey
             click.echo(recalled(text, printable(source), author, reader, names.get(author)))
     else:
-        _print(hits, names, provenance)
+        _print(hits, names)
 
 
-def _as_json(
-    hit: Hit, names: Mapping[str, str], provenance: Provenance | None
-) -> dict[str, object]:
-    event = hit.event
+def _as_json(hit: Hit, names: Mapping[str, str]) -> dict[str, object]:
+    event, provenance = hit.event, hit.provenance
     shown: dict[str, object] = {
         "system": hit.system,
         "kind": event.kind,
@@ -155,9 +159,7 @@ def _voucher(voucher: Mapping[str, object]) -> str:
     return attribution(str(voucher["id"]), str(voucher.get("name") or ""))
 
 
-def _print(
-    hits: Iterable[Hit], names: Mapping[str, str], provenance: Mapping[str, Provenance]
-) -> None:
+def _print(hits: Iterable[Hit], names: Mapping[str, str]) -> None:
     rows = [
         (
             hit.system,
@@ -166,7 +168,7 @@ def _print(
             iso(hit.event.created_at),
             hit.event.id,
             printable(" ".join(hit.text.split())),
-            printable(_provenance_text(provenance.get(hit.hashed))),
+            printable(_provenance_text(hit.provenance)),
         )
         for hit in hits
     ]

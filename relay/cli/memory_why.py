@@ -9,6 +9,7 @@ import click
 import orjson
 
 from relay.cli.connect import with_settings
+from relay.cli.memory_search import system_option
 from relay.cli.memory_text import iso, readers_of
 from relay.cli.names import read_names
 from relay.cli.options import Words, client_options, json_option, print_json, printable
@@ -63,13 +64,7 @@ class _Answer(NamedTuple):
 
 @click.command("why", epilog="Example: rookery memory why 'Prefers short answers'")
 @click.argument("line", type=Words())
-@click.option(
-    "--system",
-    "systems",
-    multiple=True,
-    type=click.Choice(list(SYSTEMS), case_sensitive=False),
-    help="A aman, D transcripts, S snowclaw, M nmem, X anamnesis; default: all.",
-)
+@system_option(*SYSTEMS)
 @click.option("--group", metavar="ID", help="Only records with the h tag of this group.")
 @client_options
 @json_option

@@ -295,11 +295,21 @@ class Client:
         """What the five memory systems know of it, best first, each text once.
 
         `systems`: letters of `relay.client.recall.SYSTEMS`; none: all. `group`: records with its
-        `h`. Raises QueryClosed.
+        `h`. Claims say who vouched for them and what supersedes them: `Hit.provenance`. Raises
+        QueryClosed.
         """
         from relay.client.recall import recall  # with it come all memory systems
 
-        return await recall(self, question, systems=systems, kind=kind, group=group, limit=limit)
+        found = await recall(self, question, systems=systems, kind=kind, group=group, limit=limit)
+        claims = {hit.hashed for hit in found.hits if hit.hashed}
+        if not (claims and self._keys):
+            return found
+        from relay.client.anamnesis.reader import AnamnesisReader
+
+        async with AnamnesisReader(self, self._signer(None)) as reader:
+            of = await reader.provenance_of(claims)
+        hits = [hit._replace(provenance=of.get(hit.hashed)) for hit in found.hits]
+        return found._replace(hits=hits)
 
     async def count(self, *filters: FilterLike, deadline_s: float | None = None) -> int:
         """Number of matching events (NIP-45). Raises QueryClosed."""

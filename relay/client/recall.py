@@ -24,6 +24,7 @@ from relay.nostr.nip50 import search_from
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
+    from relay.client.anamnesis.reader import Provenance
     from relay.client.client import Client
     from relay.nostr.event import Event
     from relay.nostr.nip50 import Search
@@ -76,6 +77,14 @@ SYSTEMS: Final[Mapping[str, System]] = {
 """By the letters of `--system`."""
 
 
+def letter_of(system: str) -> str | None:
+    """The key of SYSTEMS for a letter or a name, in any case; None: there is no such system."""
+    for letter, known in SYSTEMS.items():
+        if system.casefold() in (letter.casefold(), known.name):
+            return letter
+    return None
+
+
 class Hit(NamedTuple):
     """One record found."""
 
@@ -85,6 +94,8 @@ class Hit(NamedTuple):
     text: str
     copies: int = 0
     """Hits left out because they say the same: by anybody, or nearly so by its author."""
+    provenance: Provenance | None = None
+    """Anamnesis, from `Client.recall`: who vouched for the claim, and what supersedes it."""
 
     @property
     def hashed(self) -> str:

@@ -13,6 +13,7 @@ from relay.memory.fence import attribution
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from relay.client.anamnesis.reader import Provenance
     from relay.client.nmem.queries import Found, FoundPrompt
     from relay.client.recall import Hit
     from relay.memory.nmem.records import Session
@@ -47,7 +48,8 @@ def _by(author: str) -> dict[str, str]:
 
 def recalled(found: Hit, reader: str) -> dict[str, Any]:
     """A record of any memory system. `reader`: public key; others have `author`."""
-    event = found.event
+    event, claim = found.event, found.provenance
+    about = {} if claim is None else _of_claim(claim)
     return {
         "system": SYSTEMS[found.system].name,
         "timestamp": event.created_at,
@@ -56,7 +58,15 @@ def recalled(found: Hit, reader: str) -> dict[str, Any]:
         "group": event.tag("h"),
         "event_id": event.id,
         "copies": found.copies,
-    } | _by("" if event.pubkey == reader else attribution(event.pubkey))
+    } | (_by("" if event.pubkey == reader else attribution(event.pubkey)) | about)
+
+
+def _of_claim(claim: Provenance) -> dict[str, Any]:
+    return {
+        "superseded_by": claim.superseded_by,
+        "supersedes": list(claim.supersedes),
+        "vouched_by": [attribution(str(each["id"])) for each in claim.vouchers],
+    }
 
 
 def hits(found: Sequence[Found]) -> list[dict[str, Any]]:

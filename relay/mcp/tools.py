@@ -10,7 +10,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, assert_never
 
 from relay.client.nmem.queries import Order
-from relay.client.recall import SYSTEMS
+from relay.client.recall import SYSTEMS, letter_of
 from relay.mcp import git
 from relay.mcp.arguments import LARGEST, Kind, Parameter, ToolFault
 from relay.mcp.freshness import Freshness
@@ -129,9 +129,11 @@ class Toolbox:
         return [whole(found) for found in await self._nmem.get(int(each) for each in ids)]
 
     async def recall(self, question: str, system: str | None, limit: int) -> object:
-        if system is not None and system not in SYSTEMS:
-            raise ToolFault(f'invalid system: "{system}" (expected A, D, S, M or X)')
-        found = await self._nmem.recall(question, systems=system or "", limit=limit)
+        letter = "" if system is None else letter_of(system)
+        if letter is None:
+            names = ", ".join(f"{each} ({known.name})" for each, known in SYSTEMS.items())
+            raise ToolFault(f'invalid system: "{system}" (expected one of {names})')
+        found = await self._nmem.recall(question, systems=letter, limit=limit)
         return [recalled(hit, self._nmem.pubkey) for hit in found.hits]
 
     # -- sessions and context ---------------------------------------------------------------------
@@ -311,7 +313,8 @@ TOOLS: Final = (
         "recall",
         Toolbox.recall,
         "Ask all memory at the relay: sessions, observations, preferences, notes and claims, by a"
-        " question in words. Best first. Needs the relay.",
+        " question in words. Best first; a claim with `superseded_by` is out of date. Needs the"
+        " relay.",
         (
             Parameter(
                 "question",
@@ -322,9 +325,9 @@ TOOLS: Final = (
             Parameter(
                 "system",
                 Kind.TEXT,
-                "Only A (assistant), D (conversations), S (people, groups), M (coding sessions)"
-                " or X (claims).",
-                choices=tuple(SYSTEMS),
+                "Only aman (assistant), transcripts (conversations), snowclaw (people, groups),"
+                " nmem (coding sessions) or anamnesis (claims); or its letter.",
+                choices=(*(system.name for system in SYSTEMS.values()), *SYSTEMS),
             ),
             _limit(10, 50),
         ),

@@ -253,7 +253,7 @@ async def test_every_tool_answers_what_another_machine_told(
         (prompt,) = [row["id"] for row in found if row["obs_type"] == "prompt"]
         (read,) = await agent.answer("get_observations", ids=[prompt])
         assert (read["content"], read["source_event"]) == ("make the dedupe faster", "user")
-        (first, *_) = await agent.answer("recall", question="what was deduped?", system="M")
+        (first, *_) = await agent.answer("recall", question="what was deduped?", system="nmem")
         assert "dedupe" in first["text"]
         assert first["author"].endswith("…)")
         (command,) = await agent.answer("search", query="dedupe", obs_type="command")
@@ -340,7 +340,7 @@ BAD: Sequence[tuple[str, dict[str, object], str]] = [
     (
         "recall",
         {"question": "a", "system": "Z"},
-        'invalid system: "Z" (expected A, D, S, M or X)',
+        'invalid system: "Z" (expected one of A (aman), D (transcripts), S (snowclaw)',
     ),
     ("get_observations", {}, "ids is missing"),
     ("get_observations", {"ids": "1"}, "ids must be an array of integers"),

@@ -19,6 +19,7 @@ pytest.importorskip("mcp")
 
 from mcp import Client as McpClient
 from mcp import MCPError
+from mcp.types import TextContent
 
 from relay.client.errors import Unreachable
 from relay.client.nmem import Found, FoundPrompt, Nmem
@@ -519,6 +520,16 @@ async def test_an_internal_error_discloses_no_details(
             await client.call_tool("queue_task", {"prompt": "a"})
     assert str(fault.value) == "queue_task failed: internal error, see the server's log"
     assert "Traceback" in caplog.text
+
+
+async def test_recall_without_a_relay_says_that_and_nothing_of_records(
+    box: tuple[Nmem, Toolbox],
+) -> None:
+    async with McpClient(server_of(box[1]), mode="legacy") as client:
+        answer = await client.call_tool("recall", {"question": "tea"})
+    assert answer.is_error
+    said = "ws://127.0.0.1:1 does not answer; ask again when the relay runs"
+    assert answer.content == [TextContent(type="text", text=said)]
 
 
 def _break(nmem: Nmem) -> None:

@@ -92,7 +92,7 @@ class Nmem(NmemRecorder):
     ) -> Recall:
         """`Client.recall`: of all memory systems, at the relay. Raises UserError while it is
         away."""
-        await self._wait_for_relay(_RECALL_S)
+        await self._wait_for_relay(_RECALL_S, "ask again when the relay runs")
         found = await self._client.recall(question, systems=systems, limit=limit)
         self.note_recalled(hit.text for hit in found.hits)
         return found
@@ -135,13 +135,13 @@ class Nmem(NmemRecorder):
         """Rebuild the full-text index."""
         await self._write(rebuild.rebuild_index)
 
-    async def _wait_for_relay(self, wait_s: float | None = None) -> None:
+    async def _wait_for_relay(self, wait_s: float | None = None, meanwhile: str = "") -> None:
+        """`meanwhile`: what follows from it, for people. Raises UserError."""
         try:
             await self._client.wait_connected(deadline_s=_RELAY_S if wait_s is None else wait_s)
         except Unanswered:
-            raise UserError(
-                f"{self._client.url} does not answer; records are queued in {self._path}"
-            ) from None
+            follows = meanwhile or f"records are queued in {self._path}"
+            raise UserError(f"{self._client.url} does not answer; {follows}") from None
         if self._client.login_refusal:
             raise UserError(
                 f"{self._client.url} refused the login of {self._signer.npub}:"

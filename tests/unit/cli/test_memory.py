@@ -567,6 +567,7 @@ async def test_all_five_systems_are_searched_best_first(
     ("args", "systems"),
     [
         (("--system", "s"), ["S"]),
+        (("--system", "Snowclaw", "--system", "anamnesis"), ["S", "X"]),
         (("--system", "A", "--system", "X"), ["A", "X"]),
         (("--kind", "1988"), ["D"]),
         (("--kind", "9"), []),

@@ -452,6 +452,13 @@ async def test_notes_of_both_keys_of_client_toml_are_ones_own(
     assert edited == {owner.pubkey: "It held.", robot.pubkey: "It held."}
 
 
+def test_what_an_export_needs_is_told_on_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["memory", "export", "m.jsonl"]) == 2
+    assert "Missing option '--to'. Choose from: markdown, jsonl (see" in capsys.readouterr().err
+    assert run(["memory", "export", "m.jsonl", "--to", "jsonl", "--system", "x y"]) == 2
+    assert "'x y' is not one of 'aman', 'snowclaw'" in capsys.readouterr().err
+
+
 async def test_an_export_writes_through_no_symbolic_link(
     relay: FakeRelay, imported: Rookery, tmp_path: Path
 ) -> None:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.client import Client
-from relay.client.recall import Hit, query_of, recall
+from relay.client.recall import Hit, letter_of, query_of, recall
 from relay.mcp.rows import recalled
+from relay.memory.anamnesis.records import Entry, entry_draft, supersession_draft, vouch_draft
 from relay.memory.fence import attribution
 from relay.nostr.nip50 import Needs, search_from
 from tests.cast import robot, rover
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tests.harness.fake_relay import Visitor
 
 AT = 1_771_372_800
+SINCE = "2026-02-18T00:00:00Z"
 
 
 @pytest.fixture
@@ -95,6 +97,38 @@ async def test_a_text_that_was_copied_is_told_once(relay: FakeRelay) -> None:
     async with Client(relay.url, robot) as client:
         answer = await client.recall("leaks", limit=2)
     assert {hit.text.strip() for hit in answer.hits} == {"The  kettle leaks", "the tap leaks"}
+
+
+async def test_a_claim_says_what_supersedes_it_and_who_vouched(relay: FakeRelay) -> None:
+    asked_of(relay)
+
+    def signed(draft: Any, who: Any = robot) -> Any:
+        return who.sign(draft.kind, draft.tags, draft.content, draft.created_at)
+
+    old, new = (Entry(f"It holds {n}.", robot.pubkey, "x", SINCE) for n in ("one litre", "two"))
+    relay.events = [
+        signed(entry_draft(old)),
+        signed(entry_draft(new)),
+        signed(supersession_draft(old.hash, new.hash, created_at=AT)),
+        signed(vouch_draft(old.hash, rover.pubkey, name=None, created_at=AT), rover),
+    ]
+
+    async def answer(visitor: Visitor, frame: list[Any]) -> None:
+        frame[2].pop("search", None)
+        await relay.answer(visitor, frame)
+
+    relay.on["REQ"] = answer
+    async with Client(relay.url, robot) as client:
+        hits = (await client.recall("holds")).hits
+    told = {hit.hashed: recalled(hit, robot.pubkey) for hit in hits}
+    assert told[old.hash]["superseded_by"] == new.hash
+    assert told[old.hash]["vouched_by"] == [attribution(rover.pubkey)]
+    assert told[new.hash]["supersedes"] == [old.hash]
+
+
+def test_a_system_has_a_letter_and_a_name() -> None:
+    named = [letter_of(each) for each in ("x", "X", "Anamnesis", "transcripts", "Z", "")]
+    assert named == ["X", "X", "X", "D", None, None]
 
 
 async def test_more_is_asked_for_when_copies_leave_too_few(relay: FakeRelay) -> None:
