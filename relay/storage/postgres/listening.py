@@ -4,6 +4,7 @@ notification that was missed."""
 from __future__ import annotations
 
 import asyncio
+import secrets
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ _POLL_S: Final = 1.0
 _ANSWER_S: Final = 5.0
 _AGAIN_S: Final = 0.5
 """After the connection was lost."""
+_OPENED_BY: Final = "opened_by"
 TAKEN: Final = "another relay took the database while the connection was lost: restart this one"
 
 
@@ -42,6 +44,8 @@ class HeadListener:
         self._connections = connections
         self._is_shared = is_shared
         self._advance = advance
+        self._token = secrets.token_hex(16)
+        """Of this process: the database has that of the last one that opened it."""
         self._end = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -49,6 +53,8 @@ class HeadListener:
         """False: another process has the database. Raises StoreFault."""
         try:
             db, is_alone = await self._connected()
+            if is_alone or self._is_shared:
+                await db.execute(QUERIES["put_meta"], _OPENED_BY, self._token)
         except FAULTS as error:
             raise fault_of(error) from error
         self._task = asyncio.create_task(self._run(db), name="store-listener")
@@ -72,7 +78,8 @@ class HeadListener:
                 return
             with suppress(StoreFault, *FAULTS):
                 db, is_alone = await self._connected()
-                if not is_alone and not self._is_shared:
+                opened_by = await db.fetchval(QUERIES["get_meta"], _OPENED_BY, timeout=_ANSWER_S)
+                if not (self._is_shared or (is_alone and opened_by == self._token)):
                     self._connections.refuse(TAKEN)
 
     async def _follow(self, db: Any) -> None:
