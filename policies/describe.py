@@ -115,10 +115,10 @@ def span_text(low: int, high: int) -> str:
 
 
 def match_text(match: Match | Condition, excepts: Iterable[Match | Condition] = ()) -> str:
-    """`app data (30078) with d snowclaw:config:…; but not deletions (5)`."""
+    """`app data (30078) with d snowclaw:config:…; this rule leaves out deletions (5)`."""
     left = "; ".join(_parts_text(other) or "anything" for other in excepts)
     text = _parts_text(match) or "everything"
-    return f"{text}; but not {left}" if left else text
+    return f"{text}; this rule leaves out {left}" if left else text
 
 
 def _parts_text(match: Match | Condition) -> str:

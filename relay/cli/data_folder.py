@@ -20,6 +20,7 @@ from relay.config import load_config
 from relay.errors import FolderBusy, UserError
 from relay.server.control import ALLOWED, BANNED, DryRunReply, RemoteFolder, Rows
 from relay.verdict import Reject, WriteOutcome, ok_reply
+from relay.write.commands import Purpose
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from relay.observe import LogLine, LogLines, Refusal, Status
     from relay.server.control import DataFolder
     from relay.verdict import Origin, Result
-    from relay.write.commands import Purpose
     from relay.write.sweeper import SweepLine
 
 _EXPORT_PAGE: Final = 500
@@ -156,8 +156,10 @@ class LocalFolder:
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
         return await self._services.store.sizes(by, limit)
 
-    async def sweep(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
-        async for lines in self._services.sweeper().run_now(purpose):
+    async def sweep(self, purpose: Purpose, ahead_s: int = 0) -> AsyncIterator[Sequence[SweepLine]]:
+        if purpose is not Purpose.DRY_RUN:
+            ahead_s = 0  # nothing goes before its time
+        async for lines in self._services.sweeper(ahead_s).run_now(purpose):
             yield lines
 
     async def refusals(self, after: int) -> Sequence[Refusal]:

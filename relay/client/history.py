@@ -71,7 +71,8 @@ async def history_of(client: Client, record: Record, key: SecretKey) -> History:
         newest = [event for event in await client.query(wanted) if record.has(event)]
         return History(newest[:1], f"{client.url} offers no old versions")
     versions = await _versions(client, record, key)
-    return History(versions, "" if kept else f"the policies of {client.url} keep no old versions")
+    none = f"the policies of {client.url} keep no old versions; its admin turns that on with"
+    return History(versions, "" if kept else f'{none} include = ["memory-history"]')
 
 
 async def _versions(client: Client, record: Record, key: SecretKey) -> list[Event]:

@@ -123,12 +123,13 @@ def _number(value: object) -> str:
 
 
 def _bytes(value: object) -> str:
+    """In units of 1000, as commands print it."""
     size = float(str(value))
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
+        size /= 1000
+    return f"{size:.1f} GB"
 
 
 def _short(key: object) -> str:

@@ -50,7 +50,7 @@ class MaxAge(NamedTuple):
     days: int
 
     def __str__(self) -> str:
-        return f"older than {self.days} days"
+        return f"older than {self.days} day{'' if self.days == 1 else 's'}"
 
     def before(self, now: int) -> int:
         """The first created_at that is kept."""

@@ -218,7 +218,7 @@ async def test_the_command_opens_a_link_that_signs_in_without_javascript(console
             await page.goto(f"{console.url}/console/{name}")
             assert await page.get_by_text("Signed in as owner").count(), name
         await page.click("text=Sign out")
-        assert await page.get_by_text("Public groups").count()
+        assert await page.get_by_role("heading", name="Groups").count()
 
 
 async def test_an_admin_lets_somebody_in_and_takes_an_invite_back(console: Console) -> None:

@@ -242,5 +242,5 @@ async def test_where_nothing_is_kept_that_is_said(people: People) -> None:
     await people.publish(article(0, "one"), article(1, "two"))
     told = await people.run(cast.bob, "history", RECORD)
     assert f"the policies of {people.relay.url}" in told
-    assert "keep no old versions" in told
+    assert 'keep no old versions; its admin turns that on with include = ["memory-history"]' in told
     assert told.count("Z") == 1

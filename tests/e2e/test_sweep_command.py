@@ -60,6 +60,11 @@ async def test_an_admin_sees_what_would_go_and_lets_it_go(tmp_path: Path) -> Non
                 }
             ],
         }
+        later = await asked("policy", "sweep", "--dry-run", "--days", "11", *data)
+        assert later["events"] == 601
+        code, text = await command("policy", "sweep", "--days", "11", *data)
+        assert code == 2
+        assert "nothing is removed before its time" in text
         stats = await asked("stats", *data)
         assert (stats["events"], stats["bytes"]) == (601, size + len(young.raw))
         assert stats["author"][0]["author"] == cast.robot.pubkey
@@ -91,6 +96,13 @@ async def test_a_running_relay_sweeps_when_it_is_asked_and_by_itself(tmp_path: P
             assert await wire.query({"kinds": [1]}) == []
             again = cast.robot.sign(1, [], "again", now - 20 * DAY_S)
             assert await wire.publish(again) == (True, "")
+            fresh = cast.robot.sign(1, [], "fresh", now - 9 * DAY_S)
+            assert await wire.publish(fresh) == (True, "")
+            (folder / "policies" / "20-own.toml").write_text("nonsense")
+            code, text = await command("policy", "sweep", "--dry-run", "--days", "2", *data)
+            assert (code, "older than 10 days" in text) == (0, True)
+            assert "the rules that the running relay goes on with" in text
+            (folder / "policies" / "20-own.toml").write_text(RULE)
             code, text = await command("stats", *data)
             assert code == 0
             assert npub(cast.robot.pubkey) in text
@@ -99,6 +111,6 @@ async def test_a_running_relay_sweeps_when_it_is_asked_and_by_itself(tmp_path: P
         await rookery.start()
         async with connected(rookery.url) as wire, until("the relay swept") as tries:
             async for _ in tries:
-                if not await wire.query({"kinds": [1]}):
+                if len(await wire.query({"kinds": [1]})) == 1:  # the fresh one
                     break
         assert await rookery.stop() == 0

@@ -84,7 +84,8 @@ _ONE_KEY: Final = "1" * 64
     "words",
     multiple=True,
     type=click.Choice(_WORDS),
-    help="Take the author for this too; may be given several times.",
+    help="Take the author for this too: a member of any group, an insider or admin of the event's"
+    " own; may be given several times.",
 )
 @json_option
 def explain_command(
@@ -98,8 +99,9 @@ def explain_command(
 ) -> int:
     """Say what the relay would answer to an event, and which rule decides.
 
-    EVENT is one event as JSON, or a draft of one: without id and sig, and with "pubkey" or an
-    author taken for nobody. Exit code 0: accepted, or readable; 1: not.
+    EVENT is one event as JSON, or a draft of one, such as
+    {"kind":9,"pubkey":"npub1…","tags":[["h","tea"]],"content":"hi"}: without id and sig; without
+    "pubkey" its author is taken for nobody. Exit code 0: accepted, or readable; 1: not.
 
     A refused event is not stored: `rookery policy log` has the rule that refused it. A stored one:
     rookery export --filter '{"ids":["ID"]}' | rookery policy explain -

@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relay.cli.options import folder_option, json_option, print_json
+from policies import load
+from relay.cli.options import WholeNumber, folder_option, json_option, print_json
 from relay.cli.tables import Column, Holds, print_table
+from relay.errors import ConfigFaults
+from relay.lifecycle.retention import DAY_S
+from relay.memory.systems import MEMORY_SYSTEMS
 from relay.write.commands import Purpose
 
 if TYPE_CHECKING:
@@ -22,14 +26,31 @@ if TYPE_CHECKING:
 @click.command("sweep", epilog="Example: rookery policy sweep --dry-run --data ./data")
 @folder_option
 @click.option("--dry-run", is_flag=True, help="Only show what would be removed.")
+@click.option(
+    "--days",
+    type=WholeNumber(0, 36_500),
+    metavar="N",
+    help="With --dry-run: what would be removed within the next N days.",
+)
 @json_option
-def sweep_command(folder: Path, *, dry_run: bool, as_json: bool) -> None:
+def sweep_command(folder: Path, days: int | None, *, dry_run: bool, as_json: bool) -> None:
     """Remove expired events and those that the retention rules select; say which and why.
 
     A running relay does the same every minute. Protected rows stay: pinned, without a summary, or
     rows that must outlive older ones (in a dry run those are still there).
     """
-    lines = asyncio.run(_swept(folder, Purpose.DRY_RUN if dry_run else Purpose.SWEEP))
+    if days is not None and not dry_run:
+        raise click.UsageError("--days is for --dry-run: nothing is removed before its time")
+    purpose = Purpose.DRY_RUN if dry_run else Purpose.SWEEP
+    lines = asyncio.run(_swept(folder, purpose, (days or 0) * DAY_S))
+    try:
+        load(folder / "policies", MEMORY_SYSTEMS)
+    except ConfigFaults:  # else a stopped relay's folder would not have been opened
+        click.echo(
+            "the policy files have faults (`rookery policy check`): these are the rules that the"
+            " running relay goes on with",
+            err=True,
+        )
     gone = [line for line in lines if line.held is None]
     events, size = sum(line.events for line in gone), sum(line.bytes for line in gone)
     if as_json:
@@ -48,7 +69,7 @@ def sweep_command(folder: Path, *, dry_run: bool, as_json: bool) -> None:
     click.echo(f"{events} event{'' if events == 1 else 's'}, {size} bytes {verb}")
 
 
-async def _swept(folder: Path, purpose: Purpose) -> list[SweepLine]:
+async def _swept(folder: Path, purpose: Purpose, ahead_s: int) -> list[SweepLine]:
     from rich.console import Console
     from rich.progress import Progress, TextColumn
 
@@ -60,7 +81,7 @@ async def _swept(folder: Path, purpose: Purpose) -> list[SweepLine]:
     async with open_folder(folder) as opened:
         with Progress(*columns, console=stderr, disable=not sys.stderr.isatty()) as progress:
             task = progress.add_task("sweep", total=None)
-            async for lines in opened.sweep(purpose):
+            async for lines in opened.sweep(purpose, ahead_s):
                 for line in lines:
                     key = line.rule, line.place, line.cause, line.kind, line.held
                     before = found.get(key)

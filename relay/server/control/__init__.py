@@ -14,7 +14,7 @@ Protocol: lines of JSON; a connection may send any number of requests, one after
     ← {"is":"page","sizes":[80]}                            rows of ["banned","<key>"], as above
     → {"do":"sizes","by":"kind","limit":20}                 stored bytes by kind, author or group
     ← {"is":"page","sizes":[60]}                            rows of [1,[events,bytes]], as above
-    → {"do":"sweep","purpose":"DRY_RUN"}                      what retention deletes; SWEEP does it
+    → {"do":"sweep","purpose":"DRY_RUN","ahead_s":0}        what retention deletes; SWEEP does it
     ← {"is":"page","sizes":[310]}                           rows of JSON, while it runs
     → {"do":"refusals","after":17}                          the last refused events
     ← {"is":"page","sizes":[310]}                           rows of JSON, as above

@@ -67,8 +67,9 @@ class Contents(Protocol):
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
         """By kind, author or group: most bytes first, at most `limit` lines."""
 
-    def sweep(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
-        """Apply retention now; yields partial sums while it runs."""
+    def sweep(self, purpose: Purpose, ahead_s: int = 0) -> AsyncIterator[Sequence[SweepLine]]:
+        """Apply retention now; yields partial sums while it runs. `ahead_s`: of a dry run, as if so
+        many seconds had passed."""
 
 
 class DataFolder(Folder, Judgements, Contents, Protocol):

@@ -103,6 +103,7 @@ class Sizes(msgspec.Struct, frozen=True, tag_field="do", tag="sizes"):
 
 class Sweep(msgspec.Struct, frozen=True, tag_field="do", tag="sweep"):
     purpose: str
+    ahead_s: int = 0
 
 
 Paged = (

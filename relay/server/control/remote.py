@@ -134,8 +134,8 @@ class RemoteFolder:
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
         return [decode_sized(row) async for rows in self._pages(Sizes(by, limit)) for row in rows]
 
-    async def sweep(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
-        async for rows in self._pages(Sweep(purpose.name)):
+    async def sweep(self, purpose: Purpose, ahead_s: int = 0) -> AsyncIterator[Sequence[SweepLine]]:
+        async for rows in self._pages(Sweep(purpose.name, ahead_s)):
             yield [decode_sweep_line(row) for row in rows]
 
     async def refusals(self, after: int) -> Sequence[Refusal]:

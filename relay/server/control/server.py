@@ -183,8 +183,8 @@ class ControlServer:
                 await self._send(writer, _one_page(await self._folder.managed_keys()))
             case Sizes(by, limit):
                 await self._send(writer, _one_page(await self._folder.sizes(by, limit)))
-            case Sweep(purpose):
-                await self._send(writer, _encoded(self._folder.sweep(_purpose(purpose))))
+            case Sweep(purpose, ahead_s):
+                await self._send(writer, _encoded(self._folder.sweep(_purpose(purpose), ahead_s)))
             case Refusals(after):
                 await self._send(writer, _one_page(await self._folder.refusals(after)))
             case Log(after):

@@ -137,7 +137,7 @@ class FakeFolder:
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
         raise NotImplementedError
 
-    def sweep(self, purpose: Purpose) -> AsyncIterator[Sequence[SweepLine]]:
+    def sweep(self, purpose: Purpose, ahead_s: int = 0) -> AsyncIterator[Sequence[SweepLine]]:
         raise NotImplementedError
 
 
