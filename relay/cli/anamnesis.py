@@ -314,6 +314,9 @@ def trust(hashed: str, server: Server, *, as_json: bool) -> None:
                     "disputes": found.disputes,
                     "anchors": found.anchors,
                     "weakest_source": found.weakest_source,
+                    "confirm_weight": found.confirm_weight,
+                    "dispute_weight": found.dispute_weight,
+                    "reputation": found.reputation,
                 }
             )
         else:
@@ -361,16 +364,18 @@ def recall(
 
     async def work(
         memory: Anamnesis, keys: Sequence[str]
-    ) -> tuple[Sequence[Hit], str, Mapping[str, str]]:
-        hits = await memory.recall(query, authors=keys or None, **wish)
+    ) -> tuple[Sequence[Hit], str, str, Mapping[str, str]]:
+        wish["authors"] = keys or None
+        hits = await memory.recall(query, **wish)
+        hint = "" if hits else await _left_out(memory, query, wish)
         named = () if as_json else {hit.memory.author for hit in hits}
-        return hits, memory.pubkey, await profile_names(memory.read, named)
+        return hits, hint, memory.pubkey, await profile_names(memory.read, named)
 
-    hits, reader, names = with_keys(server, authors, work)
+    hits, hint, reader, names = with_keys(server, authors, work)
     if as_json:
         print_json([_hit_as_json(rank, hit) for rank, hit in enumerate(hits, 1)])
     elif not hits:
-        print_nothing_found()
+        print_nothing_found(hint)
     elif form == "context":
         for hit in hits:
             source = f"anamnesis {hit.hash[:SHORT]} {hit.trust.level}"
@@ -378,6 +383,17 @@ def recall(
             click.echo(recalled(text, source, author, reader, names.get(author)))
     else:
         _print_hits(hits, names)
+
+
+async def _left_out(memory: Anamnesis, query: str, wish: Mapping[str, Any]) -> str:
+    """What the least trust and confidence kept from being found; empty: nothing."""
+    least = {name: wish[name] for name in ("min_trust", "min_confidence") if wish[name]}
+    found = await memory.recall(query, **wish | dict.fromkeys(least, 0.0)) if least else ()
+    if not found:
+        return ""
+    options = " or ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in least.items())
+    highest = max(hit.trust.score for hit in found)
+    return f"{len(found)} below {options}, the highest trust is {highest:g}"
 
 
 @anamnesis.command("import", epilog="Example: rookery anamnesis import entries.jsonl")

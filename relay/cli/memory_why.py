@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -14,6 +15,7 @@ from relay.cli.memory_text import iso, readers_of
 from relay.cli.names import read_names
 from relay.cli.options import Words, client_options, json_option, print_json, printable
 from relay.client.anamnesis.reader import AnamnesisReader
+from relay.client.anamnesis.settings import anamnesis_settings
 from relay.client.history import NoHistory, history_of, record_of
 from relay.client.recall import SYSTEMS
 from relay.client.settings import Actor
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
     from relay.client.anamnesis.reader import Provenance
     from relay.client.recall import Hit
     from relay.client.settings import ClientSettings
+    from relay.memory.anamnesis.trust import Trust
     from relay.nostr.event import Event
 
 _CANDIDATES = 50
@@ -52,7 +55,8 @@ class Origin:
     versions: Sequence[Event]
     """Newest first; the event alone if it is never replaced."""
     shortfall: str
-    provenance: Provenance | None
+    trust: Trust | None
+    """Of a claim."""
     members: frozenset[str] | None = field(default=None)
     """Of its group; None: it has none, or this key may not see them."""
 
@@ -80,7 +84,7 @@ def why(
 
     async def work(client: Client, settings: ClientSettings) -> _Answer:
         found = await _origin(client, settings, line, systems, group)
-        keys = {found.hit.event.pubkey, *_vouching(found.provenance)}
+        keys = {found.hit.event.pubkey, *_vouching(found.hit.provenance)}
         return _Answer(found, await read_names(client, settings, sorted(keys)))
 
     found, names = with_settings(Actor.USER, server, work)
@@ -117,8 +121,9 @@ async def _origin(
             replaced = event
             break
         since = event
-    async with AnamnesisReader(client, settings.key) as reader:
-        claims = await reader.provenance_of([hit.hashed] if hit.hashed else [])
+    reputations = anamnesis_settings(settings.file, Path.home()).reputations
+    async with AnamnesisReader(client, settings.key, reputations=reputations) as reader:
+        trust = await reader.trust(hit.hashed) if hit.hashed else None
     return Origin(
         hit,
         said,
@@ -126,7 +131,7 @@ async def _origin(
         replaced,
         versions,
         shortfall,
-        claims.get(hit.hashed),
+        trust,
         await _members(client, hit.event.tag("h")),
     )
 
@@ -221,7 +226,7 @@ def _lines(found: Origin, names: Names) -> list[tuple[str, str]]:
         at = iso(replaced.created_at)
         lines.append(("replaced", f"{replaced.id[:_SHOWN]} of {at}, which did not say it"))
         lines += [("", f"- {each}") for each in _lost(replaced, since)]
-    told = found.provenance
+    told = found.hit.provenance
     if told is not None:
         lines += [("supersedes", old) for old in told.supersedes]
         if told.superseded_by is not None:
@@ -229,6 +234,8 @@ def _lines(found: Origin, names: Names) -> list[tuple[str, str]]:
         lines += [("vouched by", _named(str(each["id"]), names)) for each in told.vouchers]
         if not told.vouchers:
             lines.append(("vouched by", "nobody"))
+    if found.trust is not None:
+        lines.append(("trust", str(found.trust)))
     lines.append(("read by", _readers(found)))
     return lines
 
@@ -248,7 +255,7 @@ def _lost(before: Event, after: Event) -> list[str]:
 def _as_json(found: Origin, names: Names) -> dict[str, object]:
     event, since = found.hit.event, found.since
     ids = [each.id for each in found.versions]
-    told = found.provenance
+    told = found.hit.provenance
     return {
         "line": found.line,
         "system": found.hit.system,
@@ -270,6 +277,7 @@ def _as_json(found: Origin, names: Names) -> dict[str, object]:
         "supersedes": [] if told is None else list(told.supersedes),
         "superseded_by": None if told is None else told.superseded_by,
         "vouchers": [] if told is None else list(told.vouchers),
+        "trust": None if found.trust is None else found.trust.score,
         "h": event.tag("h"),
         "members": None if found.members is None else sorted(found.members),
         "read_by": _readers(found),

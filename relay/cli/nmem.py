@@ -167,7 +167,10 @@ nmem.add_command(status)
 @click.option("--project", metavar="P", help="By default the project of the current folder.")
 @json_option
 def context(project: str | None, *, as_json: bool) -> None:
-    """Print the context an agent gets at the start of a session in this project."""
+    """Print the context an agent gets at the start of a session in this project.
+
+    Pinned observations, recent edits and commits, summaries of the last sessions.
+    """
     name = _here() if project is None else project
     with reading_here() as db:
         text = queries.fenced_context_of(db, name, unix_now())
@@ -187,7 +190,7 @@ def context(project: str | None, *, as_json: bool) -> None:
 @client_options
 @json_option
 def pin(number: int, server: Server, *, as_json: bool) -> int:
-    """Exclude an observation from expiry."""
+    """Exclude an observation from expiry, and show it to new sessions."""
     return _pin(number, server, is_pinned=True, as_json=as_json)
 
 
@@ -225,7 +228,10 @@ def _pin(number: int, server: Server, *, is_pinned: bool, as_json: bool) -> int:
 @client_options
 @json_option
 def mark(text: str, project: str | None, server: Server, *, anyway: bool, as_json: bool) -> None:
-    """Store a text permanently."""
+    """Store a text permanently: searches find it.
+
+    `nmem pin ID` also puts it into the context of every new session.
+    """
     name = _here() if project is None else project
     if not text.strip():
         raise click.UsageError("TEXT is empty")
@@ -242,6 +248,9 @@ def mark(text: str, project: str | None, server: Server, *, anyway: bool, as_jso
         print_json({"id": number})
     else:
         click.echo(number)
+        click.echo(
+            f"searches find it; `rookery nmem pin {number}` shows it to new sessions", err=True
+        )
 
 
 # -- deleting -------------------------------------------------------------------------------------
@@ -251,7 +260,7 @@ def mark(text: str, project: str | None, server: Server, *, anyway: bool, as_jso
 @click.option("--before", metavar="TIME", help="ISO date or time (UTC), or Unix seconds.")
 @click.option("--older-than", metavar="AGE", help="Such as 90d, 12h, 30m.")
 @project_option
-@click.option("--session", metavar="S", help="Only this session.")
+@click.option("--session", metavar="S", help="Only this session: its id, or the beginning.")
 @click.option("--id", "number", type=WholeNumber(), metavar="ID", help="Only this observation.")
 @click.option("--type", "obs_type", metavar="T", help="Only this type, such as file_read.")
 @click.option("--search", metavar="Q", help="Only rows with these words.")
@@ -283,7 +292,7 @@ def purge(
             before=until,
             older_than=age,
             project=project,
-            session=session,
+            session=None if session is None else await memory.session_id(session),
             id=number,
             obs_type=obs_type,
             search=search,
@@ -346,10 +355,11 @@ def maintain(
             result["indexed"] = (await memory.counts()).observations
         if session is not None:
             try:
-                await memory.end_session(session)
+                ended = await memory.session_id(session)
+                await memory.end_session(ended)
             except NotFound as missing:
-                return str(missing)
-            result["summarised"] = await summarise_session(memory.database, settings, session)
+                return printable(str(missing))
+            result["summarised"] = await summarise_session(memory.database, settings, ended)
         if summarise:
             done, left = await summarise_all(memory.database, settings, unix_now())
             result["summarised"] = result.get("summarised", 0) + done

@@ -146,6 +146,7 @@ class Toolbox:
         return [summarised(session, authors.get(session.id, "")) for session in found]
 
     async def session_trace(self, session_id: str, before: int | None, after: int | None) -> object:
+        session_id = await self._nmem.session_id(session_id)
         trace = await self._nmem.trace(session_id, before=before, after=after)
         authors = await self._nmem.session_authors(trace[:1])
         return traced(*trace, authors.get(session_id, ""))
@@ -374,7 +375,7 @@ TOOLS: Final = (
         "One session in order: its prompts, each with the observations that followed. A long one is"
         " truncated; continue with `after` = `more_after`.",
         (
-            Parameter("session_id", Kind.TEXT, "Session id.", is_required=True),
+            Parameter("session_id", Kind.TEXT, "Session id, or its beginning.", is_required=True),
             _BEFORE,
             _AFTER,
         ),

@@ -225,6 +225,7 @@ async def test_why_tells_who_vouched_for_a_claim(people: People) -> None:
     assert (told["system"], told["versions"], told["replaced"]) == ("X", 1, None)
     printed = await people.run(ROBOT, "why", "kettle is in B2")
     assert f"vouched by  {cast.owner.npub}" in printed
+    assert "trust       0.5 attested (confirm 1, disputes 0, anchors 0)" in printed
     assert "read by     the owner, agents and members of any group here" in printed
 
 

@@ -430,6 +430,16 @@ def refused(db: Any) -> list[tuple[str, str]]:
     return list(rows.fetchall())
 
 
+def sessions_beginning(db: Any, begin: str, most: int) -> list[str]:
+    """Ids: this one alone if there is such a session, else those that begin so, sorted."""
+    rows = db.execute(
+        "SELECT id FROM sessions WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id LIMIT ?2",
+        (begin, most),
+    ).fetchall()
+    ids = [str(row[0]) for row in rows]
+    return ids[:1] if begin in ids else ids
+
+
 def last_session(db: Any) -> Session | None:
     row = db.execute("SELECT * FROM sessions ORDER BY started_at DESC, id LIMIT 1").fetchone()
     return None if row is None else session_of(row)

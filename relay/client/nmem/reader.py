@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from relay.client.base import BaseClient
 from relay.client.errors import ClientError
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 
 class NotFound(ClientError):
     """The cache has no such row."""
+
+
+_MAX_CANDIDATES: Final = 10
+"""Sessions named where a beginning fits several."""
 
 
 class NmemReader(BaseClient):
@@ -153,6 +157,16 @@ class NmemReader(BaseClient):
 
     async def counts(self) -> Counts:
         return await self._read(queries.counts)
+
+    async def session_id(self, begin: str) -> str:
+        """The id of the session that is meant. `begin`: an id, or the beginning of a single one.
+        Raises NotFound."""
+        ids = await self._read(lambda db: queries.sessions_beginning(db, begin, _MAX_CANDIDATES))
+        if len(ids) > 1:
+            raise NotFound(f"several sessions begin with {begin}: {', '.join(ids)}")
+        if not (begin and ids):
+            raise NotFound(f"session not found: {begin}")
+        return ids[0]
 
     async def last_session(self) -> Session | None:
         """The session that started last."""

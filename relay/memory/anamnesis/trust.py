@@ -66,6 +66,12 @@ class Trust:
     score: float
     weakest_source: str | None = None
     """Hash of the source whose lower score it has; None: the score is its own."""
+    confirm_weight: float = 0
+    """What `trust_score` counts: sum of the weights of confirming votes,"""
+    dispute_weight: float = 0
+    """of disputing ones,"""
+    reputation: float = REPUTATION
+    """and the author's reputation."""
 
     @property
     def level(self) -> Level:
@@ -116,7 +122,8 @@ def _own_trust(memory: Memory, archive: Archive, reputations: Reputations) -> Tr
     confirm, disputes = votes["confirm"], votes["dispute"]
     reputation = reputations.at(memory.author)
     score = trust_score(sum(confirm), anchors, sum(disputes), reputation)
-    return Trust(len(confirm), len(disputes), anchors, score)
+    weights = {"confirm_weight": sum(confirm), "dispute_weight": sum(disputes)}
+    return Trust(len(confirm), len(disputes), anchors, score, reputation=reputation, **weights)
 
 
 def _sources(memory: Memory, archive: Archive) -> Iterator[Memory]:

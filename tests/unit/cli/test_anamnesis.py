@@ -359,8 +359,28 @@ async def test_trust_prints_its_components(
         "disputes": 0,
         "anchors": 1,
         "weakest_source": None,
+        "confirm_weight": 1.0,
+        "dispute_weight": 0,
+        "reputation": 0,
     }
     assert await rookery("trust", B) == 1
+
+
+async def test_recall_says_what_was_left_out_for_its_trust(
+    rookery: Rookery, relay: FakeRelay, capsys: Capture
+) -> None:
+    await relay.publish(told(robot, "the rain"))
+    for least, said in (
+        (
+            ("--min-trust", "0.4"),
+            "nothing found; 1 below --min-trust 0.4, the highest trust is 0.3",
+        ),
+        (("--min-confidence", "0.9"), "1 below --min-confidence 0.9"),
+        (("--min-trust", "0.3", "--type", "insight"), "nothing found\n"),
+    ):
+        assert await rookery("recall", "rain", *least) == 0
+        out, err = capsys.readouterr()
+        assert (out, said in err) == ("", True), err
 
 
 async def test_recall_ranks_and_reports_a_relay_without_search(

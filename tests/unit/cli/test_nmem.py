@@ -169,11 +169,30 @@ def test_pin_prints_its_result(nmem: Nmem) -> None:
 def test_mark_prints_its_id_and_removes_secrets(nmem: Nmem) -> None:
     code, out, err = nmem("mark", "tea, password=hunter2")
     assert (code, out) == (0, "5\n")
-    assert err == f"kept out: {Why.SECRET.value}; --anyway writes it\n"
+    assert err == (
+        f"kept out: {Why.SECRET.value}; --anyway writes it\n"
+        "searches find it; `rookery nmem pin 5` shows it to new sessions\n"
+    )
     (found,) = as_json(nmem("search", "tea", "--full"))
     assert (found["project"], found["content"]) == ("rook", "tea, [REDACTED]")
     assert as_json(nmem("mark", "cake", "--project", "other", "--json")) == {"id": 6}
     assert nmem("mark", "  ")[0] == 2
+
+
+@pytest.mark.usefixtures("here")
+def test_a_session_is_named_by_the_beginning_of_its_id(here: Database, nmem: Nmem) -> None:
+    for id_ in ("1111-2222", "1111-3333", "1111"):
+        told(here, "SessionStart", NOW, id_, source="startup")
+    for begin, said in (
+        ("1111-3", (0, '{"summarised":0}\n', "")),
+        ("1111", (0, '{"summarised":0}\n', "")),
+        ("1111-", (1, "", "several sessions begin with 1111-: 1111-2222, 1111-3333\n")),
+        ("", (1, "", "session not found: \n")),
+    ):
+        code, out, err = nmem("maintain", "--session", begin, "--json")
+        assert (code, out, said[2] in err) == (*said[:2], True)
+    assert nmem("purge", "--session", "1111-2")[1].startswith("would delete 0 observations")
+    assert nmem("purge", "--session", "2")[::2] == (1, "rookery: session not found: 2\n")
 
 
 @pytest.mark.usefixtures("here")
