@@ -385,10 +385,10 @@ def recall(
         _print_hits(hits, names)
 
 
-async def _left_out(memory: Anamnesis, query: str, wish: Mapping[str, Any]) -> str:
+async def _left_out(memory: Anamnesis, query: str, wish: dict[str, Any]) -> str:
     """What the least trust and confidence kept from being found; empty: nothing."""
     least = {name: wish[name] for name in ("min_trust", "min_confidence") if wish[name]}
-    found = await memory.recall(query, **wish | dict.fromkeys(least, 0.0)) if least else ()
+    found = await memory.recall(query, **{**wish, **dict.fromkeys(least, 0.0)}) if least else ()
     if not found:
         return ""
     options = " or ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in least.items())

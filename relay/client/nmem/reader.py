@@ -162,10 +162,10 @@ class NmemReader(BaseClient):
         """The id of the session that is meant. `begin`: an id, or the beginning of a single one.
         Raises NotFound."""
         ids = await self._read(lambda db: queries.sessions_beginning(db, begin, _MAX_CANDIDATES))
-        if len(ids) > 1:
-            raise NotFound(f"several sessions begin with {begin}: {', '.join(ids)}")
         if not (begin and ids):
             raise NotFound(f"session not found: {begin}")
+        if len(ids) > 1:
+            raise NotFound(f"several sessions begin with {begin}: {', '.join(ids)}")
         return ids[0]
 
     async def last_session(self) -> Session | None:

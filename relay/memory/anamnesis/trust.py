@@ -122,8 +122,15 @@ def _own_trust(memory: Memory, archive: Archive, reputations: Reputations) -> Tr
     confirm, disputes = votes["confirm"], votes["dispute"]
     reputation = reputations.at(memory.author)
     score = trust_score(sum(confirm), anchors, sum(disputes), reputation)
-    weights = {"confirm_weight": sum(confirm), "dispute_weight": sum(disputes)}
-    return Trust(len(confirm), len(disputes), anchors, score, reputation=reputation, **weights)
+    return Trust(
+        len(confirm),
+        len(disputes),
+        anchors,
+        score,
+        confirm_weight=sum(confirm),
+        dispute_weight=sum(disputes),
+        reputation=reputation,
+    )
 
 
 def _sources(memory: Memory, archive: Archive) -> Iterator[Memory]:
