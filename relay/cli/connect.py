@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from relay.cli.group_view import is_seen, no_group
 from relay.cli.progress import Pace
 from relay.client import CallRefused, Client, PublishRefused, QueryClosed, Unreachable
 from relay.client.errors import ABOUT_AUTHOR
@@ -71,7 +72,14 @@ def with_settings(
                     f"{settings.relay} refused the login of {settings.key.npub}:"
                     f" {client.login_refusal}{advice_on(client.login_refusal)}"
                 )
-            return await work(client, settings)
+            try:
+                return await work(client, settings)
+            except PublishRefused as refused:
+                group = refused.event.tag("h") or ""
+                if "not a member" in str(refused) and not await is_seen(client, group):
+                    # The same of a hidden group: it is nobody's to know who is not in it.
+                    raise no_group(group) from refused
+                raise
 
     try:
         return asyncio.run(connected())
@@ -84,6 +92,8 @@ def with_settings(
             raise UserError(
                 f"{signed}; an admin of the group makes a code with `rookery group invite`"
             ) from error
+        if isinstance(error, CallRefused) and "owners" not in str(error):
+            raise UserError(signed) from error  # about what was asked: another key gets it too
         of_groups = (
             "; list its groups with `rookery group list`" if "not a member" in str(error) else ""
         )
@@ -91,6 +101,10 @@ def with_settings(
             f"{signed}: use --key-file or ROOKERY_KEY for another key{of_groups}"
         ) from error
     except Unreachable as error:
-        raise UserError(
-            f"{error}; start a relay with `rookery serve --data ./data`, or give another --relay"
-        ) from error
+        raise not_reached(error) from error
+
+
+def not_reached(error: Unreachable) -> UserError:
+    return UserError(
+        f"{error}; start a relay with `rookery serve --data ./data`, or give another --relay"
+    )

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from relay.cli.connect import not_reached
 from relay.cli.options import Server, client_options, json_option, print_json, printable
 from relay.cli.services import unix_now
+from relay.client import Unreachable
 from relay.client.settings import Actor, find_settings
 from relay.errors import UserError
 
@@ -51,6 +53,7 @@ async def _link(settings: ClientSettings) -> str:
     import aiohttp
 
     from relay.client.connection import http_session
+    from relay.client.reconnect import error_text
     from relay.nostr.nip98 import header_for
 
     base = "http" + settings.relay.rstrip("/")[2:]
@@ -63,10 +66,7 @@ async def _link(settings: ClientSettings) -> str:
         ):
             reply = await response.json(content_type=None)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise UserError(
-            f"{settings.relay} cannot be reached: {error}; start a relay with"
-            " `rookery serve --data ./data`, or give another --relay"
-        ) from error
+        raise not_reached(Unreachable(settings.relay, error_text(error))) from error
     except ValueError:
         reply = None
     if not isinstance(reply, dict) or not (reply.get("error") or reply.get("path")):

@@ -24,6 +24,7 @@ from relay.cli.group_view import (
     GroupView,
     flags_in_words,
     group_argument,
+    no_group,
     npubs_of,
     report,
     view_of_group,
@@ -41,8 +42,9 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
+from relay.client import PublishRefused
 from relay.client.settings import Actor
-from relay.errors import UserError
+from relay.errors import Prefix, UserError
 from relay.groups.actions import MAX_ID_CHARS, OPPOSITE, edit_tags
 from relay.nostr import kinds
 
@@ -196,6 +198,7 @@ def delete(group_id: str, server: Server, *, yes: bool, as_json: bool) -> None:
 @group_argument
 @people_argument
 @click.option("--role", "roles", multiple=True, help="A role, such as admin; repeatable.")
+@click.option("--anyway", is_flag=True, help="Give roles too that the group does not list.")
 @client_options
 @json_option
 def add(
@@ -204,14 +207,15 @@ def add(
     roles: tuple[str, ...],
     server: Server,
     *,
+    anyway: bool,
     as_json: bool,
 ) -> None:
     """Add users, or replace the roles of members."""
 
     async def work(client: Client, settings: ClientSettings) -> Event:
         keys = await keys_of(client, settings, users, group_id)
-        if roles:
-            _warn_of_unlisted(roles, await view_of_group(client, group_id))
+        if roles and not anyway:
+            _check_listed(roles, await view_of_group(client, group_id))
         tags = [["h", group_id], *(["p", key, *roles] for key in keys)]
         return await client.send(kinds.PUT_USER, "", tags)
 
@@ -239,7 +243,13 @@ def remove(
         keys = await keys_of(client, settings, users, group_id)
         before = await view_of_group(client, group_id)
         tags = [["h", group_id], *(["p", key] for key in keys)]
-        return await client.send(kinds.REMOVE_USER, "", tags), before
+        try:
+            return await client.send(kinds.REMOVE_USER, "", tags), before
+        except PublishRefused as refused:
+            is_none = before.members is not None and not set(keys).intersection(before.people)
+            if refused.prefix == Prefix.INVALID and is_none:
+                raise UserError(f"not in {printable(group_id)}: {npubs_of(keys)}") from refused
+            raise
 
     event, before = with_settings(Actor.OWNER, server, work)
     keys = event.tag_values("p")
@@ -347,9 +357,7 @@ async def _existing(client: Client, group_id: str) -> GroupView:
     """Raises UserError."""
     views = await views_of_groups(client, group_id)
     if not views:
-        raise UserError(
-            f"no group {group_id!r} is visible to this key; `rookery group list` lists groups"
-        )
+        raise no_group(group_id)
     return views[0]
 
 
@@ -359,8 +367,8 @@ def _flag_tags(wanted: frozenset[str] | None, flags: Mapping[str, bool]) -> list
     return on + [[OPPOSITE[flag]] for flag, is_on in flags.items() if not is_on]
 
 
-def _warn_of_unlisted(roles: Sequence[str], view: GroupView) -> None:
-    """Warn about roles that are neither in the group's 39003 nor held by an admin.
+def _check_listed(roles: Sequence[str], view: GroupView) -> None:
+    """Raises UserError for roles that are neither in the group's 39003 nor held by an admin.
 
     A relay that lists none may accept any (N29-111).
     """
@@ -369,10 +377,10 @@ def _warn_of_unlisted(roles: Sequence[str], view: GroupView) -> None:
     for role in roles:
         if role not in listed and view.roles:
             near = get_close_matches(role, listed, n=1)
-            click.echo(
-                f"the role {role!r} has no permissions; roles of {view.id}: {', '.join(listed)}"
-                + (f"; did you mean {near[0]!r}? `--role {near[0]}` replaces it" if near else ""),
-                err=True,
+            meant = f"; did you mean {near[0]!r}?" if near else ""
+            raise UserError(
+                f"{view.id} has no role {role!r}, only {', '.join(listed)}{meant}"
+                " (--anyway gives it, without permissions)"
             )
 
 

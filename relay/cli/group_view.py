@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from relay.cli.options import print_json
+from relay.cli.options import print_json, printable
 from relay.client import ClientError
 from relay.client.information import lists_nip
-from relay.errors import Invalid
+from relay.errors import Invalid, UserError
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.keys import npub
@@ -137,6 +137,12 @@ async def is_seen(client: Client, group_id: str) -> bool:
     if not lists_nip(await client.information_or_empty(), _GROUPS):
         return True
     return bool(await views_of_groups(client, group_id))
+
+
+def no_group(group_id: str) -> UserError:
+    """For a group that this key does not see."""
+    named = repr(printable(group_id))
+    return UserError(f"no group {named} is visible to this key; `rookery group list` lists groups")
 
 
 async def relay_key_of(client: Client) -> str | None:

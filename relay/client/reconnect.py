@@ -146,7 +146,7 @@ class Reconnector:
                     if len(body) > _MAX_INFORMATION:
                         break
         except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(self.url, _error_text(error)) from error
+            raise Unreachable(self.url, error_text(error)) from error
         try:
             document = orjson.loads(body)
         except orjson.JSONDecodeError:
@@ -168,7 +168,7 @@ class Reconnector:
                 while not response.content.at_eof() and len(reply) < MAX_FRAME:
                     reply += await response.content.read(_MAX_INFORMATION)
         except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(self.url, _error_text(error)) from error
+            raise Unreachable(self.url, error_text(error)) from error
         try:
             return orjson.loads(reply)
         except orjson.JSONDecodeError:
@@ -235,7 +235,7 @@ class Reconnector:
         except TimeoutError:
             raise Unreachable(self.url, f"no answer within {self.timeouts.connect_s:g} s") from None
         except (aiohttp.ClientError, OSError) as error:
-            raise Unreachable(self.url, _error_text(error)) from error
+            raise Unreachable(self.url, error_text(error)) from error
 
     def _set_connected(self, connection: Connection) -> None:
         self.connection = connection
@@ -254,7 +254,7 @@ class Reconnector:
         self._changed.set()
 
 
-def _error_text(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The reason in a few words, without addresses or Python class names."""
     if isinstance(error, aiohttp.WSServerHandshakeError):
         return f"HTTP {error.status} instead of a WebSocket handshake"

@@ -203,17 +203,29 @@ async def test_removing_a_non_member_is_reported(
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"not in tea: {bob.npub}\n")
 
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "invalid: p: none of these keys is a member")
 
-async def test_an_unlisted_role_is_reported(
+    relay.on["EVENT"] = refuse
+    assert await rookery("remove", "tea", bob.npub) == 1
+    assert capsys.readouterr().err == f"rookery: not in tea: {bob.npub}\n"
+    assert await rookery("remove", "tea", owner.npub) == 1
+    assert "none of these keys is a member" in capsys.readouterr().err
+
+
+async def test_an_unlisted_role_is_given_only_if_one_insists(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await rookery("create", "tea")
+    await rookery("add", "tea", alice.npub, "--role", "moderator")
     relay.state(kinds.GROUP_ROLES, "tea", [["role", "admin", ""], ["role", "moderator", ""]])
     capsys.readouterr()
-    assert await rookery("add", "tea", alice.npub, "--role", "moderatr") == 0
+    assert await rookery("add", "tea", alice.npub, "--role", "moderatr") == 1
     (line,) = capsys.readouterr().err.splitlines()
-    assert "the role 'moderatr' has no permissions; roles of tea: admin, moderator, agent" in line
+    assert "tea has no role 'moderatr', only admin, moderator, agent" in line
     assert "did you mean 'moderator'?" in line
+    assert relay.users["tea"][alice.pubkey] == ["moderator"]
+    assert await rookery("add", "tea", alice.npub, "--role", "moderatr", "--anyway") == 0
     assert relay.users["tea"][alice.pubkey] == ["moderatr"]
     for role in ("moderator", "agent", "moderatr"):
         assert await rookery("add", "tea", bob.npub, "--role", role) == 0, role
@@ -347,9 +359,27 @@ async def test_the_advice_fits_the_refusal(
     async def refuse(visitor: Visitor, frame: list[Any]) -> None:
         await visitor.say_no(frame[1]["id"], refusal)
 
+    await rookery("create", "tea")
     relay.on["EVENT"] = refuse
     assert await rookery("join", "tea") == 1
     assert capsys.readouterr().err.endswith(advice)
+
+
+async def test_a_message_to_a_group_that_one_does_not_see_names_the_group(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "restricted: not a member")
+
+    relay.information = {"self": relay.key.pubkey, "supported_nips": [29]}
+    await rookery("create", "tea")
+    capsys.readouterr()
+    relay.on["EVENT"] = refuse
+    assert await rookery("say", "tae", "hi") == 1
+    said = "rookery: no group 'tae' is visible to this key; `rookery group list` lists groups\n"
+    assert capsys.readouterr().err == said
+    assert await rookery("say", "tea", "hi") == 1
+    assert "not a member; signed with" in capsys.readouterr().err
 
 
 @pytest.mark.proves("N19-02")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -171,6 +172,24 @@ async def test_who_is_no_owner_is_told_which_key_signed(
     assert code == 1
     assert "restricted: only owners of this relay may call" in err
     assert alice.npub in err
+    assert "--key-file" in err
+
+
+async def test_what_no_key_may_do_is_not_advised_for_another_key(admin: Admin) -> None:
+    code, _, err = await admin.run("ban", owner.npub)
+    assert code == 1
+    assert "an owner and the relay itself cannot be banned" in err
+    assert "--key-file" not in err
+
+
+async def test_a_console_of_no_relay_is_told_as_by_other_commands(admin: Admin) -> None:
+    with socket.socket() as kept:
+        kept.bind(("127.0.0.1", 0))
+        nobody = f"ws://127.0.0.1:{kept.getsockname()[1]}"
+        code, _, console = await admin.run("console", "--no-browser", "--relay", nobody)
+        assert code == 1
+        assert "Connect call" not in console
+        assert console == (await admin.run("group", "list", "--relay", nobody))[2]
 
 
 @pytest.mark.parametrize(
