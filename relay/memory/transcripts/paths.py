@@ -24,6 +24,7 @@ RELATIVE: Final = "cwd-relative-v1"
 
 _PLACE: Final = re.compile(r"(\d{1,9})(e?)", re.ASCII)
 _TOKEN: Final = re.compile(r"\$\{(?:CWD|CWD:e|D)\}")
+_TOKEN_OF_JSON: Final = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"(\s*:)?|[{}\[\]]')
 _AFTER: Final = r"(?![A-Za-z0-9_\-]|[^\x00-\x7f]|\.[A-Za-z0-9_])"
 _HOME: Final = re.compile(r"/(?:home|Users)/[^/]+|/root|[A-Za-z]:[\\/]Users[\\/][^\\/]+")
 _ABSOLUTE: Final = re.compile(r"/|[A-Za-z]:[\\/]|\\\\")
@@ -184,17 +185,31 @@ def with_field(text: str, name: str, value: str) -> str:
 
     Unchanged if the field is missing or no string.
     """
-    field = re.compile(rf'(?<!\\)("{re.escape(name)}"\s*:\s*)"(?:[^"\\]|\\.)*"')
     fields = object_in(text)
     if fields is None or not isinstance(fields.get(name), str):
         return text
-    # The name may also occur in nested objects, or twice: the right occurrence is the one whose
-    # change, and nothing else, shows in the parsed object.
-    for found in field.finditer(text):
-        changed = f'{text[: found.end(1)]}"{escaped(value)}"{text[found.end() :]}'
-        try:
-            if object_in(changed) == {**fields, name: value}:
-                return changed
-        except RecursionError:  # nested too deeply to compare
-            return text
-    return text
+    place = _place_of_value(text, name)
+    if place is None:
+        return text
+    changed = f'{text[: place.start()]}"{escaped(value)}"{text[place.end() :]}'
+    try:
+        # Not so where the name occurs once more, written with escapes.
+        return changed if object_in(changed) == {**fields, name: value} else text
+    except RecursionError:  # nested too deeply to compare
+        return text
+
+
+def _place_of_value(text: str, name: str) -> re.Match[str] | None:
+    """The string that a valid JSON object has under `name`, none that is nested in it; of several
+    the last, as parsers have it. One pass: a line may have the name a thousand times."""
+    key, depth, is_next, found = f'"{name}"', 0, False, None
+    for token in _TOKEN_OF_JSON.finditer(text):
+        mark, is_key = token[0][0], token[1] is not None
+        if mark == '"':
+            if is_next and not is_key:
+                found = token
+            is_next = is_key and depth == 1 and token[0].startswith(key)
+        else:
+            depth += 1 if mark in "{[" else -1
+            is_next = False
+    return found

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from relay.memory.fields import object_in
+from relay.memory.transcripts import paths
 from relay.memory.transcripts.paths import Directory, PathTokens, with_field
 from tests.golden import document
 
@@ -118,6 +120,35 @@ def test_a_field_is_set_and_all_else_stays() -> None:
     assert with_field(raw, "gitBranch", "fix/é") == raw.replace('"m\\"ain"', '"fix/é"')
     twice = '{"gitBranch":"a","gitBranch":"b"}'
     assert with_field(twice, "gitBranch", "c") == '{"gitBranch":"a","gitBranch":"c"}'
+
+
+@pytest.mark.proves("D-24")
+@pytest.mark.parametrize(
+    "raw",
+    [
+        '{"cwd":7,"x":"cwd","a":["cwd",":","old"],"cwd" : "old"}',
+        '{"x":{"cwd":"old"},"y":[{"cwd":"old"}],"cwd":"old","z":"cwd"}',
+        r'{"x":"\\","cwd":"old","y":"\"cwd\":"}',
+        '{"cwd":"first","cwd":"old"}',
+    ],
+)
+def test_the_field_is_found_among_what_looks_like_it(raw: str) -> None:
+    at = raw.rindex('"old"')
+    assert with_field(raw, "cwd", "new") == f'{raw[:at]}"new"{raw[at + 5 :]}'
+
+
+def test_a_line_that_has_the_name_often_is_parsed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+
+    def counted(text: str) -> dict[str, object] | None:
+        parsed.append(text)
+        return object_in(text)
+
+    monkeypatch.setattr(paths, "object_in", counted)
+    nested = '{"x":[' + ",".join(['{"cwd":"in"}'] * 1000) + ']%s,"cwd":"out"}'
+    for raw in (nested % "", nested % ',"\\u0063wd":"b"'):
+        assert with_field(raw, "cwd", "b") == raw.replace('"out"', '"b"')
+    assert len(parsed) == 4
 
 
 @pytest.mark.parametrize(
