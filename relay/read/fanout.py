@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from msgspec import structs
+
 from relay.access.visibility import Reading
 from relay.errors import Prefix, Refused
 from relay.nostr import messages
+from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import searchable
 from relay.read.linked_rows import NO_LINKS
 from relay.read.outbox import framed
 from relay.read.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from relay.access.visibility import Viewer
     from relay.lifecycle.rows import Stored
@@ -37,7 +40,8 @@ class Subscription:
     """One open REQ of one connection.
 
     Rows up to seq `cursor` are sent as stored rows, later ones live: none is missed, none is sent
-    twice. Until `Fanout.release_backlog` live rows wait in `backlog`, at most `max_backlog`.
+    twice. Until `Fanout.release_backlog` live rows wait in `backlog`, at most `max_backlog`, and as
+    many bytes in all subscriptions of a connection as its outbox takes.
     """
 
     __slots__ = (
@@ -46,7 +50,7 @@ class Subscription:
         "filters",
         "has_overflowed",
         "head",
-        "last_row",
+        "last_delivery",
         "max_backlog",
         "outbox",
         "reader",
@@ -74,14 +78,29 @@ class Subscription:
         """None: released, live rows are sent at once."""
         self.has_overflowed = False
         """Rows were dropped from the backlog: CLOSED must follow, not a gap."""
-        self.last_row: Stored | None = None
-        """The last one delivered: a row that two filters match is sent once."""
+        self.last_delivery = 0
+        """Number of the last row delivered: one that two filters match is sent once. Not the row:
+        thousands of subscriptions would each hold one for as long as nothing follows it."""
 
     def add_to_backlog(self, row: Stored, filter_: Filter, links: Links) -> None:
-        if self.backlog is not None and len(self.backlog) < self.max_backlog:
-            self.backlog.append((row, filter_, links))
+        backlog = self.backlog
+        if backlog is not None and len(backlog) < self.max_backlog and self.outbox.may_hold:
+            # Its bytes alone: the texts of its tags can take twenty times as much.
+            bare = structs.replace(row.event, tags=[], content="")
+            backlog.append((structs.replace(row, event=bare), filter_, links))
+            self.outbox.held_bytes += len(bare.raw)
         else:
             self.has_overflowed = True
+
+    def end_backlog(self) -> Iterator[tuple[Stored, Filter, Links]]:
+        """What waited, in order; from now on live rows are not held."""
+        backlog, self.backlog = self.backlog or [], None
+        self.outbox.held_bytes -= sum([len(row.event.raw) for row, _, _ in backlog])
+        return ((_whole(row), filter_, links) for row, filter_, links in backlog)
+
+
+def _whole(row: Stored) -> Stored:
+    return structs.replace(row, event=event_from_raw(row.event.raw))
 
 
 class _Costs(NamedTuple):
@@ -126,9 +145,8 @@ _MOST_UNKNOWN: Final = _Costs(unindexed=1000, searches=256, values=250_000)
 """Of connections without a login of a known key: they leave as much to the others."""
 _LARGE: Final = 16 << 10
 """Bytes that are not copied for each id of a subscription: a client may make up thousands."""
-_FULL: Final = Refused(
-    Prefix.RATE_LIMITED, "too many costly subscriptions are open on this relay, try again later"
-)
+_FULL: Final = "too many costly subscriptions are open on this relay, try again later"
+"""No exception: one that is raised again and again keeps every frame that it went through."""
 
 
 class Fanout:
@@ -147,6 +165,7 @@ class Fanout:
         self._live: Subscriptions[Subscription] = Subscriptions()
         self._costs: dict[int, tuple[_Costs, bool]] = {}
         """By identity of an open subscription: its costs, and whether nobody known is logged in."""
+        self._deliveries = 0
         self._held = _Costs()
         self._held_unknown = _Costs()
 
@@ -164,7 +183,7 @@ class Fanout:
             if costs.adds_to_over(held, _MOST) or (
                 is_unknown and costs.adds_to_over(unknown, _MOST_UNKNOWN)
             ):
-                raise _FULL
+                raise Refused(Prefix.RATE_LIMITED, _FULL)
             self._held, self._held_unknown = held, unknown
             self._costs[id(subscription)] = costs, is_unknown
         self._live.add(subscription, subscription.filters)
@@ -176,11 +195,16 @@ class Fanout:
             if is_unknown:
                 self._held_unknown = self._held_unknown.plus(costs, -1)
         self._live.remove(subscription)
+        subscription.end_backlog()
 
     async def refresh_links(self, subscription: Subscription) -> None:
         """Before `release_backlog`: linked rows may be deleted by now. Raises StoreFault."""
         backlog, viewer = subscription.backlog, subscription.reader.viewer
-        pointing = [(row, {viewer}) for row, _, _ in backlog or () if self._state.targets_of(row)]
+        pointing = [
+            (whole, {viewer})
+            for row, _, _ in backlog or ()
+            if self._state.targets_of(whole := _whole(row))
+        ]
         if backlog is None or not pointing or self._linked_rows is None:
             return
         size = len(backlog)
@@ -190,8 +214,7 @@ class Fanout:
 
     def release_backlog(self, subscription: Subscription) -> None:
         """Send the rows that waited; from now on live rows are sent at once."""
-        backlog, subscription.backlog = subscription.backlog, None
-        for row, filter_, links in backlog or ():
+        for row, filter_, links in subscription.end_backlog():
             # Checked again: a member may have been removed while the row waited (N29-94).
             if self._state.is_public(row) or self._may_read(subscription, row, filter_, links):
                 self._send(subscription, row)
@@ -287,7 +310,7 @@ class Fanout:
     ) -> int:
         """Public rows that match all of these: one write to each outbox."""
         first_seq = next((row.seq for row in rows if row.seq), 0)
-        newest, number = rows[-1], len(rows)
+        number = len(rows)
         is_large = sum([len(row.event.raw) for row in rows]) > _LARGE
         joined: dict[bytes, bytes] = {}
         delivered = 0
@@ -296,7 +319,6 @@ class Fanout:
             if subscription.backlog is not None or 0 < first_seq <= subscription.cursor:
                 delivered += self._deliver_late(subscription, entry.filter, rows, links)
                 continue
-            subscription.last_row = newest
             delivered += number
             if is_large:
                 for row in rows:
@@ -333,6 +355,7 @@ class Fanout:
         # An attribute of an Enum class costs as much as half a delivery.
         never, by_filter = Reading.NEVER, Reading.BY_FILTER
         event, seq, raw = row.event, row.seq, row.event.raw
+        self._deliveries = number = self._deliveries + 1
         is_large = len(raw) > _LARGE
         delivered = 0
         frames: dict[bytes, bytes] = {}
@@ -341,7 +364,7 @@ class Fanout:
         readings: dict[Viewer, Reading] = {}
         for entries in self._live.candidates(keys):
             subscription = entries[0].subscription
-            if subscription.last_row is row or 0 < seq <= subscription.cursor:
+            if subscription.last_delivery == number or 0 < seq <= subscription.cursor:
                 continue
             reading = None
             if not public:
@@ -364,7 +387,7 @@ class Fanout:
                         text, is_text_built = self._text_of(event), True
                     if not self._contains(text, entry.search):
                         continue
-                subscription.last_row = row
+                subscription.last_delivery = number
                 if subscription.backlog is not None:
                     subscription.add_to_backlog(row, entry.filter, links)
                     break

@@ -85,6 +85,7 @@ class Outbox:
         "_pieces",
         "_sink",
         "closed",
+        "held_bytes",
     )
 
     def __init__(
@@ -99,6 +100,13 @@ class Outbox:
         self._bytes = 0
         self._full = False
         self.closed = False
+        self.held_bytes = 0
+        """Of live rows that its subscriptions hold until their stored rows are sent."""
+
+    @property
+    def may_hold(self) -> bool:
+        """Whether its subscriptions may hold a further row."""
+        return self.held_bytes < self._max_bytes
 
     def put(self, payload: bytes) -> None:
         """Queue one message."""

@@ -34,9 +34,7 @@ if TYPE_CHECKING:
 _CODE_BYTES: Final = 12
 """96 random bits."""
 _DAY_S: Final = 86_400
-_FULL: Final = Refused(
-    Prefix.RATE_LIMITED, "too many invite codes are open; withdraw some or let them expire"
-)
+_FULL: Final = "too many invite codes are open; withdraw some or let them expire"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +93,9 @@ class Invitations:
         claim = Claim(by, now, until, uses, asked)
         refused = await self._changed(claim_change(code, claim))
         if refused is not None:
-            raise _FULL if refused.prefix is Prefix.RESTRICTED else refused.refused()
+            if refused.prefix is Prefix.RESTRICTED:
+                raise Refused(Prefix.RATE_LIMITED, _FULL)
+            raise refused.refused()
         return code, claim
 
     async def revoke(self, claim: str) -> bool:

@@ -192,8 +192,8 @@ def _reads_what_comes_live_too() -> Sequence[Patch]:
 
 
 def _sends_once_per_condition() -> Sequence[Patch]:
-    nothing = property(lambda _: None, lambda _self, _row: None)
-    return [(Subscription, "last_row", nothing)]
+    nothing = property(lambda _: 0, lambda _self, _number: None)
+    return [(Subscription, "last_delivery", nothing)]
 
 
 def _says_eose_first() -> Sequence[Patch]:

@@ -5,7 +5,9 @@ N01-78…83, N29-94…101, N42-13, N46-03.
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
+import weakref
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -22,6 +24,7 @@ from relay.access.visibility import Viewer, Visibility
 from relay.errors import Refused
 from relay.lifecycle.rows import Stored
 from relay.nostr import kinds
+from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
 from relay.read.fanout import Subscription
 from tests.cast import admin, alice, bob, carol, stranger
@@ -281,6 +284,67 @@ def test_a_full_backlog_is_noted(relay: Subscribed) -> None:
     relay.commits(note("three"))
     assert subscription.has_overflowed
     assert client.contents() == []
+
+
+def test_the_backlogs_of_a_connection_hold_as_many_bytes_as_its_outbox(relay: Subscribed) -> None:
+    client = Client(max_bytes=3000)
+    client.on_overflow = lambda: None
+    first, second = (relay.opens(client, asked(kinds=[kind])) for kind in (1, 7))
+    relay.commits(note("x" * 1000), unsigned(bob, 7, [], "x" * 1000), note("x" * 1000))
+    assert not first.has_overflowed
+    assert not second.has_overflowed
+    relay.commits(unsigned(bob, 7, [], "one too many"))
+    assert not first.has_overflowed
+    assert second.has_overflowed
+    relay.fanout.close(first)
+    relay.fanout.close(second)
+    again = relay.opens(client, asked(kinds=[1]))
+    relay.commits(note("there is room again"))
+    relay.fanout.release_backlog(again)
+    assert not again.has_overflowed
+    assert client.contents() == ["there is room again"]
+
+
+def test_a_subscription_holds_no_text_of_what_it_waits_with_or_was_sent(relay: Subscribed) -> None:
+    """An event of 10,000 short values takes 600 kB beside its bytes."""
+    waiting, served = Client(), Client()
+    for number in range(20):
+        relay.opens(waiting, asked(tag_t=[f"{number}"]), sub=f"{number}")
+        relay.follows(served, asked(tag_t=[f"{number}"]), sub=f"{number}")
+    values = [f"{number}" for number in range(10_000)]
+    tracemalloc.start()
+    try:
+        for number in range(20):
+            raw = alice.sign(1, [["t", f"{number}", *values]], "", 1).raw
+            relay.commits(event_from_raw(raw))
+            served.contents()
+            served.received.clear()
+        held = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert held < 20 * 3 * len(raw)
+
+
+def test_an_event_in_parts_of_a_backlog_is_read_as_a_whole(relay: Subscribed) -> None:
+    client = Client(alice)
+    subscription = relay.opens(client)
+    relay.commits(unsigned(bob, 9, [IN_DEN, ["t", "x"]], "for members"), note("for all"))
+    relay.fanout.release_backlog(subscription)
+    assert client.contents() == ["for members", "for all"]
+
+
+def test_what_is_refused_is_not_held(relay: Subscribed) -> None:
+    for _ in range(1000):
+        relay.opens(Client(), asked(since=1))
+    refused = []
+    for _ in range(3):
+        client = Client()
+        refused.append(weakref.ref(client))
+        with pytest.raises(Refused, match="too many costly"):
+            relay.opens(client, asked(since=1))
+        del client
+    gc.collect()
+    assert [each() for each in refused] == [None, None, None]
 
 
 def test_unreadable_rows_do_not_fill_the_backlog(relay: Subscribed) -> None:
