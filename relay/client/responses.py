@@ -17,7 +17,7 @@ from relay.client.errors import (
     split_reason,
 )
 from relay.errors import Invalid
-from relay.nostr.event import Event, event_from, event_in_frame
+from relay.nostr.event import Event, event_from, event_in_frame, weight_of
 from relay.nostr.filters import Filter, FilterTerms, filter_from
 from relay.nostr.keys import are_signed
 from relay.nostr.messages import RESTARTING, STOPPING
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 MAX_ANSWER: Final = 250_000
 """Events in one response: five times Rookery's limit for one filter."""
-MAX_ANSWER_BYTES: Final = 2**28
-"""Their JSON in bytes, all held in memory."""
+MAX_ANSWER_BYTES: Final = 2**29
+"""… and what they take in memory, as `weight_of` estimates it."""
 _ENDING: Final = frozenset(f"{said.prefix}: {said.text}" for said in (STOPPING, RESTARTING))
 _VERIFY_BATCH: Final = 128
 _THREAD_MIN: Final = 8
@@ -174,7 +174,7 @@ class StoredAnswer(_Response):
         if len(self._ids) >= self._most:
             self._set_failure(AnswerTooLong(self._most))
             return
-        self._bytes += len(event.raw)
+        self._bytes += weight_of(event)
         if self._bytes > MAX_ANSWER_BYTES:
             self._set_failure(AnswerTooLong(MAX_ANSWER_BYTES, "bytes"))
             return

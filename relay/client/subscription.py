@@ -32,6 +32,7 @@ from relay.client.responses import (
 )
 from relay.client.resume import ResumeState
 from relay.errors import Prefix
+from relay.nostr.event import weight_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
@@ -43,8 +44,9 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
 
 _VERIFY_BATCH: Final = 256
-_QUEUE_BYTES: Final = 2**26
-"""Live events that wait for the reader are dropped, and queried again, beyond this many too."""
+_QUEUE_BYTES: Final = 2**27
+"""Live events that wait for the reader are dropped, and queried again, when they take more than
+this in memory too."""
 
 
 class _Stored:
@@ -88,6 +90,7 @@ class Subscription:
         self._pending = 0
         """Events between socket and reader, including those being verified."""
         self._pending_bytes = 0
+        """In memory, as `weight_of` estimates it."""
         self._overflowed = False
         self._is_requested = False
         self._has_eose = False
@@ -254,7 +257,7 @@ class Subscription:
 
     def _release(self, events: Sequence[Event]) -> None:
         self._pending -= len(events)
-        self._pending_bytes -= sum([len(event.raw) for event in events])
+        self._pending_bytes -= sum(map(weight_of, events))
         if self._overflowed:
             self._changed.notify_all()
 
@@ -274,7 +277,7 @@ class Subscription:
         event = event_in(frame, self._filters)
         if event is not None and self._resume.is_new(event):
             self._pending += 1
-            self._pending_bytes += len(event.raw)
+            self._pending_bytes += weight_of(event)
             if self._resume.is_live and not self._resume.is_caught_up:
                 self._missed.append(event)
             else:

@@ -18,6 +18,7 @@ from relay.access.visibility import BANNED
 from relay.errors import Invalid, Prefix, Refused
 from relay.nostr import messages
 from relay.nostr.agents import attestation_of
+from relay.nostr.event import weight_of
 from relay.nostr.keys import is_signed
 from relay.nostr.messages import Close, Count, NegClose, NegMessage, NegOpen, Publish, Subscribe
 from relay.observe import PARSED_OF, REQUEST, request_id
@@ -27,7 +28,6 @@ from relay.read.query import QueryQueue
 from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
 from relay.turns import Slice
 from relay.verdict import Origin, WriteOutcome, ok_reply
-from relay.write.commands import weight_of
 from relay.write.judge import BAD_SIGNATURE
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from relay.verdict import Origin, Reject, WriteOutcome
 
@@ -130,19 +130,7 @@ class Purpose(Enum):
 LaneItem = WriteEvent | ManagementChange | ExpireRows | SweepRows | SweepVersions
 
 
-_TAG_WEIGHT: Final = 200
-_VALUE_WEIGHT: Final = 60
-"""Of each value of a tag after the first two."""
-
-
 def turn_of(item: LaneItem) -> int | type[LaneItem]:
     """Whose turn the item takes: its connection's, or that of all items of its type that came over
     none."""
     return (item.author.connection if isinstance(item, WriteEvent) else None) or type(item)
-
-
-def weight_of(event: Event) -> int:
-    """Bytes that it takes in memory, about: its tags are lists of texts, and may be very short."""
-    tags = event.tags
-    values = max(0, sum(map(len, tags)) - 2 * len(tags))
-    return len(event.raw) + _TAG_WEIGHT * len(tags) + _VALUE_WEIGHT * values

@@ -20,6 +20,7 @@ from relay.errors import Prefix, StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import WritePlan
 from relay.nostr import kinds
+from relay.nostr.event import weight_of
 from relay.nostr.keys import are_signed
 from relay.observe import request_id
 from relay.read.linked_rows import NO_LINKS
@@ -36,7 +37,6 @@ from relay.write.commands import (
     SweepVersions,
     WriteEvent,
     turn_of,
-    weight_of,
 )
 from relay.write.judge import BAD_SIGNATURE, screen, screen_and_judge
 from relay.write.lane import Lane
