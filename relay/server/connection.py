@@ -20,7 +20,16 @@ from relay.nostr import messages
 from relay.nostr.agents import attestation_of
 from relay.nostr.event import weight_of
 from relay.nostr.keys import is_signed
-from relay.nostr.messages import Close, Count, NegClose, NegMessage, NegOpen, Publish, Subscribe
+from relay.nostr.messages import (
+    BadFrame,
+    Close,
+    Count,
+    NegClose,
+    NegMessage,
+    NegOpen,
+    Publish,
+    Subscribe,
+)
 from relay.observe import PARSED_OF, REQUEST, request_id
 from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import Outbox
@@ -36,6 +45,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
+    from relay.nostr.messages import ClientMessage
     from relay.nostr.nip42 import RelayAddress
     from relay.server.services import ServerServices
     from relay.server.session import Effect
@@ -62,6 +72,7 @@ _CONTROL: Final = frozenset({WSMsgType.PING, WSMsgType.PONG})
 _CONNECTION_IDS: Final = count(1)
 _MAX_DELAY_S: Final = 3600
 """Of a timer: the clock of the machine may be set meanwhile."""
+_BINARY: Final = BadFrame(Invalid("binary frames are not Nostr messages"))
 _SLOW: Final = Refused(Prefix.ERROR, "you read too slowly")
 
 
@@ -271,11 +282,8 @@ class Connection:
 
     async def serve(self) -> None:
         """Returns when the connection is closed, by either side."""
-        socket, services = self._socket, self._services
-        terms, max_filters = services.terms, services.config.limits.max_filters
-        clock = services.clock
-        receive, act, work = self._session.receive, self._act, self._slice
-        traffic, parsed = services.metrics.traffic, services.metrics.write.parse
+        socket, work = self._socket, self._slice
+        traffic = self._services.metrics.traffic
         REQUEST.set(self.request_id)
         _log.debug("connected", extra={"address": str(self._address)})
         self.outbox.put(self._session.greeting())
@@ -284,17 +292,15 @@ class Connection:
                 if self._is_stopping:
                     continue
                 traffic.frames_in += 1
-                self.message = number = self.message + 1
+                self.message += 1
                 if frame.type is WSMsgType.TEXT:
                     if len(frame.data) > _LARGE_FRAME or self._session.is_heavy:
                         await work.rest()  # before: others may have sent as much at the same time
                     work.begin()
-                    message = messages.parse(frame.data, terms, max_filters)
-                    if number % PARSED_OF == 1:
-                        parsed.add(work.so_far)
+                    self._take_text(frame.data)
                 elif frame.type is WSMsgType.BINARY:
                     work.begin()
-                    message = messages.BadFrame(Invalid("binary frames are not Nostr messages"))
+                    self._take(_BINARY, frame.data)
                 elif frame.type in _CONTROL:
                     work.begin()
                     if frame.type is WSMsgType.PING:
@@ -304,10 +310,9 @@ class Connection:
                     continue
                 else:
                     break
-                size = len(frame.data)
-                traffic.bytes_in += size
-                for effect in receive(message, clock(), size):
-                    act(effect)
+                traffic.bytes_in += len(frame.data)
+                # Nothing of it is held while the next one is awaited: parsed it can take 11 MB.
+                del frame
                 is_over = work.end()
                 if (
                     self._unanswered >= _MAX_UNANSWERED
@@ -333,6 +338,17 @@ class Connection:
             if self._hangup is not None:
                 await self._hangup
             _log.debug("connection closed")
+
+    def _take_text(self, data: bytes) -> None:
+        services = self._services
+        message = messages.parse(data, services.terms, services.config.limits.max_filters)
+        if self.message % PARSED_OF == 1:
+            services.metrics.write.parse.add(self._slice.so_far)
+        self._take(message, data)
+
+    def _take(self, message: ClientMessage, data: bytes) -> None:
+        for effect in self._session.receive(message, self._services.clock(), len(data)):
+            self._act(effect)
 
     def _act(self, effect: Effect) -> None:
         match effect:

@@ -712,6 +712,23 @@ async def test_the_filters_of_one_connection_are_bounded_in_memory(rookery: Rook
         assert memory(rookery) - before < 64 * MIB
 
 
+@pytest.mark.parametrize("fault", ["", "00"], ids=["stored", "refused"])
+async def test_a_connection_holds_nothing_of_what_it_has_sent(rookery: Rookery, fault: str) -> None:
+    """One event of 90,000 values takes 6 MB; connections that sent one then stay open."""
+    values = ["7"] * 90_000
+    before = memory(rookery)
+    async with contextlib.AsyncExitStack() as stack:
+        for number in range(40):
+            wire = await stack.enter_async_context(connected(rookery.url))
+            event = cast.alice.sign(1, [["t", *values]], f"{number}", int(time.time()))
+            sent = json.loads(event.raw)
+            await wire.send("EVENT", {**sent, "sig": fault + sent["sig"]})
+            while (answer := await wire.receive())[0] != "OK":
+                assert answer[0] == "AUTH"
+            assert answer[2] is (not fault)
+        assert memory(rookery) - before < 150 * MIB
+
+
 @pytest.mark.parametrize("verb", ["REQ", "COUNT"])
 async def test_what_waits_behind_a_paused_answer_is_bounded_in_memory(
     rookery: Rookery, verb: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import tracemalloc
 from typing import TYPE_CHECKING, Any, get_args
 
 import orjson
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from relay.errors import Invalid, Prefix, Refused, TooManyRecords, Unsupported
+from relay.errors import Invalid, Prefix, Refused, TooManyRecords
 from relay.nostr import messages
 from relay.nostr.filters import Filter, as_json, filter_from
 from relay.nostr.messages import (
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 NOTE = alice.sign(1, [], "hello", 1_700_000_000)
+LONG = [f"{number}" for number in range(10_000)]
 RAW = NOTE.raw.decode()
 
 
@@ -336,9 +339,9 @@ def test_one_bad_filter_refuses_the_whole_query(verb: str) -> None:
     bad = parse([verb, "s", {}, {"kinds": "1"}, {}])
     unknown = parse([verb, "s", {}, {"foo": 1}])
     assert isinstance(bad, BadQuery)
-    assert isinstance(bad.refused, Invalid)
+    assert bad.refused.prefix is Prefix.INVALID
     assert isinstance(unknown, BadQuery)
-    assert isinstance(unknown.refused, Unsupported)
+    assert unknown.refused.prefix is Prefix.UNSUPPORTED
 
 
 def test_more_filters_than_max_filters_are_refused() -> None:
@@ -451,3 +454,37 @@ def test_frames_for_clients_are_json_whatever_the_subscription_is_called(
     head = messages.event_head(sub)
     frame = messages.event_frame(head, NOTE.raw)
     assert json.loads(frame) == ["EVENT", sub, json.loads(RAW)]
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        ["EVENT", {"id": NOTE.id, "pubkey": "me", "sig": LONG}],
+        ["EVENT", {**orjson.loads(NOTE.raw), "tags": [LONG, [7]]}],
+        ["EVENT", {**orjson.loads(NOTE.raw), "id": "x", "tags": [LONG]}],
+        ["REQ", "s", {"#t": [*LONG, 7]}],
+        ["COUNT", "s", {"ids": LONG}],
+        ["NEG-OPEN", "s", {"#t": [*LONG, 7]}, "61"],
+    ],
+    ids=lambda frame: frame[0],
+)
+def test_nothing_of_a_refused_message_is_left_once_it_was_answered(frame: list[Any]) -> None:
+    """Without a collection of garbage: few objects with much text in them bring none about."""
+    data = orjson.dumps(frame)
+
+    def answered() -> str:
+        message = messages.parse(data, TERMS, 50)
+        assert isinstance(message, BadEvent | BadFrame | BadQuery | BadCount | BadNeg)
+        return message.refused.text
+
+    answered()
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for _ in range(5):
+            answered()
+        assert tracemalloc.get_traced_memory()[0] < 2 * len(data)
+    finally:
+        tracemalloc.stop()
+        gc.enable()
