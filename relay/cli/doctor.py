@@ -505,12 +505,26 @@ def _disk(seen: Examined) -> Iterator[Finding]:
             " deleted texts may be in it",
             f"start it once: `rookery serve --data {seen.folder}`",
         )
-    if disk.backup_at is not None and seen.machine.now - disk.backup_at > _BACKUP_DAYS * _DAY_S:
-        days = (seen.machine.now - disk.backup_at) // _DAY_S
-        yield _warning(
-            f"the last backup of {seen.folder} is {counted(days, 'day')} old",
-            f"`rookery backup /path/of/backups --keep 7 --data {seen.folder}`, by a timer",
-        )
+    yield from _backup(seen, disk)
+
+
+def _backup(seen: Examined, disk: Disk) -> Iterator[Finding]:
+    cure = f"`rookery backup /path/of/backups --keep 7 --data {seen.folder}`, by a timer"
+    now, week_s = seen.machine.now, _BACKUP_DAYS * _DAY_S
+    if disk.backup_at is not None:
+        if now - disk.backup_at > week_s:
+            days = (now - disk.backup_at) // _DAY_S
+            yield _warning(f"the last backup of {seen.folder} is {counted(days, 'day')} old", cure)
+    elif (made := _made_at(seen.folder)) is not None and now - made > week_s:
+        yield _warning(f"no backup of {seen.folder} is known", cure)
+
+
+def _made_at(folder: Path) -> float | None:
+    """When the folder was made: the date of its relay.key, which nothing changes."""
+    try:
+        return (folder / "relay.key").stat().st_mtime
+    except OSError:
+        return None
 
 
 def _limits(seen: Examined) -> Iterator[Finding]:

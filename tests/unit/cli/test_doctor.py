@@ -197,6 +197,11 @@ def store_of_another_program(folder: Path) -> None:
     (folder / "rookery.db").chmod(0o600)
 
 
+def no_backup_for_long(folder: Path) -> None:
+    long_ago = time.time() - 9 * DAY.total_seconds()
+    os.utime(folder / "relay.key", (long_ago, long_ago))
+
+
 def old_backup(folder: Path) -> None:
     (folder / "last-backup.json").write_text('{"file": "/b", "created_at": 1700000000}')
 
@@ -231,6 +236,7 @@ FAULTS: tuple[tuple[Callable[[Path], None], str, str, str], ...] = (
     (left_by_a_killed_relay, "warning", "the relay was killed", "rookery serve"),
     (store_of_another_program, "error", "rookery.db", "rookery restore"),
     (old_backup, "warning", "the last backup of", "rookery backup"),
+    (no_backup_for_long, "warning", "no backup of", "rookery backup"),
     (hook_of_a_program_that_went, "warning", "calls /gone/rookery", "rookery hook install"),
 )
 
