@@ -449,8 +449,9 @@ _CHANGING: Final[Mapping[str, _AnyMethod]] = {
     "changerelayicon": _TextMethod("icon", _icon),
 }
 
+LIST_BANNED: Final = "listbannedpubkeys"
 _LISTING: Final[Mapping[str, tuple[ListName, str]]] = {
-    "listbannedpubkeys": (ListName.BANNED_KEYS, "pubkey"),
+    LIST_BANNED: (ListName.BANNED_KEYS, "pubkey"),
     "listallowedpubkeys": (ListName.ALLOWED_KEYS, "pubkey"),
     "listbannedevents": (ListName.BANNED_EVENTS, "id"),
     "listallowedevents": (ListName.ALLOWED_EVENTS, "id"),

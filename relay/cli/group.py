@@ -30,7 +30,7 @@ from relay.cli.group_view import (
     view_of_group,
     views_of_groups,
 )
-from relay.cli.names import Names, keys_of, people_argument, read_names
+from relay.cli.names import Names, banned_names, keys_of, people_argument, read_names
 from relay.cli.options import (
     CommandGroup,
     Server,
@@ -42,7 +42,7 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
-from relay.client import PublishRefused
+from relay.client import ClientError, PublishRefused
 from relay.client.settings import Actor
 from relay.errors import Prefix, UserError
 from relay.groups.actions import MAX_ID_CHARS, OPPOSITE, edit_tags
@@ -304,13 +304,16 @@ def list_groups(server: Server, *, as_json: bool) -> None:
 def show(group_id: str, server: Server, *, as_json: bool) -> None:
     """Show one group: metadata, members and roles."""
 
-    async def work(client: Client, settings: ClientSettings) -> tuple[GroupView, Names]:
+    async def work(client: Client, settings: ClientSettings) -> tuple[GroupView, Names, list[str]]:
         view = await _existing(client, group_id)
-        return view, await read_names(client, settings, view.people)
+        names = await read_names(client, settings, view.people)
+        rows = [each for each in await _banned(client) if each["pubkey"] in view.people]
+        hidden = banned_names(rows, names.own).profiles
+        return view, Names(names.own, {**names.profiles, **hidden}), [row["pubkey"] for row in rows]
 
-    view, names = with_settings(Actor.OWNER, server, work)
+    view, names, banned = with_settings(Actor.OWNER, server, work)
     if as_json:
-        print_json(view.as_json(names))
+        print_json({**view.as_json(names), "banned": banned})
         return
     out = console()
     out.print(f"{printable(view.id)}: {flags_in_words(view)}")
@@ -322,14 +325,27 @@ def show(group_id: str, server: Server, *, as_json: bool) -> None:
     if view.roles:
         out.print(f"roles with permissions: {printable(', '.join(view.roles))}")
     print_table(
-        (Column("Member", Holds.KEY), Column("Roles")),
+        (Column("Member", Holds.KEY), Column("Roles"), *([Column("Relay")] if banned else ())),
         [
-            (names.shown(user), printable(", ".join(view.with_role.get(user, ()))))
+            (
+                names.shown(user),
+                printable(", ".join(view.with_role.get(user, ()))),
+                *(["banned" if user in banned else ""] if banned else ()),
+            )
             for user in view.people
         ],
     )
     if view.members is None:
         out.print("this key may not read the member list")
+
+
+async def _banned(client: Client) -> list[dict[str, str]]:
+    """Who is banned from the relay; only its owners are told."""
+    try:
+        found = await client.call("listbannedpubkeys")
+    except ClientError:
+        return []
+    return found if isinstance(found, list) else []
 
 
 async def _created(

@@ -14,7 +14,15 @@ from relay.access.membership import claim_id
 from relay.cli.connect import with_client, with_settings
 from relay.cli.humanize import counted
 from relay.cli.memory_text import iso
-from relay.cli.names import Names, Person, keys_of, people_argument, read_names
+from relay.cli.names import (
+    Names,
+    Person,
+    banned_names,
+    keys_in,
+    keys_of,
+    people_argument,
+    read_names,
+)
 from relay.cli.options import (
     CommandGroup,
     Server,
@@ -229,7 +237,7 @@ def ban(
 def _list_bans(server: Server, *, as_json: bool) -> None:
     async def work(client: Client, settings: ClientSettings) -> tuple[Any, Names]:
         found: Any = await client.call("listbannedpubkeys")
-        return found, await read_names(client, settings, [each["pubkey"] for each in found])
+        return found, banned_names(found, settings.file.names)
 
     found, names = with_settings(Actor.OWNER, server, work)
     if as_json:
@@ -295,14 +303,12 @@ def _for_each(
     listing = "listbannedpubkeys" if "ban" in method else "listallowedpubkeys"
 
     async def work(client: Client, settings: ClientSettings) -> tuple[tuple[str, ...], set[str]]:
-        try:
-            keys = await keys_of(client, settings, users)
-        except UserError as unknown:
-            if method != "unbanpubkey":
-                raise
-            # The profile of a banned key is hidden.
-            raise UserError(f"{unknown}; `rookery ban --list` lists the banned keys") from unknown
         listed: Any = await client.call(listing)
+        banned = banned_names(listed, settings.file.names) if method == "unbanpubkey" else Names()
+        if all(is_hex64(user) or banned.keys_of(user) for user in users):
+            keys = keys_in(banned, users)
+        else:
+            keys = await keys_of(client, settings, users)
         before = {each["pubkey"] for each in listed}
         for key in keys:
             await client.call(method, key, *([reason] if reason else []))

@@ -108,6 +108,13 @@ async def names_by(query: Query, pubkeys: Iterable[str]) -> Names:
     return Names(own, await _profiles(query, wanted[:MAX_PROFILES]))
 
 
+def banned_names(banned: Iterable[Mapping[str, str]], own: Mapping[str, str]) -> Names:
+    """Of the rows of listbannedpubkeys: profiles of banned keys are hidden, this relay names them
+    to owners."""
+    names = {each["pubkey"]: name_in(each.get("name", "")) for each in banned}
+    return Names(own, {key: (name,) for key, name in names.items() if name})
+
+
 async def keys_of(
     client: Client,
     settings: ClientSettings,
@@ -126,7 +133,11 @@ async def keys_of(
     known = list(dict.fromkeys([*near, *await _members(client, group)]))
     profiles = await _profiles(client.query, known[:MAX_PROFILES])
     newest = _names_in(await client.query({"kinds": [kinds.PROFILE], "limit": MAX_PROFILES}))
-    names = Names(settings.file.names, newest | profiles)
+    return keys_in(Names(settings.file.names, newest | profiles), people)
+
+
+def keys_in(names: Names, people: Sequence[str]) -> tuple[str, ...]:
+    """As `keys_of`, among these names alone."""
     return tuple(dict.fromkeys(key if is_hex64(key) else _key_of(key, names) for key in people))
 
 

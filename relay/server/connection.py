@@ -379,6 +379,14 @@ class Connection:
             reply = self._session.login_refused(event, BAD_SIGNATURE.refused())
         elif event.pubkey in self._services.state.actors.banned:
             reply = self._session.login_refused(event, BANNED.refused())
+            self._services.metrics.refusals.note(
+                BANNED,
+                event,
+                self._services.clock(),
+                self.connection,
+                self.address,
+                self.message,
+            )
         else:
             try:
                 attestation = self._attestation_of(event)

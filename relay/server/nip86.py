@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,6 +17,7 @@ import orjson
 from relay.access.management import (
     CREATE_INVITE,
     INVITE_METHODS,
+    LIST_BANNED,
     LIST_MEMBERS,
     LISTED_REPORTS,
     REVOKE_INVITE,
@@ -27,9 +28,10 @@ from relay.access.management import (
     listed,
 )
 from relay.access.membership import claim_id, claims_of, listed_members
-from relay.access.visibility import Viewer
+from relay.access.visibility import Viewer, visibility_for
 from relay.errors import Invalid, Prefix, Refused, StoreFault, UserError
 from relay.files import replace_file, sync
+from relay.memory.fields import object_in
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64
 from relay.nostr.filters import Filter
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 
     from relay.access.management import Blocklist, ListChange
     from relay.access.membership import Claim
+    from relay.access.visibility import Visibility
     from relay.nostr.event import Event
     from relay.nostr.nip42 import RelayAddress
     from relay.nostr.nip98 import HttpRequest
@@ -63,6 +66,9 @@ MAX_RECEIPTS: Final = 1024
 _REPORTS: Final = 1000
 """Newest reports that `listeventsneedingmoderation` examines."""
 _MAX_REASON: Final = 200
+_NAMED: Final = 500
+"""Last banned keys that are listed with their names."""
+_MAX_NAME: Final = 100
 _MAX_COUNT: Final = 100_000
 """Uses or days of an invite."""
 _MAX_LOGGED: Final = 500
@@ -232,6 +238,8 @@ class Calls:
             return await self._unmoderated(caller)
         if method == LIST_MEMBERS:
             return self._members()
+        if method == LIST_BANNED:
+            return await self._banned(caller)
         return listed(method, self._state.management)
 
     def _members(self) -> list[dict[str, object]]:
@@ -295,22 +303,45 @@ class Calls:
             | management.of(ListName.ALLOWED_EVENTS).keys()
         )
         reasons: dict[str, str] = {}
-        for report in await self._events(caller, Filter(kinds=frozenset({kinds.REPORT}))):
+        visibility = self._state.visibility(Viewer(frozenset({caller})))
+        for report in await self._events(visibility, Filter(kinds=frozenset({kinds.REPORT}))):
             for event_id, reason in _reported_events(report):
                 if event_id not in decided and len(reasons) < _REPORTS:
                     reasons.setdefault(event_id, reason)
         if not reasons:
             return []
-        stored = {event.id for event in await self._events(caller, Filter(ids=frozenset(reasons)))}
+        found = await self._events(visibility, Filter(ids=frozenset(reasons)))
+        stored = {event.id for event in found}
         return [
             entry("id", event_id, reason)
             for event_id, reason in reasons.items()
             if event_id in stored
         ]
 
-    async def _events(self, caller: str, filter_: Filter) -> Sequence[Event]:
-        """The newest matches that the caller may read."""
-        visibility = self._state.visibility(Viewer(frozenset({caller})))
+    async def _banned(self, caller: str) -> list[dict[str, object]]:
+        """With the names in profiles, as far as the caller could read these without the bans."""
+        policy = self._state.policy
+        banned = self._state.management.of(ListName.BANNED_KEYS)
+        visibility = visibility_for(
+            Viewer(frozenset({caller})),
+            policy.read_rules,
+            replace(self._state.actors, banned=frozenset()),
+            self._state.groups,
+            policy.groups.foreign_h,
+        )
+        profiles = Filter(kinds=frozenset({kinds.PROFILE}), authors=frozenset([*banned][-_NAMED:]))
+        names: dict[str, str] = {}
+        for profile in await self._events(visibility, profiles) if banned else ():
+            name = (object_in(profile.content) or {}).get("name")
+            if isinstance(name, str):
+                names[profile.pubkey] = name[:_MAX_NAME]
+        return [
+            {**entry("pubkey", key, reason), **({"name": names[key]} if key in names else {})}
+            for key, reason in banned.items()
+        ]
+
+    async def _events(self, visibility: Visibility, filter_: Filter) -> Sequence[Event]:
+        """The newest matches that may be read."""
         found: list[bytes] = []
         upto = self._store.committed()
         query = PageQuery(filter_, visibility, _REPORTS, upto, self._clock(), size=_REPORTS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
@@ -154,3 +155,32 @@ def test_a_name_is_a_user_of_memory_and_config(
     assert user_in("bob") == bob.pubkey
     with pytest.raises(Invalid, match="not a user's key: 'mallory'"):
         user_in("mallory")
+
+
+async def test_owners_see_who_is_banned_and_unban_by_name(admin: Admin) -> None:
+    await admin.run("group", "create", "tea")
+    await admin.run("group", "add", "tea", bob.npub)
+    await calls_itself(admin, bob, '{"name": "Bob\\u001b[31m"}')
+    assert (await admin.run("ban", bob.npub, "--reason", "spam"))[0] == 0
+    _, out, _ = await admin.run("ban", "--list")
+    assert re.search(r"Bob.* +spam", out), out
+    assert "\x1b" not in out
+    _, out, _ = await admin.run("group", "show", "tea")
+    assert re.search(rf"Bob.* \({bob.npub[:12]}…\) +banned", out), out
+    assert (await admin.json("group", "show", "tea"))["banned"] == [bob.pubkey]
+    (row,) = await admin.json("ban", "--list")
+    code, out, err = await admin.run("unban", row["name"])
+    assert (code, out) == (0, f"unbanned: {bob.npub}\n"), err
+    assert (await admin.json("group", "show", "tea"))["banned"] == []
+
+
+async def test_members_are_not_told_who_is_banned(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await admin.run("group", "create", "tea")
+    await admin.run("group", "add", "tea", bob.npub, alice.npub)
+    await admin.run("ban", bob.npub)
+    monkeypatch.setenv("ROOKERY_KEY", alice.nsec)
+    shown = await admin.json("group", "show", "tea")
+    assert bob.pubkey in shown["members"]
+    assert shown["banned"] == []

@@ -536,6 +536,8 @@ async def test_a_banned_key_cannot_log_in_and_the_others_stay() -> None:
         await called(relay, "banpubkey", alice.pubkey)
         visit = await logged_in(relay, admin)
         assert await visit.logs_in(alice, f"ws://{relay.at}") == (False, BANNED_READ)
+        (refused,) = relay.metrics.refusals.after(0)
+        assert (refused.rule, refused.kind, refused.author) == ("bans", 22242, alice.pubkey)
         assert await visit.asks({"kinds": [9], "#h": ["den"]}) == [["EOSE", "s"]]
 
 
