@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.connect import with_client, with_settings
-from relay.cli.group_view import group_argument, report
+from relay.cli.group_view import group_argument, is_seen, no_group, report
 from relay.cli.line_editor import LineEditor, raw_terminal
 from relay.cli.names import Names, read_names
 from relay.cli.options import (
@@ -31,6 +31,7 @@ from relay.client import PublishRefused, QueryClosed
 from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.memory.bounded import BoundedDict
+from relay.memory.junk import known_formats
 from relay.memory.snowclaw.history import oldest_first, replied_to
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
@@ -50,6 +51,7 @@ _LOOKED_AT: Final = 50
 _MAX_SHOWN: Final = 10_000
 """Messages that a number stands for."""
 _INDENT: Final = "    "
+_KEPT_BACK: Final = "it has what looks like a secret key or a password"
 _HELP: Final = (
     "/reply N TEXT answers message N · /quit ends · //text sends a text that begins with /"
 )
@@ -59,6 +61,7 @@ _HELP: Final = (
 @group_argument
 @click.argument("text", metavar="TEXT")
 @click.option("--reply", "reply", metavar="EVENT", help="Id of the message to answer.")
+@click.option("--anyway", is_flag=True, help="Send what looks like a secret too.")
 @client_options
 @json_option
 def say(
@@ -67,6 +70,7 @@ def say(
     reply: str | None,
     server: Server,
     *,
+    anyway: bool,
     as_json: bool,
 ) -> None:
     """Send a message (kind 9). TEXT `-` is read from stdin."""
@@ -74,6 +78,8 @@ def say(
         text = sys.stdin.read().rstrip("\n")
     if not text.strip():
         raise click.BadParameter("is empty", param_hint="TEXT")
+    if not anyway and _has_secret(text):
+        raise UserError(f"not sent: {_KEPT_BACK}; --anyway sends it")
 
     async def work(client: Client) -> Event:
         answered = None if reply is None else await _message(client, group_id, reply)
@@ -93,6 +99,8 @@ def read(group_id: str, limit: int, server: Server, *, as_json: bool) -> None:
 
     async def work(client: Client, settings: ClientSettings) -> tuple[list[Event], Names]:
         found = await _newest(client, group_id, limit)
+        if not found and not await is_seen(client, group_id):
+            raise no_group(group_id)
         return found, await read_names(client, settings, [event.pubkey for event in found])
 
     found, names = with_settings(Actor.OWNER, server, work)
@@ -292,6 +300,9 @@ class _Conversation:
             raise UserError(f"there is no message [{number[:9]}]") from None
 
     async def _send(self, text: str, answered: Event | None) -> None:
+        if _has_secret(text):
+            self._complain(f"not sent: {_KEPT_BACK}; `rookery group say --anyway` sends it")
+            return
         try:
             event = await _sent(self._client, self._group, text, answered)
         except PublishRefused as refused:
@@ -326,6 +337,10 @@ class _Conversation:
             click.echo(text)
         else:
             self._editor.print_above(text)
+
+
+def _has_secret(text: str) -> bool:
+    return known_formats().filtered(text).is_redacted
 
 
 async def _piped_lines() -> AsyncIterator[str]:

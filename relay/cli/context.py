@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.connect import with_settings
+from relay.cli.group_view import is_seen, no_group
 from relay.cli.names import Person, keys_of
 from relay.cli.options import (
     Server,
@@ -105,9 +106,12 @@ def context(
             if newest is not None:
                 return claw.assemble(newest, system, budget)
             if message is None and claw.group(group) is None:
+                if not await is_seen(client, group):
+                    raise no_group(group)
                 raise UserError(
-                    f"no message in {group!r} is readable with this key; give the message to"
-                    " answer with --message TEXT"
+                    f"no message in {printable(group)!r} that {settings.key.npub} may read and"
+                    f" {signer.npub} could answer; `rookery group add` adds a key, --message TEXT"
+                    " gives a message"
                 )
             by = min(known, default=settings.key.pubkey)
             if sender is not None:

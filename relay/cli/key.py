@@ -34,10 +34,14 @@ def key() -> None:
 
 @key.command("show", epilog="Example: rookery key show ./data/keys/owner.nsec")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--npub", "form", flag_value="npub", help="Print the npub alone, for scripts.")
+@click.option("--hex", "form", flag_value="hex", help="Print the 64 hex characters alone.")
 @click.option("--secret", is_flag=True, help="Also the secret key; only on a terminal.")
 @json_option
-def show(file: Path, *, secret: bool, as_json: bool) -> None:
+def show(file: Path, form: str | None, *, secret: bool, as_json: bool) -> None:
     """Print the public key of a key file."""
+    if form is not None and (secret or as_json):
+        raise click.UsageError("--npub and --hex print one key alone: no --secret, no --json")
     if secret and not sys.stdout.isatty():
         raise UserError("--secret prints to a terminal only: a pipe or file would keep the key")
     try:
@@ -47,6 +51,9 @@ def show(file: Path, *, secret: bool, as_json: bool) -> None:
     if as_json:
         shown = {"npub": found.npub, "public": found.pubkey}
         print_json({**shown, "nsec": found.nsec} if secret else shown)
+        return
+    if form is not None:
+        click.echo(found.npub if form == "npub" else found.pubkey)
         return
     click.echo(f"npub  {found.npub}")
     click.echo(f"hex   {found.pubkey}   (the npub in hex)")

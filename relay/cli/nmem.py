@@ -49,6 +49,7 @@ from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.mcp.rows import hit
 from relay.memory.nmem.capture import project_at
+from relay.memory.nmem.records import ObsType
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -59,6 +60,7 @@ if TYPE_CHECKING:
 
     Result = TypeVar("Result")
 
+_TYPES: Final = frozenset([*ObsType, queries.PROMPT])
 _EXCERPT: Final = 120
 """Characters of a text in a table."""
 _PATIENCE_S: Final = 3.0
@@ -113,6 +115,9 @@ def search(
     scope = Scope(project, obs_type)
     with reading_here() as db:
         found = queries.search(db, query, scope, Order(order_by), unix_now(), limit, 0)
+    if not found and obs_type is not None and obs_type not in _TYPES:
+        known = ", ".join(sorted(_TYPES))
+        click.echo(f"nothing has the type {printable(obs_type)!r}; known are {known}", err=True)
     if ids and not as_json:
         for row in found:
             click.echo(row.id)

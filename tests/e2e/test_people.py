@@ -191,6 +191,17 @@ async def test_messages_of_one_second_are_read_as_they_were_said(tmp_path: Path)
         code, _, err = await here.run(cast.stranger, "group", "say", "tea", "let me in")
         assert code == 1
         assert "restricted: only people known here may write" in err
+        nsec = cast.carol.nsec
+        for args, stdin in (
+            (("group", "say", "tea", f"my key is {nsec}"), ""),
+            (("chat", "tea"), nsec),
+        ):
+            code, out, err = await here.run(cast.owner, *args, stdin=stdin)
+            assert (code, "not sent: it has what looks like a secret" in err) == (1, True)
+            assert nsec not in out + err
+        await here.says(cast.owner, "group", "say", "tea", "token=abcdefgh1234", "--anyway")
+        code, _, err = await here.run(cast.owner, "group", "read", "tae")
+        assert (code, "no group 'tae' is visible to this key" in err) == (1, True)
 
 
 async def test_what_arrives_does_not_destroy_what_is_being_typed(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from relay.cli.progress import Amount, progress_bar
 from relay.cli.session.common import PATH, on_relay, plan_of, plan_options
 from relay.client.transcripts.files import files_in, session_file, session_ids
 from relay.errors import UserError
+from relay.memory.transcripts.lines import SessionFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -85,12 +86,18 @@ def _files(paths: Sequence[Path]) -> Mapping[str, SessionFile]:
         for file in inside:
             try:
                 found[file] = session_file(file)
+                if found[file].opening == SessionFacts():
+                    del found[file]
+                    raise UserError(
+                        f"{file} is no session of a coding agent: no line has sessionId,"
+                        " timestamp or cwd"
+                    )
             except UserError as fault:
                 if file == path:
                     raise
                 click.echo(f"skipped: {printable(str(fault))}", err=True)
     if not found:
-        raise UserError("all of these files are empty")
+        raise UserError("none of these files is a session")
     chosen: dict[str, SessionFile] = {}
     for at, id_ in session_ids(found.values()).items():
         of_session = [each for each in (chosen.get(id_), found[at]) if each is not None]

@@ -99,6 +99,9 @@ def test_a_search_prints_an_array_or_ids(here: Database, nmem: Nmem) -> None:
     (whole,) = as_json(nmem("search", "heron", "--full"))
     assert (whole["content"], whole["tool_name"], whole["project"]) == ("heron", "Grep", "rook")
     assert nmem("search", "unicorn", "--ids") == (0, "", "nothing found\n")
+    code, out, err = nmem("search", "1.py", "--type", "nonsense")
+    assert (code, out) == (0, "[]\n")
+    assert "nothing has the type 'nonsense'; known are command, file_edit," in err
     code, out, _ = nmem("search", "py", "--ids", "--limit", "2")
     assert (code, len(out.splitlines())) == (0, 2)
     assert as_json(nmem("search", "py", "--ids", "--json", "--order-by", "blended")) == [3, 2, 1]

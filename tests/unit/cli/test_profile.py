@@ -31,6 +31,11 @@ def test_a_key_file_is_shown_without_its_secret(
     assert out.count(owner.pubkey) == 2
     assert owner.nsec not in out
     assert owner.hex not in out
+    for form, key in (("--npub", owner.npub), ("--hex", owner.pubkey)):
+        assert run(["key", "show", str(file), form]) == 0
+        assert capsys.readouterr().out == f"{key}\n"
+        assert run(["key", "show", str(file), form, "--json"]) == 2
+        capsys.readouterr()
 
 
 def test_the_secret_is_printed_to_a_terminal_only(

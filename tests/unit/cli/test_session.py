@@ -220,7 +220,8 @@ async def test_a_session_is_meant_by_the_beginning_of_its_id(
         (("import", "nope.jsonl"), 1, "there is no file nope.jsonl"),
         (("import", "empty.jsonl"), 1, "empty.jsonl is empty"),
         (("import", "empty"), 1, "empty contains no session file"),
-        (("import", "hollow"), 1, "all of these files are empty"),
+        (("import", "hollow"), 1, "none of these files is a session"),
+        (("import", "prose.jsonl"), 1, "prose.jsonl is no session of a coding agent"),
         (("import", "session.jsonl", "hollow/b.jsonl", "--session", "s"), 1, "is empty"),
         (("import", "session.jsonl", "other.jsonl", "--session", "s"), 2, "for one file, not 2"),
         (("import",), 2, "FILE|DIR"),
@@ -246,6 +247,7 @@ async def test_errors_are_reported(
 ) -> None:
     (tmp_path / "other.jsonl").write_bytes(DATA)
     (tmp_path / "empty.jsonl").touch()
+    (tmp_path / "prose.jsonl").write_text("hello\n[1]\n")
     (tmp_path / "empty").mkdir()
     (tmp_path / "hollow").mkdir()
     (tmp_path / "hollow" / "b.jsonl").touch()
