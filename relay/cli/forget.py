@@ -38,6 +38,9 @@ _MAX_TARGETS: Final = 500
 _ADDRESS: Final = re.compile(r"[0-9]{1,5}:[0-9a-f]{64}:.*", re.DOTALL)
 
 
+_ID_OR_BEGINNING: Final = re.compile(r"[0-9a-f]{8,64}").fullmatch
+_LOOKED_AT: Final = 1_000
+"""Newest events, of the group or of the key, among which the beginning of an id is looked for."""
 _NO_KEY_HERE: Final = (
     "--vanish takes no key or event: it deletes what the key that signs wrote (--key-file). Without"
     " a person's key: `rookery ban KEY` hides what it wrote, and deletes it where the relay's"
@@ -87,7 +90,8 @@ def forget_command(
 
     Signs as the owner, or with --key-file. Events of others: --group ID, as its moderator. All that
     another person wrote, without their key: `rookery ban KEY`, with `[bans] stored = "delete"` in
-    the relay's policies; else a ban only hides it.
+    the relay's policies; else a ban only hides it. 8 hex of an id are enough, or more, where one of
+    the newest 1,000 events begins so: of the key that signs, or of the group.
 
     A receipt is an event signed by the relay: which request erased how many events, of which kind,
     with their ids, and when. It repeats no text. The relay signs it once no byte of the events is
@@ -114,6 +118,7 @@ def forget_command(
         wanted = request
         if wanted is None:
             kind, tags = draft
+            tags = [await _whole(client, settings, group, tag) for tag in tags]
             of_relay = [["relay", client.url]] if vanish else []
             wanted = (await client.send(kind, reason, [*of_relay, *tags])).id
         if not proof and request is None:
@@ -142,12 +147,13 @@ def _draft(
         raise click.UsageError(f"at most {_MAX_TARGETS} events at a time")
     tags = []
     for target in targets:
-        if is_hex64(target):
+        if _ID_OR_BEGINNING(target):
             tags.append(["e", target])
         elif group is None and _ADDRESS.fullmatch(target):
             tags.append(["a", target])
         else:
-            known = "an event id" if group is not None else "an event id or KIND:PUBLIC-KEY:D"
+            known = "an event id, or 8 hex of it or more"
+            known += "" if group is not None else ", or KIND:PUBLIC-KEY:D"
             raise click.BadParameter(f"{target!r} is not {known}", param_hint="EVENT-ID")
     if group is not None:
         return kinds.DELETE_EVENT, [["h", group], *tags]
@@ -159,6 +165,25 @@ async def _question(client: Client, settings: ClientSettings) -> str:
     who = printable(names.of(settings.key.pubkey) or "")
     named = f"{who}, {settings.key.npub}," if who else settings.key.npub
     return f"Delete everything that {named} wrote at {client.url}, for ever?"
+
+
+async def _whole(
+    client: Client, settings: ClientSettings, group: str | None, tag: list[str]
+) -> list[str]:
+    """The tag with the whole id, where it has the beginning of one. Raises UserError."""
+    name, begin = tag
+    if name != "e" or is_hex64(begin):
+        return tag
+    where = {"authors": [settings.key.pubkey]} if group is None else {"#h": [group]}
+    found = await client.query({**where, "limit": _LOOKED_AT})
+    ids = [event.id for event in found if event.id.startswith(begin)]
+    if len(ids) == 1:
+        return ["e", ids[0]]
+    of = "this key" if group is None else f"group {printable(group)}"
+    raise UserError(
+        f"{len(ids) or 'none'} of the newest {len(found):,} events of {of} begin with {begin}:"
+        f" give the whole id{''.join(f'{chr(10)}  {each}' for each in ids[:10])}"
+    )
 
 
 async def _receipt(client: Client, key: SecretKey, request: str) -> tuple[Event, Erasure]:

@@ -313,8 +313,9 @@ def _painted(line: str) -> str:
 def restore(wanted: Record | Key, named: str, server: Server, *, as_json: bool) -> None:
     """Publish an old version's tags and content anew, as the newest version.
 
-    It is signed by your key, which must be the record's author; the version that it replaces stays
-    in the history. It is read by whom the old version was for.
+    The key that signed the record signs it: `key_file` or `agent_key_file` of client.toml, or
+    --key-file. The version that it replaces stays in the history. It is read by whom the old
+    version was for.
     """
 
     async def work(client: Client, settings: ClientSettings) -> tuple[Event, Event | None]:

@@ -216,6 +216,15 @@ async def test_what_to_forget_is_said_once_and_well(rookery: Rookery) -> None:
     for args in ([], ["--vanish", "0" * 64], ["nonsense"], ["--receipt", "x"]):
         code, text = await forget(rookery, cast.alice, *args)
         assert code == 2, text
+    notes = [cast.alice.sign(1, [], f"note {n}", int(time.time())) for n in range(2)]
+    await publish(rookery, *notes, by=cast.alice)
+    code, text = await forget(rookery, cast.alice, "00000000")
+    assert code == 1
+    assert "none of the newest" in text
+    code, text = await forget(rookery, cast.alice, notes[0].id[:12], "--json")
+    assert code == 0, text
+    async with connected(rookery.url) as wire:
+        assert [row["id"] for row in await wire.query({"kinds": [1]})] == [notes[1].id]
     code, text = await forget(rookery, cast.alice, "--vanish", "Bob")
     assert code == 2
     assert "--vanish takes no key or event" in text

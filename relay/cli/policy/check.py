@@ -84,7 +84,8 @@ def check_command(
         number = len(warnings) + len(changes)
         told = f", {counted(number, 'warning')}" if number else ""
         ok = coloured("ok:", Colour.OK)
-        click.echo(f"{ok} {rules_in(found)} rules in {len(found.files)} files{told}, {home}")
+        held = f"{counted(rules_in(found), 'rule')} in {counted(len(found.files), 'file')}"
+        click.echo(f"{ok} {held}{told}, {home}")
     return 1 if strict and (warnings or (changes and against is not None)) else 0
 
 

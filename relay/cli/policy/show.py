@@ -64,7 +64,7 @@ def show_command(folder: Path | None, data: Path | None, *, mine: bool, as_json:
 
 
 def _page(found: PolicySet, home: Path) -> Iterator[str]:
-    yield f"{home}: {rules_in(found)} rules in {len(found.files)} files"
+    yield f"{home}: {counted(rules_in(found), 'rule')} in {counted(len(found.files), 'file')}"
     yield f"packaged/ is {DEFAULTS}"
     yield from _section("People", _actors(found, _names(found, home)))
     yield from _section(
