@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.client.client import Client, FilterLike
+    from relay.client.rebase import Rebase
     from relay.client.spool import Refused
     from relay.client.writer import Make, Written
     from relay.nostr.event import Event
@@ -58,6 +59,7 @@ class MemoryClient(BaseClient):
         self._folder = folder
         self._cache: Cache | None = None
         self._spool: Spool | None = None
+        self._rebase: Rebase | None = None
         self._writer = Writer(self._client, signer, None)
         self._document: Mapping[str, object] | None = None
 
@@ -69,7 +71,7 @@ class MemoryClient(BaseClient):
             if self._owns_client:
                 with suppress(Unanswered):
                     await self._client.wait_connected(deadline_s=_CONNECT_S)
-        self._writer = Writer(self._client, self._signer, self._spool)
+        self._writer = Writer(self._client, self._signer, self._spool, self._rebase)
         opening.push_async_callback(self._writer.stop)
         await self._writer.start()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from relay.client.debounce import Debounce
 from relay.client.errors import ClientError, PublishRefused, Unanswered
 from relay.client.memory import MemoryClient
+from relay.client.rebase import Rebase
 from relay.client.writer import Outcome, Written
 from relay.errors import Invalid, RookeryError, UserError
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
@@ -91,6 +92,7 @@ class SnowclawRecords(MemoryClient):
             style=key_style,
             file=file,
         )
+        self._rebase = Rebase(self._client, self._working_copy, self._take, self._sign_record)
         self._is_loaded = False
         self._flush_lock = asyncio.Lock()
         self._debounce = Debounce(self._save_quietly, FLUSH_AFTER_S, later)
@@ -355,6 +357,9 @@ class SnowclawRecords(MemoryClient):
 
     def _encrypted(self, draft: Draft) -> Draft:
         return encrypted_draft(draft, self._own_key, secrets.token_bytes(32))
+
+    def _sign_record(self, draft: Draft, encrypted: bool) -> Event:  # noqa: FBT001  a callback
+        return self.signed(self._encrypted(draft) if encrypted else draft)
 
     async def forget(self, d: str) -> Written | None:
         """Delete one's own record at an address, and unsaved changes of it (S-25).

@@ -3,6 +3,10 @@
 It is the only copy of what was written offline, so `put` is durable when it returns. Sending twice
 is safe, since events are identified by id: after a crash between OK and `done` an event is sent
 again. Several programs of one user may share the file.
+
+A version that holds edits of a record waits with the version that it was made of: what is between
+the two are the edits, for the version that another machine stored meanwhile. Nothing of them is
+written in another form than the events have.
 """
 
 from __future__ import annotations
@@ -12,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.client.errors import ClientError
 from relay.client.local_file import Damaged, LocalFile, kept_event
+from relay.nostr import kinds
 
 if TYPE_CHECKING:
     import sqlite3
@@ -28,10 +33,13 @@ CREATE TABLE waiting (
     position INTEGER PRIMARY KEY AUTOINCREMENT,
     id       TEXT NOT NULL UNIQUE,
     raw      BLOB NOT NULL,
-    refusal  TEXT
+    refusal  TEXT,
+    base     BLOB
 );
 CREATE INDEX to_send ON waiting (position) WHERE refusal IS NULL
 """
+_FIRST: Final = b""
+"""`base` of the first version of a record. NULL: the event is sent as it is."""
 
 
 class SpoolFull(ClientError):
@@ -40,6 +48,16 @@ class SpoolFull(ClientError):
 
 class SpoolDamaged(ClientError):
     """The file cannot be read. It is left unchanged: it is the only copy."""
+
+
+class Waiting(NamedTuple):
+    """An event to be sent."""
+
+    event: Event
+    has_edits: bool
+    """Whether it is a version whose edits may have to be made on another one."""
+    base: Event | None
+    """The version that it was made of; None: it is the first one."""
 
 
 class Refused(NamedTuple):
@@ -59,26 +77,43 @@ class Spool:
         self._most = most
         with self._translated_damage():
             self._file = LocalFile(path, _SCHEMA, _VERSION)
+        with self._transaction() as file:
+            columns = {name for _, name, *_ in file.execute("PRAGMA table_info(waiting)")}
+            if "base" not in columns:  # of an earlier program, which may still share the file
+                file.execute("ALTER TABLE waiting ADD COLUMN base BLOB")
 
     def close(self) -> None:
         self._file.close()
 
-    def put(self, event: Event) -> None:
-        """Durable when it returns; an event already waiting is not added twice.
+    def put(self, event: Event, *, has_edits: bool = False, base: Event | None = None) -> bool:
+        """Durable when it returns; an event already waiting is not added twice. See `Waiting`.
 
-        Raises SpoolFull.
+        A version with edits replaces the one that it was made of, if that waits; returns whether
+        it did. Raises SpoolFull.
         """
+        replaced = False
         with self._transaction() as file:
             if _count_waiting(file) >= self._most:
                 raise SpoolFull(
                     f"{self._most:,} writes wait for the relay in {self._path}; the spool is full"
                 )
+            made_of = None if not has_edits else _FIRST if base is None else base.raw
+            if has_edits and base is not None and (row := _with_edits(file, base.id)) is not None:
+                replaced, (made_of,) = True, row
+                file.execute("DELETE FROM waiting WHERE id = ?", (base.id,))
+            if event.kind == kinds.DELETION:
+                # A version that is deleted by its id must be sent under this id.
+                named = [(event_id,) for event_id in event.tag_values("e")]
+                file.executemany("UPDATE waiting SET base = NULL WHERE id = ?", named)
             file.execute(
                 # An event refused before is tried again.
-                "INSERT INTO waiting (id, raw) VALUES (?, ?)"
+                "INSERT INTO waiting (id, raw, base) VALUES (?, ?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET refusal = NULL",
-                (event.id, event.raw),
+                (event.id, event.raw, made_of),
             )
+        if replaced:
+            self._file.erase_soon()
+        return replaced
 
     def __len__(self) -> int:
         """Number of events to be sent."""
@@ -87,12 +122,19 @@ class Spool:
 
     def waiting(self, number: int = MOST) -> list[Event]:
         """The first `number` of the events to be sent."""
+        return [each.event for each in self.to_send(number)]
+
+    def to_send(self, number: int) -> list[Waiting]:
+        """As `waiting`, with what is needed to send them."""
         with self._transaction() as file:
             rows = file.execute(
-                "SELECT raw FROM waiting WHERE refusal IS NULL ORDER BY position LIMIT ?",
+                "SELECT raw, base FROM waiting WHERE refusal IS NULL ORDER BY position LIMIT ?",
                 (number,),
             )
-            return [kept_event(raw) for (raw,) in rows]
+            return [
+                Waiting(kept_event(raw), base is not None, kept_event(base) if base else None)
+                for raw, base in rows
+            ]
 
     def done(self, ids: Iterable[str]) -> None:
         """Remove events: accepted by the relay, or given up."""
@@ -131,3 +173,12 @@ class Spool:
 def _count_waiting(file: sqlite3.Connection) -> int:
     number: int = file.execute("SELECT count(*) FROM waiting WHERE refusal IS NULL").fetchone()[0]
     return number
+
+
+def _with_edits(file: sqlite3.Connection, event_id: str) -> tuple[bytes] | None:
+    """What a waiting version with edits was made of; None: there is no such version."""
+    row: tuple[bytes] | None = file.execute(
+        "SELECT base FROM waiting WHERE id = ? AND refusal IS NULL AND base IS NOT NULL",
+        (event_id,),
+    ).fetchone()
+    return row

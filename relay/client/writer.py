@@ -6,6 +6,9 @@ write survives an unreachable relay and the end of the program; without one it f
 Invariants, with a spool: a write is durable before it is sent, and the caller's own task sends it
 and gets the answer. What remains on disk after that, also from earlier runs, is the backlog: a task
 sends it in order while the relay is connected, and no later write overtakes it.
+
+A version with edits (see `Rebase`) is sent from the backlog only if the relay still has the version
+that it was made of; else the edits are made on the stored version, and this one is sent instead.
 """
 
 from __future__ import annotations
@@ -15,10 +18,11 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from relay.client.errors import TEMPORARY, ClientClosed, ClientError, PublishRefused, Unanswered
-from relay.errors import Prefix
+from relay.errors import Invalid, Prefix
 from relay.memory.fields import whole_number
 from relay.memory.unreadable import next_created_at
 from relay.nostr.filters import Filter
@@ -28,7 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from relay.client.client import Client
-    from relay.client.spool import Spool
+    from relay.client.rebase import Rebase
+    from relay.client.spool import Spool, Waiting
     from relay.memory.draft import Draft
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
@@ -66,10 +71,18 @@ class Written:
 class Writer:
     """Started and stopped by its MemoryClient."""
 
-    def __init__(self, client: Client, signer: SecretKey, spool: Spool | None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        signer: SecretKey,
+        spool: Spool | None,
+        rebase: Rebase | None = None,
+    ) -> None:
+        """`rebase`: for records that hold the edits of several machines."""
         self._client = client
         self._signer = signer
         self._spool = spool
+        self._rebase = rebase
         self._last: OrderedDict[tuple[int, str], int] = OrderedDict()
         """(kind, d) → time of its newest known version."""
         self._in_progress: set[str] = set()
@@ -110,15 +123,24 @@ class Writer:
 
         Raises PublishRefused; Unanswered (without a spool); SpoolFull, SpoolDamaged, OSError.
         """
+        rebase = self._rebase
+        if rebase is not None and not rebase.holds_edits(kind, d):
+            rebase = None
+        if rebase is not None and self._spool is not None and self._client.is_connected:
+            # It is to be made of what the backlog makes of the last version.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_ANSWER_S):
+                    await self._caught_up.wait()
         attempts = 0
         while True:
             attempts += 1
             event = self.signed(
                 make(next_created_at(self._client.now(), self._last.get((kind, d))))
             )
+            base = None if rebase is None else rebase.base_of(event)
             self.note_stored(event)
             try:
-                outcome = await self._send_signed(event)
+                outcome = await self._send_signed(event, has_edits=rebase is not None, base=base)
                 if outcome is Outcome.DUPLICATE:
                     # Just created, so it was sent by us with the OK lost, or by a program that
                     # shares the spool.
@@ -144,8 +166,12 @@ class Writer:
     async def _query_stored(self, kind: int, d: str) -> None:
         for event in await self._client.query(address_filter(kind, self._signer.pubkey, d)):
             self.note_stored(event)
+            if self._rebase is not None:
+                self._rebase.take(event)
 
-    async def _send_signed(self, event: Event) -> Outcome:
+    async def _send_signed(
+        self, event: Event, *, has_edits: bool = False, base: Event | None = None
+    ) -> Outcome:
         if self._spool is None:
             return await self._publish_event(event)
         if self._task is None or self._task.done():
@@ -153,8 +179,10 @@ class Writer:
         self._in_progress.add(event.id)
         outcome = Outcome.QUEUED
         try:
-            await asyncio.to_thread(self._spool.put, event)
-            if self._client.is_connected:
+            replaced = await asyncio.to_thread(
+                self._spool.put, event, has_edits=has_edits, base=base
+            )
+            if self._client.is_connected and not replaced:
                 outcome = await self._publish_spooled(event, self._spool)
         finally:
             self._in_progress.discard(event.id)
@@ -191,9 +219,9 @@ class Writer:
     async def _send_backlog_batch(self, spool: Spool) -> None:
         self._queued.clear()
         waiting = [
-            event
-            for event in await asyncio.to_thread(spool.waiting, _SEND_BATCH)
-            if event.id not in self._in_progress
+            each
+            for each in await asyncio.to_thread(spool.to_send, _SEND_BATCH)
+            if each.event.id not in self._in_progress
         ]
         if not waiting:
             if not self._queued.is_set():
@@ -207,18 +235,30 @@ class Writer:
                 self._caught_up.set()  # a temporary refusal does not block other writes
             await asyncio.sleep(_PAUSE_S)
 
-    async def _send_batch(self, backlog: list[Event], spool: Spool) -> bool:
+    async def _send_batch(self, backlog: list[Waiting], spool: Spool) -> bool:
         """Send a batch; True if every answer is final."""
-        answers = await asyncio.gather(*map(self._publish_event, backlog), return_exceptions=True)
+        all_final = True
+        for has_edits, run in groupby(backlog, key=lambda each: each.has_edits):
+            if has_edits:
+                for each in run:  # one may be made of the one before
+                    all_final &= await self._send_edits(each, spool)
+                    if not self._client.is_connected:
+                        return False
+            else:
+                all_final &= await self._send_events([each.event for each in run], spool)
+        return all_final
+
+    async def _send_events(self, events: list[Event], spool: Spool) -> bool:
+        answers = await asyncio.gather(*map(self._publish_event, events), return_exceptions=True)
         done: list[str] = []
         all_final = True
-        for event, answer in zip(backlog, answers, strict=True):
+        for event, answer in zip(events, answers, strict=True):
             match answer:
                 case Outcome():
                     done.append(event.id)
                 case PublishRefused() if _is_older(answer):
                     done.append(event.id)  # superseded by a newer version
-                case PublishRefused() if answer.prefix not in {*TEMPORARY, Prefix.AUTH_REQUIRED}:
+                case PublishRefused() if _is_final(answer):
                     await asyncio.to_thread(spool.refuse, event.id, str(answer))
                 case ClientError():
                     all_final = False
@@ -226,6 +266,43 @@ class Writer:
                     raise answer
         await asyncio.to_thread(spool.done, done)
         return all_final
+
+    async def _send_edits(self, waiting: Waiting, spool: Spool) -> bool:
+        try:
+            await self._publish_edits(waiting)
+        except (PublishRefused, Invalid) as refusal:
+            if isinstance(refusal, PublishRefused) and not _is_final(refusal):
+                return False
+            await asyncio.to_thread(spool.refuse, waiting.event.id, str(refusal))
+        except ClientError:
+            return False
+        else:
+            await asyncio.to_thread(spool.done, [waiting.event.id])
+        return True
+
+    async def _publish_edits(self, waiting: Waiting) -> None:
+        """Publish a version, or its edits on the stored one, until that has them: another machine
+        may come back at the same time.
+
+        Raises Invalid if they must not be made on that; as `Client.publish`.
+        """
+        assert self._rebase is not None
+        refused: PublishRefused | None = None
+        for _ in range(_MAX_ATTEMPTS):
+            version = await self._rebase.rebased(waiting.event, waiting.base)
+            if version is None:
+                return
+            self.note_stored(version)
+            refused = None
+            try:
+                await self._publish_event(version)
+                self._rebase.take(version)
+            except PublishRefused as refusal:
+                if not _is_older(refusal):
+                    raise
+                refused = refusal
+        if refused is not None:
+            raise refused
 
     def _stop_error(self) -> ClientError:
         error = None
@@ -248,3 +325,7 @@ def address_filter(kind: int, pubkey: str, d: str) -> Filter:
 def _is_older(refusal: PublishRefused) -> bool:
     """Whether an equal or newer version is stored."""
     return refusal.prefix == Prefix.DUPLICATE
+
+
+def _is_final(refusal: PublishRefused) -> bool:
+    return refusal.prefix not in {*TEMPORARY, Prefix.AUTH_REQUIRED}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -173,6 +174,62 @@ async def test_an_owner_s_note_by_the_agent_s_key_and_by_the_owner_s_own(
             assert memory.owner_notes == ("by the agent", "by the owner")
         shown = await session(rookery, cast.robot, "memory", "get", cast.alice.npub)
         assert "notes        owner: by the agent\n             owner: by the owner\n" in shown
+
+
+@pytest.mark.proves("S-31")
+@pytest.mark.parametrize("fast", [0, 60])
+async def test_what_a_machine_wrote_offline_and_what_another_stored_are_both_kept(
+    tmp_path: Path,
+    session: Session,
+    fast: int,
+) -> None:
+    """By a clock that is right or fast: the version that waited is the older or the newer one."""
+
+    @asynccontextmanager
+    async def machine(name: str, ahead: int = 0) -> AsyncIterator[Snowclaw]:
+        robot, folder = cast.robot, tmp_path / name
+        async with (
+            Client(
+                rookery.url, robot, now=lambda: int(time.time()) + ahead, start_offline=True
+            ) as client,
+            Snowclaw(client, robot, cast.owner.npub, folder=folder) as claw,
+        ):
+            yield claw
+
+    async with served(tmp_path / "relay") as rookery:
+        await with_groups(rookery, session, {"tea": [cast.robot]})
+        async with machine("one", fast) as claw:
+            await claw._client.wait_connected()
+            claw.note_user(cast.alice.npub, "of both")
+            claw.add_theme("tea", "of both")
+            await claw.flush()
+            await rookery.stop(signal.SIGKILL)
+        async with machine("one", fast) as claw:
+            claw.note_user(cast.alice.npub, "of one")
+            claw.set_preference(cast.alice.npub, "tea", "green")
+            claw.add_theme("tea", "of one")
+            assert {each.outcome for each in await claw.flush()} == {Outcome.QUEUED}
+        await restart(rookery)
+        async with machine("other") as claw:
+            await claw._client.wait_connected()
+            claw.note_user(cast.alice.npub, "of the other")
+            claw.add_theme("tea", "of the other")
+            assert {each.outcome for each in await claw.flush()} == {Outcome.STORED}
+        async with machine("one", fast) as claw:
+            async with until("everything is sent") as tries:
+                async for _ in tries:
+                    if await claw.waiting() == 0:
+                        break
+            assert await claw.refused() == []
+        async with machine("fresh") as claw:
+            await claw._client.wait_connected()
+            await claw.load()
+            user, group = claw.user(cast.alice.npub), claw.group("tea")
+    assert user is not None
+    assert group is not None
+    every = ["of both", "of one", "of the other"]
+    assert sorted(user.notes) == sorted(group.themes) == every
+    assert user.preferences == {"tea": "green"}
 
 
 @pytest.mark.proves("S-23")

@@ -1,12 +1,12 @@
-"""Edits: unpublished changes to the record of one user or group (S-31)."""
+"""Edits: changes to the record of one user or group that the relay has not stored yet (S-31)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from relay.memory.snowclaw.groups import GroupMemory
     from relay.memory.snowclaw.users import UserMemory
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     GroupEdit = Callable[[GroupMemory], GroupMemory]
     Names = tuple[tuple[str, int], ...]
     """(name, time of the profile that told it)."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,80 @@ class _Members:
 
     def __call__(self, memory: GroupMemory) -> GroupMemory:
         return replace(memory, members=self.members)
+
+
+@dataclass(frozen=True, slots=True)
+class UserChanges:
+    """The edits between two versions, for a third one. Made again, they change nothing."""
+
+    before: UserMemory
+    after: UserMemory
+    is_newer: bool
+    """Whether `after` is newer than the third: of two values of a preference its own is kept."""
+
+    def __call__(self, memory: UserMemory) -> UserMemory:
+        before, after = self.before, self.after
+        is_first = memory.first_seen is None
+        seen = _changed(before.first_seen, after.first_seen, memory.first_seen)
+        last = _changed(before.last_interaction, after.last_interaction, memory.last_interaction)
+        known = memory.preferences
+        preferences = {
+            name: value
+            for name, value in after.preferences.items()
+            if before.preferences.get(name) != value
+            and (self.is_newer or known.get(name) == before.preferences.get(name))
+        }
+        memory = replace(
+            memory,
+            first_seen=min(seen, default=None),
+            first_seen_group=after.first_seen_group if is_first else memory.first_seen_group,
+            last_interaction=max(last, default=None),
+            notes=_added(before.notes, after.notes, memory.notes),
+            owner_notes=_added(before.owner_notes, after.owner_notes, memory.owner_notes),
+            preferences={**known, **preferences},
+            is_owner=memory.is_owner or after.is_owner,
+        )
+        for name, since in _added(before.display_names, after.display_names, ()):
+            memory = memory.named(name, since)
+        return memory
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChanges:
+    """As `UserChanges`. Members of the third version stay: whoever wrote it followed the group."""
+
+    before: GroupMemory
+    after: GroupMemory
+    is_newer: bool
+
+    def __call__(self, memory: GroupMemory) -> GroupMemory:
+        before, after = self.before, self.after
+        purpose = memory.purpose
+        if after.purpose != before.purpose and (self.is_newer or purpose == before.purpose):
+            purpose = after.purpose
+        last = _changed(before.last_activity, after.last_activity, memory.last_activity)
+        return replace(
+            memory,
+            purpose=purpose,
+            members=memory.members or after.members,
+            themes=_added(before.themes, after.themes, memory.themes),
+            decisions=_added(before.decisions, after.decisions, memory.decisions),
+            notes=_added(before.notes, after.notes, memory.notes),
+            owner_notes=_added(before.owner_notes, after.owner_notes, memory.owner_notes),
+            last_activity=max(last, default=None),
+        )
+
+
+def _added(before: Iterable[T], after: Iterable[T], known: tuple[T, ...]) -> tuple[T, ...]:
+    """`known`, and what `after` has beyond `before` and `known`."""
+    others = {*before, *known}
+    return (*known, *(each for each in dict.fromkeys(after) if each not in others))
+
+
+def _changed(before: int | None, after: int | None, known: int | None) -> list[int]:
+    """Times to choose from: the known one, and a new one."""
+    new = None if after == before else after
+    return [at for at in (known, new) if at is not None]
 
 
 class Edits:

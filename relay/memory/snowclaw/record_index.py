@@ -67,11 +67,17 @@ class RecordIndex:
             )
         ]
         for event in removed:
-            address = (event.pubkey, event.d)
+            self.remove(event)
+        return removed
+
+    def remove(self, event: Event) -> None:
+        """Remove this version, if it is the known one of its address."""
+        address = (event.pubkey, event.d)
+        known = self._events.get(address)
+        if known is not None and known.id == event.id:
             del self._events[address]
             self._read.pop(event.id, None)
             self._users.get((user_key(event.d) or "")[:16], set()).discard(address)
-        return removed
 
     def events(self) -> list[Event]:
         return list(self._events.values())

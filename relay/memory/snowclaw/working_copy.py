@@ -2,7 +2,8 @@
 
 A fold of records, for any order of arrival. A change is kept as an edit until it is published: if a
 newer version of the record arrives from another program with the same key, the edits are applied to
-that version, so that none is lost (S-02, S-10, S-21, S-22, S-31).
+that version, so that none is lost (S-02, S-10, S-21, S-22, S-31). Of a version that waited while
+another one was stored, `rebased` finds the edits again.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
+from relay.errors import Invalid
 from relay.memory.bounded import BoundedDict
 from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.config import DynamicConfig, GroupConfig
-from relay.memory.snowclaw.edits import Edits
+from relay.memory.snowclaw.edits import Edits, GroupChanges, UserChanges
 from relay.memory.snowclaw.encryption import is_encrypted
 from relay.memory.snowclaw.groups import GroupMemory
 from relay.memory.snowclaw.isolation import enters
@@ -28,6 +30,8 @@ from relay.memory.snowclaw.keys import (
     group_d,
     hex_of,
     key_of,
+    memory_scope,
+    user_ds,
 )
 from relay.memory.snowclaw.record_index import RecordIndex, user_key
 from relay.memory.snowclaw.records import (
@@ -377,7 +381,7 @@ class WorkingCopy:
         return record_draft(memory, d, at, h)
 
     def saved(self, subject: Subject, event: Event) -> None:
-        """The last version was published, or is certain to be."""
+        """The last version was published, or waits together with the one that it was made of."""
         self.apply(event)
         edits = self._unsaved.get(subject)
         if edits is not None:
@@ -388,6 +392,66 @@ class WorkingCopy:
     def drop(self, subject: Subject) -> None:
         """Discard the edits: the record is deleted."""
         self._unsaved.pop(subject, None)
+
+    # -- versions that waited ----------------------------------------------------------------------
+
+    def current(self, d: str) -> Event | None:
+        """The agent's version of a user's or group's record, under any form of the key."""
+        scope = memory_scope(d)
+        own = self._own(self.subject_of(scope.key) if isinstance(scope, OfUser) else scope)
+        return None if own is None else own.event
+
+    def addresses(self, d: str) -> list[str]:
+        """Every known `d` of the record of a user or group (S-02)."""
+        key = user_key(d)
+        if key is None:
+            return [d]
+        key = self._pubkeys.get(key[:_SHORT], key)
+        forms = user_ds(key) if len(key) == 64 else [f"{MEMORY}npub:{key[:n]}" for n in (32, 16)]
+        return sorted({d, *forms})
+
+    def rebased(
+        self, version: Event, base: Event | None, stored: Event | None, at: int
+    ) -> tuple[Draft | None, bool]:
+        """The draft with what `version` has beyond `base`, made on the stored version; and whether
+        it is to be encrypted. No draft: the stored one has all of it.
+
+        `base`: None if `version` is a first one; `stored`: None if it was deleted. Raises Invalid
+        if one cannot be read, or if a group would read what was not written for it.
+        """
+        mine, before, theirs = self._record(version), self._record(base), self._record(stored)
+        assert mine is not None
+        is_newer = stored is None or newest((version, stored)) is version
+        memory: UserMemory | GroupMemory
+        known: UserMemory | GroupMemory
+        if isinstance(mine, UserRecord):
+            known = user = _in(theirs, UserMemory())
+            memory = UserChanges(_in(before, UserMemory()), mine.memory, is_newer)(user)
+        else:
+            known = group = _in(theirs, GroupMemory())
+            memory = GroupChanges(_in(before, GroupMemory()), mine.memory, is_newer)(group)
+        was_encrypted = stored is not None and is_encrypted(stored)
+        encrypted = was_encrypted or is_encrypted(version)
+        if memory == known and encrypted == was_encrypted:
+            return None, encrypted
+        h = (version if stored is None else stored).tag("h")
+        if h not in (None, version.tag("h")) and _texts(memory) != _texts(known):
+            raise Invalid(f"group:{h} reads the version of another program, and must not read this")
+        if isinstance(memory, UserMemory) and memory.first_seen is None:
+            memory = replace(memory, first_seen=memory.known_since(version.created_at))
+        return record_draft(memory, version.d, at, h), encrypted
+
+    def withdraw(self, version: Event) -> None:
+        """Forget a version that is not sent."""
+        self._index.remove(version)
+
+    def _record(self, event: Event | None) -> UserRecord | GroupRecord | None:
+        """Raises Invalid if it cannot be read."""
+        found = None if event is None else self.read(event)
+        if isinstance(found, UnreadableRecord):
+            raise Invalid(f"event {found.event.id[:12]}… would be overwritten: {found.why}")
+        assert not isinstance(found, AgentMemory)
+        return found
 
     # -- internals ---------------------------------------------------------------------------------
 
@@ -464,6 +528,19 @@ class WorkingCopy:
 
 
 _NO_EDITS: Final = Edits()
+
+
+def _in(record: UserRecord | GroupRecord | None, empty: M) -> M:
+    """The memory in a record; `empty`: if there is none."""
+    found = empty if record is None else record.memory
+    return found if isinstance(found, type(empty)) else empty
+
+
+def _texts(memory: UserMemory | GroupMemory) -> object:
+    """What an agent wrote, and did not only see."""
+    if isinstance(memory, GroupMemory):
+        return replace(memory, members=(), last_activity=None)
+    return memory.notes, memory.owner_notes, memory.preferences
 
 
 def _latest(records: list[UserRecord]) -> UserRecord | None:

@@ -14,6 +14,7 @@ import relay.memory.aman.fold
 from relay.access.visibility import Reading
 from relay.client import Aman, Transcripts
 from relay.client.local_file import LocalFile
+from relay.client.rebase import Rebase
 from relay.client.snowclaw_records import SnowclawRecords
 from relay.client.writer import Writer
 from relay.lifecycle.rows import Keep
@@ -118,7 +119,7 @@ def _deleted_pages_stay() -> Sequence[Patch]:
 
 def _spool_is_dropped() -> Sequence[Patch]:
     async def drop(self: Writer, backlog: Any, spool: Any) -> bool:
-        await asyncio.to_thread(spool.done, [event.id for event in backlog])
+        await asyncio.to_thread(spool.done, [each.event.id for each in backlog])
         return True
 
     return [(Writer, "_send_batch", drop)]
@@ -175,6 +176,13 @@ def _notes_name_the_folder() -> Sequence[Patch]:
     return [(Transcripts, "import_file", raw)]
 
 
+def _versions_are_sent_as_they_waited() -> Sequence[Patch]:
+    async def as_it_was(_: Rebase, event: Any, base: Any) -> Any:
+        return event
+
+    return [(Rebase, "rebased", as_it_was)]
+
+
 MUTANTS: Final[dict[str, Callable[[], Sequence[Patch]]]] = {
     "aman: a clear is ignored on one machine": _no_clear_on_one_machine,
     "aman: a row of a clear's second is hidden": _a_row_of_a_clears_second_is_hidden,
@@ -193,6 +201,7 @@ MUTANTS: Final[dict[str, Callable[[], Sequence[Patch]]]] = {
     "snowclaw: renames are ignored": _renames_are_ignored,
     "snowclaw: members never leave": _members_never_leave,
     "snowclaw: versions of others are not taken up": _edits_are_of_the_version_at_start,
+    "snowclaw: versions are sent as they waited": _versions_are_sent_as_they_waited,
     "snowclaw: configuration of the start": _config_of_the_start,
     "transcripts: notes name the folder": _notes_name_the_folder,
 }

@@ -65,6 +65,8 @@ class Week:
         self._step = 0
         self._used: set[str] = set()
         self._last_said: dict[str, Event] = {}
+        self._unsent: set[tuple[str, str]] = set()
+        """Agents and what of their memory a machine changed that is cut off."""
         self.model = Model(
             {group: set(names) for group, names in GROUPS.items()}, set(AGENTS), set(KEYS)
         )
@@ -251,14 +253,23 @@ class Week:
                 self._clock.now += 60
                 self._note(what, name, machine.name, hk)
                 await self._write_aman(machine.desks[name], hk, what)
+        scope = self._scope_for(name)
+        for what in ("user", "group"):
+            for machine in machines:
+                self._step += 1
+                self._clock.now += 60
+                await self._claw(machine.desks[name], what, scope)
 
-    async def _claw(self) -> None:
-        name = self._agent()
-        desk = self._desk(name)
-        claw, model = desk.claw, self.model
-        what = self._random.choice(
-            ["user", "user", "preference", "group", "purpose", "theme", "decision", "own"]
-        )
+    async def _claw(
+        self, desk: Desk | None = None, what: str | None = None, scope: str | None = None
+    ) -> None:
+        if desk is None:
+            desk = self._desk(self._agent())
+        name, claw, model = desk.name, desk.claw, self.model
+        if what is None:
+            what = self._random.choice(
+                ["user", "user", "preference", "group", "purpose", "theme", "decision", "own"]
+            )
         self._note(what, name, desk.machine.name)
         if what == "own":
             key = f"{self._random.choice(['tea', 'pot'])}-{desk.machine.name}"
@@ -267,23 +278,28 @@ class Week:
             model.own[name][key] = text
             return
         if what in ("user", "preference"):
-            # Notes of two machines about one person are merged only if both are online.
-            scope = self._scope_for(name, PRIVATE)
-            person = f"{scope}-{desk.machine.name if self._cut_one else 'both'}"
+            scope = person = scope or self._scope_for(name, PRIVATE)
             user = model.users[name][person]
             text = self._text(name, scope)
+            self._note(person)
+            if desk.machine is self._cut_one:
+                self._unsent.add((name, f"user {person}"))
             group = None if scope == PRIVATE else scope
             if what == "user":
                 claw.note_user(_npub(person), text, group=group)
                 user.notes.add(text)
             else:
-                claw.set_preference(_npub(person), "tea", text, group=group)
-                user.preferences["tea"] = text
+                # Of two values that machines set apart from each other one is kept.
+                title = f"tea-{desk.machine.name}" if self._cut_one else "tea"
+                claw.set_preference(_npub(person), title, text, group=group)
+                user.preferences[title] = text
         else:
-            groups = [group for group in GROUPS if name in model.members[group]]
-            group = self._random.choice(groups)
-            if self._cut_one is not None:
-                return
+            group = scope or self._scope_for(name)
+            if desk.machine is self._cut_one:
+                if what == "purpose":
+                    return
+                self._unsent.add((name, f"group {group}"))
+            self._note(group)
             subject, text = model.groups[name][group], self._text(name, group)
             match what:
                 case "group":
@@ -579,6 +595,7 @@ class Week:
             if not machine.is_online:
                 self.did.append(f"mend {machine.name}")
                 machine.cable.mend()
+                self._unsent.clear()
                 for name in AGENTS:
                     await machine.desks[name].nmem.send()
         await self._settled()
@@ -636,7 +653,7 @@ class Week:
                 told["own"] = {
                     key: text for key, text in told["own"].items() if key[-2:] != f"-{cut.name}"
                 }
-                for key in [key for key in told if key[-2:] == f"-{cut.name}"]:
+                for key in [key for key in told if (desk.name, key) in self._unsent]:
                     del told[key]
         return (
             ""

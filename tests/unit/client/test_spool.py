@@ -6,6 +6,7 @@ import asyncio
 import multiprocessing
 import sqlite3
 import stat
+from contextlib import closing
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -175,3 +176,40 @@ def test_programs_share_one_file_from_its_creation(path: Path) -> None:
     spool = Spool(path)
     assert sorted(texts(spool)) == sorted(f"{name} {n}" for name in "abc" for n in range(50))
     spool.close()
+
+
+def test_a_version_takes_the_place_of_the_waiting_one_that_it_was_made_of(path: Path) -> None:
+    with closing(Spool(path)) as spool:
+        spool.put(event("second"), has_edits=True, base=event("first"))
+        spool.put(event("third"), has_edits=True, base=event("second"))
+        spool.put(event("of another record"), has_edits=True)
+        assert spool.to_send(9) == [
+            (event("third"), True, event("first")),
+            (event("of another record"), True, None),
+        ]
+
+
+def test_what_a_waiting_deletion_names_is_sent_as_it_is(path: Path) -> None:
+    with closing(Spool(path)) as spool:
+        spool.put(event("second"), has_edits=True, base=event("first"))
+        deletion = owner.sign(5, [["e", event("second").id]], "", 1_700_000_000)
+        spool.put(deletion)
+        assert spool.to_send(9) == [(event("second"), False, None), (deletion, False, None)]
+
+
+def test_a_file_of_an_earlier_program_is_used_by_both(path: Path) -> None:
+    path.parent.mkdir()
+    with closing(sqlite3.connect(path)) as earlier:
+        earlier.executescript(
+            "CREATE TABLE waiting (position INTEGER PRIMARY KEY AUTOINCREMENT,"
+            " id TEXT NOT NULL UNIQUE, raw BLOB NOT NULL, refusal TEXT); PRAGMA user_version = 1"
+        )
+        insert = "INSERT INTO waiting (id, raw) VALUES (?, ?)"
+        with earlier:
+            earlier.execute(insert, (event("one").id, event("one").raw))
+        with closing(Spool(path)) as spool:
+            with earlier:
+                earlier.execute(insert, (event("two").id, event("two").raw))
+            spool.put(event("three"), has_edits=True)
+            assert texts(spool) == ["one", "two", "three"]
+            assert [each.has_edits for each in spool.to_send(9)] == [False, False, True]

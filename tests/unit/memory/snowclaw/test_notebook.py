@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -295,6 +296,78 @@ def test_names_that_two_programs_learned_are_kept_and_written_once_by_each() -> 
     (theirs,) = other.users().values()
     assert one.users() == {alice.pubkey[:32]: theirs}
     assert [name for name, _ in theirs.display_names] == ["al", "alice", "Alice"]
+
+
+def again(book: WorkingCopy, version: Any, base: Any, stored: Any) -> Any:
+    """The version that waited, made on the stored one; None: nothing of it is missing there."""
+    draft, is_encrypted = book.rebased(version, base, stored, AT + 90)
+    assert not is_encrypted
+    return None if draft is None else signed(draft)
+
+
+def test_all_that_a_version_adds_to_its_base_is_made_on_another_one_and_only_once() -> None:
+    before = {"first_seen": AT, "notes": ["a"], "preferences": {"x": "1", "y": "1"}, "more": 1}
+    base = record(ALICE, {**before, "display_names": [["al", AT]], "last_interaction": AT + 9})
+    book, other = working_copy(base), working_copy(base)
+    alice_ = book.subject_of(alice.npub)
+    book.see_user(alice_, AT + 20, (("alice", AT + 15),), "tea")
+    book.edit_user(alice_, noted("mine"))
+    book.edit_user(alice_, lambda old: old.preferring("x", "mine").annotated("of the owner"))
+    other.see_user(alice_, AT + 30, (("Alice", AT + 25),), "tea")
+    other.edit_user(alice_, noted("theirs"))
+    other.edit_user(alice_, lambda old: old.preferring("x", "theirs").preferring("z", "theirs"))
+    (version,), (stored,) = published(book, AT + 40), published(other, AT + 50)
+    both = again(book, version, base, stored)
+    assert both.created_at == AT + 90
+    assert orjson.loads(both.content) == {
+        "display_names": [["al", AT], ["alice", AT + 15], ["Alice", AT + 25]],
+        "first_seen": AT,
+        "notes": ["a", "theirs", "mine"],
+        "preferences": {"x": "theirs", "y": "1", "z": "theirs"},
+        "is_owner": False,
+        "owner_notes": ["of the owner"],
+        "last_interaction": AT + 30,
+        "more": 1,
+    }
+    assert again(book, version, base, both) is None
+    newer = orjson.loads(again(book, stored, base, version).content)
+    assert newer["preferences"] == {"x": "theirs", "y": "1", "z": "theirs"}
+
+
+def test_of_a_group_the_members_of_the_stored_version_stay() -> None:
+    base = record(TEA, {"purpose": "tea", "members": [["a", "al"]], "themes": ["green"]})
+    book, other = working_copy(base), working_copy(base)
+    tea = OfGroup("tea")
+    book.set_members(tea, (("b", "bo"),))
+    book.edit_group(tea, lambda old: old.with_theme("black").with_decision("cups", AT))
+    book.edit_group(tea, noted("mine"))
+    other.set_members(tea, (("c", "cy"),))
+    other.edit_group(tea, lambda old: replace(old.with_theme("black"), purpose="much tea"))
+    (version,), (stored,) = published(book, AT + 50), published(other, AT + 40)
+    assert orjson.loads(again(book, version, base, stored).content) == {
+        "purpose": "much tea",
+        "members": [["c", "cy"]],
+        "themes": ["green", "black"],
+        "decisions": [["cups", AT]],
+        "notes": ["mine"],
+    }
+
+
+def test_of_a_deleted_record_only_what_is_new_is_written_again() -> None:
+    base = record(ALICE, {"first_seen": AT, "notes": ["forgotten"]})
+    book = working_copy(base)
+    book.edit_user(book.subject_of(alice.npub), noted("new"))
+    (version,) = published(book)
+    written = orjson.loads(again(book, version, base, None).content)
+    assert (written["notes"], written["first_seen"]) == (["new"], version.created_at)
+
+
+def test_on_what_cannot_be_read_nothing_is_made() -> None:
+    book = working_copy()
+    book.edit_user(book.subject_of(alice.npub), noted("new"))
+    (version,) = published(book)
+    with pytest.raises(Invalid, match="would be overwritten"):
+        book.rebased(version, None, record(ALICE, {"notes": 5}, at=AT + 200), AT + 300)
 
 
 @pytest.mark.proves("S-30")

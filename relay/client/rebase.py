@@ -1,0 +1,87 @@
+"""Rebase: a version that waited is made anew on the one that another machine stored meanwhile.
+
+Of users and groups an agent has one record for all its machines; a version that was made offline
+would take the place of what the others wrote, or be refused as older (S-02, S-21, S-31).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relay.client.errors import QueryClosed
+from relay.errors import Invalid
+from relay.memory.snowclaw.keys import memory_scope
+from relay.memory.snowclaw.records import newest
+from relay.memory.unreadable import next_created_at
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relay.client.client import Client
+    from relay.memory.draft import Draft
+    from relay.memory.snowclaw.working_copy import WorkingCopy
+    from relay.nostr.event import Event
+
+
+class Rebase:
+    """Of the records of one agent."""
+
+    def __init__(
+        self,
+        client: Client,
+        working_copy: WorkingCopy,
+        take: Callable[[Event], object],
+        sign: Callable[[Draft, bool], Event],
+    ) -> None:
+        """`take`: is given each version that is stored. `sign`: signs a draft, encrypted or not."""
+        self._client = client
+        self._working_copy = working_copy
+        self.take = take
+        self._sign = sign
+
+    def holds_edits(self, kind: int, d: str) -> bool:
+        """Whether a record is of a user or group."""
+        try:
+            memory_scope(d)
+        except Invalid:
+            return False
+        return kind == kinds.APP_DATA
+
+    def base_of(self, event: Event) -> Event | None:
+        """The version that a new one was made of; None: it is the first one."""
+        return self._working_copy.current(event.d)
+
+    async def rebased(self, event: Event, base: Event | None) -> Event | None:
+        """What is to be sent instead of a version made of `base`; None: its edits are stored.
+
+        Raises Invalid if they must not be made on what is stored; ClientError.
+        """
+        author = self._working_copy.agent
+        addresses = self._working_copy.addresses(event.d)
+        filters: list[dict[str, object]] = [
+            {"kinds": [kinds.APP_DATA], "authors": [author], "#d": addresses}
+        ]
+        if base is not None:
+            filters.append({"kinds": [kinds.DELETION], "authors": [author], "#e": [base.id]})
+        try:
+            found = await self._client.query(*filters)
+        except QueryClosed:
+            return event  # the relay says what is wrong
+        stored = newest(each for each in found if each.kind == kinds.APP_DATA)
+        is_deleted = any(each.kind == kinds.DELETION for each in found)
+        if stored is None and not is_deleted:
+            return event
+        if stored is not None and base is not None and stored.id == base.id:
+            return event
+        times = [each.created_at for each in (event, stored) if each is not None]
+        at = next_created_at(self._client.now(), max(times))
+        try:
+            draft, is_encrypted = self._working_copy.rebased(event, base, stored, at)
+        except Invalid:
+            self._working_copy.withdraw(event)
+            raise
+        finally:
+            if stored is not None:
+                self.take(stored)
+        return None if draft is None else self._sign(draft, is_encrypted)

@@ -1,0 +1,349 @@
+"""Two machines of one agent, one of them offline: what both wrote of a user or group is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from relay.client import Client, Snowclaw
+from relay.client import writer as writer_room
+from relay.client.writer import Outcome
+from relay.memory.snowclaw.encryption import is_encrypted
+from relay.nostr import kinds
+from relay.nostr.event import event_from
+from tests.cast import alice, owner, robot
+from tests.harness.patience import ANSWER_S
+from tests.unit.client.conftest import TIMEOUTS
+from tests.unit.client.test_debounce import Clock
+from tests.unit.client.test_snowclaw import until
+from tests.unit.client.test_writer import OLDER, latest
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+    from tests.harness.fake_relay import FakeRelay, Visitor
+
+NOW = 1_700_000_000
+ALICE = f"snowclaw:memory:npub:{alice.pubkey[:32]}"
+TEA = "snowclaw:memory:group:tea"
+
+
+class Machine:
+    """A folder of the agent's, with a clock of its own. `async with machine() as claw`."""
+
+    def __init__(self, fake: FakeRelay, folder: Path) -> None:
+        self.fake = fake
+        self.folder = folder
+        self.now = NOW
+
+    async def __aenter__(self) -> Snowclaw:
+        self._stack = AsyncExitStack()
+        client = Client(
+            self.fake.url, robot, timeouts=TIMEOUTS, now=lambda: self.now, start_offline=True
+        )
+        await self._stack.enter_async_context(client)
+        claw = Snowclaw(client, robot, owner.npub, folder=self.folder, later=Clock().later)
+        return await self._stack.enter_async_context(claw)
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._stack.aclose()
+
+    async def note(self, text: str, at: int, **more: Any) -> None:
+        """In a run of its own."""
+        self.now = at
+        async with self as claw:
+            await claw._client.wait_connected()
+            claw.note_user(alice.npub, text, **more)
+            await claw.flush()
+
+
+@pytest.fixture
+def machines(
+    fake: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Machine, Machine]:
+    monkeypatch.setattr(writer_room, "_PAUSE_S", 0.01)
+    latest(fake)
+    return Machine(fake, tmp_path / "one"), Machine(fake, tmp_path / "other")
+
+
+def fields(fake: FakeRelay, d: str = ALICE) -> dict[str, Any]:
+    (event,) = (event for event in fake.events if event.d == d)
+    found: dict[str, Any] = json.loads(event.content)
+    return found
+
+
+def record(d: str, content: dict[str, Any], at: int = NOW + 1, *tags: list[str]) -> Event:
+    return robot.sign(30078, [["d", d], *tags], json.dumps(content), at)
+
+
+async def sent(claw: Snowclaw) -> None:
+    """Until nothing waits any more."""
+    async with asyncio.timeout(ANSWER_S):
+        while await claw.waiting():  # noqa: ASYNC110  nothing rings when it is so
+            await asyncio.sleep(0)
+
+
+@pytest.mark.proves("S-31")
+@pytest.mark.parametrize("at", [NOW + 1, NOW + 2, NOW + 3], ids=["before", "with", "after"])
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "started again"])
+async def test_what_was_noted_offline_is_kept_beside_what_the_other_machine_stored(
+    fake: FakeRelay,
+    machines: tuple[Machine, Machine],
+    at: int,
+    restarts: bool,  # noqa: FBT001
+) -> None:
+    one, other = machines
+    await one.note("of both", NOW)
+    async with one as claw:
+        await claw._client.wait_connected()
+        await claw.load()
+        await fake.stop()
+        await until(lambda: not claw.is_online)
+        one.now = at
+        claw.note_user(alice.npub, "offline")
+        claw.set_preference(alice.npub, "tea", "green")
+        (written,) = await claw.flush()
+        assert written.outcome is Outcome.QUEUED
+        claw.set_preference(alice.npub, "cup", "blue")
+        claw.add_theme("tea", "leaves")
+        await claw.flush()
+        assert await claw.waiting() == 2  # one version of each record
+        if not restarts:
+            noted = {"notes": [*fields(fake)["notes"], "online"]}
+            fake.events[:] = [record(ALICE, noted, NOW + 2)]
+            await fake.start()
+            one.now = NOW + 9
+            await sent(claw)
+    if restarts:
+        await fake.start()
+        await other.note("online", NOW + 2)
+        async with one as claw:
+            await sent(claw)
+    assert sorted(fields(fake)["notes"]) == ["of both", "offline", "online"]
+    assert fields(fake)["preferences"] == {"tea": "green", "cup": "blue"}
+    assert fields(fake, TEA)["themes"] == ["leaves"]
+
+
+@asynccontextmanager
+async def apart(machine: Machine) -> AsyncIterator[Snowclaw]:
+    """It read everything, and the relay went away."""
+    async with machine as claw:
+        await claw._client.wait_connected()
+        await claw.load()
+        await machine.fake.stop()
+        await until(lambda: not claw.is_online)
+        yield claw
+
+
+@pytest.mark.proves("S-31")
+async def test_of_two_values_of_a_preference_the_later_one_is_kept(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    one, other = machines
+    async with apart(one) as claw:
+        claw.set_preference(alice.npub, "tea", "green")
+        claw.note_user(alice.npub, "offline")
+    await fake.start()
+    other.now = NOW + 5
+    async with other as claw:
+        await claw._client.wait_connected()
+        claw.set_preference(alice.npub, "tea", "black")
+    async with one as claw:
+        await sent(claw)
+    assert (fields(fake)["notes"], fields(fake)["preferences"]) == (["offline"], {"tea": "black"})
+
+
+async def test_two_machines_that_were_offline_do_not_write_for_ever(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    one, other = machines
+    await one.note("of both", NOW)
+    async with apart(one) as claw:
+        claw.note_user(alice.npub, "of one")
+    async with other as claw:
+        claw.note_user(alice.npub, "of the other")
+    await fake.start()
+    async with one as claw:
+        await sent(claw)
+        async with other as claw_of_other:
+            await sent(claw_of_other)
+            await sent(claw)
+    assert fields(fake)["notes"] == ["of both", "of one", "of the other"]
+    assert len([frame for frame in fake.verbs("EVENT") if frame[1]["tags"][0] == ["d", ALICE]]) == 3
+
+
+async def test_a_version_stored_in_between_is_no_loss_either(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    one, _ = machines
+    await one.note("of both", NOW)
+    take = fake.on["EVENT"]
+
+    async def store_another_first(visitor: Visitor, frame: list[Any]) -> None:
+        fake.on["EVENT"] = take
+        fake.events[:] = [record(ALICE, {"notes": ["theirs"]}, NOW + 60)]
+        await take(visitor, frame)
+
+    async with apart(one) as claw:
+        claw.note_user(alice.npub, "offline")
+        await claw.flush()
+        fake.on["EVENT"] = store_another_first
+        await fake.start()
+        await sent(claw)
+    assert fields(fake)["notes"] == ["theirs", "offline"]
+
+
+async def test_what_another_machine_overwrites_at_the_same_moment_is_written_again(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    """It looked before this version was stored."""
+    one, _ = machines
+    take = fake.on["EVENT"]
+
+    async def overwrite(visitor: Visitor, frame: list[Any]) -> None:
+        fake.on["EVENT"] = take
+        fake.events[:] = [record(ALICE, {"notes": ["theirs"]}, NOW + 60)]
+        await visitor.say_ok(frame[1]["id"])
+
+    async with apart(one) as claw:
+        claw.note_user(alice.npub, "offline")
+        await claw.flush()
+        fake.on["EVENT"] = overwrite
+        await fake.start()
+        await sent(claw)
+    assert fields(fake)["notes"] == ["theirs", "offline"]
+
+
+async def test_a_relay_that_never_takes_the_version_is_not_asked_for_ever(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    async def older(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], OLDER)
+
+    one, _ = machines
+    async with apart(one) as claw:
+        claw.note_user(alice.npub, "offline")
+        await claw.flush()
+        fake.on["EVENT"] = older
+        await fake.start()
+        await sent(claw)
+        (refused,) = await claw.refused()
+    assert (refused.event.d, refused.reason) == (ALICE, OLDER)
+    assert len([frame for frame in fake.verbs("EVENT") if frame[1]["tags"][0] == ["d", ALICE]]) == 4
+
+
+async def test_a_version_whose_ok_was_lost_adds_nothing_twice(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    one, _ = machines
+    take = fake.on["EVENT"]
+
+    async def store_and_go(visitor: Visitor, frame: list[Any]) -> None:
+        fake.on["EVENT"] = take
+        await fake.publish(event_from(frame[1]))
+        visitor.drop_connection()
+
+    async with apart(one) as claw:
+        claw.note_user(alice.npub, "offline")
+        await claw.flush()
+        fake.on["EVENT"] = store_and_go
+        await fake.start()
+        await sent(claw)
+    assert fields(fake)["notes"] == ["offline"]
+
+
+async def test_what_was_forgotten_on_the_other_machine_does_not_come_back(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    one, other = machines
+    await one.note("secret", NOW)
+    async with apart(one) as claw:
+        claw.note_user(alice.npub, "offline")
+    await fake.start()
+    async with other as claw:
+        await claw._client.wait_connected()
+        await claw.forget(ALICE)
+    fake.events[:] = [event for event in fake.events if event.d != ALICE]
+    async with one as claw:
+        await sent(claw)
+    assert fields(fake)["notes"] == ["offline"]
+
+
+async def test_what_is_forgotten_offline_is_deleted_under_its_own_id(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    one, _ = machines
+    await one.note("old", NOW)
+    async with apart(one) as claw:
+        claw.note_user(alice.npub, "new")
+        (written,) = await claw.flush()
+        await claw.forget(ALICE)
+        await fake.start()
+        await sent(claw)
+    assert [event.id for event in fake.events if event.d == ALICE] == [written.event.id]
+    (deletion,) = (event for event in fake.events if event.kind == kinds.DELETION)
+    assert deletion.tag("e") == written.event.id
+
+
+async def test_what_was_not_written_for_a_group_is_not_given_to_it(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    one, _ = machines
+    async with apart(one) as claw:
+        one.now = NOW + 2
+        claw.note_user(alice.npub, "for the owner")
+        await claw.flush()
+        fake.events.append(record(ALICE, {"notes": ["for all"]}, NOW + 1, ["h", "tea"]))
+        await fake.start()
+        await sent(claw)
+        (refused,) = await claw.refused()
+        claw.note_user(alice.npub, "more", group="tea")
+        await claw.flush()
+    assert "for the owner" in refused.event.content
+    assert "group:tea reads the version of another program" in refused.reason
+    assert fields(fake)["notes"] == ["for all", "more"]
+
+
+async def test_that_somebody_was_seen_may_be_told_to_a_group(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    one, _ = machines
+    async with apart(one) as claw:
+        claw.see(alice.sign(9, [["h", "tea"]], "hello", NOW + 2))
+    fake.events.append(record(ALICE, {"notes": ["for all"]}, NOW + 1, ["h", "tea"]))
+    await fake.start()
+    async with one as claw:
+        await sent(claw)
+        assert await claw.refused() == []
+    assert (fields(fake)["notes"], fields(fake)["last_interaction"]) == (["for all"], NOW + 2)
+
+
+async def test_an_encrypted_record_is_in_no_file_in_the_clear(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    one, other = machines
+    async with one as claw:
+        await claw._client.wait_connected()
+        claw.note_user(alice.npub, "secret")
+        claw.encrypt_user(alice.npub)
+    async with apart(one) as claw:
+        claw.note_user(alice.npub, "offline")
+        await claw.flush()
+        files = b"".join(path.read_bytes() for path in one.folder.iterdir())
+        assert not any(word in files for word in (b"secret", b"offline"))
+    await fake.start()
+    await other.note("online", NOW + 3)
+    async with one as claw:
+        await sent(claw)
+        await claw.load()
+        memory = claw.user(alice.npub)
+    (event,) = (event for event in fake.events if event.d == ALICE)
+    assert is_encrypted(event)
+    assert memory is not None
+    assert sorted(memory.notes) == ["offline", "online", "secret"]
