@@ -27,7 +27,8 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.tables import print_nothing_found
-from relay.client import PublishRefused, QueryClosed
+from relay.client import PublishRefused
+from relay.client.client import MESSAGES
 from relay.client.settings import Actor
 from relay.errors import UserError
 from relay.memory.bounded import BoundedDict
@@ -43,11 +44,6 @@ if TYPE_CHECKING:
     from relay.client.settings import ClientSettings
     from relay.nostr.event import Event
 
-KINDS: Final = (kinds.CHAT, kinds.THREAD, kinds.THREAD_REPLY, kinds.THREAD_COMMENT, kinds.COMMENT)
-"""Kinds that are read as messages; `say` writes CHAT."""
-_PREVIOUS: Final = 3
-"""Messages that one refers to, of the newest `_LOOKED_AT`."""
-_LOOKED_AT: Final = 50
 _MAX_SHOWN: Final = 10_000
 """Messages that a number stands for."""
 _INDENT: Final = "    "
@@ -83,7 +79,7 @@ def say(
 
     async def work(client: Client) -> Event:
         answered = None if reply is None else await _message(client, group_id, reply)
-        return await _sent(client, group_id, text, answered)
+        return await client.say(group_id, text, answered)
 
     event = with_client(Actor.OWNER, server, work)
     report(event, event.id, as_json=as_json)
@@ -232,7 +228,7 @@ class _Conversation:
 
     async def hold(self, limit: int) -> int:
         """The exit code: 1 if a message was refused."""
-        wanted = {"kinds": list(KINDS), "#h": [self._group], "limit": limit}
+        wanted = {"kinds": list(MESSAGES), "#h": [self._group], "limit": limit}
         async with self._client.subscribe(wanted) as events:
             stored = [event async for event in events.stored()]
             await self._learn(stored)
@@ -304,7 +300,7 @@ class _Conversation:
             self._complain(f"not sent: {_KEPT_BACK}; `rookery group say --anyway` sends it")
             return
         try:
-            event = await _sent(self._client, self._group, text, answered)
+            event = await self._client.say(self._group, text, answered)
         except PublishRefused as refused:
             self._complain(f"not sent: {refused}")
             return
@@ -348,22 +344,9 @@ async def _piped_lines() -> AsyncIterator[str]:
         yield line
 
 
-async def _sent(client: Client, group_id: str, text: str, answered: Event | None) -> Event:
-    """With references to the newest messages (NIP-29): they order messages of one second."""
-    newest: list[Event] = []
-    with suppress(QueryClosed):  # who may not read is told so by the answer to the message
-        newest = (await _newest(client, group_id, _LOOKED_AT))[-_PREVIOUS:]
-    tags = [["h", group_id]]
-    if newest:
-        tags.append(["previous", *(event.id[:8] for event in newest)])
-    if answered is not None:
-        tags += [["q", answered.id, client.url, answered.pubkey], ["p", answered.pubkey]]
-    return await client.send(kinds.CHAT, text, tags)
-
-
 async def _newest(client: Client, group_id: str, limit: int) -> list[Event]:
     """Oldest first."""
-    wanted = {"kinds": list(KINDS), "#h": [group_id], "limit": limit}
+    wanted = {"kinds": list(MESSAGES), "#h": [group_id], "limit": limit}
     found = await client.query(wanted)
     return oldest_first(found)
 

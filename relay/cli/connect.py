@@ -94,12 +94,12 @@ def with_settings(
             ) from error
         if isinstance(error, CallRefused) and "owners" not in str(error):
             raise UserError(signed) from error  # about what was asked: another key gets it too
-        of_groups = (
-            "; list its groups with `rookery group list`" if "not a member" in str(error) else ""
-        )
-        raise UserError(
-            f"{signed}: use --key-file or ROOKERY_KEY for another key{of_groups}"
-        ) from error
+        steps = [f"{signed}: use --key-file or ROOKERY_KEY for another key"]
+        if isinstance(error, PublishRefused) and error.remedy:
+            steps.append(error.remedy)
+        if "not a member" in str(error):
+            steps.append("list its groups with `rookery group list`")
+        raise UserError("; ".join(steps)) from error
     except Unreachable as error:
         raise not_reached(error) from error
 

@@ -1,10 +1,12 @@
 """A signing Nostr client and the clients of the memory systems. Imports nothing of the server.
 
     async with Client("ws://127.0.0.1:7777", key) as relay:
-        await relay.send(9, "good morning", [["h", "tea"]])
+        await relay.say("tea", "good morning")
         async with relay.subscribe({"kinds": [9], "#h": ["tea"]}) as events:
             async for event in events:
-                ...
+                ...  # relay.say("tea", text, reply_to=event) answers
+
+Ids such as G-30, S-37 or X-12 in docstrings are statements, listed in docs/conformance-memory.md.
 
 Names are imported lazily (PEP 562): a hook of a coding agent starts without loading aiohttp.
 """

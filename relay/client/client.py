@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -38,6 +38,7 @@ from relay.client.responses import CountAnswer, StoredAnswer, filters_of
 from relay.client.subscription import Subscription
 from relay.client.verifier import SignatureVerifier
 from relay.errors import Prefix
+from relay.nostr import kinds
 from relay.nostr.nip98 import header_for
 
 if TYPE_CHECKING:
@@ -67,6 +68,17 @@ if TYPE_CHECKING:
     FilterLike = Filter | Mapping[str, object]
     """A filter, or what NIP-01 writes for one: `{"kinds": [9], "#h": ["tea"]}`."""
 
+MESSAGES: Final = (
+    kinds.CHAT,
+    kinds.THREAD,
+    kinds.THREAD_REPLY,
+    kinds.THREAD_COMMENT,
+    kinds.COMMENT,
+)
+"""Kinds that are read as messages of a group; `say` writes CHAT."""
+_PREVIOUS: Final = 3
+"""Messages that one refers to, of the newest `_LOOKED_AT`."""
+_LOOKED_AT: Final = 50
 _DEFAULT_TIMEOUTS: Final = Timeouts()
 
 
@@ -189,6 +201,25 @@ class Client:
         event = self.sign(kind, content, tags)
         await self.publish(event)
         return event
+
+    async def say(self, group: str, text: str, reply_to: Event | None = None) -> Event:
+        """Send a message to a group (kind 9), in answer to another if given; returns it.
+
+        It names the newest messages (`previous`, NIP-29), which orders those of one second. Raises
+        NoKey, PublishRefused.
+        """
+        from relay.memory.snowclaw.history import oldest_first
+
+        newest: list[Event] = []
+        with suppress(QueryClosed):  # who may not read is told so by the answer to the message
+            wanted = {"kinds": list(MESSAGES), "#h": [group], "limit": _LOOKED_AT}
+            newest = oldest_first(await self.query(wanted))[-_PREVIOUS:]
+        tags = [["h", group]]
+        if newest:
+            tags.append(["previous", *(event.id[:8] for event in newest)])
+        if reply_to is not None:
+            tags += [["q", reply_to.id, self.url, reply_to.pubkey], ["p", reply_to.pubkey]]
+        return await self.send(kinds.CHAT, text, tags)
 
     async def publish(self, event: Event, *, deadline_s: float | None = None) -> Reply:
         """Publish and wait for OK true; `duplicate:` counts as success. Raises PublishRefused.

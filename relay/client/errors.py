@@ -21,6 +21,8 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix, RookeryError
+from relay.memory.fence import harmless
+from relay.nostr.keys import npub
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event
@@ -78,6 +80,10 @@ class PublishRefused(ClientError):
         self.prefix = prefix
         self.text = text
         self.event = event
+        signer = npub(event.pubkey)
+        self.remedy = _remedy(text, signer, event.tag("h"))
+        """What lifts the refusal, for people; empty: not known."""
+        self.add_note("; ".join(filter(None, (f"signed with {signer}", self.remedy))))
 
 
 class QueryClosed(ClientError):
@@ -115,6 +121,14 @@ class Incomparable(ClientError):
 
 class ConnectionLost(ClientError):
     """The connection ended during a request."""
+
+
+def _remedy(text: str, signer: str, group: str | None) -> str:
+    if "not a member" in text and group is not None:
+        return f"an admin adds it: `rookery group add {harmless(group)} {signer}`"
+    if "only agents may write memory" in text:
+        return "an owner adds it to [actors] agents in the relay's policies/00-actors.toml"
+    return ""
 
 
 def _reason_text(prefix: str, text: str, login: str) -> str:

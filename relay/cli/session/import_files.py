@@ -14,9 +14,9 @@ from relay.cli.humanize import counted
 from relay.cli.options import Server, client_options, json_option, print_json, printable
 from relay.cli.progress import Amount, progress_bar
 from relay.cli.session.common import PATH, on_relay, plan_of, plan_options
-from relay.client.transcripts.files import files_in, session_file, session_ids
+from relay.client.transcripts.files import files_in, lines_of, session_file, session_ids
 from relay.errors import UserError
-from relay.memory.transcripts.lines import SessionFacts
+from relay.memory.transcripts.lines import SessionFacts, line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -86,12 +86,9 @@ def _files(paths: Sequence[Path]) -> Mapping[str, SessionFile]:
         for file in inside:
             try:
                 found[file] = session_file(file)
-                if found[file].opening == SessionFacts():
+                if not _has_an_object(found[file]):
                     del found[file]
-                    raise UserError(
-                        f"{file} is no session of a coding agent: no line has sessionId,"
-                        " timestamp or cwd"
-                    )
+                    raise UserError(f"{file} is no session: no line of it is a JSON object")
             except UserError as fault:
                 if file == path:
                     raise
@@ -107,6 +104,13 @@ def _files(paths: Sequence[Path]) -> Mapping[str, SessionFile]:
                 shown = printable(str(each.path)), printable(str(longest.path))
                 click.echo(f"skipped: {shown[0]} is the beginning of {shown[1]}", err=True)
     return chosen
+
+
+def _has_an_object(file: SessionFile) -> bool:
+    if file.opening != SessionFacts():
+        return True
+    with file.path.open("rb") as opened:
+        return any(line_of(0, raw).fields is not None for raw in lines_of(opened, file.size))
 
 
 def _report(result: ImportResult, file: SessionFile, *, is_renamed: bool, as_json: bool) -> None:

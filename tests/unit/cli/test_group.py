@@ -344,7 +344,7 @@ async def test_names_are_printed_without_control_characters(
         ("restricted: the group is closed: needs an invite code", "`rookery group invite`\n"),
         (
             "restricted: not a member",
-            "for another key; list its groups with `rookery group list`\n",
+            f"`rookery group add tea {owner.npub}`; list its groups with `rookery group list`\n",
         ),
         ("blocked: no links here", "refused: blocked: no links here\n"),
     ],

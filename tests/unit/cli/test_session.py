@@ -221,7 +221,7 @@ async def test_a_session_is_meant_by_the_beginning_of_its_id(
         (("import", "empty.jsonl"), 1, "empty.jsonl is empty"),
         (("import", "empty"), 1, "empty contains no session file"),
         (("import", "hollow"), 1, "none of these files is a session"),
-        (("import", "prose.jsonl"), 1, "prose.jsonl is no session of a coding agent"),
+        (("import", "prose.jsonl"), 1, "prose.jsonl is no session: no line of it is a JSON object"),
         (("import", "session.jsonl", "hollow/b.jsonl", "--session", "s"), 1, "is empty"),
         (("import", "session.jsonl", "other.jsonl", "--session", "s"), 2, "for one file, not 2"),
         (("import",), 2, "FILE|DIR"),

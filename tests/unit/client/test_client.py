@@ -52,6 +52,37 @@ async def test_a_published_event_is_on_the_relay_when_publish_returns(
     assert event.pubkey == alice.pubkey
 
 
+async def test_a_message_names_what_it_answers_and_the_newest(
+    fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    old = [chat(str(number), 1_700_000_000 + number) for number in range(4)]
+    fake.events = [*old]
+    async with Client(fake.url, bob, timeouts=timeouts) as relay:
+        first = await relay.say("other", "alone")
+        answer = await relay.say("tea", "yes", reply_to=old[0])
+    assert (first.kind, first.tags) == (9, [["h", "other"]])
+    assert answer.tags == [
+        ["h", "tea"],
+        ["previous", *(event.id[:8] for event in old[1:])],
+        ["q", old[0].id, fake.url, alice.pubkey],
+        ["p", alice.pubkey],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("not a member", "an admin adds it: `rookery group add tea {npub}`"),
+        ("only agents may write memory", "an owner adds it to [actors] agents"),
+        ("too many", ""),
+    ],
+)
+def test_a_refusal_notes_who_signed_and_what_to_do(text: str, remedy: str) -> None:
+    error = PublishRefused("restricted", text, chat("x"))
+    assert error.remedy.startswith(remedy.format(npub=alice.npub))
+    assert error.__notes__ == ["; ".join(filter(None, [f"signed with {alice.npub}", error.remedy]))]
+
+
 async def test_an_event_is_dated_by_the_client_s_clock(fake: FakeRelay, timeouts: Timeouts) -> None:
     client = Client(fake.url, alice, timeouts=timeouts, now=lambda: 1_234_567_890)
     assert client.sign(1).created_at == 1_234_567_890
