@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 import click
 
-from relay.cli.names import Names, names_in_folder
+from relay.cli.names import Names, Person, key_in_folder, names_in_folder
 from relay.cli.options import (
     Colour,
-    PublicKey,
     WholeNumber,
     coloured,
     folder_option,
@@ -62,7 +61,7 @@ def number_option(default: int, help_text: str) -> Callable[[Decorated], Decorat
 )
 @click.option(
     "--author",
-    type=PublicKey(),
+    type=Person(),
     metavar="KEY",
     help="Only refusals of this key, and lines that name it.",
 )
@@ -87,6 +86,8 @@ def log_command(
 
     With --json, one JSON object per line. A stopped relay's are those of before it stopped.
     """
+    if author is not None:
+        author = key_in_folder(folder, author)
 
     def is_wanted(entry: LogLine | Refusal) -> bool:
         match entry:

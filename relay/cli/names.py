@@ -179,15 +179,33 @@ def names_in_folder(folder: Path, pubkeys: Iterable[str]) -> Names:
     """
     from relay.storage.sqlite.profiles import profiles_in
 
-    own = dict(_own_names())
-    with suppress(OSError, UnicodeDecodeError, UserError):
-        key = folder / "relay.key"
-        own.setdefault(RELAY, read_key_file(key.read_text("ascii"), str(key)).pubkey)
+    own = _names_of_folder(folder)
     wanted = [key for key in dict.fromkeys(pubkeys) if key not in own.values()][:MAX_PROFILES]
     with suppress(StoreFault):
         found = profiles_in(folder / "rookery.db", wanted)
         return Names(own, _names_in(map(event_from_raw, found)))
     return Names(own)
+
+
+def key_in_folder(folder: Path, person: str) -> str:
+    """The key of what `Person` let through: by `[names]`, or by one of the newest profiles in a
+    data folder. Raises UserError."""
+    from relay.storage.sqlite.profiles import newest_profiles
+
+    found: list[bytes] = []
+    with suppress(StoreFault):
+        found = newest_profiles(folder / "rookery.db", MAX_PROFILES)
+    names = Names(_names_of_folder(folder), _names_in(map(event_from_raw, found)))
+    return keys_in(names, [person])[0]
+
+
+def _names_of_folder(folder: Path) -> dict[str, str]:
+    """`[names]` and the relay's own key."""
+    own = dict(_own_names())
+    with suppress(OSError, UnicodeDecodeError, UserError):
+        key = folder / "relay.key"
+        own.setdefault(RELAY, read_key_file(key.read_text("ascii"), str(key)).pubkey)
+    return own
 
 
 def say_whose(text: str, pubkey: str) -> None:

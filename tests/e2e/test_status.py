@@ -136,12 +136,21 @@ async def test_the_log_has_lines_and_refusals_by_level_author_and_group(rookery:
     assert (of_author["event_id"], of_author["group"]) == (refused.id, "tea")
     assert of_author["text"]
     assert of_author["request"] == f"{of_author['connection']}.1"
+    profile = rookery.folder.parent / "profile.jsonl"
+    profile.write_bytes(stranger.sign(0, [], '{"name": "Vera"}', now).raw)
+    await command("import", str(profile), "--trust", "--data", str(rookery.folder))
+    by_name = ("log", "--json", "--data", str(rookery.folder), "--author")
+    code, out, err = await outputs(*by_name, "vera")
+    assert (code, json.loads(out), err) == (0, of_author, f"vera is {stranger.npub}\n")
+    code, _, err = await outputs(*by_name, "mallory")
+    assert code == 1
+    assert "nobody is named 'mallory' here" in err
     assert await told("--group", "tea") == [of_author]
     assert await told("--group", "coffee") == []
     code, text = await command("log", "--data", str(rookery.folder))
     assert code == 0
     assert "kind 1  group tea  connection" in text
-    assert f"by {stranger.npub}  id {refused.id}" in text
+    assert f"by Vera ({stranger.npub[:12]}…)  id {refused.id}" in text
     assert "hidden" not in text
     assert await rookery.stop() == 0
     code, text = await command("log", "--data", str(rookery.folder))

@@ -17,15 +17,21 @@ if TYPE_CHECKING:
 
 def profiles_in(path: Path, pubkeys: Iterable[str]) -> list[bytes]:
     """The profile of each key (64 hex) that has one, as it was sent. Raises StoreFault."""
+    keys = [(id_key(pubkey), bytes.fromhex(pubkey)) for pubkey in pubkeys]
+    return _read(path, "profile_of", keys)
+
+
+def newest_profiles(path: Path, limit: int) -> list[bytes]:
+    """Raises StoreFault."""
+    return _read(path, "newest_profiles", [(limit,)])
+
+
+def _read(path: Path, query: str, asked: Iterable[tuple[object, ...]]) -> list[bytes]:
     if not path.exists():
         return []
     try:
         with closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as db:
             db.execute("PRAGMA query_only = ON")
-            found: list[bytes] = []
-            for pubkey in pubkeys:
-                key = id_key(pubkey), bytes.fromhex(pubkey)
-                found += (raw for (raw,) in db.execute(QUERIES["profile_of"], key))
-            return found
+            return [raw for each in asked for (raw,) in db.execute(QUERIES[query], each)]
     except sqlite3.Error as error:
         raise fault_of(error, path) from error

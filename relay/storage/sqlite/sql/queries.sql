@@ -318,6 +318,9 @@ SELECT ifnull(sum(bytes), 0) FROM sizes;
 -- :profile_of  key of the author, author -> its kind 0
 SELECT raw FROM events WHERE author_key = ? AND pubkey = ? AND kind = 0;
 
+-- :newest_profiles  limit -> kind 0, newest first; index events_kind
+SELECT raw FROM events WHERE kind = 0 ORDER BY created_at DESC LIMIT ?;
+
 -- :newest_size  since, limit -> number, bytes and oldest of the newest events
 SELECT count(*), sum(size), min(created_at) FROM (
     SELECT length(raw) AS size, created_at FROM events
