@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import aiohttp
 import orjson
 
-from relay.client.errors import ConnectionLost, split_reason
+from relay.client.errors import MAX_SAID, ConnectionLost, split_reason
 from relay.errors import Prefix
 from relay.nostr.filters import as_json
 from relay.nostr.kinds import CLIENT_AUTH
@@ -312,7 +312,7 @@ class Connection:
                 self._challenges += 1
                 self._changed.notify_all()
             case ["NOTICE", str(text), *_]:
-                self._notices.append(text)
+                self._notices.append(text[:MAX_SAID])
                 for sink in tuple(self._sinks.values()):
                     sink.receive("NOTICE", frame)
             case [str(verb), str(sub), *_] if sub in self._sinks:

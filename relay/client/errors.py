@@ -34,11 +34,16 @@ ABOUT_AUTHOR: Final = frozenset({Prefix.RESTRICTED, Prefix.BLOCKED, Prefix.AUTH_
 _PREFIX: Final = re.compile(r"([a-z][a-z0-9-]*): ?(.*)", re.DOTALL).fullmatch
 
 
+MAX_SAID: Final = 2000
+"""Characters of a text of the relay that are kept and shown: a frame may hold 16 million."""
+
+
 def split_reason(reason: str) -> tuple[str, str]:
     """The machine-readable prefix of an OK or CLOSED reason (empty if it has none), and the text.
 
     The prefix compares with `relay.errors.Prefix`; other relays may send prefixes not listed there.
     """
+    reason = reason[:MAX_SAID]
     found = _PREFIX(reason)
     return (found[1], found[2]) if found else ("", reason)
 

@@ -361,6 +361,20 @@ async def test_invalid_frames_are_ignored(fake: FakeRelay, timeouts: Timeouts) -
         assert list(relay.notices) == ["mind the gap"]
 
 
+async def test_of_what_a_relay_says_little_is_kept(fake: FakeRelay, timeouts: Timeouts) -> None:
+    async def babble(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say("NOTICE", "x" * 1_000_000)
+        await visitor.say("CLOSED", frame[1], "error: " + "y" * 1_000_000)
+
+    fake.on["REQ"] = babble
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        with pytest.raises(QueryClosed) as closed:
+            await relay.query(CHAT)
+        assert closed.value.prefix == "error"
+        assert len(str(closed.value)) < 3000
+        assert [len(notice) for notice in relay.notices] == [2000]
+
+
 async def test_an_answer_with_too_many_events_raises(
     fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
