@@ -111,7 +111,7 @@ class LocalFolder:
         if rows is not Rows.WITH_OLD_VERSIONS:
             return page
         old = [version.row for version in await store.old_versions(seq, _EXPORT_PAGE)]
-        ends = [found[-1].seq for found in (page, old) if len(found) == _EXPORT_PAGE]
+        ends = [found[-1].seq for found in (page, old) if found]
         upto = min(ends, default=_MAX_SEQ)
         both = [row for row in (*page, *old) if row.seq <= upto]
         return sorted(both, key=lambda row: row.seq)

@@ -90,7 +90,8 @@ class EventLog(Protocol):
     """Committed rows in the order of their seq."""
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
-        """Rows with a greater seq that are still stored, ascending, at most `limit`."""
+        """Rows with a greater seq that are still stored, ascending, at most `limit`; fewer when
+        they are large: none are left only when none are given."""
 
     async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
         """`since`, of these kinds alone; others are not read."""
@@ -265,7 +266,7 @@ class SweepSource(EventLog, Protocol):
         """At most `limit` old versions whose `drop_at` has come; their `newer` is not counted."""
 
     async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
-        """At most `limit` old versions with a greater seq, in order of seq."""
+        """At most `limit` old versions with a greater seq, in order of seq; fewer as in `since`."""
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
         """Those of these rows that are still stored, in the order given."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from relay.errors import StoreFault
 from relay.lifecycle.rows import Slot, Stored
@@ -10,8 +10,15 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
     from relay.nostr.event import Event
 
+RowOf = TypeVar("RowOf", bound="Sequence[Any]")
+
+_PAGE_BYTES: Final = 1 << 20
+_STEP_ROWS: Final = 100
+"""Read at once, before their sizes are known."""
 DAMAGED: Final = "the file is damaged: restore a backup"
 
 
@@ -31,3 +38,24 @@ def stored(row: tuple[int, bytes, str | None, int, int | None, int, int | None])
         d = "" if class_of(event.kind) is KindClass.REPLACEABLE else event.d
         place = Slot(event.pubkey, event.kind, d)
     return Stored(seq, event, group, bool(quiet), place, version, expires_at)
+
+
+async def rows_after(
+    read: Callable[[int, int], Awaitable[Sequence[RowOf]]], after: int, limit: int
+) -> list[RowOf]:
+    """(seq, raw, …) with a greater seq: at most `limit`, and none after 1 MiB is found, since
+    events can take twenty times as much when they are parsed. `read(after, limit)` gives them."""
+    found: list[RowOf] = []
+    size = 0
+    while len(found) < limit and size < _PAGE_BYTES:
+        wanted = min(limit - len(found), _STEP_ROWS)
+        rows = await read(after, wanted)
+        for row in rows:
+            found.append(row)
+            size += len(row[1])
+            if size >= _PAGE_BYTES:
+                break
+        if len(rows) < wanted:
+            break
+        after = rows[-1][0]
+    return found

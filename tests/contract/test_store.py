@@ -420,6 +420,20 @@ async def test_since_gives_rows_in_the_order_of_commits(store: Store) -> None:
     assert list(await store.since(MAX, 10)) == []
 
 
+async def test_since_gives_few_large_rows_at_a_time(store: Store) -> None:
+    """Fewer when they are large: none are left only when none are given."""
+    large = [unsigned(cast.alice, 1, [], f"{number}".rjust(500_000)) for number in range(12)]
+    await write(store, *large, unsigned(cast.alice, 7), now=0)
+    pages = []
+    seq = 0
+    while page := await store.since(seq, 1000):
+        pages.append(page)
+        seq = page[-1].seq
+    assert [row.event.kind for page in pages for row in page] == [1] * 12 + [7]
+    assert max(map(len, pages)) < 10
+    assert len(await store.since_of_kinds(0, {1}, 1000)) < 10
+
+
 async def test_since_of_kinds_leaves_the_others_out(store: Store) -> None:
     await write(store, *a_wide_crowd(), now=0)
     alive = await store.since(0, 10_000)

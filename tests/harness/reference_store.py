@@ -11,6 +11,7 @@ import sys
 from array import array
 from collections import Counter
 from contextlib import closing
+from itertools import accumulate
 from typing import TYPE_CHECKING, Final, assert_never
 
 from msgspec import structs
@@ -520,12 +521,12 @@ class ReferenceStore:
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         self._must_be_open()
-        return [self._rows[key] for key in sorted(self._rows) if key > seq][:limit]
+        return _page([self._rows[key] for key in sorted(self._rows) if key > seq], limit)
 
     async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
         self._must_be_open()
         rows = (self._rows[key] for key in sorted(self._rows) if key > seq)
-        return [row for row in rows if row.event.kind in kinds][:limit]
+        return _page([row for row in rows if row.event.kind in kinds], limit)
 
     async def ended_groups(self) -> Mapping[str, EndedGroup]:
         return {key: group for key, group in self.groups.items() if isinstance(group, EndedGroup)}
@@ -626,3 +627,9 @@ def _near_points(search: Search, at: int) -> int:
         ),
         default=0,
     )
+
+
+def _page(rows: Sequence[Stored], limit: int) -> Sequence[Stored]:
+    """At most 1 MiB, and what goes over it."""
+    before = [0, *accumulate(len(row.event.raw) for row in rows)]
+    return [row for row, size in zip(rows[:limit], before, strict=False) if size < 1 << 20]

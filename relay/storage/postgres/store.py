@@ -33,7 +33,7 @@ from relay.storage.postgres.sql.sweep import SweepQueries
 from relay.storage.postgres.sql.visibility import ReadConditions
 from relay.storage.postgres.text_index import TextIndex
 from relay.storage.postgres.writer import Writer
-from relay.storage.rows import event_in
+from relay.storage.rows import event_in, rows_after
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence, Set
@@ -166,10 +166,10 @@ class PostgresStore(Reader):
     # -- the log --------------------------------------------------------------------------------
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
-        return [stored(row) for row in await self._named("rows_since", seq, limit)]
+        return [stored(row) for row in await self._rows_after("rows_since", seq, limit)]
 
     async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
-        rows = await self._named("rows_of_kinds_since", sorted(kinds), seq, limit)
+        rows = await self._rows_after("rows_of_kinds_since", seq, limit, sorted(kinds))
         return [stored(row) for row in rows]
 
     async def head(self) -> int:
@@ -244,7 +244,7 @@ class PostgresStore(Reader):
         return [_old_version(row) for row in await self._named("old_due", now, limit)]
 
     async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
-        return [_old_version(row) for row in await self._named("old_after", after, limit)]
+        return [_old_version(row) for row in await self._rows_after("old_after", after, limit)]
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
         return [stored(row) for row in await self._named("rows_by_seq", list(seqs))]
@@ -289,6 +289,13 @@ class PostgresStore(Reader):
         return False
 
     # -- all ------------------------------------------------------------------------------------
+
+    async def _rows_after(
+        self, name: str, seq: int, limit: int, *values: Sequence[int]
+    ) -> list[Any]:
+        return await rows_after(
+            lambda after, most: self._named(name, *values, after, most), seq, limit
+        )
 
     async def _named(self, name: str, *values: object) -> list[Any]:
         async with self._connections.reading() as db:

@@ -43,7 +43,7 @@ from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place
 from relay.storage.checking import faults_of
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.recall import best
-from relay.storage.rows import event_in, stored
+from relay.storage.rows import event_in, rows_after, stored
 from relay.storage.sqlite.checkpoints import Checkpoints, Upkeep
 from relay.storage.sqlite.connections import (
     CLOSED,
@@ -70,6 +70,7 @@ from relay.storage.sqlite.writer import Writer
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncIterator,
+        Awaitable,
         Callable,
         Coroutine,
         Iterable,
@@ -467,7 +468,7 @@ class SqliteStore:
 
     async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
         self._check_open()
-        rows = await self._reader_conn.rows(Query(QUERIES["old_after"], (after, limit)))
+        rows = await self._rows_after("old_after", after, limit)
         return [OldVersion(stored(row[:7]), *row[7:]) for row in rows]
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
@@ -526,14 +527,19 @@ class SqliteStore:
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         self._check_open()
-        rows = await self._reader_conn.rows(Query(QUERIES["rows_since"], (seq, limit)))
-        return [stored(row) for row in rows]
+        return [stored(row) for row in await self._rows_after("rows_since", seq, limit)]
 
     async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
         self._check_open()
-        wanted = (orjson.dumps(sorted(kinds)).decode(), seq, limit)
-        rows = await self._reader_conn.rows(Query(QUERIES["rows_of_kinds_since"], wanted))
+        listed_kinds = orjson.dumps(sorted(kinds)).decode()
+        rows = await self._rows_after("rows_of_kinds_since", seq, limit, listed_kinds)
         return [stored(row) for row in rows]
+
+    async def _rows_after(self, name: str, seq: int, limit: int, *values: str) -> list[Any]:
+        def read(after: int, most: int) -> Awaitable[list[Any]]:
+            return self._reader_conn.rows(Query(QUERIES[name], (*values, after, most)))
+
+        return await rows_after(read, seq, limit)
 
     async def ended_groups(self) -> Mapping[str, EndedGroup]:
         self._check_open()
