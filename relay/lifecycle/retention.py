@@ -66,7 +66,11 @@ class MaxAmount(NamedTuple):
     bytes: int | None = None
 
     def __str__(self) -> str:
-        limits = [f"{self.events} events"] if self.events is not None else []
+        limits = (
+            [f"{self.events} event{'' if self.events == 1 else 's'}"]
+            if self.events is not None
+            else []
+        )
         limits += [f"{self.bytes} bytes"] if self.bytes is not None else []
         per = "" if self.per is None else f" per {self.per.value}"
         return f"more than {' or '.join(limits)}{per}"

@@ -159,8 +159,8 @@ class History(NamedTuple):
     """After the replacement; None: as long as there are no more than `most`."""
 
     def __str__(self) -> str:
-        days = "" if self.days is None else f" for {self.days} days"
-        return f"{self.most} old versions{days}"
+        days = "" if self.days is None else f" for {self.days} day{'' if self.days == 1 else 's'}"
+        return f"{self.most} old version{'' if self.most == 1 else 's'}{days}"
 
     def drop_at(self, row: Stored, at: int) -> int | None:
         """Unix seconds at which a row that was replaced at this time must go; None: never."""

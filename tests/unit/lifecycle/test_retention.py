@@ -37,6 +37,7 @@ from relay.lifecycle.rows import (
     UpTo,
     WritePlan,
 )
+from relay.lifecycle.versions import History
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.kinds import KindSet
 from relay.verdict import Origin
@@ -681,3 +682,18 @@ def test_a_tombstone_is_only_needed_where_one_version_is_kept() -> None:
         assert tombstone_for(row(2, dated(OLD)), keep, "swept") is None
     for keep in (Keep.ALL, Keep.FIRST):
         assert tombstone_for(slotted, keep, "swept") is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "text"),
+    [
+        (MaxAge(1), "older than 1 day"),
+        (MaxAge(7), "older than 7 days"),
+        (MaxAmount(Scope.GROUP, events=1), "more than 1 event per group"),
+        (MaxAmount(None, events=2, bytes=9), "more than 2 events or 9 bytes"),
+        (History(1, 1), "1 old version for 1 day"),
+        (History(20), "20 old versions"),
+    ],
+)
+def test_a_limit_is_told_in_the_right_number(limit: object, text: str) -> None:
+    assert str(limit) == text
