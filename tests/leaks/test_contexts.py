@@ -111,7 +111,7 @@ memory: diff export forget get history import list restore set show why
 nmem: import maintain mark pin purge rebuild search status sync unpin
 policy: check diff explain log show sweep test
 profile: set
-session: export follow import list resume show verify view
+session: export follow forget import list resume show verify view
 session pns: derive unwrap wrap
 : allow backup ban chat compact completion console demo doctor export forget hook import init keygen
  log man mcp restart restore serve stats status sync top unban verify

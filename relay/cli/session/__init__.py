@@ -11,6 +11,7 @@ from relay.cli.options import CommandGroup
 from relay.cli.session.envelopes import pns
 from relay.cli.session.export import export_command, resume_command, verify_command
 from relay.cli.session.follow import follow_command
+from relay.cli.session.forget import forget_command
 from relay.cli.session.import_files import import_command
 from relay.cli.session.read import list_command, search_command, show_command, view_command
 
@@ -32,6 +33,7 @@ for _command in (
     export_command,
     verify_command,
     resume_command,
+    forget_command,
     pns,
 ):
     session.add_command(_command)

@@ -255,6 +255,21 @@ async def test_errors_are_reported(
     assert said in capsys.readouterr().err
 
 
+async def test_a_session_is_forgotten_whole_and_no_other(
+    relay: FakeRelay, rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await rookery("import", str(file), "--session", "tea-1") == 0
+    stored = {event.id for event in relay.events}
+    assert await rookery("import", str(file), "--session", "rum-1") == 0
+    capsys.readouterr()
+    assert await rookery("forget", "tea", "--yes") == 0
+    assert capsys.readouterr().out == f"deleted {len(stored)} events of session tea-1\n"
+    (deletion,) = [event for event in relay.events if event.kind == 5]
+    assert set(deletion.tag_values("e")) == stored
+    assert await rookery("forget", "nope", "--yes") == 1
+    assert "no session nope is readable" in capsys.readouterr().err
+
+
 async def test_a_refusal_names_the_signing_key(
     relay: FakeRelay, rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

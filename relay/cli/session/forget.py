@@ -1,0 +1,60 @@
+"""`rookery session forget S`: deletes what one's own key stored of a session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from relay.cli.humanize import counted
+from relay.cli.options import Server, client_options, json_option, print_json, printable
+from relay.cli.session.common import of_session, on_relay, session_argument
+from relay.client.transcripts import NoSession
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from relay.client.transcripts import Transcripts
+    from relay.nostr.event import Event
+
+_KINDS: Final = (
+    kinds.CONVERSATION_NOTE,
+    kinds.SOURCE_DATA,
+    kinds.SESSION_STATE,
+    kinds.RUN_CONFIGURATION,
+)
+_IN_ONE: Final = 500
+"""Events that one request to delete names."""
+
+
+@click.command("forget", epilog="Example: rookery session forget 7f3c")
+@session_argument
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@client_options
+@json_option
+def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) -> None:
+    """Delete the lines, notes and state of a session that this key stored (NIP-09).
+
+    A later import does not bring them back. Envelopes (--pns) stay.
+    """
+
+    async def work(transcripts: Transcripts) -> tuple[str, int]:
+        async def own(id_: str) -> list[Event]:
+            wanted = {"kinds": list(_KINDS), "authors": [transcripts.pubkey], "#d": [id_]}
+            found = await transcripts.read(wanted)
+            if not found:
+                raise NoSession(id_)
+            return found
+
+        id_, events = await of_session(transcripts, session, own)
+        if not yes:
+            what = f"{counted(len(events), 'event')} of session {printable(id_)}"
+            click.confirm(f"Delete {what}? This cannot be undone.", abort=True, err=True)
+        for start in range(0, len(events), _IN_ONE):
+            await transcripts.delete(events[start : start + _IN_ONE])
+        return id_, len(events)
+
+    id_, number = on_relay(server, work)
+    if as_json:
+        print_json({"session": id_, "deleted": number})
+    else:
+        click.echo(f"deleted {counted(number, 'event')} of session {printable(id_)}")
