@@ -72,7 +72,7 @@ async def make(folder: Path, preset: str = "open") -> Rookery:
 
 async def export(rookery: Rookery, *args: str) -> bytes:
     code, out, err = await outputs("export", "--data", str(rookery.folder), *args)
-    assert (code, err) == (0, ""), err
+    assert (code, err) == (0, "" if out else "0 events, 0 bytes\n"), err
     return out
 
 
@@ -430,10 +430,12 @@ async def test_a_group_moves_with_its_history(tmp_path: Path, key: str) -> None:
     file = tmp_path / "one.jsonl"
     file.write_bytes(await export(one))
     code, tally, err = await import_(two, file, "--trust")
-    assert (code, tally["refused"], tally["duplicates"]) == (0, 0, 0)
-    told, left_out = err.splitlines()
+    assert (code, tally["refused"]) == (0, 0)
+    assert not tally["duplicates"] or key == "same", "of one key and second it may sign the same"
+    told, *left_out = err.splitlines()
     assert told.endswith("; they create 2 groups (pot, tea), add 6 members, remove 2 members")
-    assert left_out.startswith(f"left out {tally['left_out']}: what a relay says of its groups")
+    said = f"left out {tally['left_out']}: what a relay says of its groups"
+    assert [line.startswith(said) for line in left_out] == [True] * bool(tally["left_out"])
 
     def history(lines: bytes) -> set[str]:
         return {event["id"] for event in parsed(lines) if event["kind"] not in RELAY_SIGNED}
