@@ -77,7 +77,6 @@ MODULES = {
     "relay/cli/memory_search.py": RECORDS,
     "relay/cli/session/read.py": RECORDS,
     "relay/client/aman_tables.py": RECORDS,
-    "relay/client/errors.py": "../unit/client/test_client.py",
     "relay/client/nmem/queries.py": NMEM,
     "relay/client/nmem/summaries.py": NMEM,
     "relay/client/nmem/sync.py": NMEM,
