@@ -244,8 +244,8 @@ class SearchIndex(EventLog, Protocol):
 class SweepSource(EventLog, Protocol):
     """Rows that retention and expiry may delete."""
 
-    async def expired(self, now: int, limit: int) -> Sequence[str]:
-        """Ids of at most `limit` rows that are stored though they have expired."""
+    async def expired(self, now: int, limit: int) -> Sequence[tuple[str, int]]:
+        """Ids and bytes of at most `limit` rows that are stored though they have expired."""
 
     async def due_rows(
         self,
@@ -263,13 +263,15 @@ class SweepSource(EventLog, Protocol):
         """
 
     async def overdue_versions(self, now: int, limit: int) -> Sequence[OldVersion]:
-        """At most `limit` old versions whose `drop_at` has come; their `newer` is not counted."""
+        """At most `limit` old versions whose `drop_at` has come, fewer as in `since`; their `newer`
+        is not counted."""
 
     async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
         """At most `limit` old versions with a greater seq, in order of seq; fewer as in `since`."""
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
-        """Those of these rows that are still stored, in the order given."""
+        """Those of these rows that are still stored, in the order given; the first of them when
+        they are large, as in `since`."""
 
     async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
         """Compare at most `limit` rows from `after` on with what was written.

@@ -8,6 +8,7 @@ from relay.errors import StoreFault
 from relay.lifecycle.rows import Slot, Stored
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
+from relay.storage import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
 RowOf = TypeVar("RowOf", bound="Sequence[Any]")
 
-_PAGE_BYTES: Final = 1 << 20
 _STEP_ROWS: Final = 100
 """Read at once, before their sizes are known."""
 DAMAGED: Final = "the file is damaged: restore a backup"
@@ -47,13 +47,13 @@ async def rows_after(
     events can take twenty times as much when they are parsed. `read(after, limit)` gives them."""
     found: list[RowOf] = []
     size = 0
-    while len(found) < limit and size < _PAGE_BYTES:
+    while len(found) < limit and size < PAGE_BYTES:
         wanted = min(limit - len(found), _STEP_ROWS)
         rows = await read(after, wanted)
         for row in rows:
             found.append(row)
             size += len(row[1])
-            if size >= _PAGE_BYTES:
+            if size >= PAGE_BYTES:
                 break
         if len(rows) < wanted:
             break

@@ -23,7 +23,7 @@ from relay.lifecycle.retention import LastScan
 from relay.write.commands import ExpireRows, Purpose, SweepRows, SweepVersions
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from relay.lifecycle.retention import SweepRule, SweepRules
     from relay.lifecycle.rows import OldVersion, Stored
@@ -41,7 +41,8 @@ _FULL_SCAN_S: Final = 3600
 """Interval of scans of all rows; others look at what changed since. A removed pin or a new summary
 takes effect within this time."""
 _BATCH_ROWS: Final = 256
-"""Rows per transaction."""
+_BATCH_BYTES: Final = 1 << 20
+"""Rows per transaction, which holds them parsed: that can take twenty times as much."""
 _SCAN_ROWS: Final = 200_000
 """Rows found per query: their seq only."""
 _PAUSE_FACTOR: Final = 8.0
@@ -101,6 +102,20 @@ def _lines(of: tuple[str, str, str], removed: Sequence[Stored]) -> list[SweepLin
         kind = row.event.kind
         sizes[kind] = sizes.get(kind, Size()).plus(Size(1, len(row.event.raw)))
     return [SweepLine(*of, kind, None, *size) for kind, size in sorted(sizes.items())]
+
+
+def _batches(found: Iterable[tuple[str, int]]) -> Iterator[tuple[str, ...]]:
+    """Of ids and bytes: the ids of one transaction after the other."""
+    ids: list[str] = []
+    size = 0
+    for event_id, number in found:
+        ids.append(event_id)
+        size += number
+        if size >= _BATCH_BYTES or len(ids) == _BATCH_ROWS:
+            yield tuple(ids)
+            ids, size = [], 0
+    if ids:
+        yield tuple(ids)
 
 
 def _released(
@@ -210,15 +225,18 @@ class Sweeper:
         """Expired rows, one transaction each."""
         swept = Counter[int]()
         at_once = _BATCH_ROWS if purpose is Purpose.SWEEP else _SCAN_ROWS
-        while ids := await self._store.expired(self._clock(), at_once):
-            expiry = ExpireRows(tuple(ids), purpose, asyncio.get_running_loop().create_future())
-            self._ingest.expire(expiry)
-            if not await expiry.done:
-                break  # the lane is full or the store failed: the next sweep continues
-            yield expiry.removed
-            if purpose is Purpose.DRY_RUN:
-                break  # all are still stored
-            swept.update(row.event.kind for row in expiry.removed)
+        is_done = False
+        while not is_done and (found := await self._store.expired(self._clock(), at_once)):
+            is_done = purpose is Purpose.DRY_RUN  # all are still stored
+            for ids in _batches(found):
+                expiry = ExpireRows(ids, purpose, asyncio.get_running_loop().create_future())
+                self._ingest.expire(expiry)
+                if not await expiry.done:
+                    is_done = True  # the lane is full or the store failed: the next sweep continues
+                    break
+                yield expiry.removed
+                if purpose is Purpose.SWEEP:
+                    swept.update(row.event.kind for row in expiry.removed)
         self._report(swept, "expired events")
 
     def _report(self, swept: Counter[int], what: str) -> None:
@@ -342,11 +360,14 @@ class Sweeper:
                     after=after,
                     limit=_SCAN_ROWS,
                 )
-                for start in range(0, len(due), _BATCH_ROWS):
+                start = 0
+                while batch := due[start : start + _BATCH_ROWS]:
                     began = monotonic()
-                    rows = await self._store.stored(due[start : start + _BATCH_ROWS])
+                    rows = await self._store.stored(batch)
                     if not rows:
+                        start += len(batch)
                         continue
+                    start += 1 + batch.index(rows[-1].seq)
                     after = rows[-1].version, rows[-1].event.id
                     rows = [row for row in rows if step.removes(row)]
                     if rows:

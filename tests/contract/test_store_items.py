@@ -126,12 +126,13 @@ async def test_items_are_only_of_readable_rows(store: Store) -> None:
 
 @pytest.mark.proves("N40-04")
 async def test_what_has_expired_is_found_until_it_is_removed(store: Store) -> None:
-    """Ids of at most `limit` rows that are stored though they have expired."""
+    """Ids and bytes of at most `limit` rows that are stored though they have expired."""
     fading = [unsigned(cast.alice, 1, [["expiration", str(at)]], at=at) for at in (5, 6, 7)]
     await write(store, unsigned(cast.bob, at=1), *fading)
     assert await store.expired(4, 10) == []
-    assert set(await store.expired(6, 10)) == {event.id for event in fading[:2]}
+    gone = {(event.id, len(event.raw)) for event in fading[:2]}
+    assert set(await store.expired(6, 10)) == gone
     assert len(await store.expired(7, 2)) == 2
     first = (await look_up(store, ids=[fading[0].id])).rows[fading[0].id]
     await change(store, lambda plan: plan.removes.add(first.seq))
-    assert await store.expired(6, 10) == [fading[1].id]
+    assert await store.expired(6, 10) == [(fading[1].id, len(fading[1].raw))]

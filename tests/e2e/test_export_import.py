@@ -434,8 +434,8 @@ async def test_a_group_moves_with_its_history(tmp_path: Path, key: str) -> None:
     assert not tally["duplicates"] or key == "same", "of one key and second it may sign the same"
     told, *left_out = err.splitlines()
     assert told.endswith("; they create 2 groups (pot, tea), add 6 members, remove 2 members")
-    said = f"left out {tally['left_out']}: what a relay says of its groups"
-    assert [line.startswith(said) for line in left_out] == [True] * bool(tally["left_out"])
+    beginning = f"left out {tally['left_out']}: what a relay says of its groups"
+    assert [line.startswith(beginning) for line in left_out] == [True] * bool(tally["left_out"])
 
     def history(lines: bytes) -> set[str]:
         return {event["id"] for event in parsed(lines) if event["kind"] not in RELAY_SIGNED}

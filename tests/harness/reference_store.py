@@ -470,9 +470,10 @@ class ReferenceStore:
         self._must_be_open()
         return self._management
 
-    async def expired(self, now: int, limit: int) -> Sequence[str]:
+    async def expired(self, now: int, limit: int) -> Sequence[tuple[str, int]]:
         self._must_be_open()
-        return [row.event.id for row in self._rows.values() if _is_expired(row, now)][:limit]
+        events = [row.event for row in self._rows.values() if _is_expired(row, now)]
+        return [(event.id, len(event.raw)) for event in events[:limit]]
 
     async def due_rows(
         self,
@@ -491,7 +492,7 @@ class ReferenceStore:
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
         self._must_be_open()
-        return [self._rows[seq] for seq in seqs if seq in self._rows]
+        return _page([self._rows[seq] for seq in seqs if seq in self._rows], len(seqs))
 
     async def versions(
         self, slot: Slot, *, before: str | None, limit: int, now: int

@@ -19,7 +19,7 @@ from relay.groups.group import EndedGroup
 from relay.lifecycle.retention import MaxAmount
 from relay.lifecycle.rows import OldVersion
 from relay.nostr.erasure import Erasure
-from relay.storage import Features
+from relay.storage import PAGE_BYTES, Features
 from relay.storage.checking import faults_of
 from relay.storage.hashes import id_key
 from relay.storage.postgres.connections import CLOSED, Connections
@@ -216,8 +216,8 @@ class PostgresStore(Reader):
 
     # -- sweeps ---------------------------------------------------------------------------------
 
-    async def expired(self, now: int, limit: int) -> Sequence[str]:
-        return [event_id.hex() for (event_id,) in await self._named("expired", now, limit)]
+    async def expired(self, now: int, limit: int) -> Sequence[tuple[str, int]]:
+        return [(id_.hex(), size) for id_, size in await self._named("expired", now, limit)]
 
     async def due_rows(
         self,
@@ -241,13 +241,15 @@ class PostgresStore(Reader):
             return [seq for (seq,) in await db.fetch(due.sql, *due.values, timeout=_BULK_S)]
 
     async def overdue_versions(self, now: int, limit: int) -> Sequence[OldVersion]:
-        return [_old_version(row) for row in await self._named("old_due", now, limit)]
+        rows = await self._named("old_due", now, limit, PAGE_BYTES)
+        return [_old_version(row) for row in rows]
 
     async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
         return [_old_version(row) for row in await self._rows_after("old_after", after, limit)]
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
-        return [stored(row) for row in await self._named("rows_by_seq", list(seqs))]
+        rows = await self._named("rows_by_seq", list(seqs), PAGE_BYTES)
+        return [stored(row) for row in rows]
 
     async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
         rows = await self._named("rows_to_check", after, limit)

@@ -430,10 +430,10 @@ class SqliteStore:
         rows = await self._reader_conn.rows(query)
         return [Sized(of, Size(events, size)) for of, events, size in rows]
 
-    async def expired(self, now: int, limit: int) -> Sequence[str]:
+    async def expired(self, now: int, limit: int) -> Sequence[tuple[str, int]]:
         self._check_open()
         query = Query(QUERIES["expired"], (now, limit))
-        return [event_id.hex() for (event_id,) in await self._all_rows(query)]
+        return [(id_.hex(), size) for id_, size in await self._all_rows(query)]
 
     async def due_rows(
         self,
@@ -463,7 +463,8 @@ class SqliteStore:
 
     async def overdue_versions(self, now: int, limit: int) -> Sequence[OldVersion]:
         self._check_open()
-        rows = await self._reader_conn.rows(Query(QUERIES["old_due"], (now, limit)))
+        query = Query(QUERIES["old_due"], (now, limit, PAGE_BYTES))
+        rows = await self._reader_conn.rows(query)
         return [OldVersion(stored(row[:7]), *row[7:]) for row in rows]
 
     async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
@@ -473,7 +474,7 @@ class SqliteStore:
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
         self._check_open()
-        query = Query(QUERIES["rows_by_seq"], (listed(list(seqs)),))
+        query = Query(QUERIES["rows_by_seq"], (listed(list(seqs)), PAGE_BYTES))
         rows = await self._reader_conn.rows(query)
         return [stored(row) for row in rows]
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.observe import Metrics
+from relay.write.commands import Purpose
 from relay.write.sweeper import Sweeper
 from tests.cast import admin, alice, owner, robot
 from tests.harness.patience import ANSWER_S
@@ -56,6 +57,18 @@ async def test_however_many_have_expired_all_of_them_go(home: Home) -> None:
     home.now = NOON + 10
     assert await swept(home) == 600
     assert await stored(home) == []
+
+
+@pytest.mark.parametrize("purpose", [*Purpose])
+async def test_large_rows_expire_few_at_a_time(home: Home, purpose: Purpose) -> None:
+    """A transaction holds its rows parsed, which can take twenty times their bytes."""
+    size = 300_000
+    for number in range(10):
+        await home.do(alice, 1, until(10), content=f"{number}".rjust(size))
+    home.now = NOON + 10
+    together = [line.bytes async for lines in home.sweep.run_now(purpose) for line in lines]
+    assert sum(together) > 10 * size
+    assert max(together) < 5 * size
 
 
 @pytest.mark.proves("N40-09")

@@ -53,10 +53,13 @@ WHERE e.seq IN (SELECT t.seq FROM tags AS t WHERE t.hash = ANY($1::bigint[])
                 AND t.kind = ANY($2::integer[]))
 AND e.grp IS NULL LIMIT $3;
 
--- :rows_by_seq  [seq] -> columns of a row, in the order given
+-- :rows_by_seq  [seq], bytes -> columns of a row, in the order given, until so many are there
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
-FROM unnest($1::bigint[]) WITH ORDINALITY AS j (seq, place) JOIN events AS e ON e.seq = j.seq
-ORDER BY j.place;
+FROM (
+    SELECT j.place, e.seq,
+        sum(octet_length(e.raw)) OVER (ORDER BY j.place) - octet_length(e.raw) AS before
+    FROM unnest($1::bigint[]) WITH ORDINALITY AS j (seq, place) JOIN events AS e ON e.seq = j.seq
+) AS found JOIN events AS e ON e.seq = found.seq WHERE found.before < $2 ORDER BY found.place;
 
 -- :rows_since  seq, limit -> columns of a row, in order of seq
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
@@ -173,9 +176,16 @@ SELECT o.seq, o.raw, o.grp, o.quiet, o.slot, o.version, o.expires_at, o.replaced
   (SELECT count(*) FROM old_versions AS n WHERE n.slot = o.slot AND n.seq > o.seq)
 FROM old_versions AS o WHERE o.seq > $1 ORDER BY o.seq LIMIT $2;
 
--- :old_due  now, limit -> as `old_after`
+-- :old_due  now, limit, bytes -> as `old_after`, until so many are there
 SELECT o.seq, o.raw, o.grp, o.quiet, o.slot, o.version, o.expires_at, o.replaced_at, o.drop_at, 0
-FROM old_versions AS o WHERE o.drop_at IS NOT NULL AND o.drop_at <= $1 ORDER BY o.drop_at LIMIT $2;
+FROM (
+    SELECT seq, sum(size) OVER (ORDER BY drop_at, seq) - size AS before
+    FROM (
+        SELECT seq, drop_at, octet_length(raw) AS size FROM old_versions
+        WHERE drop_at IS NOT NULL AND drop_at <= $1 ORDER BY drop_at LIMIT $2
+    ) AS due
+) AS found JOIN old_versions AS o ON o.seq = found.seq WHERE found.before < $3
+ORDER BY found.before;
 
 -- :forget_by_seq  [seq] -> id, pubkey, kind, group or empty, bytes of what is deleted
 DELETE FROM old_versions AS o WHERE o.seq = ANY($1::bigint[])
@@ -211,8 +221,8 @@ RETURNING o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
 UPDATE old_versions AS o SET drop_at = w.drop_at
 FROM unnest($1::bigint[], $2::bigint[]) AS w (seq, drop_at) WHERE o.seq = w.seq;
 
--- :expired  now, limit -> ids
-SELECT id FROM events WHERE expires_at IS NOT NULL AND expires_at <= $1 ORDER BY expires_at LIMIT $2;
+-- :expired  now, limit -> ids, bytes
+SELECT id, octet_length(raw) FROM events WHERE expires_at IS NOT NULL AND expires_at <= $1 ORDER BY expires_at LIMIT $2;
 
 -- :add_sizes  [pubkey], [kind], [group], [events], [bytes]; added up
 INSERT INTO sizes AS s (pubkey, kind, grp, events, bytes)

@@ -39,9 +39,12 @@ SELECT e.raw, e.seq FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.v
 -- :move_event  group, seq
 UPDATE events SET grp = ? WHERE seq = ?;
 
--- :rows_by_seq  [seq] -> columns of a row, in the order given
+-- :rows_by_seq  [seq], bytes -> columns of a row, in the order given, until so many are there
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
-FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value ORDER BY j.key;
+FROM (
+    SELECT j.key AS place, e.seq, sum(length(e.raw)) OVER (ORDER BY j.key) - length(e.raw) AS before
+    FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value
+) AS found CROSS JOIN events AS e ON e.seq = found.seq WHERE found.before < ? ORDER BY found.place;
 
 -- :rows_since  seq, limit -> columns of a row, in order of seq
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
@@ -125,10 +128,16 @@ SELECT o.seq, o.raw, o.grp, o.quiet, o.slot, o.version, o.expires_at, o.replaced
   (SELECT count(*) FROM old_versions AS n WHERE n.slot = o.slot AND n.seq > o.seq)
 FROM old_versions AS o WHERE o.seq > ? ORDER BY o.seq LIMIT ?;
 
--- :old_due  now, limit -> as `old_after`
+-- :old_due  now, limit, bytes -> as `old_after`, until so many are there
 SELECT o.seq, o.raw, o.grp, o.quiet, o.slot, o.version, o.expires_at, o.replaced_at, o.drop_at, 0
-FROM old_versions AS o INDEXED BY old_versions_drop
-WHERE o.drop_at IS NOT NULL AND o.drop_at <= ? ORDER BY o.drop_at LIMIT ?;
+FROM (
+    SELECT seq, sum(length(raw)) OVER (ORDER BY drop_at, seq) - length(raw) AS before
+    FROM (
+        SELECT seq, drop_at, raw FROM old_versions INDEXED BY old_versions_drop
+        WHERE drop_at IS NOT NULL AND drop_at <= ? ORDER BY drop_at LIMIT ?
+    )
+) AS found CROSS JOIN old_versions AS o ON o.seq = found.seq WHERE found.before < ?
+ORDER BY found.before;
 
 -- :old_by_seq  [seq] -> seq, id, pubkey, kind, grp, bytes
 SELECT o.seq, o.id, o.pubkey, o.kind, ifnull(o.grp, ''), length(o.raw)
@@ -179,8 +188,8 @@ SELECT 1 FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
 WHERE e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT IN (44100, 44101)
 LIMIT 1;
 
--- :expired  now, limit -> ids; index events_expiry
-SELECT id FROM events INDEXED BY events_expiry
+-- :expired  now, limit -> ids, bytes; index events_expiry
+SELECT id, length(raw) FROM events INDEXED BY events_expiry
 WHERE expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?;
 
 -- :rows_after  seq -> seq, created_at, id_key, kind, raw of later rows
