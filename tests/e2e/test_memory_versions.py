@@ -137,7 +137,7 @@ async def test_a_replaceable_kind_and_an_naddr_are_records_too(people: People) -
         (("history", "group:none"), 1, "no memory for group:none"),
         (("show", RECORD, "--as-of", "{before}"), 1, "the oldest that is kept is of 20"),
         (("show", RECORD, "--as-of", "yesterday"), 2, "neither Unix seconds nor a time"),
-        (("show", RECORD, "--version", "00"), 2, "names no versions of this record"),
+        (("show", RECORD, "--version", "0" * 64), 2, "names no versions of this record"),
         (("diff", RECORD), 1, "is kept"),
         (("restore", RECORD, "{first}"), 1, "only its author can restore it"),
         (("why", "nobody said that"), 1, "no memory record that this key may read says this"),
