@@ -88,9 +88,10 @@ def say(
 @click.command("read", epilog="Example: rookery group read tea --limit 50")
 @group_argument
 @limit_option(20, 1_000)
+@click.option("--ids", "with_ids", is_flag=True, help="Print the id before each message.")
 @client_options
 @json_option
-def read(group_id: str, limit: int, server: Server, *, as_json: bool) -> None:
+def read(group_id: str, limit: int, server: Server, *, with_ids: bool, as_json: bool) -> None:
     """Print the newest messages, oldest first."""
 
     async def work(client: Client, settings: ClientSettings) -> tuple[list[Event], Names]:
@@ -120,7 +121,7 @@ def read(group_id: str, limit: int, server: Server, *, as_json: bool) -> None:
         print_nothing_found(f"`rookery group say {printable(group_id)} TEXT` sends a message")
     shown = _Numbers()
     for event in found:
-        click.echo(shown.added(event, names))
+        click.echo((f"{event.id}  " if with_ids else "") + shown.added(event, names))
 
 
 @click.command("pin", epilog="Example: rookery group pin tea 5f1c…")

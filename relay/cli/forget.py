@@ -91,7 +91,8 @@ def forget_command(
     Signs as the owner, or with --key-file. Events of others: --group ID, as its moderator. All that
     another person wrote, without their key: `rookery ban KEY`, with `[bans] stored = "delete"` in
     the relay's policies; else a ban only hides it. 8 hex of an id are enough, or more, where one of
-    the newest 1,000 events begins so: of the key that signs, or of the group.
+    the newest 1,000 events begins so: of the key that signs, or of the group (`rookery group read
+    ID --ids`).
 
     A receipt is an event signed by the relay: which request erased how many events, of which kind,
     with their ids, and when. It repeats no text. The relay signs it once no byte of the events is

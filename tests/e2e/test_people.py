@@ -188,6 +188,8 @@ async def test_messages_of_one_second_are_read_as_they_were_said(tmp_path: Path)
         await here.says(cast.owner, "group", "say", "tea", words[5])
         read = await here.json(cast.owner, "group", "read", "tea")
         assert [each["content"] for each in read] == words
+        _, out, _ = await here.run(cast.owner, "group", "read", "tea", "--ids")
+        assert [line[:64] for line in out.splitlines()] == [each["id"] for each in read]
         code, _, err = await here.run(cast.stranger, "group", "say", "tea", "let me in")
         assert code == 1
         assert "restricted: only people known here may write" in err
