@@ -68,6 +68,7 @@ async def test_a_text_without_the_words_is_found_by_what_it_means(store: SqliteS
     assert (await found(store, "match:any tea"))[:2] == ["tea now", "coffee at noon"]
     assert await found(store, "tea") == ["tea now"], "all words: only what has them"
     assert await found(store, "match:any tea -moon") == ["tea now"]
+    assert await found(store, "match:any zebra") == [], "nothing is near enough"
 
 
 async def test_the_rest_of_the_filter_holds_for_it(store: SqliteStore) -> None:
@@ -146,6 +147,6 @@ async def test_many_texts_are_looked_at_in_parts(store: SqliteStore) -> None:
     texts = [f"boat {n}" for n in range(1500)]
     await says(store, *texts, "coffee")
     await compared(store)
-    everything = await found(store, "match:any drink", limit=2000)
+    everything = await found(store, "match:any coffee", limit=2000)
     assert everything[0] == "coffee"
     assert len(everything) == 1501
