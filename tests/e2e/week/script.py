@@ -123,6 +123,8 @@ class Week:
                 await self._did(self._remove, REMOVED[0])
             elif number == self.steps // 2 and day == REVOKED[1]:
                 await self._did(self._revoke, REVOKED[0])
+            elif number == self.steps // 2 + 1 and day in (REMOVED[1], REVOKED[1]):
+                await self._did(self._forbidden)
             elif number == self.steps - 3 and day in (2, 4):
                 await self._did(self._restart)
             else:
@@ -577,12 +579,10 @@ class Week:
         if "scout" not in self.model.agents:
             tries.append(("scout", lambda desk: desk.aman.set_preference("u-1", "hello")))
             tries.append(("scout", lambda desk: desk.anamnesis.remember("hello again")))
-        if not tries:
-            return
-        name, attempt = self._random.choice(tries)
-        self._note(name)
-        with pytest.raises(PublishRefused, match="restricted: "):
-            await attempt(self._desk(name, online=True))
+        for name, attempt in tries:
+            self._note(name)
+            with pytest.raises(PublishRefused, match="restricted: "):
+                await attempt(self._desk(name, online=True))
 
     # -- the world --------------------------------------------------------------------------------
 
