@@ -1,7 +1,8 @@
 """How much the tests do: `EFFORT` in the environment.
 
-Unset or `part`, by `make test`: enough examples and seeds that each test finds its mutants. `full`,
-by CI: several times as many. `all`, by `make faults` and `make fuzz`: as many as one has hours for.
+Unset or `part`, by `make test`: every test, with a fifth of the examples where these are many.
+`full`, by CI: several times as many. `all`, by `make faults` and `make fuzz`: as many as one has
+hours for.
 """
 
 from __future__ import annotations
