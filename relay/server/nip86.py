@@ -40,7 +40,7 @@ from relay.storage import PageQuery
 from relay.write.commands import ManagementChange
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
     from relay.access.management import Blocklist, ListChange
@@ -68,6 +68,8 @@ _REPORTS: Final = 1000
 _MAX_REASON: Final = 200
 _NAMED: Final = 500
 """Last banned keys that are listed with their names."""
+_NAMED_BYTES: Final = 4 << 20
+"""Of their profiles, which are read for that: who is banned may have written large ones."""
 _MAX_NAME: Final = 100
 _MAX_COUNT: Final = 100_000
 """Uses or days of an invite."""
@@ -304,14 +306,14 @@ class Calls:
         )
         reasons: dict[str, str] = {}
         visibility = self._state.visibility(Viewer(frozenset({caller})))
-        for report in await self._events(visibility, Filter(kinds=frozenset({kinds.REPORT}))):
+        async for report in self._events(visibility, Filter(kinds=frozenset({kinds.REPORT}))):
             for event_id, reason in _reported_events(report):
                 if event_id not in decided and len(reasons) < _REPORTS:
                     reasons.setdefault(event_id, reason)
         if not reasons:
             return []
-        found = await self._events(visibility, Filter(ids=frozenset(reasons)))
-        stored = {event.id for event in found}
+        found = self._events(visibility, Filter(ids=frozenset(reasons)))
+        stored = {event.id async for event in found}
         return [
             entry("id", event_id, reason)
             for event_id, reason in reasons.items()
@@ -322,6 +324,8 @@ class Calls:
         """With the names in profiles, as far as the caller could read these without the bans."""
         policy = self._state.policy
         banned = self._state.management.of(ListName.BANNED_KEYS)
+        if not banned:
+            return []
         visibility = visibility_for(
             Viewer(frozenset({caller})),
             policy.read_rules,
@@ -331,7 +335,11 @@ class Calls:
         )
         profiles = Filter(kinds=frozenset({kinds.PROFILE}), authors=frozenset([*banned][-_NAMED:]))
         names: dict[str, str] = {}
-        for profile in await self._events(visibility, profiles) if banned else ():
+        size = 0
+        async for profile in self._events(visibility, profiles):
+            size += len(profile.raw)
+            if size > _NAMED_BYTES:
+                break
             name = (object_in(profile.content) or {}).get("name")
             if isinstance(name, str):
                 names[profile.pubkey] = name[:_MAX_NAME]
@@ -340,22 +348,23 @@ class Calls:
             for key, reason in banned.items()
         ]
 
-    async def _events(self, visibility: Visibility, filter_: Filter) -> Sequence[Event]:
-        """The newest matches that may be read."""
-        found: list[bytes] = []
+    async def _events(self, visibility: Visibility, filter_: Filter) -> AsyncIterator[Event]:
+        """The newest matches that may be read; a page of them in memory at a time."""
+        found = 0
         upto = self._store.committed()
         query = PageQuery(filter_, visibility, _REPORTS, upto, self._clock(), size=_REPORTS)
         try:
-            while len(found) < _REPORTS:
+            while found < _REPORTS:
                 page = await self._store.page(query)
-                found += page.raws
+                for raw in page.raws:
+                    yield event_from_raw(raw)
+                found += len(page.raws)
                 if page.next is None:
                     break
                 query = query.following(page)
         except StoreFault as fault:
             _log.error("a NIP-86 call failed: %s", fault)
             raise Refused(Prefix.ERROR, _STORE_DOWN) from fault
-        return [event_from_raw(raw) for raw in found]
 
 
 def _parse_call(body: bytes) -> tuple[str, list[object]]:

@@ -333,6 +333,23 @@ async def test_an_authorization_event_is_not_stored_or_sent() -> None:
         assert text.startswith("invalid: ")
 
 
+async def test_names_of_banned_keys_are_read_from_so_many_bytes_only(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Who is banned may have written large profiles."""
+    monkeypatch.setattr("relay.server.nip86._NAMED_BYTES", 30_000)
+    async with serving(policy="") as relay:
+        visit = await relay.visit()
+        for who in (alice, bob, carol):
+            await called(relay, "allowpubkey", who.pubkey)
+            profile = who.sign(0, [], '{"name": "me", "about": "%s"}' % ("x" * 20_000), NOW)
+            assert await visit.publishes(profile) == (True, "")
+            await called(relay, "banpubkey", who.pubkey)
+        listed = await called(relay, "listbannedpubkeys")
+        assert {each["pubkey"] for each in listed} == {alice.pubkey, bob.pubkey, carol.pubkey}
+        assert sum("name" in each for each in listed) == 1
+
+
 async def test_members_are_listed_before_13534_is_signed() -> None:
     async with serving(policy="") as relay:
         both: list[dict[str, Any]] = [
