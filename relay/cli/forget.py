@@ -119,7 +119,7 @@ def forget_command(
         wanted = request
         if wanted is None:
             kind, tags = draft
-            tags = [await _whole(client, settings, group, tag) for tag in tags]
+            tags = await _whole(client, settings, group, tags)
             of_relay = [["relay", client.url]] if vanish else []
             wanted = (await client.send(kind, reason, [*of_relay, *tags])).id
         if not proof and request is None:
@@ -169,22 +169,27 @@ async def _question(client: Client, settings: ClientSettings) -> str:
 
 
 async def _whole(
-    client: Client, settings: ClientSettings, group: str | None, tag: list[str]
-) -> list[str]:
-    """The tag with the whole id, where it has the beginning of one. Raises UserError."""
-    name, begin = tag
-    if name != "e" or is_hex64(begin):
-        return tag
+    client: Client, settings: ClientSettings, group: str | None, tags: list[list[str]]
+) -> list[list[str]]:
+    """The tags with whole ids, where they have beginnings. Raises UserError."""
+    if all(is_hex64(value) for name, value in tags if name == "e"):
+        return tags
     where = {"authors": [settings.key.pubkey]} if group is None else {"#h": [group]}
-    found = await client.query({**where, "limit": _LOOKED_AT})
-    ids = [event.id for event in found if event.id.startswith(begin)]
-    if len(ids) == 1:
-        return ["e", ids[0]]
+    newest = [event.id for event in await client.query({**where, "limit": _LOOKED_AT})]
     of = "this key" if group is None else f"group {printable(group)}"
-    raise UserError(
-        f"{len(ids) or 'none'} of the newest {len(found):,} events of {of} begin with {begin}:"
-        f" give the whole id{''.join(f'{chr(10)}  {each}' for each in ids[:10])}"
-    )
+    whole = []
+    for name, value in tags:
+        ids = [id_ for id_ in newest if id_.startswith(value)]
+        if name != "e" or is_hex64(value):
+            whole.append([name, value])
+        elif len(ids) == 1:
+            whole.append([name, *ids])
+        else:
+            raise UserError(
+                f"{len(ids) or 'none'} of the newest {len(newest):,} events of {of} begin with"
+                f" {value}: give the whole id{''.join(f'{chr(10)}  {each}' for each in ids[:10])}"
+            )
+    return whole
 
 
 async def _receipt(client: Client, key: SecretKey, request: str) -> tuple[Event, Erasure]:
