@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 _MAX_TARGETS: Final = 500
 _ADDRESS: Final = re.compile(r"[0-9]{1,5}:[0-9a-f]{64}:.*", re.DOTALL)
-
-
 _ID_OR_BEGINNING: Final = re.compile(r"[0-9a-f]{8,64}").fullmatch
 _LOOKED_AT: Final = 1_000
 """Newest events, of the group or of the key, among which the beginning of an id is looked for."""

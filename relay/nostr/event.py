@@ -230,7 +230,7 @@ def _raw(
             "sig": sig,
         }
     )
-    # Copied: what orjson gives keeps the room that it was written in, up to ten times as much.
+    # Copied: the bytes that orjson returns keep their whole buffer, up to ten times as large.
     return b"".join((b"", dumped))
 
 

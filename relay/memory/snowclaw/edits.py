@@ -93,7 +93,7 @@ class UserChanges:
 
 @dataclass(frozen=True, slots=True)
 class GroupChanges:
-    """As `UserChanges`. Members of the third version stay: whoever wrote it followed the group."""
+    """As `UserChanges`. Members of the third version stay: its program followed the group."""
 
     before: GroupMemory
     after: GroupMemory
