@@ -20,7 +20,7 @@ from relay.client.nmem import Nmem
 from relay.client.nmem.apply import put_all
 from relay.client.nmem.updates import set_about
 from relay.errors import RookeryError
-from relay.mcp import git
+from relay.mcp import freshness, git
 from relay.mcp.arguments import arguments_in
 from relay.mcp.server import server_of
 from relay.mcp.tools import TOOLS, Effect, Place, Toolbox
@@ -223,6 +223,12 @@ CALLS: Final[dict[str, dict[str, object]]] = {
 }
 WRITING = {"queue_task", "create_marker"}
 """They tell what the model itself gave."""
+
+
+@pytest.fixture(autouse=True)
+def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No relay comes."""
+    monkeypatch.setattr(freshness, "_WAIT_S", 0.0)
 
 
 @asynccontextmanager

@@ -22,7 +22,7 @@ from mcp import MCPError
 from mcp.types import TextContent
 
 from relay.client.errors import Unreachable
-from relay.client.nmem import Found, FoundPrompt, Nmem
+from relay.client.nmem import Found, FoundPrompt, Nmem, memory
 from relay.errors import how_to_install
 from relay.mcp import freshness, git
 from relay.mcp.arguments import Kind, Parameter, ToolFault, arguments_in, input_schema
@@ -501,8 +501,12 @@ def test_lists_contain_previews() -> None:
 
 
 @pytest.fixture
-async def box(tmp_path: Path) -> AsyncIterator[tuple[Nmem, Toolbox]]:
+async def box(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[tuple[Nmem, Toolbox]]:
     """A memory whose relay is away, and its tools."""
+    monkeypatch.setattr(freshness, "_WAIT_S", 0.0)
+    monkeypatch.setattr(memory, "_RECALL_S", 0.1)
     async with (
         Nmem("ws://127.0.0.1:1", cast.robot, tmp_path / "nmem.db") as nmem,
         Toolbox(nmem, Place(tmp_path, "rooster"), lambda: NOON) as toolbox,

@@ -213,7 +213,8 @@ def test_context_of_the_project(nmem: Nmem) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_a_purge_deletes_only_if_confirmed(nmem: Nmem) -> None:
+def test_a_purge_deletes_only_if_confirmed(nmem: Nmem, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.cli.nmem._PATIENCE_S", 0.1)
     assert nmem("purge", "--session", "s") == (
         0,
         "would delete 3 observations, 1 prompts, 1 sessions; add --confirm to delete\n",

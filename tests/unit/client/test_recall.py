@@ -36,8 +36,9 @@ def asked_of(relay: FakeRelay) -> list[dict[str, Any]]:
     asked: list[dict[str, Any]] = []
 
     async def answer(visitor: Visitor, frame: list[Any]) -> None:
-        asked.append(dict(frame[2]))
-        del frame[2]["search"]
+        if "search" in frame[2]:
+            asked.append(dict(frame[2]))
+            del frame[2]["search"]
         await relay.answer(visitor, frame)
 
     relay.on["REQ"] = answer
