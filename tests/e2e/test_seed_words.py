@@ -168,6 +168,42 @@ async def test_a_session_in_the_documents_form_goes_on_in_that_form(
         assert told.endswith(" 0 stored, 17 duplicates\n")
 
 
+@pytest.mark.proves("D-14", "D-18")
+async def test_a_session_in_the_documents_form_is_followed_in_that_form(
+    rookery: Rookery, robot: Machine
+) -> None:
+    """Stored by any program, resumed elsewhere and followed: new turns are replies to the old."""
+    lines = [line.replace(HOME, ".") for line in lines_of_a_session(12)]
+    notes = written(lines)
+    await publish(rookery.url, notes)
+    await said(robot, "session", "resume", SESSION)
+    (path,) = (robot.home / ".claude" / "projects").rglob(f"{SESSION}.jsonl")
+
+    told = await said(robot, "session", "follow", str(path), "--once")
+    assert told == f"{SESSION}: 12 lines, 0 stored, 16 duplicates\n"
+    last = json.loads(path.read_text().splitlines()[-1])
+    for number in (12, 13):
+        turn = {**last, "uuid": f"u{number}", "parentUuid": f"u{number - 1}", "type": "user"}
+        turn["message"] = {"role": "user", "content": f"turn {number}"}
+        with path.open("a") as file:
+            file.write(json.dumps(turn, separators=(",", ":")) + "\n")
+        told = await said(robot, "session", "follow", str(path), "--once")
+        assert told == f"{SESSION}: {number + 1} lines, 1 stored, {number + 4} duplicates\n"
+
+    async with Client(rookery.url, cast.robot) as client:
+        events = await client.query({"kinds": [1988, 1989], "limit": 100})
+    added = [each for each in events if each.id not in {note.id for note in notes}]
+    first, second = sorted(added, key=lambda event: event.content)
+    for note, before in ((first, notes[-1]), (second, first)):
+        assert [tag for tag in note.tags if tag[0] == "e"] == [
+            ["e", notes[0].id, "", "root"],
+            ["e", before.id, "", "reply"],
+        ]
+    code, out, _ = await robot.run("session", "export", SESSION)
+    assert code == 0
+    assert len(out.decode().splitlines()) == 14
+
+
 @pytest.mark.proves("S-12", "S-13", "S-17")
 async def test_sensitive_preferences_are_encrypted_and_configuration_has_a_source(
     rookery: Rookery, robot: Machine, owner: Machine

@@ -120,13 +120,14 @@ class Follower:
                 self._report(Step(tail.path, session, update.change))
                 continue
             if update.change is FileChange.IDENTIFIED:
-                tail.begin(await self._origin(session))
+                if not await self._begin(tail, session):
+                    return
                 continue
             drafts = update.drafts
             if tail.origin is not None and tail.is_catching_up:
                 drafts = await self._transcripts.without_moved(drafts)
             sent = await self._transcripts.deliver(drafts)
-            sent.duplicates += len(update.drafts) - len(drafts)
+            sent.duplicates += len(update.drafts) - len(drafts) + update.known
             await asyncio.to_thread(tail.sent)
             self._report(Step(tail.path, session, update.change, update.lines, sent))
             await self._introduce(tail, session)
@@ -143,12 +144,18 @@ class Follower:
                     )
                 self._introduced.add(session)
 
-    async def _origin(self, session: str) -> str | None:
-        """The directory of the session's first import; None: unknown, or it is not known here."""
-        with suppress(TimeoutError, ClientError):
+    async def _begin(self, tail: Tail, session: str) -> bool:
+        """False: what is stored of a session must be known, and the relay is away."""
+        origin = stored = None
+        try:
             async with asyncio.timeout(_INTRODUCE_S):
-                return await self._transcripts.origin_of(session)
-        return None
+                origin = await self._transcripts.origin_of(session)
+                stored = await self._transcripts.thread_of(session, self._plan.group)
+        except (TimeoutError, ClientError):
+            if tail.follows_stored:
+                return False
+        tail.begin(origin, stored)
+        return True
 
     def _place_of(self, path: Path) -> Path:
         whose = f"{self._transcripts.url} {self._transcripts.pubkey} {path.resolve()}"

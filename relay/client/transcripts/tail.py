@@ -19,13 +19,16 @@ import orjson
 from relay.client.transcripts.files import lines_of
 from relay.client.transcripts.session_events import Tally
 from relay.memory.transcripts.lines import SessionFacts, session_facts
+from relay.memory.transcripts.plan import Layout
 from relay.memory.transcripts.transcript import Transcript
+from relay.nostr import kinds
 
 if TYPE_CHECKING:
     from pathlib import Path
     from typing import BinaryIO
 
     from relay.memory.draft import Draft
+    from relay.memory.transcripts.classic import StoredThread
     from relay.memory.transcripts.plan import Plan
 
 UNIDENTIFIED: Final = 1 << 20
@@ -50,6 +53,8 @@ class Update(NamedTuple):
     change: FileChange
     drafts: list[Draft]
     lines: int
+    known: int = 0
+    """Notes of these lines that are stored and need no draft."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,8 @@ class SavedOffset:
     ms: int
     session: str | None
     origin: str | None = None
+    follows_stored: bool = False
+    """See `Plan.stored`: what is stored is asked for again."""
 
 
 _Stamp = tuple[int, ...]
@@ -94,6 +101,8 @@ class Tail:
         self._opening = SessionFacts()
         self.origin: str | None = None
         """See `Plan.origin`."""
+        self.follows_stored = False
+        """Whether new notes follow stored ones (`Plan.stored`)."""
         self._stamp: _Stamp | None = None
         """Of the file when nothing was new; None: there may be new lines."""
         self._size = self._polled_size = 0
@@ -118,6 +127,9 @@ class Tail:
         """Continue at the saved offset; NOTHING without one."""
         saved = self._saved_offset()
         if saved is None:
+            return FileChange.NOTHING
+        self.follows_stored = saved.follows_stored
+        if self.follows_stored:  # converted again, without the lines that are stored by then
             return FileChange.NOTHING
         self._opening = SessionFacts(saved.base, saved.ms, saved.session)
         self.begin(saved.origin)
@@ -160,13 +172,22 @@ class Tail:
                         return Update(FileChange.IDENTIFIED, [], 0)
                     self._polled_size = size
                     return Update(FileChange.NOTHING, [], 0)
-                before = self.tally.lines
-                drafts = self._convert(file, size - self._size)
-                self._polled_size = size if not drafts else self._size
-                change = FileChange.GREW if drafts else FileChange.NOTHING
-                return Update(change, drafts, self.tally.lines - before)
+                return self._converted(file, size)
         except FileNotFoundError:
             return Update(FileChange.GONE, [], 0)
+
+    def _converted(self, file: BinaryIO, size: int) -> Update:
+        """`size`: of the file."""
+        assert self._converter is not None
+        start, lines, notes = self._size, self.tally.lines, self._converter.notes
+        drafts = self._convert(file, size - start)
+        if self._size == start:
+            self._polled_size = size
+            return Update(FileChange.NOTHING, [], 0)
+        self._polled_size = self._size
+        known = self._converter.notes - notes
+        known -= sum(draft.kind == kinds.CONVERSATION_NOTE for draft in drafts)
+        return Update(FileChange.GREW, drafts, self.tally.lines - lines, known)
 
     def sent(self) -> None:
         """The events of `more` are at the relay or in the spool. Durable when it returns."""
@@ -180,6 +201,7 @@ class Tail:
             opening_.ms or 0,
             opening_.session,
             self.origin,
+            self.follows_stored,
         )
         self._offset_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         new = self._offset_file.with_suffix(".new")
@@ -241,10 +263,14 @@ class Tail:
         self._opening = SessionFacts(found.base, ms, found.session)
         return True
 
-    def begin(self, origin: str | None) -> None:
-        """Convert from now on. `origin`: see `Plan.origin`."""
+    def begin(self, origin: str | None, stored: StoredThread | None = None) -> None:
+        """Convert from now on. `origin`, `stored`: see `Plan`; stored notes are in the classic
+        layout, and so are those that follow them."""
         self.origin = origin
+        self.follows_stored = stored is not None
         found, plan = self._opening, replace(self._plan, origin=origin)
+        if stored is not None:
+            plan = replace(plan, layout=Layout.CLASSIC, stored=stored)
         self._converter = Transcript(
             self._author, found, stem=self.path.stem, now_ms=found.ms or 0, plan=plan
         )

@@ -149,7 +149,7 @@ class Transcripts(TranscriptsReader):
         """
         session = plan.session or file.session
         plan = replace(plan, origin=await self.origin_of(session))
-        if (stored := await self._stored_thread(session, plan.group)) is not None:
+        if (stored := await self.thread_of(session, plan.group)) is not None:
             plan = replace(plan, layout=Layout.CLASSIC, stored=stored)
         session_events = SessionEvents(file, self._signer, plan)
         compared = await self._compared(session_events, session)
@@ -288,7 +288,7 @@ class Transcripts(TranscriptsReader):
         cwd = state.cwd.rstrip("/") if isinstance(state, SessionState) else ""
         return cwd if is_absolute(cwd) else None  # other programs may write `.`
 
-    async def _stored_thread(self, session: str, group: str | None) -> StoredThread | None:
+    async def thread_of(self, session: str, group: str | None) -> StoredThread | None:
         """The session in the classic layout, if this key stored it so, and in no other one."""
         wanted: dict[str, Any] = {"authors": [self.pubkey], "#d": [session]}
         archive = {**wanted, "kinds": [kinds.SOURCE_DATA], "limit": 1}
