@@ -69,6 +69,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
         "stats": ("stats", "show storage use by kind, author and group"),
         "backup": ("backup", "copy a relay into one file, while it runs or not"),
         "restore": ("restore", "make a data folder from a backup, or only try it"),
+        "move": ("move", "move the events to PostgreSQL or back, while the relay runs"),
         "verify": ("verify", "check everything that is stored; repair it"),
         "compact": ("compact", "apply retention and give free disk space back"),
         "completion": ("completion", "print a script that completes commands in a shell"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import stat
 from typing import TYPE_CHECKING
 
 from relay.config import load_config
@@ -9,6 +11,8 @@ from relay.errors import ConfigFaults, UserError
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+_log = logging.getLogger("rookery")
 
 
 def database_of(folder: Path) -> str | None:
@@ -27,3 +31,17 @@ def refuse_database(folder: Path, cure: str) -> None:
     """For what works on the file of SQLite. Raises UserError."""
     if database_of(folder) is not None:
         raise UserError(f"the events of {folder} are in PostgreSQL: {cure}")
+
+
+def password_in(file: Path | None) -> str | None:
+    """Of `[storage] password_file`. Raises UserError."""
+    if file is None:
+        return None
+    try:
+        text = file.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
+        raise UserError(f"[storage] password_file: {file}: {reason}") from None
+    if stat.S_IMODE(file.stat().st_mode) & 0o077:
+        _log.warning("%s is readable by other users: run chmod 600 %s", file, file)
+    return text.strip()

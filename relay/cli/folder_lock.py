@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
+def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
     """Holds the lock inside. Raises FolderBusy with the process id of the holder.
 
     `flock` is released when the process ends, however it ends. The file is not removed: two
     processes could then lock two files of this name.
     """
-    path = folder / "rookery.lock"
+    path = folder / name
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:

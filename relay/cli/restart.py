@@ -26,11 +26,11 @@ def restart_command(folder: Path) -> None:
     Nothing happens when it would not start. Else it answers and commits what it has taken, and
     closes all connections. The port stays open: who connects meanwhile waits. The process id stays.
     """
-    seconds = asyncio.run(_restarted(folder))
+    seconds = asyncio.run(restarted(folder))
     click.echo(f"restarted: no answers for {seconds:.1f} s")
 
 
-async def _restarted(folder: Path) -> float:
+async def restarted(folder: Path) -> float:
     """Seconds until it answered again."""
     from relay.server.control import RemoteFolder
 

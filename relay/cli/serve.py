@@ -27,6 +27,7 @@ from relay.cli.data_folder import LocalFolder
 from relay.cli.database import database_of
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder, is_fresh
+from relay.cli.move_switch import switched
 from relay.cli.options import WholeNumber, new_folder_option, printable
 from relay.cli.policy_reload import PolicyReload
 from relay.cli.services import check_start, run_services
@@ -116,6 +117,7 @@ def serve_command(
     _raise_file_limit()
     with locked(folder):
         log_lines.keep_in(folder / LOG_FILE)
+        config = switched(folder, config, own_file=config_file is None)
         if sockets:
             host = sockets[0].getsockname()[0]
         else:

@@ -21,7 +21,8 @@ import policies
 from policies.plugins import Chain
 from policies.reload import fingerprint
 from relay.cli.backup import LAST_BACKUP, back_up_before_upgrade, drop_safety_copies
-from relay.errors import UserError, how_to_install
+from relay.cli.database import password_in
+from relay.errors import StoreFault, UserError, how_to_install
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms
 from relay.nostr.keys import read_key_file
@@ -237,7 +238,8 @@ async def _opened_store(
         _check_database(folder, config)
         from relay.storage.postgres.store import PostgresStore
 
-        password = _database_password(config)
+        password = password_in(config.storage.password_file)
+        await _check_whole(config.storage.url, password)
         return await PostgresStore.open(config.storage.url, terms, password=password)
     await asyncio.to_thread(_back_up_before_upgrade, folder)
     store = await SqliteStore.open(
@@ -260,24 +262,23 @@ def _check_database(folder: Path, config: Config) -> None:
     if (folder / "rookery.db").exists():
         raise UserError(
             f"{folder}/rookery.db has events, and [storage] url names a database. To move them:"
-            " `rookery export` without [storage] url, then move the file away, and `rookery import"
-            " --trust` with it"
+            f" remove [storage] url, then `rookery move --from {folder} --to URL`"
         )
-    _database_password(config)
+    password_in(config.storage.password_file)
 
 
-def _database_password(config: Config) -> str | None:
-    file = config.storage.password_file
-    if file is None:
-        return None
+async def _check_whole(url: str, password: str | None) -> None:
+    """Raises StoreFault for a database to or from which events were moved, when they are not
+    there."""
+    from relay.storage.postgres.moving import PostgresSide
+
+    side = await PostgresSide.open(url, password)
     try:
-        text = file.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
-        raise UserError(f"[storage] password_file: {file}: {reason}") from None
-    if stat.S_IMODE(file.stat().st_mode) & 0o077:
-        _log.warning("%s is readable by other users: run chmod 600 %s", file, file)
-    return text.strip()
+        why = await side.why_closed()
+    finally:
+        await side.close()
+    if why:
+        raise StoreFault(why)
 
 
 def check_start(folder: Path, config: Config) -> None:

@@ -39,8 +39,8 @@ async def rookery(tmp_path: Path) -> AsyncIterator[OwnProcess]:
     assert "Traceback" not in "\n".join(rookery.lines)
 
 
-def note(text: str) -> Event:
-    return cast.robot.sign(1, [], text, int(time.time()))
+def note(text: str, kind: int = 1) -> Event:
+    return cast.robot.sign(kind, [], text, int(time.time()))
 
 
 async def to_the_end(wire: Wire) -> tuple[list[list[Any]], websockets.ConnectionClosed]:
@@ -84,20 +84,23 @@ class Visits:
 
 
 @asynccontextmanager
-async def load(rookery: OwnProcess) -> AsyncIterator[Visits]:
-    """A writer, a reader of its events and visitors; nothing may be lost, refused or come twice."""
+async def load(rookery: OwnProcess, kind: int = 1) -> AsyncIterator[Visits]:
+    """A writer, a reader of its events and visitors; nothing may be lost, refused or come twice.
+
+    `kind`: one of which the robot has written nothing yet."""
+    mine = {"kinds": [kind], "authors": [cast.robot.pubkey]}
     stop = asyncio.Event()
     written: list[Event] = []
     visits = Visits(rookery.url)
 
     async def events() -> AsyncIterator[Event]:
         while not stop.is_set():
-            written.append(note(f"{len(written)}"))
+            written.append(note(f"{len(written)}", kind))
             yield written[-1]
             await asyncio.sleep(0.001)  # enough to be always in the middle of something
 
     async with Client(rookery.url, cast.robot) as writer, Client(rookery.url) as reader:
-        async with reader.subscribe({"kinds": [1]}) as seen:
+        async with reader.subscribe(mine) as seen:
             visiting = [asyncio.create_task(visits.go_on()) for _ in range(4)]
             writing = asyncio.create_task(writer.publish_many(events(), window=64))
             try:
@@ -113,7 +116,7 @@ async def load(rookery: OwnProcess) -> AsyncIterator[Visits]:
             came = [await anext(seen) for _ in written]
         ids = {event.id for event in written}
         assert {event.id for event in came} == ids
-        stored = [event async for event in reader.query_all({"kinds": [1]})]
+        stored = [event async for event in reader.query_all(mine)]
         assert sorted(event.id for event in stored) == sorted(ids)
     assert visits.refused == []
     assert visits.told <= {1001, 1012}

@@ -10,9 +10,10 @@ import pwd
 import shutil
 import subprocess
 import tempfile
+from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
 import pytest
@@ -22,7 +23,7 @@ from relay.storage.postgres.store import PostgresStore
 from tests.harness.patience import PROGRAM_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Sequence
 
 MISSING: Final = "no PostgreSQL server is installed (on Debian: apt install postgresql)"
 _USER: Final = "rookery"
@@ -97,12 +98,16 @@ class PostgresServer:
     def url(self, schema: str) -> str:
         return f"postgresql://{_USER}@/postgres?host={self._folder}&search_path={schema}"
 
+    @staticmethod
+    def schema_of(url: str) -> str:
+        return url.rpartition("=")[2]
+
     async def new_schema(self) -> str:
         """The address of an empty database: a schema that nothing else uses."""
         if self._free:
             return self._free.pop()
         schema = f"test_{next(self._schemas)}"
-        await self._execute(f"CREATE SCHEMA {schema}")
+        await self.execute(f"CREATE SCHEMA {schema}")
         return self.url(schema)
 
     async def empty(self, url: str) -> None:
@@ -110,12 +115,12 @@ class PostgresServer:
         them."""
         if not self._has_fresh:
             # What a store is made with, from one that was just made.
-            await self._execute("CREATE SCHEMA fresh")
+            await self.execute("CREATE SCHEMA fresh")
             store = await PostgresStore.open(self.url("fresh"), FilterTerms())
             await store.close()
             self._has_fresh = True
-        schema = url.rpartition("=")[2]
-        await self._execute(
+        schema = self.schema_of(url)
+        await self.execute(
             f"""
             DO $$ DECLARE name text; BEGIN
                 FOR name IN SELECT tablename FROM pg_tables WHERE schemaname = 'fresh' LOOP
@@ -129,15 +134,31 @@ class PostgresServer:
 
     async def kill_connections(self) -> None:
         """Those of all stores, in whatever they are doing."""
-        await self._execute(
+        await self.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
             " WHERE application_name = 'rookery'"
         )
 
-    async def _execute(self, statement: str) -> None:
+    async def execute(self, statement: str) -> None:
+        async with self._connected() as db:
+            await db.execute(statement)
+
+    async def value(self, statement: str) -> Any:
+        async with self._connected() as db:
+            return await db.fetchval(statement)
+
+    @asynccontextmanager
+    async def unwritable(self, table: str) -> AsyncIterator[None]:
+        """Inside, who writes to it waits."""
+        async with self._connected() as db, db.transaction():
+            await db.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
+            yield
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[Any]:
         db = await asyncpg.connect(self.url("public"))
         try:
-            await db.execute(statement)
+            yield db
         finally:
             await db.close()
 

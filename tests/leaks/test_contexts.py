@@ -114,7 +114,7 @@ profile: set
 session: export follow forget import list resume show verify view
 session pns: derive unwrap wrap
 : allow backup ban chat compact completion console demo doctor export forget hook import init keygen
- log man mcp restart restore serve stats status sync top unban verify
+ log man mcp move restart restore serve stats status sync top unban verify
 """
 """Commands for a terminal, and of programs; `mcp` and `hook` are told apart above."""
 

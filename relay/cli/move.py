@@ -1,0 +1,214 @@
+"""`rookery move`: from the file of a data folder to PostgreSQL, or back, while the relay runs.
+
+It copies, follows what is written meanwhile, compares everything, and asks the relay to start
+again: that start copies the rest (`relay.cli.move_switch`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import click
+
+from relay.cli.database import database_of
+from relay.cli.folder_lock import locked
+from relay.cli.humanize import counted, size_of
+from relay.cli.options import json_option, no_data_folder, print_json
+from relay.errors import FolderBusy, UserError
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
+
+    from relay.cli.move_switch import Switch
+    from relay.config import Config
+    from relay.storage.moving import Move, Moved
+
+_LOCK: Final = "move.lock"
+_SCHEMES: Final = ("postgresql:", "postgres:")
+
+
+class _Asked(NamedTuple):
+    folder: Path
+    config: Config
+    to: Switch
+
+
+class _Done(NamedTuple):
+    moved: Moved
+    copied_s: float
+    pause_s: float | None
+    """Without answers; None: no relay ran."""
+
+
+@click.command("move", epilog="Example: rookery move --from ./data --to postgresql:///rookery")
+@click.option("--from", "source", required=True, metavar="DIR|URL", help="Where the events are.")
+@click.option("--to", "target", metavar="URL|DIR", help="Where they go: an empty database, or DIR.")
+@click.option(
+    "--password-file",
+    metavar="F",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Password of the database of --to.",
+)
+@click.option("--cancel", is_flag=True, help="Forget a move that was begun; the events stay.")
+@json_option
+def move_command(
+    source: str, target: str | None, password_file: Path | None, *, cancel: bool, as_json: bool
+) -> None:
+    """Move the events of a data folder into a PostgreSQL database, or back, while its relay runs.
+
+    One of --from and --to is the data folder, the other the postgresql:// address. Everything is
+    copied and compared; then the relay starts again with the other [storage] url. When it is
+    killed, run it again.
+    """
+    if cancel:
+        folder = Path(target if target is not None and _is_url(source) else source)
+        asyncio.run(_cancelled(_checked(folder)))
+        click.echo("the move is forgotten: what it copied may be dropped")
+        return
+    if target is None:
+        raise UserError("--to is missing: where do the events go?", code=2)
+    asked = _asked(source, target, password_file)
+    try:
+        with locked(asked.folder, _LOCK):
+            done = asyncio.run(_moved(asked))
+    except FolderBusy as busy:
+        raise UserError(f"another move of {asked.folder} runs (process {busy.pid})") from None
+    _report(asked, done, as_json=as_json)
+
+
+def _is_url(text: str) -> bool:
+    return text.startswith(_SCHEMES)
+
+
+def _checked(folder: Path) -> Path:
+    if not (folder / "relay.key").is_file():
+        raise no_data_folder(folder)
+    return folder
+
+
+def _asked(source: str, target: str, password_file: Path | None) -> _Asked:
+    """Raises UserError, ConfigFaults."""
+    from relay.cli.move_switch import Switch, settings_with
+    from relay.config import load_config
+
+    if _is_url(source) and _is_url(target):
+        raise UserError("name the data folder of the relay in --from or --to", code=2)
+    folder = _checked(Path(target if _is_url(source) else source))
+    if not (_is_url(source) or _is_url(target) or Path(target).resolve() == folder.resolve()):
+        raise UserError("--to another folder: `rookery backup` and `restore` do that", code=2)
+    config = load_config(folder / "rookery.toml")
+    if _is_url(source) and config.storage.url != source:
+        raise UserError(f"{folder}/rookery.toml: [storage] url is not {source}")
+    to = target if _is_url(target) else None
+    if config.storage.url == to:
+        raise UserError(f"the events of {folder} are there already")
+    secret = None if password_file is None or to is None else str(password_file.absolute())
+    switch = Switch(to, secret)
+    settings_with(folder, switch)  # whether it can be written
+    return _Asked(folder, config, switch)
+
+
+async def _moved(asked: _Asked) -> _Done:
+    from relay.cli.move_switch import note, switch
+    from relay.server.control import RemoteFolder
+
+    folder = asked.folder
+    note(folder, None)
+    try:
+        with locked(folder):
+            moved, copied_s = await _copied(asked)
+            await switch(folder, asked.config, asked.to)
+            return _Done(moved, copied_s, None)
+    except FolderBusy as busy:
+        if not (folder / "control.sock").exists():
+            raise UserError(str(busy)) from None
+    async with RemoteFolder(folder / "control.sock"):
+        moved, copied_s = await _copied(asked)
+        return _Done(moved, copied_s, await _switched(asked))
+
+
+async def _copied(asked: _Asked) -> tuple[Moved, float]:
+    """Everything but what is written from now on, and how long that took."""
+    from relay.cli.move_switch import source_of, target_of
+    from relay.cli.progress import Amount, progress_bar
+    from relay.storage.moving import Move
+
+    began = perf_counter()
+    source = await source_of(asked.folder, asked.config)
+    try:
+        async with target_of(asked.folder, asked.config, asked.to) as (target, store):
+            move = await Move.begun(source, target, store)
+            with progress_bar(Amount.OF_TOTAL) as progress:
+                await _copy(move, progress)
+            moved = await move.verify()
+            await move.catch_up()
+    finally:
+        await source.close()
+    return moved, perf_counter() - began
+
+
+async def _copy(move: Move, progress: Progress) -> None:
+    task = progress.add_task("copy", total=None)
+    await move.copy(lambda done, total: progress.update(task, completed=done, total=total))
+    progress.update(task, description="compare")
+
+
+async def _switched(asked: _Asked) -> float:
+    """Seconds without answers. Raises UserError when the relay stayed with the old store."""
+    from relay.cli.move_switch import note, noted
+    from relay.cli.restart import restarted
+
+    note(asked.folder, asked.to)
+    try:
+        seconds = await restarted(asked.folder)
+    except BaseException:
+        note(asked.folder, None)
+        raise
+    left = noted(asked.folder)
+    if left is not None or database_of(asked.folder) != asked.to.to:
+        note(asked.folder, None)
+        why = "the relay did not start again" if left is None else left.fault
+        raise UserError(f"not moved, the relay goes on with its old store: {why}")
+    return seconds
+
+
+async def _cancelled(folder: Path) -> None:
+    from relay.cli.move_switch import UNFINISHED, note, source_of
+    from relay.config import load_config
+
+    note(folder, None)
+    source = await source_of(folder, load_config(folder / "rookery.toml"))
+    try:
+        await source.end_log()
+    finally:
+        await source.close()
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder / UNFINISHED)
+
+
+def _report(asked: _Asked, done: _Done, *, as_json: bool) -> None:
+    from relay.cli.move_switch import MOVED
+
+    moved, folder = done.moved, asked.folder
+    if as_json:
+        print_json({**moved._asdict(), "seconds": done.copied_s, "pause_seconds": done.pause_s})
+        return
+    others = ", ".join(
+        [counted(moved.old_versions, "old version")]
+        + [f"{number} {name.replace('_', ' ')}" for name, number in moved.entries.items() if number]
+    )
+    click.echo(
+        f"moved {counted(moved.events, 'event')} ({size_of(moved.bytes)}), {others}; both sides are"
+        f" equal (sha256 {moved.digest[:16]}…)"
+    )
+    pause = "" if done.pause_s is None else f"; the relay gave no answers for {done.pause_s:.1f} s"
+    click.echo(f"copied and compared in {done.copied_s:.0f} s{pause}")
+    if asked.to.to is not None:
+        click.echo(f"the old file is {folder / MOVED}: delete it when all is well")
+    else:
+        click.echo("the tables of the database are old from now on: drop them when all is well")

@@ -1,0 +1,232 @@
+"""The last step of `rookery move`: the rest is copied while nobody writes, then rookery.toml names
+the other store.
+
+A running relay takes it when it starts again. Until rookery.toml is replaced the relay has its
+events where they were: what fails before changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from relay.cli.database import password_in
+from relay.config import Config, config_from, load_config
+from relay.errors import ConfigFaults, RookeryError, StoreFault, UserError
+from relay.files import replace_file, sync
+from relay.nostr.filters import FilterTerms
+from relay.storage.moving import Move
+from relay.storage.sqlite.moving import SqliteSide
+from relay.storage.sqlite.store import SqliteStore
+from relay.toml.lines import lines_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Mapping
+
+    from relay.storage import Appender, Store
+    from relay.storage.moving import Side
+
+_log = logging.getLogger("rookery")
+
+_FILE: Final = "move.json"
+UNFINISHED: Final = "moving"
+"""A folder beside the store: the file that is being filled."""
+MOVED: Final = "rookery.db.moved"
+_LIMIT_S: Final = 10.0
+_SEALED: Final = "the events of this database were moved to the file of a relay: drop its tables"
+
+
+class Switch(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What `move` has asked of the next start."""
+
+    to: str | None
+    """`postgresql://…`; None: the folder's file."""
+    password_file: str | None = None
+    fault: str = ""
+    """Why it was not done; empty: it is to be done."""
+
+    @property
+    def password(self) -> str | None:
+        return password_in(None if self.password_file is None else Path(self.password_file))
+
+
+def noted(folder: Path) -> Switch | None:
+    with suppress(FileNotFoundError):
+        return msgspec.json.decode((folder / _FILE).read_bytes(), type=Switch)
+    return None
+
+
+def note(folder: Path, switch: Switch | None) -> None:
+    if switch is None:
+        (folder / _FILE).unlink(missing_ok=True)
+    else:
+        replace_file(folder / _FILE, msgspec.json.encode(switch))
+
+
+def switched(folder: Path, config: Config, *, own_file: bool) -> Config:
+    """For a start, under the folder's lock: do what `move` asked for, if it did; the settings from
+    now on. `own_file`: they are not in another file than the folder's."""
+    asked = noted(folder)
+    if asked is None or asked.fault:
+        return config
+    try:
+        if not own_file:
+            raise UserError("the relay was started with --config: start it without, then move")
+        asyncio.run(switch(folder, config, asked))
+    except (RookeryError, OSError, TimeoutError) as error:
+        fault = str(error) or f"it was not done within {_LIMIT_S:g} s"
+        _log.error("the events stay where they are: %s", fault)
+        note(folder, Switch(asked.to, asked.password_file, fault))
+        return config
+    storage = load_config(folder / "rookery.toml").storage
+    _log.info("the events were moved to %s", "the database" if asked.to else folder)
+    return replace(config, storage=storage)
+
+
+async def switch(folder: Path, config: Config, asked: Switch) -> None:
+    """Under the folder's lock; when it was interrupted, call it again.
+
+    Raises UserError, StoreFault, TimeoutError, OSError.
+    """
+    if config.storage.url != asked.to:
+        settings = settings_with(folder, asked)
+        source = await source_of(folder, config)
+        try:
+            async with asyncio.timeout(_LIMIT_S):
+                await _copy_rest(folder, config, asked, source)
+            _unpack(folder / UNFINISHED, folder)
+            _write_settings(folder / "rookery.toml", settings)
+            await _retire(source)
+        finally:
+            await source.close()
+    if asked.to is not None:
+        _put_away(folder)
+    sync(folder)
+    note(folder, None)
+
+
+async def _copy_rest(folder: Path, config: Config, asked: Switch, source: Side) -> None:
+    if not await source.hold():
+        raise UserError("another relay has the database open: stop it, then move again")
+    async with target_of(folder, config, asked) as (target, store):
+        move = await Move.begun(source, target, store)
+        await move.end()
+
+
+def _write_settings(file: Path, text: str) -> None:
+    mode = file.stat().st_mode
+    replace_file(file, text.encode())
+    file.chmod(mode)
+
+
+async def _retire(source: Side) -> None:
+    """What is left there is old from now on."""
+    try:
+        await source.seal(_SEALED)
+        await source.end_log()
+    except StoreFault as fault:
+        _log.warning("what was moved is not marked as old: %s", fault)
+
+
+def _unpack(made: Path, folder: Path) -> None:
+    """Give the file that was filled its place, if it was a file."""
+    if made.is_dir():
+        for file in sorted(made.iterdir(), reverse=True):  # the store last
+            file.replace(folder / file.name)
+        made.rmdir()
+
+
+def _put_away(folder: Path) -> None:
+    """The file that was copied; its index of texts can be made again."""
+    for file in folder.glob("search.db*"):
+        file.unlink()
+    for suffix in ("-wal", "-shm", ""):
+        with suppress(FileNotFoundError):
+            (folder / f"rookery.db{suffix}").replace(folder / f"{MOVED}{suffix}")
+
+
+async def source_of(folder: Path, config: Config) -> Side:
+    """Where the events are. Raises UserError, StoreFault."""
+    if config.storage.url is None:
+        return SqliteSide(folder / "rookery.db")
+    from relay.storage.postgres.moving import PostgresSide
+
+    side = await PostgresSide.open(config.storage.url, password_in(config.storage.password_file))
+    try:
+        fault = await side.schema_fault()
+        if fault is not None:
+            raise fault
+    except BaseException:
+        await side.close()
+        raise
+    return side
+
+
+@asynccontextmanager
+async def target_of(
+    folder: Path, config: Config, asked: Switch
+) -> AsyncIterator[tuple[Side, Appender]]:
+    """Where they go, made if it is empty, and the store that writes there."""
+    terms = FilterTerms(
+        config.storage.index_tags, config.storage.prefix_d_kinds, SqliteStore.features.search
+    )
+    async with AsyncExitStack() as opened:
+        side: Side
+        if asked.to is not None:
+            from relay.storage.postgres.moving import PostgresSide
+            from relay.storage.postgres.store import PostgresStore
+
+            store: Store = await PostgresStore.open(asked.to, terms, password=asked.password)
+            opened.push_async_callback(store.close)
+            side = await PostgresSide.open(asked.to, asked.password)
+        else:
+            path = folder / "rookery.db"  # the switch may have been interrupted
+            if not path.exists():
+                path = folder / UNFINISHED / path.name
+                path.parent.mkdir(mode=0o700, exist_ok=True)
+            store = await SqliteStore.open(path, terms)
+            opened.push_async_callback(store.close)
+            side = SqliteSide(path)
+        opened.push_async_callback(side.close)
+        yield side, store
+
+
+# rookery.toml ------------------------------------------------------------------------------------
+
+
+def settings_with(folder: Path, asked: Switch) -> str:
+    """rookery.toml with another `[storage] url`. Raises UserError when that must be done by hand,
+    or cannot be written."""
+    file = folder / "rookery.toml"
+    if not (os.access(file, os.W_OK) and os.access(folder, os.W_OK)):
+        raise UserError(f"{file} cannot be written: `rookery move` changes [storage] url in it")
+    text = file.read_text("utf-8-sig")
+    wanted = {"url": asked.to, "password_file": asked.password_file}
+    changed = _with_storage(text, {key: value for key, value in wanted.items() if value})
+    password_file = None if asked.password_file is None else Path(asked.password_file)
+    found = None
+    with suppress(ConfigFaults):
+        found = config_from(changed, file).storage
+    if found is None or (found.url, found.password_file) != (asked.to, password_file):
+        raise UserError(f"{file}: write [storage] and its keys on lines of their own, then move")
+    return changed
+
+
+def _with_storage(text: str, wanted: Mapping[str, str]) -> str:
+    lines, at = text.split("\n"), lines_of(text)
+    new = [f"{key} = {json.dumps(value)}" for key, value in wanted.items()]
+    header = at.get(("storage",))
+    if header is None:
+        return "\n".join([text.rstrip("\n"), "", "[storage]", *new, ""]) if new else text
+    gone = {at.get(("storage", key)) for key in ("url", "password_file")}
+    kept = [line for number, line in enumerate(lines[:header], 1) if number not in gone]
+    rest = [line for number, line in enumerate(lines[header:], header + 1) if number not in gone]
+    return "\n".join([*kept, *new, *rest])

@@ -1,0 +1,410 @@
+"""`rookery move`: copies one store to another, while its relay writes.
+
+The source keeps a log of what was changed or deleted in it, by triggers of its own. Rows come in
+the order of their seq; a line of the log only says what to look at again, so that it may be applied
+twice. The target notes how far it is: a move that was killed goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+import msgspec
+
+from relay.errors import StoreFault, UserError
+from relay.lifecycle.rows import Lookups, Replaced, WritePlan
+from relay.storage.rows import stored
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
+
+    from relay.lifecycle.rows import Found
+    from relay.storage import Appender
+
+_ROWS: Final = 1_000
+_LINES: Final = 500
+_OLD_ROWS: Final = 100
+_FEW: Final = 200
+"""So many rows and lines are left to the switch."""
+_MAX_ROUNDS: Final = 1_000
+_NO_LOOKUPS: Final = Lookups(frozenset(), frozenset(), frozenset())
+_ALL_OF_SLOT: Final = 2**31
+
+Value = str | bytes | int | None
+Entry = tuple[Value, ...]
+"""A row of one of the TABLES."""
+Row = tuple[int, bytes, str | None, bool, int | None, int, int | None]
+"""seq, raw, group, quiet, 1 if it has a slot, version, expires_at."""
+OldRow = tuple[int, bytes, str | None, bool, int | None, int, int | None, int, int | None]
+"""As `Row`; replaced_at, drop_at."""
+
+
+class Table(NamedTuple):
+    name: str
+    columns: Mapping[str, type]
+    """`bool` and `str` are stored by each store in its own way."""
+    keys: tuple[str, ...]
+    """What a line of the log names: all entries with it are looked at again."""
+    logged_as: str = ""
+    """The table whose lines stand for this one too; empty: its own."""
+
+
+_TOMBSTONE: Final = {"target": str, "by": str, "until": int, "why": str, "request": bytes}
+_ERASURE: Final = {
+    "request": bytes,
+    "by": bytes,
+    "kind": int,
+    "at": int,
+    "numbers": str,
+    "ids": str,
+}
+TABLES: Final = (
+    Table("tombstones", _TOMBSTONE, ("target", "by")),
+    Table("erasures", _ERASURE, ("request",)),
+    Table("groups", {"id": str, "guarded": bool, "hidden": bool, "ended": bool}, ("id",)),
+    Table("members", {"pubkey": bytes, "grp": str, "admin": bool}, ("grp",), "groups"),
+    Table("former_members", {"pubkey": bytes, "grp": str}, ("grp",), "groups"),
+    Table("management", {"register": str, "item": str, "note": str}, ("register", "item")),
+)
+"""What is copied beside rows and old versions."""
+TOTALS: Final = (
+    Table("sizes", {"pubkey": bytes, "kind": int, "grp": str, "events": int, "bytes": int}, ()),
+    Table("received", {"recipient": str, "events": int, "bytes": int}, ()),
+)
+"""What each store adds up by itself: compared, not copied."""
+
+
+class Line(NamedTuple):
+    """A line of the log."""
+
+    number: int
+    table: str
+    """`events`, `old_versions` or one of TABLES."""
+    key: tuple[Any, ...]
+    """seq, or the values of `Table.keys`."""
+
+
+class Side(Protocol):
+    """A store, as a move reads and writes it beside `Appender.append`. Raises StoreFault."""
+
+    name: str
+    """For people."""
+
+    async def head(self) -> int: ...
+    async def rows(self, after: int, limit: int) -> Sequence[Row]:
+        """As `EventLog.since`."""
+
+    async def old_rows(self, after: int, limit: int) -> Sequence[OldRow]:
+        """Old versions in order of seq."""
+
+    async def old_rows_at(self, seqs: Sequence[int]) -> Sequence[OldRow]: ...
+    async def groups_at(self, seqs: Sequence[int]) -> Mapping[int, str | None]:
+        """seq → group of those of these rows that are stored."""
+
+    def entries(self, table: Table) -> AsyncIterator[Sequence[Entry]]:
+        """All of them, in no order."""
+
+    async def entries_at(self, table: Table, key: Sequence[Value]) -> Sequence[Entry]:
+        """In the order of their values."""
+
+    async def put(
+        self, table: Table, keys: Collection[tuple[Value, ...]], entries: Sequence[Entry]
+    ) -> None:
+        """In one transaction, these entries in place of what the keys name; those that are there
+        stay."""
+
+    async def sizes(self) -> Sequence[tuple[int, int, int]]:
+        """kind, events and bytes, as the totals have them, in order."""
+
+    async def mark(self) -> str | None:
+        """What `set_mark` noted."""
+
+    async def set_mark(self, text: str | None) -> None: ...
+    async def settle(self) -> None:
+        """After very many rows were added: what queries are planned by."""
+
+    async def begin_log(self) -> str:
+        """Keep a log from now on, if there is none; which one it is."""
+
+    async def lines(self, after: int, limit: int) -> Sequence[Line]: ...
+    async def end_log(self) -> None: ...
+    async def hold(self) -> bool:
+        """Whether no other process writes, until `close`."""
+
+    async def seal(self, text: str) -> None:
+        """No relay opens it any more: `text` says why."""
+
+    def snapshot(self) -> AbstractAsyncContextManager[None]:
+        """Inside, everything is read of one state."""
+
+    async def close(self) -> None: ...
+
+
+class _Noted(msgspec.Struct):
+    """How far the target is."""
+
+    log: str
+    line: int = 0
+    old: int = 0
+    """The old versions up to this seq."""
+    tables: int = 0
+    """How many of TABLES."""
+    checked_line: int = -1
+    checked_seq: int = -1
+    """Up to here both were compared; -1: not yet."""
+    done: bool = False
+
+
+class Moved(NamedTuple):
+    """What both sides hold alike."""
+
+    events: int
+    bytes: int
+    old_versions: int
+    entries: Mapping[str, int]
+    """Of TABLES."""
+    digest: str
+    """SHA-256 of all rows in their order, in hex."""
+
+
+def is_unfinished(mark: str | None) -> bool:
+    """Whether a store with this mark holds only a part of what is moved to it."""
+    return mark is not None and not msgspec.json.decode(mark, type=_Noted).done
+
+
+class Move:
+    """From `source` to `target`, whose rows are written by `store`."""
+
+    def __init__(
+        self, source: Side, target: Side, store: Appender, noted: _Noted, head: int
+    ) -> None:
+        """Use `begun`."""
+        self._source = source
+        self._target = target
+        self._store = store
+        self._noted = noted
+        self._head = head
+        """Of the target."""
+
+    @classmethod
+    async def begun(cls, source: Side, target: Side, store: Appender) -> Move:
+        """A new move, or one that goes on.
+
+        Raises UserError when the target holds something else.
+        """
+        log = await source.begin_log()
+        mark = await target.mark()
+        if mark is None and not await _is_empty(target):
+            raise UserError(
+                f"{target.name} has events already: name an empty one, or drop its tables first"
+            )
+        noted = _Noted(log) if mark is None else msgspec.json.decode(mark, type=_Noted)
+        if noted.log != log:
+            raise UserError(
+                f"{target.name} holds a part of another move: name an empty one, or drop its tables"
+            )
+        noted.done = False
+        move = cls(source, target, store, noted, await target.head())
+        await move._note()
+        return move
+
+    async def copy(self, note: Callable[[int, int], None]) -> None:
+        """Everything but what changes meanwhile; `note` gets the seq reached, and the newest."""
+        while await self._step():
+            note(self._head, await self._source.head())
+        noted = self._noted
+        while old := await self._source.old_rows(noted.old, _OLD_ROWS):
+            await self._put_old([row[0] for row in old], old)
+            noted.old = old[-1][0]
+            await self._note()
+        for table in TABLES[noted.tables :]:
+            async for entries in self._source.entries(table):
+                await self._target.put(table, (), entries)
+            noted.tables += 1
+            await self._note()
+        if noted.checked_seq < 0:
+            await self._target.settle()
+
+    async def catch_up(self) -> None:
+        """Until little is left for `end`. Raises UserError when more comes than is copied."""
+        for _ in range(_MAX_ROUNDS):
+            if await self._step() <= _FEW:
+                return
+        raise UserError("more is written than is copied: move when less is written")
+
+    async def verify(self) -> Moved:
+        """Compare everything, of one state of the source. Raises StoreFault when they differ."""
+        async with self._source.snapshot():
+            while await self._step_in_snapshot():
+                pass
+            events, size, digest = await self._compare_rows(0)
+            old = await self._compare_old()
+            entries = {table.name: await self._compare(table) for table in TABLES}
+            for table in TOTALS:
+                await self._compare(table)
+        self._noted.checked_line, self._noted.checked_seq = self._noted.line, self._head
+        await self._note()
+        return Moved(events, size, old, entries, digest)
+
+    async def end(self) -> None:
+        """Copy the rest and compare it, when nobody writes any more. Raises StoreFault."""
+        if self._noted.checked_seq < 0:
+            raise StoreFault("the copy was never compared")
+        while await self._step():
+            pass
+        await self._append(WritePlan(), await self._source.head())
+        await self._compare_rows(self._noted.checked_seq)
+        await self._compare_lines()
+        if await self._source.sizes() != await self._target.sizes():
+            raise _differing("numbers of events by kind")
+        self._noted.done = True
+        await self._note()
+
+    async def _note(self) -> None:
+        await self._target.set_mark(msgspec.json.encode(self._noted).decode())
+
+    # -- copying --------------------------------------------------------------------------------
+
+    async def _step(self) -> int:
+        """How many lines and rows; 0: there are no more."""
+        async with self._source.snapshot():
+            return await self._step_in_snapshot()
+
+    async def _step_in_snapshot(self) -> int:
+        """Lines before rows, both of one state: a row may have the id of one that was deleted."""
+        lines = await self._source.lines(self._noted.line, _LINES)
+        rows: Sequence[Row] = ()
+        if len(lines) < _LINES:
+            rows = await self._source.rows(self._head, _ROWS)
+        if lines:
+            await self._apply(lines)
+            self._noted.line = lines[-1].number
+            await self._note()
+        if rows:
+            added = [stored(row) for row in rows]
+            plan = WritePlan(adds={row.event.id: row for row in added})
+            await self._append(plan, rows[-1][0])
+        return len(lines) + len(rows)
+
+    async def _apply(self, lines: Sequence[Line]) -> None:
+        changed = _keys_by_table(lines)
+        # Later rows are still to come, as they are then.
+        seqs = [seq for (seq,) in changed.pop("events", ()) if seq <= self._head]
+        old = [seq for (seq,) in changed.pop("old_versions", ())]
+        if seqs:
+            here = await self._source.groups_at(seqs)
+            there = await self._target.groups_at(seqs)
+            moves = {
+                seq: group
+                for seq, group in here.items()
+                if group is not None and there.get(seq, "") is None
+            }
+            gone = set(seqs) - here.keys()
+            await self._append(WritePlan(removes=gone, moves=moves), self._head)
+        for start in range(0, len(old), _OLD_ROWS):
+            some = old[start : start + _OLD_ROWS]
+            await self._put_old(some, await self._source.old_rows_at(some))
+        for table in TABLES:
+            keys = changed.get(table.logged_as or table.name, ())
+            found = [await self._source.entries_at(table, key) for key in keys]
+            if keys:
+                await self._target.put(table, keys, [entry for each in found for entry in each])
+
+    async def _put_old(self, seqs: Sequence[int], rows: Sequence[OldRow]) -> None:
+        """These old versions in place of those with these seqs."""
+        await self._append(WritePlan(dropped_versions=set(seqs)), self._head)
+        replaced = {row[0]: Replaced(stored(row[:7]), *row[7:], most=_ALL_OF_SLOT) for row in rows}
+        if replaced:
+            await self._append(WritePlan(replaced=replaced), self._head)
+
+    async def _append(self, plan: WritePlan, head: int) -> None:
+        def decide(found: Found) -> WritePlan:
+            found.last_seq = head
+            return plan
+
+        await self._store.append(_NO_LOOKUPS, decide)
+        self._head = head
+
+    # -- comparing ------------------------------------------------------------------------------
+
+    async def _compare_rows(self, after: int) -> tuple[int, int, str]:
+        """Number, bytes and digest. Raises StoreFault."""
+        events, size, digest = 0, 0, sha256()
+        while True:
+            here, there = await asyncio.gather(
+                self._source.rows(after, _ROWS), self._target.rows(after, _ROWS)
+            )
+            if here != there:
+                raise _differing(f"rows after {after}")
+            if not here:
+                return events, size, digest.hexdigest()
+            digest.update(repr(here).encode())
+            events += len(here)
+            size += sum([len(row[1]) for row in here])
+            after = here[-1][0]
+
+    async def _compare_old(self) -> int:
+        after = number = 0
+        while True:
+            here = await self._source.old_rows(after, _OLD_ROWS)
+            if here != await self._target.old_rows(after, _OLD_ROWS):
+                raise _differing(f"old versions after {after}")
+            if not here:
+                return number
+            number += len(here)
+            after = here[-1][0]
+
+    async def _compare(self, table: Table) -> int:
+        here = await _summed(self._source.entries(table))
+        if here != await _summed(self._target.entries(table)):
+            raise _differing(table.name)
+        return here[0]
+
+    async def _compare_lines(self) -> None:
+        """What was changed since all was compared."""
+        after = self._noted.checked_line
+        while lines := await self._source.lines(after, _LINES):
+            after = lines[-1].number
+            changed = _keys_by_table(lines)
+            seqs = [seq for (seq,) in changed.pop("events", ())]
+            if await self._source.groups_at(seqs) != await self._target.groups_at(seqs):
+                raise _differing("groups of rows")
+            old = [seq for (seq,) in changed.pop("old_versions", ())]
+            if await self._source.old_rows_at(old) != await self._target.old_rows_at(old):
+                raise _differing("old versions")
+            for table in TABLES:
+                for key in changed.get(table.logged_as or table.name, ()):
+                    here = await self._source.entries_at(table, key)
+                    if here != await self._target.entries_at(table, key):
+                        raise _differing(table.name)
+
+
+async def _is_empty(side: Side) -> bool:
+    return not await side.head() and not any(
+        [(await _summed(side.entries(table)))[0] for table in TABLES]
+    )
+
+
+def _differing(what: str) -> StoreFault:
+    return StoreFault(f"the copy differs from what was copied: {what}")
+
+
+def _keys_by_table(lines: Sequence[Line]) -> dict[str, list[tuple[Any, ...]]]:
+    """Each once, in order."""
+    found: dict[str, dict[tuple[Any, ...], None]] = {}
+    for line in lines:
+        found.setdefault(line.table, {})[line.key] = None
+    return {table: list(keys) for table, keys in found.items()}
+
+
+async def _summed(pages: AsyncIterator[Sequence[Entry]]) -> tuple[int, int]:
+    """Number, and a hash that does not depend on the order."""
+    number = total = 0
+    async for entries in pages:
+        number += len(entries)
+        for entry in entries:
+            total += int.from_bytes(sha256(repr(entry).encode()).digest())
+    return number, total % 2**256
