@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.access.read_rules import Match
+from relay.access.read_rules import Match, Target
 from relay.access.visibility import ANONYMOUS, Viewer
 from relay.groups.group import Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
+from relay.nostr.kinds import KindSet
 from relay.nostr.nip50 import search_from, searchable
 from relay.storage import PAGE_BYTES, recall
 from relay.storage.sqlite.fts import FtsMatcher
@@ -296,6 +297,48 @@ async def test_with_match_any_hidden_rows_change_no_rank(store: Store) -> None:
     await indexed(store)
     assert await found(store, "match:any tea kettle", outside) == before
     assert len(await found(store, "match:any tea kettle")) == len(before) + 20
+
+
+async def test_with_match_any_a_row_that_was_found_is_found_as_long_as_it_may_be_read(
+    store: Store,
+) -> None:
+    """By one who asks again with the same rights: rows go, move, expire and lose their target."""
+    here = [["d", "here"], ["x", "aa"]]
+    await says(store, "tea of a target", kind=78, tags=here)
+    await says(store, "tea by it", kind=30078, tags=here)
+    await says(store, "tea that goes", "tea that moves", "tea for ever", at=5)
+    await says(store, "tea for a while", tags=[["expiration", "9"]])
+    target = Target(frozenset({78}), "x")
+    by_it = rule(Match(KindSet.of(30078)), Who.TARGET, target=target)
+    outside = seen_by(ANONYMOUS, IN_DEN, by_it)
+    rest = {"tea that goes", "tea that moves", "tea for ever"}
+    everything = {"tea of a target", "tea by it", *rest, "tea for a while"}
+    assert set(await sought_twice(store, outside, now=0)) == everything
+    assert set(await sought_twice(store, outside, now=9)) == everything - {"tea for a while"}
+    await change(store, lambda plan: plan.removes.update({1, 3}))
+    await change(store, lambda plan: plan.moves.update({4: "den"}))
+    assert await sought_twice(store, outside, now=9) == ["tea for ever"]
+
+
+async def sought_twice(store: Store, visibility: Visibility, now: int) -> list[str]:
+    """What the index finds, before rows are checked again."""
+    filter_ = sought("match:any tea")
+    found = [await store.search(filter_, visibility, limit=9, upto=MAX, now=now) for _ in range(2)]
+    assert found[0] == found[1]
+    raws, _ = await store.rows(found[0], filter_, EVERYTHING, now=0)
+    return [event_from_raw(raw).content for raw in raws]
+
+
+async def test_with_match_any_words_of_many_hidden_rows_find_the_readable_ones(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recall, "MAX_ROWS", 3)
+    await says(store, *[f"tea {n}" for n in range(5)], "kettle")
+    await a_den_with(store, *["tea kettle"] * 9)
+    await indexed(store)
+    outside = seen_by(ANONYMOUS, IN_DEN, groups=Groups().with_group(DEN))
+    assert await found(store, "match:any tea kettle", outside) == ["kettle"]
+    assert await found(store, "match:any tea", outside) == ["tea 4", "tea 3", "tea 2"]
 
 
 # who may read ------------------------------------------------------------------------------------

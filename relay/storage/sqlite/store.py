@@ -57,6 +57,7 @@ from relay.storage.sqlite.connections import (
 )
 from relay.storage.sqlite.meanings import NEAREST, Meanings, fused
 from relay.storage.sqlite.opening import fill_tag_buffer, open_file
+from relay.storage.sqlite.readable_rows import ReadableRows
 from relay.storage.sqlite.row_cache import PageCache, RowCache
 from relay.storage.sqlite.sql.conditions import listed
 from relay.storage.sqlite.sql.filters import Compiler, Query
@@ -138,6 +139,7 @@ class SqliteStore:
         self._meanings = meanings
         self._row_cache = RowCache()
         self._page_cache = PageCache()
+        self._readable_rows = ReadableRows()
         self._sweeps = SweepQueries(self._compiler, terms.index_tags)
         self._writer = Writer(
             writer,
@@ -146,6 +148,7 @@ class SqliteStore:
             head,
             tag_buffer,
             self._row_cache,
+            self._readable_rows,
             index.forget,
             self._sweeps,
         )
@@ -691,10 +694,11 @@ class SqliteStore:
         meanings = None if search.excluded else self._meanings
         most = limit if meanings is None else max(limit, NEAREST)
         stems = self._index.stems
-        first = self._compiler.recall(filter_, visibility, upto=upto, now=now)
+        asked = self._compiler.recall(filter_, visibility, upto=upto, now=now)
+        known = self._readable_rows.of(visibility, filter_)
         points = dict(
             await self._worked(
-                lambda rows: _finished(best(Asking(rows, stems, *first), search, most))
+                lambda rows: _finished(best(Asking(rows, stems, asked, known), search, most))
             )
         )
         if meanings is None:
@@ -754,8 +758,8 @@ class SqliteStore:
         upto = self._writer.head
         search = None if filter_.search is None else search_from(filter_.search)
         if search is not None and search.required and search.needs is Needs.ANY:
-            first = self._compiler.recall(filter_, visibility, upto=upto, now=now)
-            return Query(first.sql, [*first.values, 1, "[]"])
+            asked = self._compiler.recall(filter_, visibility, upto=upto, now=now)
+            return Query(asked.readable.sql, [*asked.readable.values, 1, "[]"])
         if search is not None and search.required:
             return self._compiler.search(search, filter_, visibility, limit=1, upto=upto, now=now)
         return self._compiler.page(PageQuery(filter_, visibility, 1, upto, now, size=1), "e.seq")

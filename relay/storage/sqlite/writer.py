@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.storage.checking import CheckedRow
+    from relay.storage.sqlite.readable_rows import ReadableRows
     from relay.storage.sqlite.row_cache import RowCache
     from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.sql.sweep import SweepQueries
@@ -94,6 +95,10 @@ class _Change:
     """Length of the slice of the tag buffer."""
     deleted: set[int] = field(default_factory=set)
     """seq of deleted rows, also of those that became old versions."""
+    moved: set[int] = field(default_factory=set)
+    """seq of rows that are now of a group."""
+    regroups: bool = False
+    """The tables about groups changed."""
     forgets_versions: bool = False
     """An old version was deleted."""
     sizes: dict[_SizeKey, _Growth] = field(default_factory=dict)
@@ -154,6 +159,7 @@ class Writer:
         head: int,
         tag_buffer: TagBuffer,
         row_cache: RowCache,
+        readable_rows: ReadableRows,
         forget: Callable[[set[int]], None],
         sweeping: SweepQueries,
     ) -> None:
@@ -163,6 +169,7 @@ class Writer:
         self._index_tags = index_tags
         self._tag_buffer = tag_buffer
         self._row_cache = row_cache
+        self._readable_rows = readable_rows
         self._forget = forget
         self._sweeps = sweeping
         self._prepared: dict[str, _Columns] = {}
@@ -230,6 +237,7 @@ class Writer:
         self._tag_buffer.rows_deleted(change.deleted)
         if change.deleted:
             self._row_cache.discard(change.deleted)
+        self._readable_rows.changed(change.deleted | change.moved, groups=change.regroups)
         self._forget(change.deleted)
         if change.flushes_all:
             self._tag_buffer.all_flushed()
@@ -427,6 +435,8 @@ class Writer:
 
     def _apply(self, plan: WritePlan, change: _Change) -> None:
         db = self._db
+        change.moved.update(plan.moves)
+        change.regroups = bool(plan.groups or plan.deleted_groups)
         self._move(plan.moves, change)
         self._delete(plan.removes, change, kept=plan.replaced)
         change.tags = self._add(list(plan.adds.values()), change)

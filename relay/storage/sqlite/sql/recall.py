@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from itertools import compress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import orjson
 
@@ -13,8 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from relay.nostr.nip50 import Search
+    from relay.storage.sqlite.readable_rows import KnownRows
     from relay.storage.sqlite.sql.conditions import Value
+    from relay.storage.sqlite.sql.filters import Query
 
+_BETWEEN: Final = "\n"
+"""Between the stems of two rows; no token has it."""
 # In each: MATCH expressions as JSON, each answered with a JSON list of seq.
 READABLE: Final = (
     "SELECT (SELECT json_group_array(seq) FROM (SELECT w.rowid AS seq FROM search.words AS w"
@@ -22,6 +27,17 @@ READABLE: Final = (
     " WHERE words MATCH asked.value AND w.rowid <= ? AND %s ORDER BY w.rowid DESC LIMIT ?))"
     " FROM json_each(?) AS asked ORDER BY asked.key"
 )
+FOUND: Final = (
+    "SELECT (SELECT json_group_array(seq) FROM (SELECT rowid AS seq FROM search.words"
+    " WHERE words MATCH asked.value AND rowid <= ? ORDER BY rowid DESC LIMIT ?))"
+    " FROM json_each(?) AS asked ORDER BY asked.key"
+)
+CHECKED: Final = (
+    "WITH j AS (SELECT value FROM json_each(?))"
+    " SELECT json_group_array(e.seq), json_group_array(%s)"
+    " FROM j CROSS JOIN events AS e ON e.seq = j.value WHERE %s"
+)
+"""Of these rows the readable ones, and of each whether it is so for `readable_rows`."""
 _AMONG: Final = (
     "SELECT json_group_array(w.rowid) FROM search.words AS w"
     # With `+` it is no key: the words are looked up once.
@@ -29,15 +45,21 @@ _AMONG: Final = (
 )
 _RANKED: Final = (
     "SELECT json_group_array(r.seq), json_group_array(r.thread), json_group_array(r.created_at),"
-    " json_group_array(r.once), json_group_array(r.repeated), json_group_array(r.frequent)%s"
+    " json_group_array(r.once), json_group_array(r.repeated), json_group_array(r.frequent),"
+    f" group_concat(t.stems, char({ord(_BETWEEN)}))"
     " FROM json_each(?) AS j CROSS JOIN search.ranks AS r ON r.seq = j.value"
     " CROSS JOIN search.texts AS t ON t.seq = j.value"
 )
-_COUNTED: Final = (
-    ", json_group_array(CASE 0 WHEN instr(t.stems, ?) THEN 0 WHEN instr(t.stems, ?) THEN 1"
-    " WHEN instr(t.stems, ?) THEN 2 ELSE 3 END)"
-)
-"""Of a stem. To go through all rows of a frequent word would take much longer."""
+
+
+class Asked(NamedTuple):
+    """What a filter asks for beside words, of one viewer."""
+
+    upto: int
+    readable: Query
+    """READABLE, with the values before the last two."""
+    checked: Query
+    """CHECKED, with the values after the first."""
 
 
 class Asking:
@@ -47,15 +69,14 @@ class Asking:
         self,
         rows: Callable[[str, Sequence[Value]], list[Any]],
         stems: fts.Stems,
-        readable: str,
-        values: Sequence[Value],
+        asked: Asked,
+        known: KnownRows,
     ) -> None:
-        """`rows`: of a query; `readable`: READABLE with what must hold of `e`; `values`: of its
-        first parameters."""
+        """`rows`: of a query."""
         self._rows = rows
         self._stems = stems
-        self._readable = readable
-        self._values = values
+        self._asked = asked
+        self._known = known
 
     def match(self, search: Search) -> str:
         return f"({fts.expression(search)})"
@@ -67,21 +88,51 @@ class Asking:
         return f"(({one}) AND {other})"
 
     async def newest(self, matches: Iterable[str], limit: int) -> list[list[int]]:
-        return _lists(self._rows(self._readable, [*self._values, limit, _json([*matches])]))
+        every = [*matches]
+        if self._known.is_little:
+            return self._readable(every, limit)
+        found = _lists(self._rows(FOUND, [self._asked.upto, limit, _json(every)]))
+        hidden = self._hidden(found)
+        if not hidden:
+            return found
+        seen = [[seq for seq in seqs if seq not in hidden] for seqs in found]
+        less = [n for n, seqs in enumerate(seen) if len(seqs) < limit == len(found[n])]
+        if less:
+            for n, seqs in zip(less, self._readable([every[n] for n in less], limit), strict=True):
+                seen[n] = seqs
+        return seen
+
+    def _readable(self, matches: Sequence[str], limit: int) -> list[list[int]]:
+        sql, values = self._asked.readable
+        return _lists(self._rows(sql, [*values, limit, _json(matches)]))
+
+    def _hidden(self, found: Iterable[Sequence[int]]) -> set[int]:
+        """Those that may not be read."""
+        known, changes = self._known.seqs, self._known.changes
+        fresh = [seqs for seqs in found if not known.issuperset(seqs)]
+        unknown = {seq for seqs in fresh for seq in seqs if seq not in known}
+        if not unknown:
+            return unknown
+        sql, values = self._asked.checked
+        (columns,) = self._rows(sql, [_json([*unknown]), *values])
+        readable, lasting = map(orjson.loads, columns)
+        self._known.add(compress(readable, lasting), changes)
+        hidden = unknown.difference(readable)
+        self._known.is_little = 2 * len(hidden) > len({seq for seqs in found for seq in seqs})
+        return hidden
 
     async def ranked(self, seqs: Sequence[int], terms: Mapping[str, Search]) -> Ranked:
+        ((*columns, listed),) = self._rows(_RANKED, [_json(seqs)])
+        found, threads, times, once, repeated, frequent = map(orjson.loads, columns)
+        # Looked for in the rows: to go through all rows of a frequent word would take much longer,
+        # and SQL three times as long as Python.
+        stems = listed.split(_BETWEEN) if found else []
         tokens = self._stems.of(terms)
-        alone = [term for term in terms if len(tokens[term]) == 1]
-        stems = [
-            f" {sign}{tokens[term][0]} " for term in alone for sign in ("", fts.TWICE, fts.OFTEN)
-        ]
-        (columns,) = self._rows(_RANKED % (_COUNTED * len(alone)), [*stems, _json(seqs)])
-        found, threads, times, *counts = map(orjson.loads, columns)
-        once, repeated, frequent, *counted = counts
-        counted += [
-            self._counted(found, search, term)
+        counted = [
+            _counts(stems, *tokens[term])
+            if len(tokens[term]) == 1
+            else self._counted(found, search, term)
             for term, search in terms.items()
-            if len(tokens[term]) != 1
         ]
         return Ranked(found, threads, times, once, repeated, frequent, counted)
 
@@ -90,6 +141,16 @@ class Asking:
         matches = [fts.expression(search), *(fts.more_often(search, term) or ())]
         found = [set(_lists(self._rows(_AMONG, [_json(seqs), match]))[0]) for match in matches]
         return [sum([seq in rows for rows in found]) for seq in seqs]
+
+
+def _counts(rows: Sequence[str], token: str) -> list[int]:
+    """As `Ranked.counted`, in the lists of `fts.Stems`."""
+    once, twice, often = (f" {sign}{token} " for sign in ("", fts.TWICE, fts.OFTEN))
+    counts = [int(once in row) for row in rows]
+    for place, count in enumerate(counts):
+        if count and twice in (row := rows[place]):
+            counts[place] = 3 if often in row else 2
+    return counts
 
 
 def _lists(rows: Iterable[tuple[str]]) -> list[list[int]]:
