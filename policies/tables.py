@@ -27,7 +27,8 @@ from relay.access.management import MAX_ENTRIES, BannedAuthorRows
 from relay.access.membership import Entry, MemberSettings
 from relay.errors import Fault
 from relay.groups.actions import Flag
-from relay.groups.context import Compat, GroupSettings, Joins
+from relay.groups.context import GroupSettings, Joins
+from relay.groups.notices import Compat
 from relay.lifecycle.rows import Tie
 from relay.nostr.kinds import (
     GROUP_RECORDS,

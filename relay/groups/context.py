@@ -17,7 +17,7 @@ from relay.verdict import Origin, Reject, Who
 if TYPE_CHECKING:
     from relay.groups.actions import Flag
     from relay.groups.group import Group
-    from relay.groups.notices import Draft
+    from relay.groups.notices import Compat, Draft
 
 RULE: Final = "groups"
 """The rule that all refusals of `relay.groups` name."""
@@ -35,12 +35,6 @@ class Joins(Enum):
 
     ADMIT = "admit"
     REVIEW = "review"
-
-
-class Compat(Enum):
-    """`[groups] compat`: clients for which notices say more than NIP-29 asks for."""
-
-    OXCHAT = "0xchat"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from relay.groups.actions import SINGLE_VALUED, Flag, PutUsers
-from relay.groups.context import Compat
 from relay.groups.group import Role
 from relay.nostr import kinds
 
@@ -54,6 +54,12 @@ _ROLES: Final = (
         "puts in and takes out plain members, deletes their events, makes invites, pins events",
     ),
 )
+
+
+class Compat(Enum):
+    """`[groups] compat`: clients for which notices say more than NIP-29 asks for."""
+
+    OXCHAT = "0xchat"
 
 
 @dataclass(frozen=True, slots=True)

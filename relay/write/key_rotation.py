@@ -26,8 +26,8 @@ from relay.storage import PageQuery
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from relay.groups.context import Compat
     from relay.groups.group import Groups
+    from relay.groups.notices import Compat
     from relay.lifecycle.rows import Found
     from relay.lifecycle.versions import KeepRules
     from relay.nostr.event import Event
