@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from typing import BinaryIO
 
     from relay.memory.draft import Draft
-    from relay.memory.transcripts.classic import StoredThread
-    from relay.memory.transcripts.plan import Plan
+    from relay.memory.transcripts.plan import Plan, StoredThread
 
 UNIDENTIFIED: Final = 1 << 20
 """Bytes in which a session names its folder and time; otherwise it is converted without."""

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
     from relay.client.transcripts.files import SessionFile
     from relay.memory.draft import Draft
-    from relay.memory.transcripts.classic import StoredThread
+    from relay.memory.transcripts.plan import StoredThread
     from relay.memory.transcripts.stripping import Stripping
     from relay.nostr.event import Event
 

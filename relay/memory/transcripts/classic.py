@@ -9,7 +9,6 @@ has no place for gets a tag that its readers may ignore: `eol` for another line 
 from __future__ import annotations
 
 from base64 import b64encode
-from dataclasses import dataclass
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
@@ -25,28 +24,18 @@ from relay.memory.transcripts.lines import Eol, inner, name_in
 from relay.memory.transcripts.notes import SOURCE, TOPIC, optional_tag
 from relay.memory.transcripts.order import ordered
 from relay.memory.transcripts.paths import HidingTokens, with_field
-from relay.memory.transcripts.plan import CHUNK
+from relay.memory.transcripts.plan import CHUNK, StoredThread
 from relay.nostr import kinds
 from relay.nostr.event import id_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from relay.memory.transcripts.lines import Line
     from relay.memory.transcripts.paths import PathTokens
     from relay.memory.transcripts.plan import Plan
     from relay.memory.transcripts.stripping import StrippedLine
     from relay.nostr.event import Event
-
-
-@dataclass(frozen=True, slots=True)
-class StoredThread:
-    """The notes of a session that are stored in this form, whatever program wrote them."""
-
-    root: str
-    lines: Mapping[bytes, str]
-    """`_line_key` of each line → id of its last note."""
-    notes: int
 
 
 def stored_thread(notes: Iterable[Event]) -> StoredThread | None:

@@ -10,7 +10,7 @@ from relay.errors import Invalid
 from relay.memory.transcripts.stripping import KEEP_ALL, Stripping
 
 if TYPE_CHECKING:
-    from relay.memory.transcripts.classic import StoredThread
+    from collections.abc import Mapping
 
 CHUNK: Final = 48_000
 """Maximum UTF-8 bytes of a chunk of a line, and of a note (D-13, D-17)."""
@@ -31,6 +31,17 @@ class Layout(Enum):
     """In events of their own (1989), beside the notes."""
     CLASSIC = "classic"
     """In the notes, as the specification has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredThread:
+    """The notes of a session that are stored in the classic layout, whatever program wrote them."""
+
+    root: str
+    lines: Mapping[bytes, str]
+    """Digest of each line, as `relay.memory.transcripts.classic` computes it → id of its last
+    note."""
+    notes: int
 
 
 @dataclass(frozen=True, slots=True)
