@@ -35,7 +35,7 @@ from relay.config import Config, ServerConfig, Synchronous, load_config
 from relay.console import Console
 from relay.errors import FolderBusy, Prefix, Refused, UserError
 from relay.nostr.keys import npub
-from relay.observe import LOG_FILE, sent_traces, set_up_logging
+from relay.observe import LOG_FILE, set_up_logging
 from relay.server.app import Server
 from relay.server.connection import Stop
 from relay.server.control import ControlServer, RemoteFolder
@@ -256,7 +256,7 @@ async def _serve(
             behind = OwnersView(services, own_folder, lambda: server.connections, verify_run)
             server.show(Console(services, server, behind))
         async with (
-            sent_traces(services.metrics),
+            services.metrics.with_traces(),
             ControlServer(folder / "control.sock", own_folder),
             server,
             services.indexer,

@@ -21,7 +21,7 @@ from relay.observe.logs import (
 )
 from relay.observe.metrics import PARSED_OF, Metrics, Readiness, StageTimes, Status, Traffic
 from relay.observe.refusals import Refusal, Refusals
-from relay.observe.traces import Stage, configured_traces, sent_traces
+from relay.observe.traces import Stage, configured_traces
 
 __all__ = [
     "DAY_S",
@@ -50,7 +50,6 @@ __all__ = [
     "configured_traces",
     "read_log",
     "request_id",
-    "sent_traces",
     "set_up_logging",
     "shape_of",
 ]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from relay.observe.metrics import Histogram
+    from relay.observe.histogram import Histogram
 
 DAY_S: Final = 86_400
 MAX_SAMPLES: Final = 1440

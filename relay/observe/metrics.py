@@ -7,11 +7,10 @@ or a policy file may choose is cut at `_MAX_VALUES`.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+import asyncio
 from collections.abc import Mapping, Sequence  # noqa: TC003 — msgspec reads the annotations
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, fields
-from itertools import accumulate, repeat
-from operator import sub
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -26,11 +25,13 @@ from prometheus_client.registry import Collector
 from relay import __version__
 from relay.observe.costly import SLOW_S, CostlyRead, CostlyReads
 from relay.observe.day import Day, Totals
+from relay.observe.histogram import Histogram
 from relay.observe.refusals import Refusals
+from relay.observe.traces import configured_traces
 from relay.verdict import Reject, WriteOutcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 
     from prometheus_client.core import Metric
 
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from relay.observe.traces import Traces
 
 _SIZES: Final = (1.0, 4.0, 16.0, 64.0, 256.0)
-_SECONDS: Final = (0.00002, 0.0001, 0.0005, 0.002, 0.005, 0.02, 0.1, 0.5, 2.0, 10.0)
 _MAX_VALUES: Final = 200
 """Of a label; what comes later is counted as `other`."""
 _OTHER: Final = "other"
@@ -59,45 +59,6 @@ _GAUGES: Final[Mapping[str, str]] = {
     "connections": "Open connections.",
     "policies_current": "1: the policy files are in force; 0: the last reload failed.",
 }
-
-
-class Histogram:
-    """prometheus-client's own takes 2 us and a lock for each value."""
-
-    __slots__ = ("_bounds", "_numbers", "sum")
-
-    def __init__(self, bounds: Sequence[float] = _SECONDS) -> None:
-        self._bounds = bounds
-        self._numbers = [0] * (len(bounds) + 1)
-        """How many values are at most each bound and above the one before it."""
-        self.sum = 0.0
-
-    def add(self, value: float) -> None:
-        self._numbers[bisect_left(self._bounds, value)] += 1
-        self.sum += value
-
-    @property
-    def count(self) -> int:
-        return sum(self._numbers)
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """Of values in each bucket."""
-        return tuple(self._numbers)
-
-    def quantile(self, share: float, before: Sequence[int] = ()) -> float:
-        """Bound of the bucket in which that share of the values is reached; of those since
-        `numbers` was `before`. 0: there are none."""
-        new = [*accumulate(map(sub, self._numbers, before or repeat(0)))]
-        if not new[-1]:
-            return 0.0
-        return self._bounds[min(bisect_left(new, share * new[-1]), len(self._bounds) - 1)]
-
-    @property
-    def buckets(self) -> list[tuple[str, float]]:
-        """Bound → how many values are at most that."""
-        bounds = (*map(str, self._bounds), "+Inf")
-        return [*zip(bounds, map(float, accumulate(self._numbers)), strict=True)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,6 +204,17 @@ class Metrics(Collector):
         """A reload of the policies; not `ok`: the previous ones stay in force."""
         self._reloads["ok" if ok else "failed"] += 1
         self._numbers["policies_current"] = int(ok)
+
+    @asynccontextmanager
+    async def with_traces(self) -> AsyncIterator[None]:
+        """Inside, `traces` are those that the environment configures; sent before it ends."""
+        self.traces = traces = configured_traces()
+        try:
+            yield
+        finally:
+            self.traces = None
+            if traces is not None:
+                await asyncio.to_thread(traces.close)
 
     def watch(
         self,

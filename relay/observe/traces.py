@@ -6,10 +6,8 @@ of a filter; the library is not imported without an endpoint.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
-from contextlib import asynccontextmanager
 from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
@@ -17,9 +15,7 @@ from relay import __version__
 from relay.errors import how_to_install
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
-
-    from relay.observe.metrics import Metrics
+    from collections.abc import Sequence
 
 _log = logging.getLogger("rookery")
 
@@ -63,18 +59,6 @@ class Traces:
     def close(self) -> None:
         """Send what is left. Blocks, some seconds at most."""
         self._provider.shutdown()
-
-
-@asynccontextmanager
-async def sent_traces(metrics: Metrics) -> AsyncIterator[None]:
-    """Inside, `metrics` has the configured traces."""
-    traces = metrics.traces = configured_traces()
-    try:
-        yield
-    finally:
-        metrics.traces = None
-        if traces is not None:
-            await asyncio.to_thread(traces.close)
 
 
 def configured_traces() -> Traces | None:
