@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from relay.cli.connect import with_settings
-from relay.cli.names import read_names
+from relay.cli.names import PublicKey, read_names
 from relay.cli.options import (
-    PublicKey,
     Server,
     client_options,
     confirm,

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 import click
 import orjson
 
-from relay.cli.options import PublicKey, WholeNumber, json_option, print_json
+from relay.cli.names import PublicKey
+from relay.cli.options import WholeNumber, json_option, print_json
 from relay.errors import UserError
 from relay.nostr.keys import SecretKey, npub, read_key_file
 from relay.nostr.nip42 import relay_address

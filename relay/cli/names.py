@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from relay.cli.options import PublicKey, printable
+from relay.cli.options import KeyType, printable
 from relay.client.settings import read_client_file
 from relay.errors import ConfigFaults, Invalid, StoreFault, UserError
 from relay.memory.fence import name_in, named
 from relay.memory.fields import object_in, repaired
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64
-from relay.nostr.keys import npub, read_key_file
+from relay.nostr.keys import npub, public_key, read_key_file
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -41,6 +41,29 @@ _MAX_LISTS: Final = 100
 _MAX_CANDIDATES: Final = 10
 _MEMBER_LISTS: Final = (kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS, kinds.RELAY_MEMBERS)
 _FIELDS: Final = ("name", "display_name")
+
+
+class PublicKey(KeyType):
+    """An npub, 64 hex, or a name of `[names]` in client.toml, converted to 64 hex."""
+
+    name = "key"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value.strip().lower().startswith("nsec1"):
+            # The secret key is never quoted, in any case.
+            self.fail("that is a secret key; give the public one (npub or 64 hex)", param, ctx)
+        try:
+            return public_key(value)
+        except Invalid as invalid:
+            return own_key(value) or self.unknown(value, invalid, param, ctx)
+
+    def unknown(
+        self, value: str, invalid: Invalid, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str:
+        """For what is neither a key nor a name of `[names]`."""
+        is_npub = value.strip().lower().startswith("npub1")
+        hint = "" if is_npub else ", nor a name of [names] in client.toml"
+        self.fail(f"{invalid.text}{hint}", param, ctx)
 
 
 class Person(PublicKey):

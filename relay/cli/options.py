@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
 import click
 import orjson
 
-from relay.errors import Invalid, UserError
-from relay.nostr.keys import public_key
+from relay.errors import UserError
 from relay.nostr.nip50 import search_from
 
 if TYPE_CHECKING:
@@ -203,31 +202,6 @@ class Words(KeyType):
         if search_from(value) is None:
             self.fail("contains no word to search for", param, ctx)
         return value
-
-
-class PublicKey(KeyType):
-    """An npub, 64 hex, or a name of `[names]` in client.toml, converted to 64 hex."""
-
-    name = "key"
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if value.strip().lower().startswith("nsec1"):
-            # The secret key is never quoted, in any case.
-            self.fail("that is a secret key; give the public one (npub or 64 hex)", param, ctx)
-        try:
-            return public_key(value)
-        except Invalid as invalid:
-            from relay.cli.names import own_key
-
-            return own_key(value) or self.unknown(value, invalid, param, ctx)
-
-    def unknown(
-        self, value: str, invalid: Invalid, param: click.Parameter | None, ctx: click.Context | None
-    ) -> str:
-        """For what is neither a key nor a name of `[names]`."""
-        is_npub = value.strip().lower().startswith("npub1")
-        hint = "" if is_npub else ", nor a name of [names] in client.toml"
-        self.fail(f"{invalid.text}{hint}", param, ctx)
 
 
 _CONTROL: Final = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

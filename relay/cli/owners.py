@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from relay.cli.options import PublicKey
+from relay.cli.names import PublicKey
 from relay.client.information import owners_in
 
 if TYPE_CHECKING:

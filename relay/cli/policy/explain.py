@@ -16,7 +16,8 @@ from policies.describe import where_text
 from policies.engine import Stage
 from relay.access.read_rules import targets_of
 from relay.access.visibility import Viewer
-from relay.cli.options import Colour, PublicKey, coloured, json_option, print_json, printable
+from relay.cli.names import PublicKey
+from relay.cli.options import Colour, coloured, json_option, print_json, printable
 from relay.cli.policy.folder import (
     data_option,
     groups_of,

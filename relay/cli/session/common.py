@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from relay.cli.connect import settings_here, with_settings
-from relay.cli.options import PublicKey, Server, WholeNumber, printable
+from relay.cli.names import PublicKey
+from relay.cli.options import Server, WholeNumber, printable
 from relay.client.settings import Actor
 from relay.client.transcripts import NoSession, Transcripts
 from relay.errors import UserError, how_to_install

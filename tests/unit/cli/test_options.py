@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import click
 import pytest
 
-from relay.cli.options import Number, PublicKey, WholeNumber, confirm, print_json, printable
+from relay.cli.names import PublicKey
+from relay.cli.options import Number, WholeNumber, confirm, print_json, printable
 from relay.errors import UserError
 
 if TYPE_CHECKING:
