@@ -7,7 +7,6 @@ import` and `export` in `memory_import` and `memory_export`; versions of records
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -15,6 +14,7 @@ import click
 from relay.cli.connect import with_settings
 from relay.cli.memory_export import export
 from relay.cli.memory_import import import_
+from relay.cli.memory_keys import Key, KeyType, records_of
 from relay.cli.memory_search import search
 from relay.cli.memory_text import Shown, iso, lines_of, readers_of, shown_in
 from relay.cli.memory_versions import VERSION_COMMANDS
@@ -33,29 +33,17 @@ from relay.cli.options import (
 )
 from relay.cli.owners import owner_option, owners_at
 from relay.cli.tables import print_nothing_found
-from relay.cli.user_keys import NOT_PUBLIC, user_in
 from relay.client import Client
 from relay.client.information import reads_prefixes
 from relay.client.settings import Actor
 from relay.client.snowclaw_records import SnowclawRecords
 from relay.client.writer import Outcome, Written
-from relay.errors import Invalid, UserError
+from relay.errors import UserError
 from relay.memory.snowclaw.keys import (
     AGENT,
     COLLECTIVE,
     CONFIG,
-    MEMORY,
-    OfUser,
-    agent_d,
-    category_and_key,
-    group_d,
-    hex_of,
-    is_key,
-    is_same_user,
-    memory_scope,
-    user_ds,
 )
-from relay.memory.snowclaw.working_copy import private_d
 from relay.nostr import kinds
 from relay.nostr.keys import npub
 from relay.nostr.nip44 import conversation_key
@@ -66,95 +54,6 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 ONLY_AGENTS: Final = "restricted: only agents may write memory"
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """The KEY argument of a command."""
-
-    text: str
-    """As typed."""
-    user: str | None = None
-    """A user's key: 64, 32 or 16 hex."""
-    group: str | None = None
-    plain: str | None = None
-    """`<category>:<key>` of an agent's own memory."""
-
-    @property
-    def private_ds(self) -> list[str]:
-        """`d` of an owner's notes that no group reads."""
-        return [] if self.user is None else [private_d(OfUser(self.user[:32]))]
-
-    @property
-    def ds(self) -> list[str]:
-        """`d` tags of its records; one that ends in `:` is a prefix (G-09)."""
-        if self.user is not None:
-            return (
-                user_ds(self.user)
-                if len(self.user) == 64
-                else [
-                    f"{MEMORY}npub:",
-                    f"{MEMORY}npub:{self.user}",
-                    f"{MEMORY}npub:{self.user[:16]}",
-                ]
-            )
-        if self.group is not None:
-            return [group_d(self.group)]
-        return [f"{AGENT}{self.plain}", f"{COLLECTIVE}{self.text.removeprefix(COLLECTIVE)}"]
-
-    def names(self, event: Event) -> bool:
-        """Whether the event is a record of this key."""
-        if self.user is None:
-            return event.d in self.ds
-        if event.d in self.private_ds:
-            return True
-        try:
-            scope = memory_scope(event.d)
-        except Invalid:
-            return False
-        return isinstance(scope, OfUser) and is_same_user(hex_of(scope.key), self.user)
-
-
-class KeyType(click.ParamType):  # type: ignore[type-arg]  # generic in newer versions of click
-    """npub1…, 64, 32 or 16 hex (optionally after `npub:`), group:ID, a word, or a full `d` tag."""
-
-    name = "key"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Key:
-        if isinstance(value, Key):
-            return value
-        text = str(value)
-        if text.strip().lower().removeprefix("npub:").startswith("nsec1"):
-            self.fail(NOT_PUBLIC, param, ctx)
-        if text.startswith(CONFIG):
-            self.fail("this is configuration: see `rookery config`", param, ctx)
-        try:
-            return _key_in(text)
-        except Invalid as invalid:
-            self.fail(invalid.text, param, ctx)
-
-
-def _key_in(text: str) -> Key:
-    """Raises Invalid."""
-    if text.startswith(MEMORY):
-        scope = memory_scope(text)
-        if isinstance(scope, OfUser):
-            return Key(text, user=hex_of(scope.key))
-        return Key(text, group=scope.id)
-    user = text.removeprefix("npub:")  # the spelling of `rookery config`
-    if user != text or text.lower().startswith("npub1") or is_key(text.lower()):
-        return Key(text, user=user_in(user))
-    if text.startswith("group:"):
-        if text == "group:":
-            raise Invalid("a group has an id: group:ID")
-        return Key(text, group=text.removeprefix("group:"))
-    if text.startswith(AGENT):
-        category, key = category_and_key(text)
-        return Key(text, plain=f"{category}:{key}")
-    agent_d("core", text)
-    return Key(text, plain=f"core:{text}")
 
 
 @click.group("memory", cls=CommandGroup, epilog="Example: rookery memory get npub1…")
@@ -512,9 +411,3 @@ async def _delete_records(client: Client, signer: SecretKey, ds: set[str]) -> li
     async with SnowclawRecords(client, signer, ()) as claw:
         await claw.load(at=ds)
         return [d for d in sorted(ds) if await claw.forget(d) is not None]
-
-
-async def records_of(client: Client, key: Key) -> list[Event]:
-    """What this key may read."""
-    found = client.query_all({"kinds": [kinds.APP_DATA], "#d": [*key.ds, *key.private_ds]})
-    return [event async for event in found if key.names(event)]

@@ -13,6 +13,7 @@ import orjson
 
 from relay.cli.anamnesis_options import Moment
 from relay.cli.connect import with_settings
+from relay.cli.memory_keys import Key, KeyType, records_of
 from relay.cli.memory_text import iso, readers_of
 from relay.cli.names import read_names
 from relay.cli.options import (
@@ -38,7 +39,6 @@ from relay.nostr.nip44 import conversation_key
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from relay.cli.memory import Key
     from relay.cli.options import Server
     from relay.client import Client
     from relay.client.settings import ClientSettings
@@ -65,8 +65,6 @@ class RecordType(click.ParamType):  # type: ignore[type-arg]  # generic in newer
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> Record | Key:
-        from relay.cli.memory import Key, KeyType
-
         if isinstance(value, Record | Key):
             return value
         text = str(value)
@@ -168,8 +166,6 @@ async def find(client: Client, settings: ClientSettings, wanted: Record | Key) -
 
 async def _record_named(client: Client, key: Key) -> Record:
     """The one record of a KEY; of several the reader's own. Raises UserError."""
-    from relay.cli.memory import records_of
-
     found = [record for event in await records_of(client, key) if (record := record_of(event))]
     own = [record for record in found if record.pubkey == client.pubkey]
     chosen = own if len(own) == 1 else found
