@@ -24,6 +24,7 @@ from relay import __version__
 from relay.cli.database import refuse_database
 from relay.cli.humanize import counted, size_of
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json
+from relay.clock import unix_now
 from relay.errors import UserError
 from relay.files import sync
 
@@ -59,7 +60,6 @@ def backup_command(dest: str, folder: Path, keep: int | None, *, as_json: bool) 
     It is read back before it gets its name, and holds the relay's secret key: mode 0600.
     """
     from relay.cli.progress import Amount, progress_bar
-    from relay.cli.services import unix_now
 
     refuse_database(folder, "back it up by pg_dump, and copy relay.key, rookery.toml and policies")
     now, destination = unix_now(), Path(dest)

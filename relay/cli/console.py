@@ -13,9 +13,9 @@ import click
 
 from relay.cli.connect import not_reached
 from relay.cli.options import Server, client_options, json_option, print_json, printable
-from relay.cli.services import unix_now
 from relay.client import Unreachable
 from relay.client.settings import Actor, find_settings
+from relay.clock import unix_now
 from relay.errors import UserError
 
 if TYPE_CHECKING:

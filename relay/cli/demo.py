@@ -13,7 +13,7 @@ import orjson
 from relay.cli.data_folder import open_folder
 from relay.cli.init import init_folder, new_key, write_key
 from relay.cli.options import json_option, print_json
-from relay.cli.services import unix_now
+from relay.clock import unix_now
 from relay.errors import StoreFault
 from relay.memory.aman.records import Clear, Preference, Summary, ToolCall, draft_of
 from relay.memory.anamnesis.checks import Attestation, MemoryType

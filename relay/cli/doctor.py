@@ -29,8 +29,8 @@ from relay.cli.folder_lock import locked
 from relay.cli.hook import hook_faults
 from relay.cli.humanize import counted, size_of
 from relay.cli.options import Colour, coloured, folder_option, json_option, print_json, printable
-from relay.cli.services import unix_now
 from relay.cli.status import disk_of, running_status
+from relay.clock import unix_now
 from relay.config import LOOPBACK, Config, load_config
 from relay.errors import ConfigFaults, FolderBusy, RookeryError, StoreFault, UserError
 from relay.memory.systems import MEMORY_SYSTEMS

@@ -20,6 +20,7 @@ import orjson
 
 from relay.cli.options import json_option, print_json
 from relay.client.settings import DEFAULT_RELAY, FILE, read_client_file
+from relay.clock import unix_now
 from relay.errors import UserError
 from relay.hook import HookInput, ask_keeper
 from relay.memory.nmem.capture import HookEvent
@@ -95,7 +96,6 @@ def event(args: tuple[str, ...] = ()) -> None:
 @click.option("--lock", type=int, help="File descriptor of the lock passed on by the hook.")
 def keep(lock: int | None) -> None:
     """Keep running and record further hook events; started by the first one."""
-    from relay.client.client import unix_now
     from relay.client.nmem import keeper
     from relay.client.nmem.hook_recording import log
 

@@ -16,11 +16,11 @@ import click
 
 from relay.cli.nmem_cache import key_here, take_warning
 from relay.cli.options import Server, WholeNumber, client_options
-from relay.client.client import unix_now
 from relay.client.nmem import Nmem
 from relay.client.nmem.hooks import is_root
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.settings import Actor, find_settings
+from relay.clock import unix_now
 from relay.errors import UserError, how_to_install
 from relay.memory.nmem.capture import project_at
 

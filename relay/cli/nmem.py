@@ -37,7 +37,6 @@ from relay.cli.options import (
 )
 from relay.cli.progress import progress_bar
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
-from relay.client.client import unix_now
 from relay.client.errors import ClientError
 from relay.client.nmem import queries
 from relay.client.nmem.hooks import is_root
@@ -46,6 +45,7 @@ from relay.client.nmem.queries import Order, Scope
 from relay.client.nmem.reader import NotFound
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.settings import Actor
+from relay.clock import unix_now
 from relay.errors import UserError
 from relay.mcp.rows import hit
 from relay.memory.nmem.capture import project_at

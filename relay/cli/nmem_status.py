@@ -11,9 +11,9 @@ import click
 from relay.cli.humanize import age_of, counted, size_of
 from relay.cli.nmem_cache import opened_here, take_warning, tell_adoption
 from relay.cli.options import json_option, print_json, printable
-from relay.client.client import unix_now
 from relay.client.nmem import queries
 from relay.client.nmem.settings import find_nmem_settings
+from relay.clock import unix_now
 from relay.memory.times import utc
 
 if TYPE_CHECKING:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import stat
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from policies.plugins import Chain
 from policies.reload import fingerprint
 from relay.cli.backup import LAST_BACKUP, back_up_before_upgrade, drop_safety_copies
 from relay.cli.database import password_in
+from relay.clock import unix_now
 from relay.errors import StoreFault, UserError, how_to_install
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms
@@ -120,10 +120,6 @@ class Services:
             self.readiness.note("rows", text)
         else:
             self.readiness.clear("rows")
-
-
-def unix_now() -> int:
-    return int(time.time())  # noqa: TID251 — the composition root reads the clock
 
 
 @asynccontextmanager

@@ -23,8 +23,8 @@ from relay.cli.options import (
     print_json,
     printable,
 )
-from relay.cli.services import unix_now
 from relay.cli.tables import Column, Holds, as_table
+from relay.clock import unix_now
 from relay.errors import UserError
 from relay.server.control import RemoteFolder
 from relay.storage.sqlite.growth import growth_of

@@ -27,7 +27,6 @@ from relay.cli.importing import submit_with_retries
 from relay.cli.options import json_option, print_json, printable
 from relay.cli.progress import progress_bar
 from relay.client import Client, ClientError, Timeouts, Unreachable
-from relay.client.client import unix_now
 from relay.client.settings import named_key, relay_url
 from relay.client.sync import (
     Direction,
@@ -39,6 +38,7 @@ from relay.client.sync import (
     comparable,
     items_of,
 )
+from relay.clock import unix_now
 from relay.config import load_config
 from relay.errors import StoreFault, UserError
 from relay.nostr.event import event_from_raw

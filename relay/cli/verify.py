@@ -12,6 +12,7 @@ import click
 from relay.cli.database import refuse_database
 from relay.cli.humanize import counted
 from relay.cli.options import Colour, coloured, folder_option, json_option, print_json, printable
+from relay.clock import unix_now
 from relay.errors import FolderBusy, UserError
 
 if TYPE_CHECKING:
@@ -66,7 +67,6 @@ def _told(done: int, total: int) -> None:
 def verified(folder: Path, note: Callable[[int, int], None] | None = None) -> Report:
     """`note`: see `verify`; None: a bar. Raises UserError, ConfigFaults, StoreFault."""
     from relay.cli.progress import Amount, progress_bar
-    from relay.cli.services import unix_now
     from relay.storage.sqlite.verifying import verify
 
     with progress_bar(Amount.OF_TOTAL) as progress:
@@ -127,7 +127,6 @@ def report_as_json(report: Report) -> dict[str, object]:
 def _repaired(folder: Path, *, as_json: bool) -> int:
     from relay.cli.backup import back_up_before_repair
     from relay.cli.folder_lock import locked
-    from relay.cli.services import unix_now
     from relay.storage.sqlite.repairing import repair
 
     now = unix_now()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import time
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -37,6 +36,7 @@ from relay.client.reconnect import Reconnector
 from relay.client.responses import CountAnswer, StoredAnswer, filters_of
 from relay.client.subscription import Subscription
 from relay.client.verifier import SignatureVerifier
+from relay.clock import unix_now
 from relay.errors import Prefix
 from relay.nostr import kinds
 from relay.nostr.nip98 import header_for
@@ -80,11 +80,6 @@ _PREVIOUS: Final = 3
 """Messages that one refers to, of the newest `_LOOKED_AT`."""
 _LOOKED_AT: Final = 50
 _DEFAULT_TIMEOUTS: Final = Timeouts()
-
-
-def unix_now() -> int:
-    """The system clock, seconds since 1970."""
-    return int(time.time())  # noqa: TID251  the client reads the clock here; tests pass another
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ used twice. How a team's secret is distributed (1082) is out of scope here.
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from hashlib import sha256
 from hmac import digest
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 import orjson
 
+from relay.clock import unix_now
 from relay.errors import Invalid
 from relay.nostr import kinds, nip44
 from relay.nostr.event import Event, event_from, id_bytes
@@ -71,7 +71,7 @@ def wrap(
     by default random."""
     content = nip44.encrypt(inner.raw.decode(), keys.conversation_key, nonce)
     if created_at is None:
-        created_at = int(time.time())  # noqa: TID251  for scripts, which have no clock
+        created_at = unix_now()  # for scripts
     return keys.key.sign(kinds.ENVELOPE, [], content, created_at)
 
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.client import Aman, Client
-from relay.client.client import unix_now
 from relay.client.writer import Outcome
+from relay.clock import unix_now
 from relay.memory.aman.records import Subscriptions, draft_of
 from tests import cast
 from tests.e2e.machines import machine

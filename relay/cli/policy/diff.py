@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,6 +22,7 @@ from relay.cli.policy.folder import (
 )
 from relay.cli.policy.worlds import HistoryJudge
 from relay.cli.progress import Amount, progress_bar
+from relay.clock import unix_now
 from relay.errors import UserError
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import event_from_raw
@@ -92,7 +92,7 @@ async def _compared(old: PolicySet, new: PolicySet, data: Path) -> Comparison:
         groups = await groups_of(folder, relay)
         old = old.with_actors(await people_here(folder, _with_relay(old, relay)))
         new = new.with_actors(await people_here(folder, _with_relay(new, relay)))
-        now = int(time.time())  # noqa: TID251 — a shell reads the clock
+        now = unix_now()
         compared = Comparison(
             old,
             new,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, BinaryIO, Final, assert_never
@@ -27,6 +26,7 @@ from relay.cli.policy.folder import (
     store_folder,
 )
 from relay.cli.policy.worlds import candidate_in, supposed_world
+from relay.clock import unix_now
 from relay.errors import Invalid, Refused, UserError
 from relay.groups.group import Groups
 from relay.lifecycle.rows import Stored
@@ -109,7 +109,7 @@ def explain_command(
     """
     found = load(policy_folder(data), MEMORY_SYSTEMS)
     store = store_folder(data)
-    now = int(time.time())  # noqa: TID251 — a shell reads the clock
+    now = unix_now()
     try:
         asked = asked_in(_fields(event), now)
     except Refused as refused:

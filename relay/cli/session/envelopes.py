@@ -12,8 +12,8 @@ import orjson
 
 from relay.cli.connect import settings_here
 from relay.cli.options import CommandGroup, Server
-from relay.client.client import unix_now
 from relay.client.settings import Actor
+from relay.clock import unix_now
 from relay.errors import Invalid, UserError
 from relay.nostr import pns as envelopes
 from relay.nostr.event import event_from

@@ -17,13 +17,14 @@ from socket import socket as Listening  # noqa: N812  `socket` is its path here
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
-from relay.client.client import Client, unix_now
+from relay.client.client import Client
 from relay.client.nmem import sync
 from relay.client.nmem.apply import bind
 from relay.client.nmem.hook_recording import Hooks, log
 from relay.client.nmem.removal import sweep
 from relay.client.nmem.summaries import summarise_next
 from relay.client.settings import FILE, Actor, find_settings
+from relay.clock import unix_now
 from relay.hook import ANSWER_S, LOCK, SOCKET, words
 from relay.memory.nmem.capture import HookEvent
 

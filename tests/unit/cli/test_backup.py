@@ -111,7 +111,7 @@ def test_a_folder_gets_files_by_date_and_keeps_so_many(
     backups.mkdir()
     stocked(others, notes=1)
     at = 1_750_000_000
-    monkeypatch.setattr("relay.cli.services.unix_now", lambda: at)
+    monkeypatch.setattr("relay.cli.backup.unix_now", lambda: at)
     assert rookery("backup", backups, "--data", others)[1] == 0
     (backups / "rookery-20200101-000000.tar.gz").write_text("not ours")
     (backups / "notes.txt").write_text("not ours")
@@ -144,7 +144,7 @@ def test_an_older_one_stays_when_the_new_one_fails(
         path.write_bytes(content)
 
     monkeypatch.setattr(archive, "write_archive", torn)
-    monkeypatch.setattr("relay.cli.services.unix_now", lambda: 2_000_000_000)
+    monkeypatch.setattr("relay.cli.backup.unix_now", lambda: 2_000_000_000)
     printed, code = rookery("backup", backups, "--data", home / "data", "--keep", 1)
     assert code == 1, printed
     assert names(backups) == before

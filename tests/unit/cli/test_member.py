@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.cli import run
-from relay.client.client import unix_now
+from relay.clock import unix_now
 from relay.nostr.nip98 import header_for
 from tests.cast import alice, bob, carol, owner, robot
 from tests.unit.server import test_app

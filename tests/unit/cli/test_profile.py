@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.cli import run
-from relay.client.client import unix_now
+from relay.clock import unix_now
 from tests.cast import bob, owner
 from tests.unit.cli.test_member import Admin, admin
 
