@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import aiosqlite
 
     from relay.nostr.event import Event
-    from relay.storage.sqlite.sql.filters import Query
+    from relay.storage.sqlite.sql.conditions import Query
 
 _ROUNDS: Final = 300
 _BATCH: Final = 512

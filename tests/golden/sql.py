@@ -26,8 +26,8 @@ from relay.nostr.nip50 import search_from
 from relay.storage import PageQuery, Place
 from relay.storage.hashes import Hashes
 from relay.storage.sqlite.sql.conditions import NOW as QUERY_TIME
-from relay.storage.sqlite.sql.conditions import BufferedRows
-from relay.storage.sqlite.sql.filters import Compiler, Query
+from relay.storage.sqlite.sql.conditions import BufferedRows, Query
+from relay.storage.sqlite.sql.filters import Compiler
 from relay.storage.sqlite.sql.sweep import SweepQueries
 from relay.storage.sqlite.tag_buffer import TagBuffer
 from relay.verdict import Who

@@ -23,7 +23,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import StoreFault
-from relay.storage.sqlite.sql.filters import Query
+from relay.storage.sqlite.sql.conditions import Query
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

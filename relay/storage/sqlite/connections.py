@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.storage.hashes import Hashes
-    from relay.storage.sqlite.sql.conditions import Value
-    from relay.storage.sqlite.sql.filters import Query
+    from relay.storage.sqlite.sql.conditions import Query, Value
     from relay.storage.sqlite.tag_buffer import TagBuffer
 
 T = TypeVar("T")

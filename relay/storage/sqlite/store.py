@@ -59,8 +59,8 @@ from relay.storage.sqlite.meanings import NEAREST, Meanings, fused
 from relay.storage.sqlite.opening import fill_tag_buffer, open_file
 from relay.storage.sqlite.readable_rows import ReadableRows
 from relay.storage.sqlite.row_cache import PageCache, RowCache
-from relay.storage.sqlite.sql.conditions import listed
-from relay.storage.sqlite.sql.filters import Compiler, Query
+from relay.storage.sqlite.sql.conditions import Query, listed
+from relay.storage.sqlite.sql.filters import Compiler
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.recall import Asking
 from relay.storage.sqlite.sql.sweep import SweepQueries

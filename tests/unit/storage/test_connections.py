@@ -10,7 +10,7 @@ import pytest
 
 from relay.errors import StoreFault
 from relay.storage.sqlite.connections import AsyncReader, open_threaded
-from relay.storage.sqlite.sql.filters import Query
+from relay.storage.sqlite.sql.conditions import Query
 from tests.harness.patience import ANSWER_S
 
 

@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 Value = int | str | bytes | None
 
 
+class Query(NamedTuple):
+    sql: str
+    values: Sequence[Value]
+
+
 class Late(NamedTuple):
     """Bound when the query runs: an item of one of the lists of `Arguments`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -25,6 +25,7 @@ from relay.storage.sqlite.sql.conditions import (
     BufferedRows,
     Condition,
     Late,
+    Query,
     all_of,
     any_of,
     has_hash_of,
@@ -70,11 +71,6 @@ _CACHED_PLANS: Final = 1024
 _CACHED_PREFIXES: Final = 16
 _CACHED_PREFIX_CHARS: Final = 1024
 """A plan with more of them is not kept: it holds them several times."""
-
-
-class Query(NamedTuple):
-    sql: str
-    values: Sequence[Value]
 
 
 class Plan:

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.nip50 import Search
     from relay.storage.sqlite.readable_rows import KnownRows
-    from relay.storage.sqlite.sql.conditions import Value
-    from relay.storage.sqlite.sql.filters import Query
+    from relay.storage.sqlite.sql.conditions import Query, Value
 
 _BETWEEN: Final = "\n"
 """Between the stems of two rows; no token has it."""

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from relay.lifecycle.retention import LastScan, MaxAmount, SweepRule
     from relay.lifecycle.rows import RetentionDependency
     from relay.nostr.kinds import KindSet
-    from relay.storage.sqlite.sql.conditions import Bound
-    from relay.storage.sqlite.sql.filters import Compiler, Query
+    from relay.storage.sqlite.sql.conditions import Bound, Query
+    from relay.storage.sqlite.sql.filters import Compiler
 
 _MAX_KINDS: Final = 64
 """Rules of more kinds than these scan all rows."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from relay.storage.sqlite.sql.conditions import Condition, all_of, any_of, one_of
-from relay.storage.sqlite.sql.filters import Query
+from relay.storage.sqlite.sql.conditions import Condition, Query, all_of, any_of, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
