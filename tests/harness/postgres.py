@@ -23,7 +23,7 @@ from relay.storage.postgres.store import PostgresStore
 from tests.harness.patience import PROGRAM_S
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
 MISSING: Final = "no PostgreSQL server is installed (on Debian: apt install postgresql)"
 _USER: Final = "rookery"
@@ -52,7 +52,8 @@ def programs() -> Path | None:
 class PostgresServer:
     """Runs until `stop`."""
 
-    def __init__(self, bin_: Path) -> None:
+    def __init__(self, bin_: Path, settings: Mapping[str, str] | None = None) -> None:
+        """`settings`: in place of those for tests, which keep nothing."""
         # Not below the folder of a test: the path of a socket has 107 bytes at most, and the
         # server, which does not run as root, must reach it.
         self._folder = Path(tempfile.mkdtemp(prefix="pg"))
@@ -75,10 +76,11 @@ class PostgresServer:
             stdout=subprocess.DEVNULL,
             timeout=PROGRAM_S,
         )
-        settings = [word for item in _SETTINGS.items() for word in ("-c", "=".join(item))]
+        given = {**_SETTINGS, **(settings or {})}
+        words = [word for item in given.items() for word in ("-c", "=".join(item))]
         with (self._folder / "log").open("wb") as log:
             self._server = subprocess.Popen(
-                [*_as(owner), bin_ / "postgres", "-D", data, "-k", self._folder, *settings],
+                [*_as(owner), bin_ / "postgres", "-D", data, "-k", self._folder, *words],
                 cwd="/",
                 stdin=subprocess.DEVNULL,
                 stdout=log,
