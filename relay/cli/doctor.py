@@ -17,7 +17,6 @@ import subprocess
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -25,9 +24,12 @@ from typing import TYPE_CHECKING, Final
 import click
 
 import policies
+from relay.cli.doctor_database import database_findings
+from relay.cli.findings import Finding, Severity, error, warning
 from relay.cli.folder_lock import locked
 from relay.cli.hook import hook_faults
 from relay.cli.humanize import counted, size_of
+from relay.cli.move_switch import MOVED
 from relay.cli.options import Colour, coloured, folder_option, json_option, print_json, printable
 from relay.cli.status import disk_of, running_status
 from relay.clock import unix_now
@@ -53,6 +55,7 @@ _EXPIRES_DAYS: Final = 14
 _LITTLE_FREE: Final = 256 << 20
 _FULL_DAYS: Final = 14
 _BACKUP_DAYS: Final = 8
+_MOVED_DAYS: Final = 7
 _LARGE_WAL: Final = 256 << 20
 _PENDING_S: Final = 60
 _OTHER_FILES: Final = 128
@@ -63,21 +66,6 @@ _BUILT_AT: Final = 1_735_689_600
 """2025-01-01: no clock shows an earlier time."""
 _REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"})
 """File systems on which SQLite's WAL does not work."""
-
-
-class Severity(StrEnum):
-    ERROR = "error"
-    """Something does not work, or is readable by others."""
-    WARNING = "warning"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    severity: Severity
-    text: str
-    """One sentence with file and value."""
-    cure: str
-    """A command or a setting."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +92,6 @@ class Examined:
     config: Config
     running: Status | None
     machine: Machine
-
-
-def _error(text: str, cure: str) -> Finding:
-    return Finding(Severity.ERROR, text, cure)
-
-
-def _warning(text: str, cure: str) -> Finding:
-    return Finding(Severity.WARNING, text, cure)
 
 
 @click.command("doctor", epilog="Example: rookery doctor --data ./data")
@@ -149,13 +129,14 @@ async def findings_of(folder: Path, machine: Machine | None = None) -> Sequence[
     try:
         config = load_config(folder / "rookery.toml")
     except ConfigFaults as wrong:
-        found = [_error(str(fault), "correct this line") for fault in wrong.faults]
+        found = [error(str(fault), "correct this line") for fault in wrong.faults]
         # The other checks would judge the defaults.
         return [*found, *_policy_faults(folder), *_key_faults(folder)]
     if machine is None:
         machine = machine_of(folder)
     examined = Examined(folder, config, running, machine)
     findings = [each for check in CHECKS for each in check(examined)]
+    findings += await database_findings(config.storage, is_running=running is not None)
     return sorted(findings, key=lambda each: each.severity is not Severity.ERROR)
 
 
@@ -217,13 +198,13 @@ def _address(seen: Examined) -> Iterator[Finding]:
     ):
         for network in networks:
             if network.prefixlen == 0:
-                yield _error(
+                yield error(
                     f"{file}: [server] {name} has {network}: {effect}",
                     f"name single addresses, like [server] {name} = ['127.0.0.1/32']",
                 )
     if relay.url is None:
         if not is_local:
-            yield _warning(
+            yield warning(
                 f"{file}: [server] host is {server.host} and [relay] url is missing: clients that"
                 " come by a host name cannot log in",
                 "set [relay] url to the URL that clients use, like 'wss://relay.example.org'",
@@ -233,12 +214,12 @@ def _address(seen: Examined) -> Iterator[Finding]:
     assert url is not None
     is_wss = relay.url.lower().startswith("wss:")
     if has_tls and not is_wss:
-        yield _error(
+        yield error(
             f"{file}: [relay] url is {relay.url}, but the relay speaks TLS (tls_cert)",
             "begin [relay] url with wss://",
         )
     if is_wss and not has_tls and not server.trusted_proxies:
-        yield _warning(
+        yield warning(
             f"{file}: [relay] url is {relay.url}, the relay has no tls_cert and trusts no proxy:"
             " all clients seem to have the address of the proxy that speaks TLS",
             "set [server] trusted_proxies to its address, like ['127.0.0.1/32'], and let it send"
@@ -246,7 +227,7 @@ def _address(seen: Examined) -> Iterator[Finding]:
         )
     direct = has_tls or not (is_wss or server.trusted_proxies)
     if direct and is_local and not _is_loopback(_host_of(relay.url)):
-        yield _error(
+        yield error(
             f"{file}: [relay] url is {relay.url}, but [server] host {server.host} accepts this"
             " machine only",
             "set [server] host to '0.0.0.0' or '::', or put a proxy in front and name it in"
@@ -279,7 +260,7 @@ def _certificate(seen: Examined) -> Iterator[Finding]:
     try:
         found = load_pem_x509_certificates(cert.read_bytes())[0]
     except (OSError, ValueError) as wrong:
-        yield _error(
+        yield error(
             f"{cert} cannot be read as a certificate: {_reason(wrong)}",
             "set [server] tls_cert to a PEM file, its own certificate first",
         )
@@ -289,18 +270,18 @@ def _certificate(seen: Examined) -> Iterator[Finding]:
     try:
         private = serialization.load_pem_private_key(key.read_bytes(), None)
     except (OSError, ValueError, TypeError) as wrong:
-        yield _error(
+        yield error(
             f"{key} cannot be read as a private key: {_reason(wrong)}",
             "set [server] tls_key to the PEM file without a passphrase that belongs to tls_cert",
         )
         return
     if public is not None and private.public_key() != public:
-        yield _error(
+        yield error(
             f"{key} is not the key of {cert}",
             "set [server] tls_key to the key with which the certificate was requested",
         )
     if _mode(key) & 0o007:
-        yield _error(f"{key} has mode {_mode(key):04o}: others may use it", f"chmod 600 {key}")
+        yield error(f"{key} has mode {_mode(key):04o}: others may use it", f"chmod 600 {key}")
 
 
 def _reason(wrong: BaseException) -> str:
@@ -314,18 +295,18 @@ def _validity(path: Path, found: Certificate, seen: Examined) -> Iterator[Findin
     now = datetime.fromtimestamp(seen.machine.now, UTC)
     left = found.not_valid_after_utc - now
     if left.total_seconds() < 0:
-        yield _error(f"{path} expired at {found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC", renew)
+        yield error(f"{path} expired at {found.not_valid_after_utc:%Y-%m-%d %H:%M} UTC", renew)
     elif found.not_valid_before_utc > now:
-        yield _error(
+        yield error(
             f"{path} is not valid before {found.not_valid_before_utc:%Y-%m-%d %H:%M} UTC",
             "set the clock of this machine",
         )
     elif left.days < _EXPIRES_DAYS:
-        yield _warning(f"{path} expires in {counted(left.days, 'day')}", renew)
+        yield warning(f"{path} expires in {counted(left.days, 'day')}", renew)
     host = _host_of(seen.config.relay.url or "")
     names = _names_in(found)
     if host and not any(_covers(name, host) for name in names):
-        yield _error(
+        yield error(
             f"{path} is for {', '.join(sorted(names)[:5]) or 'no host'}, not for {host} of [relay]"
             " url",
             f"get a certificate for {host}, or correct [relay] url",
@@ -373,20 +354,20 @@ def _port(seen: Examined) -> Iterator[Finding]:
             return  # systemd holds the port for the relay while it is stopped
         match wrong.errno:
             case errno.EADDRINUSE:
-                yield _error(
+                yield error(
                     f"{where} is held by systemd for {unit}"
                     if unit
                     else f"{where} is in use by another program",
                     "stop that program, set [server] port, or start with `rookery serve --port N`",
                 )
             case errno.EACCES:
-                yield _error(
+                yield error(
                     f"{where} needs privileges below 1024",
                     "set [server] port to 7777 behind a proxy, or let systemd open the port:"
                     " ListenStream= of rookery.socket",
                 )
             case _:
-                yield _error(
+                yield error(
                     f"{where} is no address of this machine: {wrong.strerror}",
                     "set [server] host to '127.0.0.1', '0.0.0.0' or '::'",
                 )
@@ -425,7 +406,7 @@ def _relay(seen: Examined) -> Iterator[Finding]:
     """What the running relay says of itself."""
     if seen.running is None:
         if _is_held(seen.folder) and (seen.folder / "control.sock").exists():
-            yield _error(
+            yield error(
                 f"a process holds {seen.folder / 'rookery.lock'}, but {seen.folder}/control.sock"
                 " does not answer",
                 "wait if it is starting; else restart the relay and read its log",
@@ -434,11 +415,13 @@ def _relay(seen: Examined) -> Iterator[Finding]:
     for name, text in seen.running.problems.items():
         if name == "policies" and any(_policy_faults(seen.folder)):
             continue  # told with file and line by the check of the policies
-        yield _error(f"the running relay says: {name}: {text}", "correct it, or read its log")
+        yield error(f"the running relay says: {name}: {text}", "correct it, or read its log")
     pending = seen.running.numbers.get("erasure_pending_seconds", 0)
     if pending > _PENDING_S:
-        yield _warning(
-            f"deleted texts are still in {seen.folder}/rookery.db-wal, for {pending:.0f} s",
+        is_file = seen.config.storage.url is None
+        where = f"{seen.folder}/rookery.db-wal" if is_file else "the tables of the database"
+        yield warning(
+            f"deleted texts are still in {where}, for {pending:.0f} s",
             "end the program that keeps the store open for reading",
         )
 
@@ -451,12 +434,12 @@ def _clock(seen: Examined) -> Iterator[Finding]:
     cure = "set the clock: `timedatectl set-ntp true`"
     if now < _BUILT_AT:
         shown = datetime.fromtimestamp(now, UTC)
-        yield _error(f"the clock of this machine shows {shown:%Y-%m-%d}", cure)
+        yield error(f"the clock of this machine shows {shown:%Y-%m-%d}", cure)
         return
     for path in [seen.folder / "rookery.toml", *sorted(seen.folder.glob("rookery.db*"))]:
         ahead = int(_changed_at(path)) - now
         if ahead > _FUTURE_S:
-            yield _error(
+            yield error(
                 f"{path} was changed {counted(ahead // 60, 'minute')} in the future: the clock of"
                 " this machine is behind",
                 cure,
@@ -474,7 +457,7 @@ def _changed_at(path: Path) -> float:
 def _disk(seen: Examined) -> Iterator[Finding]:
     disk = seen.machine.disk
     if seen.machine.file_system in _REMOTE:
-        yield _error(
+        yield error(
             f"{seen.folder} is on {seen.machine.file_system}: SQLite's write-ahead log needs a"
             " local file system",
             "move the folder to a local disk, and back up to the remote one",
@@ -486,21 +469,21 @@ def _disk(seen: Examined) -> Iterator[Finding]:
         f" --data {seen.folder}`"
     )
     if disk.free_bytes < _LITTLE_FREE:
-        yield _error(f"{seen.folder}: only {size_of(disk.free_bytes)} are free", cure)
+        yield error(f"{seen.folder}: only {size_of(disk.free_bytes)} are free", cure)
     elif disk.bytes_per_day and disk.free_bytes // disk.bytes_per_day < _FULL_DAYS:
         days = disk.free_bytes // disk.bytes_per_day
-        yield _warning(
+        yield warning(
             f"{seen.folder}: {size_of(disk.free_bytes)} are free and {size_of(disk.bytes_per_day)}"
             f" a day are added: full in {counted(days, 'day')}",
             cure,
         )
     if disk.wal_bytes > _LARGE_WAL:
-        yield _warning(
+        yield warning(
             f"{seen.folder}/rookery.db-wal has {size_of(disk.wal_bytes)}",
             "end the program that keeps the store open for reading, or restart the relay",
         )
     elif disk.wal_bytes and seen.running is None and not _is_held(seen.folder):
-        yield _warning(
+        yield warning(
             f"{seen.folder}/rookery.db-wal has {size_of(disk.wal_bytes)}: the relay was killed;"
             " deleted texts may be in it",
             f"start it once: `rookery serve --data {seen.folder}`",
@@ -509,14 +492,16 @@ def _disk(seen: Examined) -> Iterator[Finding]:
 
 
 def _backup(seen: Examined, disk: Disk) -> Iterator[Finding]:
+    if seen.config.storage.url is not None:
+        return  # made by tools of the database
     cure = f"`rookery backup /path/of/backups --keep 7 --data {seen.folder}`, by a timer"
     now, week_s = seen.machine.now, _BACKUP_DAYS * _DAY_S
     if disk.backup_at is not None:
         if now - disk.backup_at > week_s:
             days = (now - disk.backup_at) // _DAY_S
-            yield _warning(f"the last backup of {seen.folder} is {counted(days, 'day')} old", cure)
+            yield warning(f"the last backup of {seen.folder} is {counted(days, 'day')} old", cure)
     elif (made := _made_at(seen.folder)) is not None and now - made > week_s:
-        yield _warning(f"no backup of {seen.folder} is known", cure)
+        yield warning(f"no backup of {seen.folder} is known", cure)
 
 
 def _made_at(folder: Path) -> float | None:
@@ -530,7 +515,7 @@ def _made_at(folder: Path) -> float | None:
 def _limits(seen: Examined) -> Iterator[Finding]:
     wanted = seen.config.limits.max_connections
     if seen.machine.max_files < wanted + _OTHER_FILES:
-        yield _warning(
+        yield warning(
             f"{seen.folder / 'rookery.toml'}: [limits] max_connections is {wanted}, but a process"
             f" here may open {seen.machine.max_files} files",
             f"LimitNOFILE={wanted + 1000} in the service (or `ulimit -n`), or a lower"
@@ -543,13 +528,13 @@ def _sqlite(seen: Examined) -> Iterator[Finding]:
     cure = "install a newer SQLite, or a Python that is built with one"
     version = ".".join(map(str, machine.sqlite_version))
     if machine.sqlite_version < _OLDEST_SQLITE:
-        yield _error(f"SQLite is {version}, 3.37 or newer is needed", cure)
+        yield error(f"SQLite is {version}, 3.37 or newer is needed", cure)
     if "ENABLE_FTS5" not in machine.compile_options:
-        yield _error(f"SQLite {version} is built without FTS5: nothing can be searched", cure)
+        yield error(f"SQLite {version} is built without FTS5: nothing can be searched", cure)
     if "THREADSAFE=0" in machine.compile_options:
-        yield _error(f"SQLite {version} is built without threads", cure)
+        yield error(f"SQLite {version} is built without threads", cure)
     if not machine.keeps_secure_delete:
-        yield _error(
+        yield error(
             f"SQLite {version} ignores PRAGMA secure_delete: deleted texts stay in the file", cure
         )
 
@@ -567,14 +552,14 @@ def _mode(path: Path) -> int:
 def _modes(seen: Examined) -> Iterator[Finding]:
     folder = seen.folder
     if _mode(folder) & 0o022:
-        yield _error(
+        yield error(
             f"{folder} has mode {_mode(folder):04o}: others may replace its files",
             f"chmod 700 {folder}",
         )
     secret = [folder / "relay.key", *sorted(folder.glob("keys/*.nsec"))]
     for path in [*secret, *sorted(folder.glob("*.db*")), folder / "control.sock"]:
         if _mode(path) & 0o077:
-            yield _error(
+            yield error(
                 f"{path} has mode {_mode(path):04o}: other users may read it", f"chmod 600 {path}"
             )
     user = os.geteuid()
@@ -582,7 +567,7 @@ def _modes(seen: Examined) -> Iterator[Finding]:
         with suppress(OSError):
             if path.stat().st_uid != user and user != 0:
                 owner = path.stat().st_uid
-                yield _error(
+                yield error(
                     f"{path} belongs to user {owner}, this command runs as {user}",
                     "run commands and relay as the same user, or chown the folder",
                 )
@@ -599,22 +584,27 @@ def _key_faults(folder: Path) -> Iterator[Finding]:
         read_key_file(path.read_text("ascii"), str(path))
     except (OSError, UnicodeDecodeError, RookeryError) as wrong:
         reason = wrong.strerror if isinstance(wrong, OSError) else str(wrong)
-        yield _error(
+        yield error(
             f"{path} cannot be used: {reason}",
             "put it back from a backup; with another key the relay signs its groups again",
         )
 
 
 def _store(seen: Examined) -> Iterator[Finding]:
-    path = seen.folder / "rookery.db"
+    path, moved = seen.folder / "rookery.db", seen.folder / MOVED
+    if moved.exists() and seen.machine.now - moved.stat().st_mtime > _MOVED_DAYS * _DAY_S:
+        yield warning(
+            f"{moved} still has the events from before a move, also what was deleted since",
+            f"rm {moved}*",
+        )
     try:
         schema = schema_of(path)
     except RookeryError as wrong:
         cure = f"`rookery verify --data {seen.folder}`, or `rookery restore` a backup"
-        yield _error(str(wrong), cure)
+        yield error(str(wrong), cure)
         return
     if schema is not None and schema > SCHEMA_VERSION:
-        yield _error(
+        yield error(
             f"{path} has schema {schema}, this Rookery knows up to {SCHEMA_VERSION}",
             "install the newer version that wrote it",
         )
@@ -629,10 +619,10 @@ def _policy_faults(folder: Path) -> Iterator[Finding]:
         found = policies.load(folder / "policies", MEMORY_SYSTEMS)
     except ConfigFaults as wrong:
         for fault in wrong.faults:
-            yield _error(str(fault), "correct it; `rookery policy check` reads the files again")
+            yield error(str(fault), "correct it; `rookery policy check` reads the files again")
         return
     if not (found.actors.owners or found.actors.households):
-        yield _warning(
+        yield warning(
             f"{folder}/policies: [actors] owners is empty: nobody may govern the relay",
             "name your public key in policies/00-actors.toml",
         )
@@ -640,7 +630,7 @@ def _policy_faults(folder: Path) -> Iterator[Finding]:
 
 def _hooks(seen: Examined) -> Iterator[Finding]:
     for text in hook_faults(seen.machine.home):
-        yield _warning(text, "`rookery hook install` writes the entries again")
+        yield warning(text, "`rookery hook install` writes the entries again")
 
 
 CHECKS: Final[Sequence[Callable[[Examined], Iterator[Finding]]]] = (

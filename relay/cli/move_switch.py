@@ -210,7 +210,8 @@ def settings_with(folder: Path, asked: Switch) -> str:
         raise UserError(f"{file} cannot be written: `rookery move` changes [storage] url in it")
     text = file.read_text("utf-8-sig")
     wanted = {"url": asked.to, "password_file": asked.password_file}
-    changed = _with_storage(text, {key: value for key, value in wanted.items() if value})
+    foreign = "shared" if asked.to is None else "synchronous"
+    changed = _with_storage(text, {key: value for key, value in wanted.items() if value}, foreign)
     password_file = None if asked.password_file is None else Path(asked.password_file)
     found = None
     with suppress(ConfigFaults):
@@ -220,13 +221,14 @@ def settings_with(folder: Path, asked: Switch) -> str:
     return changed
 
 
-def _with_storage(text: str, wanted: Mapping[str, str]) -> str:
+def _with_storage(text: str, wanted: Mapping[str, str], foreign: str) -> str:
+    """`foreign`: a key that the other store does not have."""
     lines, at = text.split("\n"), lines_of(text)
     new = [f"{key} = {json.dumps(value)}" for key, value in wanted.items()]
     header = at.get(("storage",))
     if header is None:
         return "\n".join([text.rstrip("\n"), "", "[storage]", *new, ""]) if new else text
-    gone = {at.get(("storage", key)) for key in ("url", "password_file")}
+    gone = {at.get(("storage", key)) for key in ("url", "password_file", foreign)}
     kept = [line for number, line in enumerate(lines[:header], 1) if number not in gone]
     rest = [line for number, line in enumerate(lines[header:], header + 1) if number not in gone]
     return "\n".join([*kept, *new, *rest])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.errors import StoreVersion
@@ -41,7 +41,7 @@ class PostgresSide:
     def __init__(self, url: str, password: str | None) -> None:
         self._connections = Connections(url, password)
         self._snapshot: Any = None
-        self._holder: Any = None
+        self._held = AsyncExitStack()
 
     @classmethod
     async def open(cls, url: str, password: str | None) -> PostgresSide:
@@ -212,15 +212,14 @@ class PostgresSide:
             await db.execute(MOVE_QUERIES["drop_log"])
 
     async def hold(self) -> bool:
-        self._holder = await self._connections.listener()
-        return bool(await self._holder.fetchval(QUERIES["hold"]))
+        db = await self._held.enter_async_context(self._connections.reading())
+        return bool(await db.fetchval(QUERIES["hold"]))
 
     async def seal(self, text: str) -> None:
         await self._set_meta(_SEAL, text)
 
     async def close(self) -> None:
-        if self._holder is not None:
-            await self._holder.close()
+        await self._held.aclose()
         await self._connections.close()
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION: Final = 1
 OLDEST_SERVER: Final = 14
-_SCRIPTS: Final = ("schema.sql", "functions.sql", "search_schema.sql")
+SCRIPTS: Final = ("schema.sql", "functions.sql", "search_schema.sql")
 _TAGGED_ROWS: Final = 5_000
 _MAX_INT: Final = 2**63 - 1
 
@@ -48,7 +48,7 @@ async def _check_server(db: Any) -> None:
 async def _migrate(db: Any) -> None:
     tables, has_meta = await db.fetchrow(QUERIES["tables"])
     if not tables:
-        for name in _SCRIPTS:
+        for name in SCRIPTS:
             await db.execute(FILES.script(name))
         await db.execute(QUERIES["put_meta"], "program", "rookery")
         await db.execute(QUERIES["put_meta"], "schema", str(SCHEMA_VERSION))

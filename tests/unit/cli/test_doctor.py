@@ -206,6 +206,13 @@ def old_backup(folder: Path) -> None:
     (folder / "last-backup.json").write_text('{"file": "/b", "created_at": 1700000000}')
 
 
+def left_by_a_move(folder: Path) -> None:
+    moved = folder / "rookery.db.moved"
+    moved.touch(0o600)
+    long_ago = time.time() - 9 * DAY.total_seconds()
+    os.utime(moved, (long_ago, long_ago))
+
+
 def hook_of_a_program_that_went(folder: Path) -> None:
     home = folder.parent / "home"
     assert run(["hook", "install", "--settings", str(home / ".claude/settings.json")]) == 0
@@ -237,6 +244,7 @@ FAULTS: tuple[tuple[Callable[[Path], None], str, str, str], ...] = (
     (store_of_another_program, "error", "rookery.db", "rookery restore"),
     (old_backup, "warning", "the last backup of", "rookery backup"),
     (no_backup_for_long, "warning", "no backup of", "rookery backup"),
+    (left_by_a_move, "warning", "also what was deleted since", "rm "),
     (hook_of_a_program_that_went, "warning", "calls /gone/rookery", "rookery hook install"),
 )
 

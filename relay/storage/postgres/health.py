@@ -1,0 +1,74 @@
+"""What a database says of itself, for `rookery doctor`. Nothing is changed."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from relay.storage.postgres.connections import Connections
+from relay.storage.postgres.opening import OLDEST_SERVER, SCHEMA_VERSION, SCRIPTS
+from relay.storage.postgres.sql.named import FILES, QUERIES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["OLDEST_SERVER", "SCHEMA_VERSION", "Health", "TableState", "health_of"]
+
+_QUERIES: Final = FILES.statements("health.sql")
+_INDEX: Final = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+)[^;]*;", re.MULTILINE)
+
+
+class TableState(NamedTuple):
+    name: str
+    live: int
+    dead: int
+    is_analyzed: bool
+
+
+class Health(NamedTuple):
+    server: Mapping[str, Any]
+    """The columns of `server` in `sql/health.sql`."""
+    program: str | None
+    """Whose tables they are; None: there are none yet."""
+    schema: int
+    missing: Mapping[str, str]
+    """Indices that are not there, with the statement that makes each."""
+    invalid: Sequence[str]
+    tables: Sequence[TableState]
+    move: str | None
+    """The mark of `rookery move`."""
+
+
+async def health_of(url: str, password: str | None) -> Health:
+    """Raises StoreFault when it cannot be asked."""
+    connections = Connections(url, password)
+    await connections.open()
+    try:
+        async with connections.reading() as db:
+            return await _asked(db)
+    finally:
+        await connections.close()
+
+
+async def _asked(db: Any) -> Health:
+    server = dict(await db.fetchrow(_QUERIES["server"]))
+    tables, has_meta = await db.fetchrow(QUERIES["tables"])
+    if not tables:
+        return Health(server, None, SCHEMA_VERSION, {}, (), (), None)
+    meta = {}
+    if has_meta:
+        for name in ("program", "schema", "moving"):
+            meta[name] = await db.fetchval(QUERIES["get_meta"], name)
+    indices = dict(await db.fetch(_QUERIES["indices"]))
+    wanted = {
+        found[1]: found[0] for text in SCRIPTS for found in _INDEX.finditer(FILES.script(text))
+    }
+    return Health(
+        server,
+        meta.get("program") or "another",
+        int(meta.get("schema") or 0),
+        {name: " ".join(text.split()) for name, text in wanted.items() if name not in indices},
+        [name for name, is_valid in indices.items() if not is_valid],
+        [TableState(*row) for row in await db.fetch(_QUERIES["tables"])],
+        meta.get("moving"),
+    )
