@@ -118,6 +118,8 @@ class StorageConfig:
     """`postgresql://…` without a password; None: SQLite, in the data folder."""
     password_file: Path | None = None
     """Of the database. None: the environment has it (PGPASSWORD, PGPASSFILE), or none is asked."""
+    shared: bool = False
+    """Other relays, with the same key and policies, have the database open too."""
     synchronous: Synchronous = Synchronous.FULL
     index_tags: frozenset[str] = FilterTerms().index_tags
     prefix_d_kinds: frozenset[int] = FilterTerms().prefix_d_kinds
@@ -399,6 +401,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
     "storage": {
         "url": _database_url,
         "password_file": _path,
+        "shared": _boolean,
         "synchronous": _choice(Synchronous),
         "index_tags": _index_tags,
         "prefix_d_kinds": _kinds,
@@ -432,6 +435,8 @@ def _limits_agree(table: Table, found: dict[str, object]) -> None:
 def _stores_agree(table: Table, found: dict[str, object]) -> None:
     if table.has("password_file") and not table.has("url"):
         table.wrong("password_file", "password_file requires url")
+    if found["shared"] and not table.has("url"):
+        table.wrong("shared", "shared requires url")
     if table.has("synchronous") and table.has("url"):
         table.wrong("synchronous", "synchronous is of SQLite: PostgreSQL's is synchronous_commit")
 

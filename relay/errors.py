@@ -9,6 +9,7 @@ RookeryError
 │   └── TooSlow        … a query would keep others waiting
 ├── ConfigFaults       settings or policies with faults, each with file and line
 ├── StoreFault         the store failed
+│   ├── Outdated       … others changed more than it can tell
 │   └── StoreVersion   the store was written by an incompatible version
 ├── FolderBusy         another process holds the lock of the data folder
 └── UserError          a command cannot continue; the text says what to do next
@@ -117,6 +118,10 @@ class ConfigFaults(RookeryError):
 
 class StoreFault(RookeryError):
     """The store failed: disk full, file damaged, closed."""
+
+
+class Outdated(StoreFault):
+    """Others changed more than the store can tell: read all state again."""
 
 
 class StoreVersion(StoreFault):

@@ -17,7 +17,7 @@ from relay.groups.group import Groups, replayed
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from ipaddress import IPv4Network, IPv6Network
 
     from relay.access.actors import Actors
@@ -33,13 +33,14 @@ if TYPE_CHECKING:
     from relay.memory.registry import MemorySystems
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
-    from relay.storage import EventLog
+    from relay.storage import EventLog, Others
     from relay.verdict import Facts, Origin, Reject
 
 _CACHED_VIEWERS: Final = 4096
 _CACHED_GROUPS: Final = 1_000_000
 """Ids of groups that they may read, in all: a key may be in thousands, and log in beside others."""
 _LOG_PAGE: Final = 2000
+_NEWEST: Final = 2**63 - 1
 _GROUP_KINDS: Final = frozenset({*kinds.GROUP_RECORDS, *kinds.GROUP_STATE})
 """All that `logged_action` looks at."""
 
@@ -120,6 +121,9 @@ class RelayState:
         self._committing_from: int | None = None
         """The newest seq when the commit began whose groups are not adopted yet."""
         self._settled = asyncio.Event()
+        self.is_current: Callable[[], bool] = lambda: True
+        """Whether rights may be given by it: false when it is not known what other relays on the
+        store have changed."""
         self._views: OrderedDict[Viewer, Visibility] = OrderedDict()
         self._viewed_groups = 0
         self._rules_of_kind: dict[int, tuple[ReadRule, ...]] = {}
@@ -217,11 +221,32 @@ class RelayState:
         return targets_of(rules, row, self.groups) if rules else ()
 
 
-async def rebuilt_groups(store: EventLog, relay_pubkey: str) -> Groups:
-    """Fold the log of groups, to its end (N29-55). The store knows who was in a deleted group."""
+async def rebuilt_groups(store: EventLog, relay_pubkey: str, upto: int = _NEWEST) -> Groups:
+    """Fold the log of groups, to this seq (N29-55). The store knows who was in a deleted group."""
     groups = Groups()
     seq = 0
     while rows := await store.since_of_kinds(seq, _GROUP_KINDS, _LOG_PAGE):
-        groups = replayed(groups, (row.event for row in rows), relay_pubkey)
         seq = rows[-1].seq
+        events = [row.event for row in rows if row.seq <= upto]
+        groups = replayed(groups, events, relay_pubkey)
+        if seq > upto:
+            break
     return groups.with_last_members(await store.ended_groups())
+
+
+def groups_after(groups: Groups, others: Others, relay_pubkey: str) -> Groups:
+    """These groups after what other relays on the store committed, as a replay has them."""
+    for group_id, ids in others.gone.items():  # before the rest: a 9021 may have come again
+        group = groups.get(group_id)
+        if group is not None:
+            groups = groups.with_group(group.without_rows(ids))
+    rebuilt = others.rebuilt
+    records = [row.event for row in others.records if row.group not in rebuilt]
+    groups = replayed(groups, records, relay_pubkey)
+    for group_id, rows in rebuilt.items():
+        built = replayed(Groups(), [row.event for row in rows], relay_pubkey).get(group_id)
+        if built is not None:
+            groups = groups.with_group(built)
+        else:
+            groups = groups.without_group(group_id, others.ended.get(group_id))
+    return groups

@@ -127,6 +127,9 @@ class Management:
             left[change.item] = change.note
         return Management({**self.entries, change.list_name: left})
 
+    def with_lists(self, lists: Mapping[ListName, Mapping[str, str]]) -> Management:
+        return Management({**self.entries, **lists}) if lists else self
+
     def applied_to(self, actors: Actors) -> Actors:
         """The actors of the policy files, with the keys that calls allowed and banned.
 

@@ -250,6 +250,8 @@ async def _serve(
             "level",
         )
         server = Server(services, sockets, host)
+        if services.following is not None:
+            services.following.rights_changed = server.rights_changed
         own_folder = LocalFolder(services, lambda: server.url, log_lines, end.restart)
         verify_run = VerifyRun(folder, services.clock)
         if config.console.enabled:

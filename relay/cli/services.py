@@ -10,7 +10,7 @@ import asyncio
 import logging
 import stat
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from shutil import disk_usage
@@ -22,7 +22,7 @@ from policies.reload import fingerprint
 from relay.cli.backup import LAST_BACKUP, back_up_before_upgrade, drop_safety_copies
 from relay.cli.database import password_in
 from relay.clock import unix_now
-from relay.errors import StoreFault, UserError, how_to_install
+from relay.errors import Outdated, StoreFault, UserError, how_to_install
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms
 from relay.nostr.keys import read_key_file
@@ -49,6 +49,7 @@ from relay.storage.sqlite.fts import FtsMatcher
 from relay.storage.sqlite.minilm import MiniLM
 from relay.storage.sqlite.opening import SCHEMA_VERSION, too_new
 from relay.storage.sqlite.store import SqliteStore
+from relay.write.following import Following
 from relay.write.ingest import Ingest
 from relay.write.invitations import Invitations
 from relay.write.key_rotation import signed_again
@@ -60,8 +61,10 @@ if TYPE_CHECKING:
 
     from policies.reload import Fingerprint
     from relay.config import Config
+    from relay.groups.group import Groups
     from relay.nostr.keys import SecretKey
     from relay.storage import Store
+    from relay.storage.postgres.store import PostgresStore
 
 _log = logging.getLogger("rookery")
 
@@ -98,6 +101,10 @@ class Services:
     history: HistoryRequests
     receipts: Receipts
     used_calls: UsedAuthorizations
+    following: Following | None
+    """None: no other relay writes to the store."""
+    sweeps: Callable[[], bool]
+    """Whether it is this one of the relays on the store that sweeps."""
 
     @property
     def relay_pubkey(self) -> str:
@@ -113,6 +120,7 @@ class Services:
             clock=lambda: self.clock() + ahead_s,
             metrics=self.metrics,
             damaged=self._damaged,
+            is_due=self.sweeps,
         )
 
     def _damaged(self, text: str) -> None:
@@ -135,14 +143,17 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
     )
     metrics, readiness = Metrics(), Readiness()
     addresses = OwnAddresses(config.relay.url)
-    store = await _opened_store(folder, config, terms, metrics)
+    shared: PostgresStore | None = None
+    if config.storage.url is None:
+        store: Store = await _opened_file(folder, config, terms, metrics)
+    else:
+        store = database = await _opened_database(folder, config, terms)
+        shared = database if config.storage.shared else None
+    metrics.watch("disk_free_bytes", "Free space for the store.", lambda: disk_usage(folder).free)
     matcher = FtsMatcher()
     verifiers, comparers = ThreadPoolExecutor(2, "verify"), ThreadPoolExecutor(2, "negentropy")
     try:
-        groups = await rebuilt_groups(store, relay_key.pubkey)
-        groups = await signed_again(
-            store, groups, relay_key, policy.keep, policy.groups.compat, unix_now()
-        )
+        groups = await _groups(store, shared, relay_key, policy)
         state = RelayState(policy, groups, await store.management())
         linked_rows = LinkedRows(store, state, unix_now)
         fanout = Fanout(state, matcher, linked_rows)
@@ -158,6 +169,9 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             is_here=addresses.has,
             plugins=plugins,
         )
+        following = None
+        if shared is not None:
+            following = Following(shared, state, ingest, relay_key.pubkey)
         indexer = SearchIndexer(store, state, clock=unix_now)
         invitations = Invitations.of(state, ingest, relay_key, unix_now)
         queries = QueryRunner(
@@ -183,11 +197,15 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             "Age of the oldest deletion whose bytes may still be in a file.",
             store.unerased_s,
         )
-        used_calls = UsedAuthorizations(unix_now(), folder / "used_calls.json")
+        used_calls = UsedAuthorizations(
+            unix_now(),
+            folder / "used_calls.json",
+            None if shared is None else shared.use_call,
+        )
         flush_queue = FlushQueue(asyncio.get_running_loop().call_soon, metrics.traffic)
         refused = kept_refusals(folder / REFUSALS, metrics.refusals)
         day = kept_day(folder / DAY, metrics.day, lambda: metrics.sample(unix_now()))
-        async with refused, day, plugins, queries, ingest:
+        async with refused, day, plugins, queries, ingest, following or nullcontext():
             yield Services(
                 folder=folder,
                 config=config,
@@ -218,6 +236,8 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
                 ),
                 receipts=Receipts(state, store, relay_key, unix_now, used_calls),
                 used_calls=used_calls,
+                following=following,
+                sweeps=(lambda: True) if shared is None else shared.is_first,
             )
     finally:
         verifiers.shutdown()
@@ -226,17 +246,35 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         matcher.close()
 
 
-async def _opened_store(
-    folder: Path, config: Config, terms: FilterTerms, metrics: Metrics
-) -> Store:
-    metrics.watch("disk_free_bytes", "Free space for the store.", lambda: disk_usage(folder).free)
-    if config.storage.url is not None:
-        _check_database(folder, config)
-        from relay.storage.postgres.store import PostgresStore
+async def _groups(
+    store: Store, shared: PostgresStore | None, key: SecretKey, policy: policies.PolicySet
+) -> Groups:
+    """As the log has them at `committed`, signed by this key."""
+    while True:
+        groups = await rebuilt_groups(store, key.pubkey, store.committed())
+        try:
+            return await signed_again(
+                store, groups, key, policy.keep, policy.groups.compat, unix_now()
+            )
+        except Outdated:  # others wrote since
+            if shared is None:
+                raise
+            shared.follow_from(await store.head())
 
-        password = password_in(config.storage.password_file)
-        await _check_whole(config.storage.url, password)
-        return await PostgresStore.open(config.storage.url, terms, password=password)
+
+async def _opened_database(folder: Path, config: Config, terms: FilterTerms) -> PostgresStore:
+    _check_database(folder, config)
+    from relay.storage.postgres.store import PostgresStore
+
+    url, password = config.storage.url, password_in(config.storage.password_file)
+    assert url is not None
+    await _check_whole(url, password)
+    return await PostgresStore.open(url, terms, password=password, is_shared=config.storage.shared)
+
+
+async def _opened_file(
+    folder: Path, config: Config, terms: FilterTerms, metrics: Metrics
+) -> SqliteStore:
     await asyncio.to_thread(_back_up_before_upgrade, folder)
     store = await SqliteStore.open(
         folder / "rookery.db",

@@ -194,6 +194,8 @@ class WritePlan:
     """By the id of the request; kept for ERASURE_DAYS, those that deleted something."""
     list_changes: list[ListChange] = field(default_factory=list)
     """Changes by NIP-86 calls, in order."""
+    passed_on: list[Stored] = field(default_factory=list)
+    """What is accepted and not stored (seq 0): for the subscribers of other relays on the store."""
 
     def is_empty(self) -> bool:
         return not (

@@ -177,7 +177,8 @@ class Negentropy:
 
     def is_valid(self, snapshot: Snapshot, reader: Reader) -> bool:
         """Whether the reader still has all rights that the snapshot was taken with."""
-        return self._state.visibility(reader.viewer).covers(snapshot.visibility)
+        state = self._state
+        return state.is_current() and state.visibility(reader.viewer).covers(snapshot.visibility)
 
     async def reply(self, message: bytes, snapshot: Snapshot) -> bytes:
         """Raises Invalid for a malformed message."""

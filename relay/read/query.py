@@ -56,6 +56,7 @@ _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment
 _MAX_RETRIES: Final = 16
 """Pages of one query that are read again because read rights changed during the read."""
 _RIGHTS_CHANGED: Final = "read rights changed faster than pages could be read"
+_NOT_CURRENT: Final = "who may read is not known at the moment"
 _MERGED_BYTES: Final = 1 << 20
 _LONG_S: Final = 0.008
 """Work of a query on the loop for which its connection waits for a turn."""
@@ -350,6 +351,8 @@ class QueryRunner:
                 await peer.drained()
                 waited += perf_counter() - found
             await self._fanout.refresh_links(subscription)
+            if not self._state.is_current():  # its client may have been slow for long
+                raise StoreFault(_NOT_CURRENT)
         except StoreFault as fault:
             self._fail(peer, subscription, fault)
             return False

@@ -40,7 +40,7 @@ from relay.storage import PageQuery
 from relay.write.commands import ManagementChange
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
     from pathlib import Path
 
     from relay.access.management import Blocklist, ListChange
@@ -98,8 +98,17 @@ class UsedAuthorizations:
     stop all ids are in it, and another file says so: then nothing is refused for its date.
     """
 
-    def __init__(self, started: int, path: Path | None = None) -> None:
-        """`started`: Unix seconds. `path`: of the file; None: in memory only. Raises UserError."""
+    def __init__(
+        self,
+        started: int,
+        path: Path | None = None,
+        use_call: Callable[[str, int, int], Awaitable[bool]] | None = None,
+    ) -> None:
+        """`started`: Unix seconds. `path`: of the file; None: in memory only. `use_call`: whether
+        no other relay on the store has used it; gets its id, its end and the time. Raises
+        UserError.
+        """
+        self._use_call = use_call
         self._started = started
         self._path = path
         self._writing = asyncio.Lock()
@@ -141,7 +150,13 @@ class UsedAuthorizations:
             return True
         if len(self._until) >= (_MAX_CALLS if most is None else most):
             raise Refused(Prefix.RATE_LIMITED, "too many calls, wait a minute")
-        self._until[event.id] = event.created_at + WINDOW_S
+        self._until[event.id] = until = event.created_at + WINDOW_S
+        if self._use_call is not None:
+            try:
+                if not await self._use_call(event.id, until, now):
+                    return True
+            except StoreFault as fault:
+                raise Refused(Prefix.ERROR, _STORE_DOWN) from fault
         self._marked += 1
         number = self._marked
         if self._path is not None and event.created_at >= now:

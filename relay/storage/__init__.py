@@ -18,13 +18,13 @@ that were written; `seq` numbers rows in the order of commits and is never used 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence, Set
 
-    from relay.access.management import Management
+    from relay.access.management import ListName, Management
     from relay.access.quotas import Sized, SizedBy
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
@@ -84,6 +84,27 @@ class Features:
     """Several processes may write."""
     erased_from: str = "the files of this relay"
     """Where no byte of a text is left once `is_erased` says so; for receipts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What other relays on the store committed, as far as state follows from it."""
+
+    after: int
+    upto: int
+    """seq: rows between these are theirs."""
+    records: Sequence[Stored] = ()
+    """Those of the rows that are 9000–9022 or 39000–39005 and still stored, in order of seq."""
+    gone: Mapping[str, Set[str]] = field(default_factory=dict)
+    """Group → ids of its 9009 and 9021 that were deleted; not of groups in `rebuilt`."""
+    rebuilt: Mapping[str, Sequence[Stored]] = field(default_factory=dict)
+    """Group → all that is left of its records; of groups of which others were deleted."""
+    ended: Mapping[str, EndedGroup] = field(default_factory=dict)
+    """Those in `rebuilt` that have ended."""
+    lists: Mapping[ListName, Mapping[str, str]] = field(default_factory=dict)
+    """Lists of NIP-86 that were changed, whole."""
+    passed_on: Sequence[Stored] = ()
+    """As in `WritePlan`."""
 
 
 class EventLog(Protocol):
@@ -304,6 +325,30 @@ class Inspector(Protocol):
 
         Applies to every row that a committed plan deleted, also by replacing it.
         """
+
+
+class SharedLog(EventLog, Protocol):
+    """A store that other relays write to as well, once `take_over` is set."""
+
+    take_over: Callable[[Others], Lookups | None] | None
+    """Gets what others committed: in `append` before it looks up, and in `follow`. Nothing of it is
+    in `committed` before. May give what the batch has to look up now. Must not raise."""
+
+    async def news(self) -> None:
+        """Wait until others have committed something."""
+
+    async def follow(self) -> None:
+        """`take_over` what they committed. Raises StoreFault, or Outdated."""
+
+    def follow_from(self, seq: int) -> None:
+        """The state has what was committed up to there: it was read from the log."""
+
+    def is_current(self) -> bool:
+        """Whether all that others had committed two seconds ago was taken over. If not, all of
+        `EventReader` raises StoreFault."""
+
+    def is_first(self) -> bool:
+        """Whether this process does what one of all has to do."""
 
 
 class Store(Appender, EventReader, SearchIndex, SweepSource, Inspector, Protocol):

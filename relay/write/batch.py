@@ -116,8 +116,6 @@ class Batch:
         self.plan = WritePlan()
         self.rows: list[Stored] = []
         """Everything accepted, in order: for live delivery."""
-        self.groups = state.groups
-        self.management = state.management
         self.taken_at = self.began_at = self.decided_at = self.stored_at = self.judged_s = 0.0
         """`perf_counter` when it is given to the store, at the begin and end of `decide`, and when
         it is stored; seconds of the first judgement."""
@@ -129,8 +127,9 @@ class Batch:
         self._announced: set[str] = set()
         """Keys that joined or left the relay in this batch."""
         self._items = items
-        self._policy, self._actors = state.policy, state.actors
+        self._policy = state.policy
         """Of the look-ups too: a reload meanwhile is for the next batch."""
+        self.begin(state)
         self._relay_key = relay_key
         self._now = now
         self._guesses = guesses
@@ -156,6 +155,15 @@ class Batch:
             for item in items
             if isinstance(item, WriteEvent)
         ]
+
+    def begin(self, state: RelayState) -> None:
+        """Against which state it is judged; before `lookups`."""
+        self.groups, self.management = state.groups, state.management
+        self._actors = (
+            state.actors
+            if state.policy is self._policy
+            else state.management.applied_to(self._policy.actors)
+        )
 
     @property
     def lookups(self) -> Lookups:
@@ -239,7 +247,9 @@ class Batch:
                 self._vanish(candidate.event)
         elif judged.outcome is WriteOutcome.PASSED_ON:
             # seq 0: it has no place in the log
-            self.rows.append(Stored(0, candidate.event, judged.group))
+            row = Stored(0, candidate.event, judged.group)
+            self.rows.append(row)
+            self.plan.passed_on.append(row)
         elif judged.outcome is WriteOutcome.STORED:
             self._store(candidate, judged)
         for change in judged.list_changes:

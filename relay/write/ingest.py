@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
@@ -44,11 +45,11 @@ from relay.write.lookups import lookups_for
 from relay.write.world import World, facts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
 
     from relay.groups.group import Group, Groups
-    from relay.lifecycle.rows import Found, Stored
+    from relay.lifecycle.rows import Found, Lookups, Stored
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.observe import Metrics
@@ -77,6 +78,8 @@ _TAGS_PER_COST: Final = 8
 _MAX_WAITING: Final = 32_768
 _MAX_WEIGHT: Final = 256 << 20
 """Bytes of all waiting events of clients, as `weight_of` estimates it."""
+_READ_AT_ONCE: Final = 500
+"""Rows that other relays on the store wrote."""
 _DELIVERED_AT_ONCE: Final = 16
 """Rows delivered before the loop is asked whether another task is due."""
 _SENT_AT_ONCE: Final = 16_000
@@ -148,6 +151,14 @@ class Ingest:
         self._turns = Turns()
         self._weight = 0
         """Of the events that wait."""
+        self._changing = asyncio.Lock()
+        """Held from the look-ups of a batch until its state is in force."""
+        self._batch: Batch | None = None
+        """That the store has."""
+        self._due: deque[Sequence[Stored] | range] = deque()
+        """What is to be delivered, in order; seq of rows that other relays on the store wrote."""
+        self._delivering = asyncio.Lock()
+        self._delivery: asyncio.Task[None] | None = None
         stages = metrics.write
         self._verifying = Lane(
             self._verify,
@@ -193,6 +204,7 @@ class Ingest:
         await asking
         self._lane.close()
         await committing
+        await self.delivered()
 
     def submit(self, event: Event, author: Author, origin: Origin) -> None:
         """Queue an event; `author.answered` is called when it is committed or refused."""
@@ -265,7 +277,8 @@ class Ingest:
             seen.append(DryRun(screen_and_judge(candidate, world).result, facts))
             return WritePlan()
 
-        await self._store.append(wanted, decide)
+        async with self._changing:  # the store may hand over what others wrote
+            await self._store.append(wanted, decide)
         return seen[0]
 
     def manage(self, command: ManagementChange) -> None:
@@ -372,9 +385,33 @@ class Ingest:
             case _:
                 assert_never(item)
 
+    async def change_state(self, change: Callable[[], Awaitable[None]]) -> None:
+        """Between two batches; begin to deliver what others wrote. Raises what `change` does."""
+        async with self._changing:
+            await change()
+        if self._due and (self._delivery is None or self._delivery.done()):
+            self._delivery = asyncio.create_task(self._deliver_due(), name="deliver")
+
+    async def delivered(self) -> None:
+        """Wait until what is due is delivered, as far as it may be."""
+        if self._delivery is not None:
+            await self._delivery
+
+    def overtaken(self, seqs: range, passed_on: Sequence[Stored]) -> Lookups | None:
+        """Others wrote these, and their state is in force: what the batch must look up now."""
+        self._due.append(seqs)
+        if passed_on:
+            self._due.append(passed_on)
+        if self._batch is None:
+            return None
+        self._state.begin_commit(seqs.stop - 1)
+        self._batch.begin(self._state)
+        return self._batch.lookups
+
     async def _commit(self, batch: Sequence[LaneItem]) -> None:
         try:
-            committed = await self._stored(batch)
+            async with self._changing:
+                committed = await self._stored(batch)
         except StoreFault as fault:
             _log.error("a batch of %d changes was not stored: %s", len(batch), fault)
             self._answer(batch, STORE_FAILED)
@@ -389,14 +426,9 @@ class Ingest:
             for item in batch:
                 await self._commit([item])
         else:
-            # The batch is on disk: from here on nothing may raise or take it back.
-            _log_changes(self._state.groups, committed.plan.groups)
-            self._state.adopt(committed.groups)
-            self._state.manage(committed.management)
-            self._state.end_commit()
             self._answer(batch, None)
-            if committed.rows:
-                await self._deliver(committed.rows)
+            if self._due:
+                await self._deliver_due()
             if self._metrics.traces is not None:
                 _trace(self._metrics.traces, batch, committed)
 
@@ -418,6 +450,27 @@ class Ingest:
                 case _:
                     assert_never(item)
 
+    async def _deliver_due(self) -> None:
+        async with self._delivering:
+            while self._due and self._state.is_current():
+                due = self._due.popleft()
+                try:
+                    rows = await self._read(due) if isinstance(due, range) else due
+                except StoreFault as fault:
+                    _log.error("events of other relays are not delivered yet: %s", fault)
+                    self._due.appendleft(due)
+                    return
+                await self._deliver(rows)
+
+    async def _read(self, seqs: range) -> Sequence[Stored]:
+        """The first of these; the others are due next. Raises StoreFault."""
+        if not len(self._fanout):
+            return ()
+        rows = await self._store.since(seqs.start - 1, min(len(seqs), _READ_AT_ONCE))
+        if rows and rows[-1].seq + 1 < seqs.stop:
+            self._due.appendleft(range(rows[-1].seq + 1, seqs.stop))
+        return [row for row in rows if row.seq in seqs]
+
     async def _deliver(self, rows: Sequence[Stored]) -> None:
         began = perf_counter()
         try:
@@ -425,6 +478,9 @@ class Ingest:
             work = Slice(self._turns, perf_counter)
             size = min(_DELIVERED_AT_ONCE, _SENT_AT_ONCE // (len(self._fanout) or 1)) or 1
             for start in range(0, len(rows), size):
+                if not self._state.is_current():  # nobody knows who may read the rest
+                    self._due.appendleft(rows[start:])
+                    return
                 work.begin()
                 slice_ = rows[start : start + size]
                 self._metrics.delivered(self._fanout.deliver(slice_, links))
@@ -443,7 +499,7 @@ class Ingest:
             return NO_LINKS
 
     async def _stored(self, items: Sequence[LaneItem]) -> Batch:
-        """Judge and commit; the caller adopts what it changed. Raises StoreFault."""
+        """Judge and commit. Raises StoreFault."""
         batch = Batch(
             items,
             self._state,
@@ -456,12 +512,18 @@ class Ingest:
         )
         self._state.begin_commit(self._store.committed())
         batch.taken_at = perf_counter()
+        self._batch = batch
         try:
             await self._store.append(batch.lookups, batch.decide)
-        except BaseException:
-            self._state.end_commit()
-            raise
+            # The batch is on disk: from here on nothing may raise or take it back.
+            _log_changes(self._state.groups, batch.plan.groups)
+            self._state.adopt(batch.groups)
+            self._state.manage(batch.management)
+            if batch.rows:
+                self._due.append(batch.rows)
         finally:
+            self._batch = None
+            self._state.end_commit()
             self._measure(batch, len(items))
         return batch
 

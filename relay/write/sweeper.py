@@ -146,11 +146,13 @@ class Sweeper:
         clock: Callable[[], int],
         metrics: Metrics,
         damaged: Callable[[str], None] = lambda _: None,
+        is_due: Callable[[], bool] = lambda: True,
         first_s: float = _FIRST_SWEEP_S,
         every_s: float = _INTERVAL_S,
     ) -> None:
         """`damaged` gets a line for the admin when rows are not as they were written, and an empty
-        one after a round without faults."""
+        one after a round without faults. `is_due`: whether no other relay on the store sweeps."""
+        self._is_due = is_due
         self._store = store
         self._state = state
         self._ingest = ingest
@@ -182,8 +184,9 @@ class Sweeper:
         await asyncio.sleep(self._first_s)
         while True:
             try:
-                await self.once()
-                await self.check()
+                if self._is_due():
+                    await self.once()
+                    await self.check()
             except StoreFault as fault:
                 _log.error("sweep failed: %s", fault)
             except Exception:  # outermost frame: the task must go on  # noqa: BLE001

@@ -95,10 +95,8 @@ class ReopenablePostgres:
     async def open(self) -> Store:
         if self._url is None:
             self._url = await self._server.new_schema()
-        # One that may be shared: what a crash left is opened beside it.
-        store = await PostgresStore.open(self._url, TERMS, take_over=lambda _: None)
-        self._opened.append(store)
-        return store
+        self._opened.append(await PostgresStore.open(self._url, TERMS))
+        return self._opened[-1]
 
     async def restart(self) -> Store:
         await self._opened.pop().close()

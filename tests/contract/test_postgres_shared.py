@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.errors import StoreFault
+from relay.access.management import ListChange, ListName
+from relay.errors import Outdated, StoreFault
+from relay.groups.group import EndedGroup
+from relay.lifecycle.rows import Stored, WritePlan
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
-from tests.contract.writing import TERMS, Batch, in_order, read, stored, unsigned, write
+from tests.contract.writing import (
+    TERMS,
+    Batch,
+    change,
+    in_order,
+    read,
+    set_groups,
+    stored,
+    unsigned,
+    write,
+)
 from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator
 
-    from relay.lifecycle.rows import Found, Stored, WritePlan
+    from relay.lifecycle.rows import Found
+    from relay.storage import Others
     from tests.harness.postgres import PostgresServer
 
 pytestmark = pytest.mark.process
@@ -31,10 +46,26 @@ class Process:
     def __init__(self) -> None:
         self.store: PostgresStore
         self.taken: list[int] = []
+        self.others: list[Others] = []
         self.written: list[int] = []
 
-    def take_over(self, rows: Sequence[Stored]) -> None:
-        self.taken += [row.seq for row in rows]
+    async def open(self, url: str) -> None:
+        self.url = url
+        self.store = await PostgresStore.open(url, TERMS, is_shared=True)
+        self.store.take_over = self.take_over
+
+    def take_over(self, others: Others) -> None:
+        self.others.append(others)
+        self.taken += range(others.after + 1, others.upto + 1)
+
+    async def hears(self) -> Others:
+        """The next that others commit."""
+        number = len(self.others)
+        async with asyncio.timeout(ANSWER_S):
+            while len(self.others) == number:
+                await self.store.news()
+                await self.store.follow()
+        return self.others[-1]
 
     async def write(self, number: int) -> None:
         for at in range(number):
@@ -45,11 +76,19 @@ class Process:
         """seq of all rows, as whoever reads on after each commit finds them."""
         seen: list[int] = []
         head = 0
+        following = asyncio.create_task(self._follow())
         while head < upto:
             head = await self.store.committed_after(head)
             last = seen[-1] if seen else 0
             seen += [row.seq for row in await self.store.since(last, 1000) if row.seq <= head]
+        following.cancel()
+        await asyncio.wait([following])
         return seen
+
+    async def _follow(self) -> None:
+        while True:
+            await self.store.news()
+            await self.store.follow()
 
 
 @asynccontextmanager
@@ -59,7 +98,7 @@ async def processes(server: PostgresServer, number: int) -> AsyncIterator[list[P
         opened.push_async_callback(server.empty, url)
         made = [Process() for _ in range(number)]
         for each in made:
-            each.store = await PostgresStore.open(url, TERMS, take_over=each.take_over)
+            await each.open(url)
             opened.push_async_callback(each.store.close)
         yield made
 
@@ -105,8 +144,79 @@ async def test_an_idle_one_hears_of_a_commit(postgres: PostgresServer) -> None:
         waiting = asyncio.create_task(one.store.committed_after(0))
         event = unsigned(cast.alice)
         row = await stored(other.store, event)
+        assert (await one.hears()).upto == row.seq
         assert await waiting == row.seq
         assert await read(one.store) == in_order(event)
+
+
+async def test_nothing_of_others_is_committed_before_it_is_taken_over(
+    postgres: PostgresServer,
+) -> None:
+    async with processes(postgres, 2) as (one, other):
+        await stored(other.store, unsigned(cast.alice))
+        await one.store.news()
+        assert one.store.committed() == 0
+        await one.store.follow()
+        assert one.store.committed() == 1
+
+
+async def test_what_others_deleted_and_set_is_told(postgres: PostgresServer) -> None:
+    async with processes(postgres, 2) as (one, other):
+        put = await stored(one.store, unsigned(cast.alice, 9000, [["h", "tea"]]))
+        code = await stored(one.store, unsigned(cast.alice, 9009, [["h", "den"]]))
+        await set_groups(one.store, ended=EndedGroup(frozenset({cast.bob.pubkey})))
+        typing = unsigned(cast.bob, 20001, [["h", "tea"]])
+
+        def plan(out: WritePlan) -> None:
+            out.removes |= {put.seq, code.seq}
+            out.list_changes.append(ListChange(ListName.BANNED_KEYS, cast.carol.pubkey, "rude"))
+            out.passed_on.append(Stored(0, typing, "tea"))
+
+        head = await change(one.store, plan)
+        told = await other.hears()
+        assert (told.upto, told.gone, told.rebuilt) == (
+            head,
+            {"den": {code.event.id}},
+            {"tea": [], "ended": []},
+        )
+        assert told.ended == {"ended": EndedGroup(frozenset({cast.bob.pubkey}))}
+        assert told.lists == {ListName.BANNED_KEYS: {cast.carol.pubkey: "rude"}}
+        assert told.passed_on == [Stored(0, typing, "tea")]
+
+
+async def test_who_missed_too_much_must_read_again(postgres: PostgresServer) -> None:
+    async with processes(postgres, 2) as (one, other):
+        await set_groups(one.store, ended=EndedGroup())
+        await postgres.forget_changes(one.url)
+        await other.store.news()
+        with pytest.raises(Outdated):
+            await other.store.follow()
+        with pytest.raises(Outdated):
+            await write(other.store, unsigned(cast.alice))
+        other.store.follow_from(await other.store.head())
+        await stored(other.store, unsigned(cast.alice))
+
+
+async def test_a_call_is_used_once_by_all(postgres: PostgresServer) -> None:
+    async with processes(postgres, 2) as (one, other):
+        assert await one.store.use_call("aa", until=10, now=9)
+        assert not await other.store.use_call("aa", until=10, now=10)
+        assert await other.store.use_call("bb", until=20, now=11)
+
+
+async def test_one_of_all_sweeps_and_another_when_it_is_gone(postgres: PostgresServer) -> None:
+    async with processes(postgres, 2) as (one, other):
+        async with until("one sweeps") as tries:
+            async for _ in tries:
+                if one.store.is_first() or other.store.is_first():
+                    break
+        first, second = (one, other) if one.store.is_first() else (other, one)
+        assert not second.store.is_first()
+        await first.store.close()
+        async with until("the other sweeps") as tries:
+            async for _ in tries:
+                if second.store.is_first():
+                    break
 
 
 async def test_a_commit_is_heard_of_though_the_connections_were_lost(
@@ -114,9 +224,12 @@ async def test_a_commit_is_heard_of_though_the_connections_were_lost(
 ) -> None:
     async with processes(postgres, 2) as (one, other):
         await postgres.kill_connections()
-        waiting = asyncio.create_task(one.store.committed_after(0))
-        row = await stored(other.store, unsigned(cast.alice))
-        assert await waiting == row.seq
+        async with until("it is stored") as tries:
+            async for _ in tries:
+                with suppress(StoreFault):
+                    row = await stored(other.store, unsigned(cast.alice))
+                    break
+        assert (await one.hears()).upto == row.seq
 
 
 async def test_a_connection_lost_in_a_batch_leaves_nothing_of_it(postgres: PostgresServer) -> None:
@@ -132,8 +245,24 @@ async def test_a_connection_lost_in_a_batch_leaves_nothing_of_it(postgres: Postg
         with pytest.raises(StoreFault):
             await one.store.append(batch.wanted, decide)
         assert await read(one.store) == []
-        row = await stored(one.store, event)
+        async with until("it is stored") as tries:
+            async for _ in tries:
+                with suppress(StoreFault):
+                    row = await stored(one.store, event)
+                    break
         assert (row.seq, await one.store.head()) == (1, 1)
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_a_store_is_shared_by_all_or_by_none(
+    postgres: PostgresServer, *, is_shared: bool
+) -> None:
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS, is_shared=is_shared)
+    with pytest.raises(StoreFault, match="another relay has the database open"):
+        await PostgresStore.open(url, TERMS, is_shared=not is_shared)
+    await store.close()
+    await postgres.empty(url)
 
 
 async def test_a_store_that_may_not_be_shared_is_opened_once(postgres: PostgresServer) -> None:
@@ -154,7 +283,7 @@ async def test_a_store_that_may_not_be_shared_writes_nothing_after_another(
     url = await postgres.new_schema()
     store = await PostgresStore.open(url, TERMS)
     await postgres.kill_connections()
-    other = await PostgresStore.open(url, TERMS, take_over=lambda _: None)
+    other = await PostgresStore.open(url, TERMS, is_shared=True)
     await stored(other, unsigned(cast.alice))
     with pytest.raises(StoreFault, match=r"another process wrote|another relay took"):
         await write(store, unsigned(cast.bob))

@@ -10,7 +10,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -140,6 +140,21 @@ class PostgresServer:
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
             " WHERE application_name = 'rookery'"
         )
+
+    async def forget_changes(self, url: str) -> None:
+        """As if a minute had gone by."""
+        schema = self.schema_of(url)
+        await self.execute(
+            f"DELETE FROM {schema}.changes; UPDATE {schema}.head SET changes_after = seq"
+        )
+
+    def send_signal(self, number: int) -> None:
+        """To all of its processes."""
+        pid = self._server.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for each in (pid, *map(int, children)):
+            with suppress(ProcessLookupError):
+                os.kill(each, number)
 
     async def execute(self, statement: str) -> None:
         async with self._connected() as db:

@@ -109,6 +109,7 @@ class Home:
 
     relay = RELAY
     """Its key."""
+    speaker = Loudspeaker
     plugins: Plugins | None = None
     """Asked from the next start on."""
 
@@ -128,7 +129,7 @@ class Home:
             self.store, groups, self.relay, policy.keep, policy.groups.compat, self.now
         )
         self.state = RelayState(self.policy, groups, await self.store.management())
-        self.live = Loudspeaker(self.state, LinkedRows(self.store, self.state, lambda: self.now))
+        self.live = self.speaker(self.state, LinkedRows(self.store, self.state, lambda: self.now))
         self.ingest = Ingest(
             self.store,
             self.state,

@@ -59,6 +59,7 @@ SETTINGS_AND_DEFAULTS: dict[str, dict[str, object]] = {
     "storage": {
         "url": None,
         "password_file": None,
+        "shared": False,
         "synchronous": "FULL",
         "index_tags": {"hk"},
         "prefix_d_kinds": {30078, 78},
@@ -329,6 +330,7 @@ BAD = [
         "2: url must be like postgresql://rookery@db.example.org/rookery",
     ),
     ('[storage]\npassword_file = "x"', "2: password_file requires url"),
+    ("[storage]\nshared = true", "2: shared requires url"),
     (
         '[storage]\nurl = "postgresql://db/x"\nsynchronous = "FULL"',
         "3: synchronous is of SQLite: PostgreSQL's is synchronous_commit",

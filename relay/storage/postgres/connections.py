@@ -7,7 +7,7 @@ is replaced by the next call.
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
@@ -15,7 +15,7 @@ import asyncpg
 from relay.errors import StoreFault, TooSlow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
 
     from asyncpg.pool import Pool
 
@@ -75,6 +75,8 @@ class Connections:
         self._pagers: Pool[Any]
         self._writers: Pool[Any]
         self._refused = ""
+        self._used: set[Any] = set()
+        """Connections in whatever they do."""
 
     def refuse(self, why: str) -> None:
         """From now on every read and write raises StoreFault."""
@@ -115,10 +117,15 @@ class Connections:
             "server_settings": settings,
         }
 
-    async def listener(self) -> Any:
+    def abandon(self) -> None:
+        """The server does not answer: nobody waits for it any longer."""
+        for db in self._used:
+            db.terminate()
+
+    async def listener(self, within_s: float = _CONNECT_S) -> Any:
         """A connection of its own. Raises StoreFault."""
         try:
-            return await asyncpg.connect(**self._options(_SETTINGS))
+            return await asyncpg.connect(**self._options(_SETTINGS) | {"timeout": within_s})
         except FAULTS as error:
             raise fault_of(error) from error
 
@@ -145,7 +152,8 @@ class Connections:
                 limit = asyncio.timeout(within_s)
                 try:
                     async with limit:
-                        yield db
+                        with self._in_use(db):
+                            yield db
                 except TimeoutError:
                     if limit.expired():
                         raise TooSlow from None
@@ -168,9 +176,18 @@ class Connections:
         self.check()
         try:
             async with self._writers.acquire() as db:
-                yield db
+                with self._in_use(db):
+                    yield db
         except FAULTS as error:
             raise fault_of(error) from error
+
+    @contextmanager
+    def _in_use(self, db: Any) -> Iterator[None]:
+        self._used.add(db)
+        try:
+            yield
+        finally:
+            self._used.discard(db)
 
     async def close(self) -> None:
         for pool in (self._pagers, self._readers, self._writers):

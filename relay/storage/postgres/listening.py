@@ -1,4 +1,4 @@
-"""What other processes commit: they tell their head, and a query every second makes up for a
+"""What other processes commit: they tell their head, and a query every half second makes up for a
 notification that was missed."""
 
 from __future__ import annotations
@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 from contextlib import suppress
+from math import inf
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.errors import StoreFault
@@ -17,80 +19,144 @@ if TYPE_CHECKING:
 
     from relay.storage.postgres.connections import Connections
 
-_POLL_S: Final = 1.0
-_ANSWER_S: Final = 5.0
+_POLL_S: Final = 0.5
+_ANSWER_S: Final = 1.5
 _AGAIN_S: Final = 0.5
 """After the connection was lost."""
+_RECENT_S: Final = _POLL_S + _ANSWER_S
+_DROP_EVERY_S: Final = 10.0
 _OPENED_BY: Final = "opened_by"
 TAKEN: Final = "another relay took the database while the connection was lost: restart this one"
+LOST: Final = "database: it does not answer"
+
+
+class Touch:
+    """Until when a relay that shares the database knows what the others committed."""
+
+    def __init__(self) -> None:
+        self._at = inf  # nobody is given anything yet, or there are no others
+        self.is_lost = False
+        """It does not answer."""
+        self._confirmed = asyncio.Event()
+
+    def begin(self) -> None:
+        self._at = monotonic()
+
+    def confirm(self, asked_at: float) -> None:
+        """All that was committed by then is taken over."""
+        self._at = max(self._at, asked_at)
+        self._confirmed.set()
+        self._confirmed = asyncio.Event()
+
+    def is_current(self) -> bool:
+        return not self.is_lost and monotonic() - self._at <= _RECENT_S
+
+    def check_answers(self) -> None:
+        """Raises StoreFault."""
+        if self.is_lost:
+            raise StoreFault(LOST)
+
+    async def current(self) -> None:
+        """Before anybody is given what is stored. Raises StoreFault."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_RECENT_S):
+                while not self.is_current():
+                    self.check_answers()
+                    await self._confirmed.wait()
+                return
+        raise StoreFault(LOST)
 
 
 class HeadListener:
-    """`advance` gets heads, also old ones. One task, with a connection of its own.
+    """`advance` gets heads, also old ones, and when the database was asked for it, or None. One
+    task, with a connection of its own.
 
-    The connection holds a lock for as long as it lives: `is_alone` tells whether no other process
-    has it.
+    The connection holds a lock for as long as it lives: `start` tells whether it may have it.
     """
 
     def __init__(
         self,
         connections: Connections,
-        advance: Callable[[int], None],
+        touch: Touch,
+        advance: Callable[[int, float | None], None],
         *,
         is_shared: bool,
     ) -> None:
-        """`is_shared`: others may have the database too. If not, and one took it while the
+        """`is_shared`: others may have the database too. When one had it for itself while the
         connection was lost, nothing more is read or written: who may read it changed meanwhile."""
         self._connections = connections
+        self._touch = touch
         self._is_shared = is_shared
         self._advance = advance
-        self._token = secrets.token_hex(16)
-        """Of this process: the database has that of the last one that opened it."""
+        self._token: str | None = None
+        """Of the process that last had the database for itself: perhaps this one."""
+        self.is_first = not is_shared
+        self._drop_at = 0.0
         self._end = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> bool:
         """False: another process has the database. Raises StoreFault."""
         try:
-            db, is_alone = await self._connected()
-            if is_alone or self._is_shared:
+            db, may_have = await self._connected()
+            if may_have and self._is_shared:
+                self._token = await db.fetchval(QUERIES["get_meta"], _OPENED_BY)
+            elif may_have:
+                self._token = secrets.token_hex(16)
                 await db.execute(QUERIES["put_meta"], _OPENED_BY, self._token)
         except FAULTS as error:
             raise fault_of(error) from error
         self._task = asyncio.create_task(self._run(db), name="store-listener")
-        return is_alone
+        return may_have
 
     async def _connected(self) -> tuple[Any, bool]:
-        db = await self._connections.listener()
+        db = await self._connections.listener(_ANSWER_S)
         try:
-            is_alone = await db.fetchval(QUERIES["hold"])
+            may_have = await db.fetchval(QUERIES["hold_shared" if self._is_shared else "hold"])
             await db.add_listener(await db.fetchval(QUERIES["channel"]), self._noted)
         except BaseException:
             db.terminate()
             raise
-        return db, is_alone
+        return db, may_have
 
     async def _run(self, db: Any) -> None:
         while True:
             with suppress(StoreFault, *FAULTS):
                 await self._follow(db)
+            if self._is_shared and not self._end.is_set():
+                self._touch.is_lost, self.is_first = True, False
+                self._connections.abandon()
             if await self._ended(_AGAIN_S):
                 return
             with suppress(StoreFault, *FAULTS):
-                db, is_alone = await self._connected()
+                db, may_have = await self._connected()
                 opened_by = await db.fetchval(QUERIES["get_meta"], _OPENED_BY, timeout=_ANSWER_S)
-                if not (self._is_shared or (is_alone and opened_by == self._token)):
+                if not may_have or opened_by != self._token:
                     self._connections.refuse(TAKEN)
 
     async def _follow(self, db: Any) -> None:
         """Until the end, or until the connection is lost."""
         try:
             while True:
-                self._advance(await db.fetchval(QUERIES["head"], timeout=_ANSWER_S))
+                asked_at = monotonic()
+                head = await db.fetchval(QUERIES["head"], timeout=_ANSWER_S)
+                self._touch.is_lost = False
+                self._advance(head, asked_at)
+                if self._is_shared:
+                    await self._lead(db)
                 if await self._ended(_POLL_S):
+                    await db.close(timeout=_ANSWER_S)
                     return
         finally:
-            await db.close(timeout=_ANSWER_S)
+            db.terminate()
+
+    async def _lead(self, db: Any) -> None:
+        """One of all drops what all have read; also after the one that did was lost."""
+        if not self.is_first:
+            self.is_first = await db.fetchval(QUERIES["lead"], timeout=_ANSWER_S)
+        if self.is_first and monotonic() >= self._drop_at:
+            await db.execute(QUERIES["drop_changes"], timeout=_ANSWER_S)
+            self._drop_at = monotonic() + _DROP_EVERY_S
 
     async def _ended(self, within_s: float) -> bool:
         with suppress(TimeoutError):
@@ -99,7 +165,7 @@ class HeadListener:
         return self._end.is_set()
 
     def _noted(self, _db: Any, _pid: int, _channel: str, payload: object) -> None:
-        self._advance(int(str(payload)))
+        self._advance(int(str(payload)), None)
 
     async def close(self) -> None:
         # Not cancelled: a statement that is cancelled opens a connection to say so.

@@ -131,6 +131,7 @@ class Reader(ABC):
         query = self._compiler.items(
             filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most + 1
         )
+        await self._current()
         async with self._connections.snapshot() as db:
             cursor = await db.cursor(query.sql, *query.values)
             while rows := await cursor.fetch(_CHUNK_ROWS):
@@ -149,6 +150,7 @@ class Reader(ABC):
                 search, filter_, visibility, limit=limit, upto=upto, now=now
             )
             return [seq for (seq,) in await self._searched(query)]
+        await self._current()
         try:
             async with self._connections.reading(_SEARCH_S) as db:
                 asking = Asking(
@@ -221,6 +223,7 @@ class Reader(ABC):
 
     async def _paged(self, query: Query, visibility: Visibility) -> Sequence[Any]:
         """As `_read`, of the first rows."""
+        await self._current()
         async with self._turn(visibility), self._connections.paging(_READ_S) as db:
             rows: Sequence[Any] = await db.fetch(query.sql, *query.values)
             return rows
@@ -234,6 +237,7 @@ class Reader(ABC):
         return nullcontext() if visibility.is_known else self._unknown
 
     async def _rows(self, query: Query, within_s: float | None = None) -> Sequence[Any]:
+        await self._current()
         async with self._connections.reading(within_s) as db:
             rows: Sequence[Any] = await db.fetch(query.sql, *query.values)
             return rows
@@ -241,6 +245,10 @@ class Reader(ABC):
     @abstractmethod
     def committed(self) -> int:
         """Of the Store port."""
+
+    @abstractmethod
+    async def _current(self) -> None:
+        """Before a read by the rights of now. Raises StoreFault."""
 
 
 def _is_full(raws: Iterable[bytes]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -15,7 +16,6 @@ import orjson
 from relay.access.management import ListChange, ListName, management_of
 from relay.access.quotas import Size, Sized, SizedBy
 from relay.errors import StoreFault
-from relay.groups.group import EndedGroup
 from relay.lifecycle.retention import MaxAmount
 from relay.lifecycle.rows import OldVersion
 from relay.nostr.erasure import Erasure
@@ -24,7 +24,8 @@ from relay.storage.checking import faults_of
 from relay.storage.hashes import id_key
 from relay.storage.postgres.connections import CLOSED, Connections
 from relay.storage.postgres.erasing import Erasing
-from relay.storage.postgres.listening import HeadListener
+from relay.storage.postgres.following import ended_groups
+from relay.storage.postgres.listening import HeadListener, Touch
 from relay.storage.postgres.opening import opened
 from relay.storage.postgres.reading import Reader
 from relay.storage.postgres.rows import stored
@@ -40,13 +41,19 @@ if TYPE_CHECKING:
 
     from relay.access.management import Management
     from relay.access.read_rules import Match
+    from relay.groups.group import EndedGroup
     from relay.lifecycle.retention import LastScan, SweepRule
     from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.filters import FilterTerms
+    from relay.storage import Others
     from relay.storage.checking import CheckedRow
     from relay.storage.postgres.hashes import KeyedHashes
 
+_HELD: Final = {
+    False: "another relay has the database open: stop it first",
+    True: "another relay has the database open for itself: set [storage] shared there too",
+}
 _BULK_S: Final = 3600
 """Reads of the whole store; others end after a minute."""
 
@@ -62,20 +69,33 @@ class PostgresStore(Reader):
         hashes: KeyedHashes,
         terms: FilterTerms,
         head: int,
-        take_over: Callable[[Sequence[Stored]], None] | None,
+        *,
+        is_shared: bool,
     ) -> None:
         """Use `open`."""
         super().__init__(connections, hashes)
+        self.features = replace(self.features, shared=is_shared)
         self._terms = terms
         self._head = head
         self._committed = asyncio.Event()
         self._erasing = Erasing(connections)
         self._sweeps = SweepQueries(ReadConditions(hashes))
+        self._touch = Touch()
         self._writer = Writer(
-            connections, hashes, terms.index_tags, self._sweeps, self._erasing, head, take_over
+            connections,
+            hashes,
+            terms.index_tags,
+            self._sweeps,
+            self._erasing,
+            self._touch,
+            head,
+            is_shared=is_shared,
         )
+        self._news = asyncio.Event()
+        self._heard = head
+        self._take_over: Callable[[Others], Lookups | None] | None = None
         self._index = TextIndex(connections, self.committed)
-        self._listener = HeadListener(connections, self._advance, is_shared=take_over is not None)
+        self._listener = HeadListener(connections, self._touch, self._told, is_shared=is_shared)
         self._appends: set[asyncio.Task[int]] = set()
         self._closed = False
 
@@ -86,13 +106,13 @@ class PostgresStore(Reader):
         terms: FilterTerms,
         *,
         password: str | None = None,
-        take_over: Callable[[Sequence[Stored]], None] | None = None,
+        is_shared: bool = False,
     ) -> PostgresStore:
         """Open the database at a `postgresql://` address, and make its tables if it is empty.
 
-        `take_over`: gets the rows that other processes committed, in order, before the next batch
-        is decided; None: no other process may have the database open. Raises StoreFault, also when
-        one has, or StoreVersion for a database of another version or program.
+        `is_shared`: other relays have it open too, the same way; the caller sets `take_over`, and
+        calls `follow` after `news`. Else none may: raises StoreFault, also when one has, or
+        StoreVersion for a database of another version or program.
         """
         connections = Connections(url, password)
         await connections.open()
@@ -101,11 +121,11 @@ class PostgresStore(Reader):
             hashes = await opened(connections, terms)
             async with connections.reading() as db:
                 head = await db.fetchval(QUERIES["head"])
-            store = cls(connections, hashes, terms, head, take_over)
+            store = cls(connections, hashes, terms, head, is_shared=is_shared)
             opened_so_far.pop_all()
             opened_so_far.push_async_callback(store.close)
-            if not await store._listener.start() and take_over is None:
-                raise StoreFault("another relay has the database open: stop it first")
+            if not await store._listener.start():
+                raise StoreFault(_HELD[is_shared])
             opened_so_far.pop_all()
         return store
 
@@ -128,6 +148,58 @@ class PostgresStore(Reader):
         self._appends.discard(task)
         if not task.cancelled():
             task.exception()  # the caller has it, or was cancelled
+
+    # -- other relays on the database -----------------------------------------------------------
+
+    @property
+    def take_over(self) -> Callable[[Others], Lookups | None] | None:
+        return self._take_over
+
+    @take_over.setter
+    def take_over(self, take_over: Callable[[Others], Lookups | None] | None) -> None:
+        self._take_over = take_over
+        self._writer.take_over = None if take_over is None else self._taken_over
+        self._touch.begin()
+
+    def _taken_over(self, others: Others) -> Lookups | None:
+        assert self._take_over is not None
+        lookups = self._take_over(others)
+        self._advance(others.upto)
+        return lookups
+
+    def _told(self, head: int, asked_at: float | None) -> None:
+        if not self.features.shared:
+            self._advance(head)
+        elif head > self._writer.head:
+            self._heard = max(self._heard, head)
+            self._news.set()
+        elif asked_at is not None:
+            self._touch.confirm(asked_at)
+
+    async def news(self) -> None:
+        await self._news.wait()
+
+    async def follow(self) -> None:
+        self._news.clear()
+        if self._heard > self._writer.head:  # else it was of this process
+            await self._writer.follow()
+
+    def follow_from(self, seq: int) -> None:
+        self._writer.head = seq
+        self._advance(seq)
+
+    async def use_call(self, call: str, until: int, now: int) -> bool:
+        """Whether no relay has used this NIP-98 event. Raises StoreFault."""
+        return bool(await self._named("use_call", bytes.fromhex(call), until, now))
+
+    def is_current(self) -> bool:
+        return self._touch.is_current()
+
+    def is_first(self) -> bool:
+        return self._listener.is_first
+
+    async def _current(self) -> None:
+        await self._touch.current()
 
     def _advance(self, head: int) -> None:
         if head > self._head:
@@ -156,6 +228,8 @@ class PostgresStore(Reader):
 
     async def is_writable(self) -> bool:
         self._check_open()
+        if self._touch.is_lost:
+            return False
         try:
             async with self._connections.writing() as db:
                 await db.execute(QUERIES["put_meta"], "checked", str(self._head))
@@ -187,26 +261,14 @@ class PostgresStore(Reader):
         return self._head
 
     async def ended_groups(self) -> Mapping[str, EndedGroup]:
-        members: dict[str, set[str]] = {}
-        public = set()
-        for group, guarded, key in await self._named("ended_groups"):
-            group_id = group.decode()
-            named = members.setdefault(group_id, set())
-            if key is not None:
-                named.add(key.hex())
-            if not guarded:
-                public.add(group_id)
-        return {
-            group_id: EndedGroup(frozenset(keys), group_id in public)
-            for group_id, keys in members.items()
-        }
+        return ended_groups(await self._named("ended_groups", None))
 
     # -- lists and totals -----------------------------------------------------------------------
 
     async def management(self) -> Management:
         return management_of(
             ListChange(ListName(name), item.decode(), note.decode())
-            for name, item, note in await self._named("management")
+            for name, item, note in await self._named("management", None)
         )
 
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:

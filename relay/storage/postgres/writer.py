@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from relay.access.quotas import Size, recipients_of
-from relay.errors import StoreFault
+from relay.errors import Outdated, StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone, event_target
 from relay.lifecycle.rows import ERASURE_DAYS, Found, Tombstone, narrowed, references_of
@@ -22,6 +23,7 @@ from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
 from relay.nostr.event import event_from_raw
 from relay.storage.hashes import id_key
 from relay.storage.postgres.connections import FAULTS
+from relay.storage.postgres.following import Changes, others_since
 from relay.storage.postgres.rows import stored
 from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.sql.writes import usage_of
@@ -33,9 +35,11 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Lookups, OwnRow, Reference, Stored, Vanish, WritePlan
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
+    from relay.storage import Others
     from relay.storage.postgres.connections import Connections
     from relay.storage.postgres.erasing import Erasing
     from relay.storage.postgres.hashes import KeyedHashes
+    from relay.storage.postgres.listening import Touch
     from relay.storage.postgres.sql.sweep import SweepQueries
 
 _MAX_REFERRERS: Final = 10_000
@@ -43,7 +47,6 @@ _MAX_REFERRERS: Final = 10_000
 _MAX_REFERRING_STEPS: Final = 16
 _MAX_PREPARED: Final = 20_000
 _DELETE_CHUNK: Final = 10_000
-_TAKEN_ROWS: Final = 1_000
 _DAY_S: Final = 86_400
 _ASK_AGAIN_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
 """After a connection was lost in a commit."""
@@ -66,6 +69,8 @@ class _Change:
     received: dict[str, list[int]] = field(default_factory=dict)
     """By recipient of gift wraps."""
     erases: bool = False
+    noted: Changes = field(default_factory=Changes)
+    """For the other relays on the database."""
 
     def grow(self, key: _SizeKey, events: int, size: int) -> None:
         grown = self.sizes.setdefault(key, [0, 0])
@@ -90,22 +95,27 @@ class Writer:
         index_tags: frozenset[str],
         sweeps: SweepQueries,
         erasing: Erasing,
+        touch: Touch,
         head: int,
-        take_over: Callable[[Sequence[Stored]], None] | None,
+        *,
+        is_shared: bool,
     ) -> None:
-        """`take_over` gets the rows after `head` that other processes commit, before the next batch
-        is decided; None: no other process may write."""
+        """`is_shared`: other relays may write too."""
         self._connections = connections
         self._hashes = hashes
         self._index_tags = index_tags
         self._sweeps = sweeps
         self._erasing = erasing
-        self._head = head
-        self._take_over = take_over
+        self._touch = touch
+        self._is_shared = is_shared
+        self.take_over: Callable[[Others], Lookups | None] | None = None
+        self.head = head
+        """seq up to which all is taken over."""
         self._prepared: dict[str, _Columns] = {}
 
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """As `Appender.append`. Raises StoreFault."""
+        self._touch.check_answers()
         try:
             async with self._connections.writing() as db:
                 await db.execute(QUERIES["begin"])
@@ -117,8 +127,9 @@ class Writer:
         self, db: Any, lookups: Lookups, decide: Callable[[Found], WritePlan]
     ) -> int:
         try:
+            asked_at = monotonic()
             head, transaction = await db.fetchrow(QUERIES["head_locked"])
-            await self._catch_up(db, head)
+            lookups = await self._caught_up(db, head, asked_at) or lookups
             last_seq = await self._changed(db, Found(head), lookups, decide)
             if last_seq is None:
                 await db.execute(QUERIES["rollback"])
@@ -132,21 +143,39 @@ class Writer:
             await _rolled_back(db)
             if not await self._has_committed(transaction):
                 raise
-        self._head = last_seq
+        self.head = last_seq
         return last_seq
 
-    async def _catch_up(self, db: Any, head: int) -> None:
-        """Raises StoreFault when somebody else wrote, and this process may not share the store."""
-        while self._head < head:
-            if self._take_over is None:
-                raise StoreFault("another process wrote to the database: restart the relay")
-            rows = await _rows(db, "rows_since", self._head, _TAKEN_ROWS)
-            self._take_over(rows)
-            self._head = rows[-1].seq if len(rows) == _TAKEN_ROWS else head
+    async def follow(self) -> None:
+        """As `SharedLog.follow`."""
+        async with (
+            self._connections.writing() as db,
+            db.transaction(isolation="repeatable_read", readonly=True),
+        ):
+            asked_at = monotonic()
+            await self._caught_up(db, await db.fetchval(QUERIES["head"]), asked_at)
+
+    async def _caught_up(self, db: Any, head: int, asked_at: float) -> Lookups | None:
+        """What the batch has to look up now; None: what it wanted to. Raises StoreFault when
+        somebody else wrote, and this process may not share the store."""
+        lookups = None
+        if self.head < head:
+            if self.take_over is None:
+                raise Outdated("another process wrote to the database: restart the relay")
+            others, erased = await others_since(db, self.head, head)
+            if erased:
+                self._erasing.begin(erased)
+                self._erasing.end()
+            lookups = self.take_over(others)
+            self.head = head
+        self._touch.confirm(asked_at)
+        return lookups
 
     async def _has_committed(self, transaction: int) -> bool:
         """Whether it was, though its connection was lost meanwhile. Raises StoreFault."""
         for wait_s in _ASK_AGAIN_S:
+            if self._touch.is_lost:
+                break
             with suppress(StoreFault):  # the server starts again
                 async with self._connections.reading() as db, db.transaction():
                     # Until the server has noticed the loss, the transaction holds the lock.
@@ -162,11 +191,19 @@ class Writer:
         before = found.last_seq
         await self._look_up(db, lookups, found)
         plan = await asyncio.to_thread(decide, found)
-        if plan.is_empty() and found.last_seq == before:
+        is_empty = plan.is_empty() and found.last_seq == before
+        if is_empty and not (self._is_shared and plan.passed_on):
             return None
         change = _Change()
-        await self._apply(db, plan, change)
-        await self._put_erasures(db, plan)
+        if is_empty:
+            await db.execute(QUERIES["passed_on_only"])
+        else:
+            await self._apply(db, plan, change)
+            await self._put_erasures(db, plan)
+        if self._is_shared and (changes := change.noted.of(plan, erases=change.erases)):
+            if found.last_seq == before:
+                found.last_seq += 1  # the others read on from their seq
+            await db.execute(QUERIES["add_changes"], found.last_seq, *_columns(changes, 3))
         if change.erases:
             self._erasing.begin(plan.erasures)
         return found.last_seq
@@ -456,6 +493,7 @@ class Writer:
             if seq not in kept:
                 change.grow((pubkey, kind, group), -1, -size)
                 change.erases = True
+            change.noted.deleted(id_, kind, group)
             if wrap is not None:
                 change.grow_received(event_from_raw(wrap), -1)
             if erasure is not None:

@@ -17,11 +17,44 @@ ROLLBACK;
 SELECT CASE pg_xact_status($1::bigint::text::xid8)
     WHEN 'committed' THEN true WHEN 'aborted' THEN false END;
 
+-- :use_call  id, until, now -> a row unless it was used
+WITH old AS (DELETE FROM used_calls WHERE until < $3)
+INSERT INTO used_calls (id, until) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING true;
+
 -- :channel  -> name of the channel of `commit`
 SELECT 'rookery_' || current_schema();
 
 -- :hold  -> whether no other process has the database, as long as the connection lives
 SELECT pg_try_advisory_lock('meta'::regclass::oid::bigint);
+
+-- :hold_shared  -> whether no process has the database for itself, as long as the connection lives
+SELECT pg_try_advisory_lock_shared('meta'::regclass::oid::bigint);
+
+-- :lead  -> whether no other process does what one of them has to do, as long as the connection lives
+SELECT pg_try_advisory_lock('changes'::regclass::oid::bigint);
+
+-- :add_changes  seq, [what], [item], [group or null]
+INSERT INTO changes (seq, what, item, grp)
+SELECT $1, * FROM unnest($2::text[], $3::bytea[], $4::bytea[]);
+
+-- :passed_on_only  nothing of the transaction outlives the server
+SET LOCAL synchronous_commit = off;
+
+-- :changes_since  seq -> `changes_after`, and what, item, group of each change, or nulls; in order of seq
+SELECT h.changes_after, c.what, c.item, c.grp FROM head AS h LEFT JOIN changes AS c ON c.seq > $1
+ORDER BY c.seq;
+
+-- :drop_changes
+WITH gone AS (
+    DELETE FROM changes WHERE at < now() - interval '1 minute' RETURNING seq
+)
+UPDATE head SET changes_after = greatest(changes_after, (SELECT max(seq) FROM gone))
+WHERE EXISTS (SELECT FROM gone);
+
+-- :records_since  seq -> columns of a row, in order of seq, of what the state of groups is built from
+SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+FROM events AS e WHERE e.seq > $1
+AND (e.kind BETWEEN 9000 AND 9022 OR e.kind BETWEEN 39000 AND 39005) ORDER BY e.seq;
 
 -- :head  -> seq
 SELECT seq FROM head;
@@ -282,12 +315,12 @@ DELETE FROM former_members WHERE grp = $1;
 -- :put_former_members  group, [pubkey]
 INSERT INTO former_members (grp, pubkey) SELECT $1, w.pubkey FROM unnest($2::bytea[]) AS w (pubkey);
 
--- :ended_groups  -> id, guarded, former member or null
+-- :ended_groups  [group] or null: all -> id, guarded, former member or null
 SELECT g.id, g.guarded, m.pubkey FROM groups AS g LEFT JOIN former_members AS m ON m.grp = g.id
-WHERE g.ended;
+WHERE g.ended AND ($1::bytea[] IS NULL OR g.id = ANY($1));
 
--- :management  -> register, item, note
-SELECT register, item, note FROM management;
+-- :management  [register] or null: all -> register, item, note
+SELECT register, item, note FROM management WHERE $1::text[] IS NULL OR register = ANY($1);
 
 -- :put_entry  register, item, note
 INSERT INTO management (register, item, note) VALUES ($1, $2, $3)
@@ -351,7 +384,7 @@ SELECT unnest(hashes), created_at, id_key, seq, kind FROM noted;
 
 -- :left_by_vacuum  -> rows that are deleted, but may still be read
 SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_user_tables
-WHERE schemaname = current_schema() AND relname IN ('events', 'old_versions', 'texts', 'management');
+WHERE schemaname = current_schema() AND relname IN ('events', 'old_versions', 'texts', 'management', 'changes');
 
 -- :vacuum  what may hold deleted texts
-VACUUM events, old_versions, tags, texts, management, tombstones;
+VACUUM events, old_versions, tags, texts, management, tombstones, changes;

@@ -8,9 +8,23 @@ CREATE TABLE meta (
     value text NOT NULL
 );
 
--- One row: seq of the newest row ever committed. Updated by every batch, under its lock.
-CREATE TABLE head (seq bigint NOT NULL) WITH (fillfactor = 10);
-INSERT INTO head VALUES (0);
+-- One row. Updated by every batch, under its lock.
+CREATE TABLE head (
+    seq           bigint NOT NULL,        -- of the newest row ever committed, or later
+    changes_after bigint NOT NULL         -- `changes` has all that came after this seq
+) WITH (fillfactor = 10);
+INSERT INTO head VALUES (0, 0);
+
+-- What batches changed beside adding rows, for the other relays on the database, which read on from
+-- their seq. A minute of it is kept; empty when the database is not shared.
+CREATE TABLE changes (
+    seq  bigint NOT NULL,                 -- of the head after the batch
+    what text   NOT NULL,                 -- list, group, gone, passed, erased: see writer.py
+    item bytea  NOT NULL,
+    grp  bytea,
+    at   timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX changes_seq ON changes (seq);
 
 CREATE TABLE events (
     seq        bigint  PRIMARY KEY,       -- order of commits, never used again
@@ -71,6 +85,12 @@ CREATE TABLE tags (
     kind       integer NOT NULL
 );
 CREATE UNIQUE INDEX tags_hash ON tags (hash, created_at DESC, id_key, seq, kind);
+
+-- NIP-98 events that were used with one of the relays that share the database, until they expire.
+CREATE TABLE used_calls (
+    id    bytea  PRIMARY KEY,
+    until bigint NOT NULL                 -- last second at which it would be valid
+);
 
 -- What was deleted: stays after the event, and refuses it when it is sent again.
 CREATE TABLE tombstones (

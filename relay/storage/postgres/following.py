@@ -1,0 +1,117 @@
+"""What other relays on the database committed: rows from the log, and what else from `changes`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from relay.access.management import ListName
+from relay.errors import Outdated
+from relay.groups.group import EndedGroup
+from relay.lifecycle.rows import Stored
+from relay.nostr import kinds
+from relay.nostr.event import event_from_raw
+from relay.storage import Others
+from relay.storage.postgres.rows import stored
+from relay.storage.postgres.sql.named import QUERIES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from relay.lifecycle.rows import WritePlan
+
+_MOST_GONE: Final = 100
+"""Of a group; of more its records are read again."""
+_FOLDED_BACK: Final = frozenset({kinds.CREATE_INVITE, kinds.JOIN_REQUEST})
+"""Their deletion can be told by their ids."""
+
+Change = tuple[str, bytes, bytes | None]
+"""what, item, group: `list` and its name; `group` whose records are to be read again; `gone`, a
+9009 or 9021 by its id; `passed`, an ephemeral event; `erased`, by the request or empty."""
+
+
+class Changes:
+    """What a batch changes beside adding rows; collected as it is applied."""
+
+    def __init__(self) -> None:
+        self._gone: dict[bytes, set[bytes] | None] = {}
+        """Group → ids of what `_FOLDED_BACK` has; None: all is read again."""
+
+    def deleted(self, id_: bytes, kind: int, group: bytes) -> None:
+        """A row; `group`: empty for none."""
+        if not group or kind not in kinds.GROUP_RECORDS:
+            return
+        ids = self._gone.setdefault(group, set())
+        if kind not in _FOLDED_BACK or ids is None or len(ids) == _MOST_GONE:
+            self._gone[group] = None
+        else:
+            ids.add(id_)
+
+    def of(self, plan: WritePlan, *, erases: bool) -> list[Change]:
+        lists = {each.list_name for each in plan.list_changes}
+        found: list[Change] = [("list", name.encode(), None) for name in sorted(lists)]
+        for group_id, now in plan.groups.items():
+            if isinstance(now, EndedGroup):
+                self._gone[group_id.encode()] = None
+        for group, ids in self._gone.items():
+            if ids is None:
+                found.append(("group", b"", group))
+            else:
+                found += [("gone", id_, group) for id_ in sorted(ids)]
+        for row in plan.passed_on:
+            found.append(
+                ("passed", row.event.raw, None if row.group is None else row.group.encode())
+            )
+        if erases:
+            requests = map(bytes.fromhex, plan.erasures or [""])
+            found += [("erased", request, None) for request in requests]
+        return found
+
+
+async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str]]:
+    """And the requests by which they erased something. Raises Outdated."""
+    changes: dict[str, list[tuple[bytes, bytes | None]]] = {}
+    for changes_after, what, item, group in await db.fetch(QUERIES["changes_since"], after):
+        if changes_after > after:
+            raise Outdated("other relays have changed more than the database tells")
+        changes.setdefault(what, []).append((item, group))
+    rows = [stored(row) for row in await db.fetch(QUERIES["records_since"], after)]
+    groups = sorted({group for _, group in changes.get("group", ()) if group is not None})
+    gone: dict[str, set[str]] = {}
+    for item, group in changes.get("gone", ()):
+        if group is not None and group not in groups:
+            gone.setdefault(group.decode(), set()).add(item.hex())
+    rebuilt: dict[str, list[Stored]] = {group.decode(): [] for group in groups}
+    ended: Mapping[str, EndedGroup] = {}
+    if groups:
+        for row in await db.fetch(QUERIES["records_of_groups"], groups):
+            record = stored(row)
+            rebuilt[record.group or ""].append(record)
+        ended = ended_groups(await db.fetch(QUERIES["ended_groups"], groups))
+    lists: dict[ListName, dict[str, str]] = {
+        ListName(item.decode()): {} for item, _ in changes.get("list", ())
+    }
+    if lists:
+        for name, item, note in await db.fetch(QUERIES["management"], list(lists)):
+            lists[ListName(name)][item.decode()] = note.decode()
+    passed_on = [
+        Stored(0, event_from_raw(raw), None if group is None else group.decode())
+        for raw, group in changes.get("passed", ())
+    ]
+    others = Others(after, upto, rows, gone, rebuilt, ended, lists, passed_on)
+    return others, [item.hex() for item, _ in changes.get("erased", ())]
+
+
+def ended_groups(rows: Iterable[Sequence[Any]]) -> dict[str, EndedGroup]:
+    members: dict[str, set[str]] = {}
+    public = set()
+    for group, guarded, key in rows:
+        group_id = group.decode()
+        named = members.setdefault(group_id, set())
+        if key is not None:
+            named.add(key.hex())
+        if not guarded:
+            public.add(group_id)
+    return {
+        group_id: EndedGroup(frozenset(keys), group_id in public)
+        for group_id, keys in members.items()
+    }

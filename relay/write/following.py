@@ -1,0 +1,100 @@
+"""Following: takes over what other relays on the store commit, in the order of their commits.
+
+Invariants: state follows the log, before the lane decides on it and before anybody reads further;
+what cannot be followed is read again whole. Delivery is the lane's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from relay.errors import Outdated, StoreFault
+from relay.state import groups_after, rebuilt_groups
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Protocol
+
+    from relay.lifecycle.rows import Lookups
+    from relay.state import RelayState
+    from relay.storage import Inspector, Others, SharedLog
+    from relay.write.ingest import Ingest
+
+    class Log(SharedLog, Inspector, Protocol):
+        """A store that is shared."""
+
+
+_log = logging.getLogger(__name__)
+
+_POLL_S: Final = 0.5
+"""What could not be delivered is tried again."""
+_AGAIN_S: Final = 0.5
+
+
+class Following:
+    """A context manager: follows inside. `rights_changed` is called when NIP-86 state changed."""
+
+    def __init__(self, store: Log, state: RelayState, ingest: Ingest, relay_pubkey: str) -> None:
+        self._store = store
+        self._state = state
+        self._ingest = ingest
+        self._relay = relay_pubkey
+        self.rights_changed: Callable[[], None] = lambda: None
+        self._task: asyncio.Task[None] | None = None
+        state.is_current = store.is_current
+        store.take_over = self._take_over
+
+    async def __aenter__(self) -> Following:
+        self._task = asyncio.create_task(self._run(), name="follow")
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_S):
+                    await self._store.news()
+            try:
+                await self._ingest.change_state(self.follow)
+            except StoreFault as fault:
+                _log.error("other relays on the store are not followed: %s", fault)
+                await asyncio.sleep(_AGAIN_S)
+            except Exception:  # last frame of the task: it must go on  # noqa: BLE001
+                _log.exception("other relays on the store are not followed")
+                await asyncio.sleep(_AGAIN_S)
+
+    async def follow(self) -> None:
+        """For `Ingest.change_state`. Raises StoreFault."""
+        try:
+            await self._store.follow()
+        except Outdated as outdated:
+            _log.warning("%s: all state is read again", outdated)
+            await self._read_again()
+
+    def _take_over(self, others: Others) -> Lookups | None:
+        state = self._state
+        before = state.management
+        state.adopt(groups_after(state.groups, others, self._relay))
+        state.manage(before.with_lists(others.lists))
+        if state.management is not before:
+            self.rights_changed()
+        return self._ingest.overtaken(range(others.after + 1, others.upto + 1), others.passed_on)
+
+    async def _read_again(self) -> None:
+        store, state = self._store, self._state
+        after = store.committed()
+        upto = await store.head()
+        groups = await rebuilt_groups(store, self._relay, upto)
+        management = await store.management()
+        state.adopt(groups)
+        state.manage(management)
+        store.follow_from(upto)
+        self.rights_changed()
+        self._ingest.overtaken(range(after + 1, upto + 1), ())

@@ -1,0 +1,188 @@
+"""Two relays on one PostgreSQL database (`[storage] shared`)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from collections import Counter
+from contextlib import asynccontextmanager, suppress
+from typing import TYPE_CHECKING
+
+import aiohttp
+import pytest
+import websockets
+
+from tests import cast
+from tests.harness.postgres import postgres
+from tests.harness.relay_program import Rookery, connected, until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+    from pathlib import Path
+
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from tests.harness.postgres import PostgresServer
+    from tests.harness.relay_program import Wire
+
+__all__ = ["postgres"]
+
+pytestmark = pytest.mark.slow
+
+KILLED_AT = 60
+PUBLISHED = 150
+
+
+@asynccontextmanager
+async def two_relays(
+    folder: Path, server: PostgresServer
+) -> AsyncIterator[tuple[Rookery, Rookery]]:
+    url = await server.new_schema()
+    async with Rookery(folder / "one") as one, Rookery(folder / "other") as other:
+        for each in (one, other):
+            await each.init(
+                "--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey, "--preset", "open"
+            )
+            each.set_up("storage", f'url = "{url}"\nshared = true')
+        shutil.copy(one.folder / "relay.key", other.folder)
+        await one.start()
+        await other.start()
+        yield one, other
+
+
+def made(who: SecretKey, kind: int, *tags: Sequence[str], content: str = "") -> Event:
+    return who.sign(
+        kind, [*map(list, tags), ["-n", str(time.monotonic_ns())]], content, int(time.time())
+    )
+
+
+async def subscribe(wire: Wire, **filter_: object) -> None:
+    await wire.send("REQ", "live", filter_)
+    while (await wire.receive())[0] != "EOSE":
+        pass
+
+
+async def do(wire: Wire, event: Event) -> Event:
+    assert await wire.publish(event) == (True, "")
+    return event
+
+
+async def next_event(wire: Wire) -> str:
+    """Its id."""
+    verb, sub, event = await wire.receive()
+    assert (verb, sub) == ("EVENT", "live")
+    return str(event["id"])
+
+
+async def test_what_one_takes_the_other_sends_once(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    async with (
+        two_relays(tmp_path, postgres) as (one, other),
+        connected(one.url) as writer,
+        connected(other.url) as reader,
+    ):
+        await subscribe(reader, authors=[cast.alice.pubkey])
+        sent = [
+            await do(writer, made(cast.alice, kind, content="tea")) for kind in (1, 20_001, 1, 1)
+        ]
+        assert [await next_event(reader) for _ in sent] == [event.id for event in sent]
+        found = await reader.query({"kinds": [1]})
+        assert {event["id"] for event in found} == {e.id for e in sent if e.kind == 1}
+        await do(writer, made(cast.alice, 5, ["e", sent[0].id], ["k", "1"]))
+        await next_event(reader)  # the deletion itself
+        assert await reader.query({"ids": [sent[0].id]}) == []
+
+
+async def test_a_member_removed_on_one_hears_nothing_from_the_other(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    async with (
+        two_relays(tmp_path, postgres) as (one, other),
+        connected(one.url) as admin,
+        connected(other.url) as member,
+    ):
+        await admin.log_in(cast.admin, one.url, int(time.time()))
+        await member.log_in(cast.alice, other.url, int(time.time()))
+        await do(admin, made(cast.admin, 9007, ["h", "den"]))
+        await do(admin, made(cast.admin, 9002, ["h", "den"], ["private"], ["name", "Den"]))
+        await do(admin, made(cast.admin, 9000, ["h", "den"], ["p", cast.alice.pubkey]))
+        await do(member, made(cast.alice, 9, ["h", "den"], content="I am in"))
+        await subscribe(member, kinds=[1, 9], since=int(time.time()) - 1)
+        post = await do(admin, made(cast.admin, 9, ["h", "den"], content="to members"))
+        async with until("it is read") as tries:
+            async for _ in tries:
+                if await next_event(member) == post.id:
+                    break
+        await do(admin, made(cast.admin, 9001, ["h", "den"], ["p", cast.alice.pubkey]))
+        await do(admin, made(cast.admin, 9, ["h", "den"], content="to fewer"))
+        public = await do(admin, made(cast.admin, 1, content="to all"))
+        assert await next_event(member) == public.id
+        assert not (await member.publish(made(cast.alice, 9, ["h", "den"])))[0]
+
+
+async def status(rookery: Rookery) -> int:
+    address = rookery.url.replace("ws", "http", 1) + "/readyz"
+    async with aiohttp.ClientSession() as session, session.get(address) as answer:
+        return answer.status
+
+
+async def test_without_the_database_nothing_is_given(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    async with (
+        two_relays(tmp_path, postgres) as (one, other),
+        connected(other.url) as wire,
+    ):
+        await do(wire, made(cast.alice, 1))
+        postgres.send_signal(signal.SIGSTOP)
+        try:
+            is_stored, why = await wire.publish(made(cast.alice, 1))
+            assert (is_stored, why.split(":")[0]) == (False, "error")
+            assert await wire.query({"kinds": [1]}) == []
+            assert [await status(each) for each in (one, other)] == [503, 503]
+        finally:
+            postgres.send_signal(signal.SIGCONT)
+        async with until("it is stored") as tries:
+            async for _ in tries:
+                if (await wire.publish(made(cast.alice, 1)))[0]:
+                    break
+        assert await wire.query({"kinds": [1]})
+        async with until("it is ready") as tries:
+            async for _ in tries:
+                if await status(other) == 200:
+                    break
+
+
+async def test_a_killed_relay_loses_nothing_and_nothing_comes_twice(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    async with (
+        two_relays(tmp_path, postgres) as (one, other),
+        connected(other.url) as reader,
+    ):
+        await subscribe(reader, kinds=[1])
+        acknowledged: set[str] = set()
+
+        async def publish(rookery: Rookery, who: SecretKey) -> None:
+            with suppress(websockets.ConnectionClosed):
+                async with connected(rookery.url) as wire:
+                    for number in range(PUBLISHED):
+                        acknowledged.add((await do(wire, made(who, 1))).id)
+                        if rookery is one and number == KILLED_AT:
+                            rookery.send_signal(signal.SIGKILL)
+
+        await asyncio.gather(
+            publish(one, cast.alice), publish(one, cast.carol), publish(other, cast.bob)
+        )
+        async with connected(other.url) as wire:
+            last = await do(wire, made(cast.bob, 1, content="last"))
+            seen = Counter[str]()
+            while last.id not in seen:
+                seen[await next_event(reader)] += 1
+            found = await wire.query_ids([*acknowledged, last.id])
+            assert found == {*acknowledged, last.id}
+            assert set(seen) >= found
+            assert set(seen.values()) == {1}

@@ -1,0 +1,218 @@
+"""Two relays on one database: each follows what the other commits."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Self
+
+import pytest
+
+from relay.storage.postgres.store import PostgresStore
+from relay.write.commands import ExpireRows, Purpose
+from relay.write.following import Following
+from tests import cast
+from tests.cast import admin, alice, bob, carol, owner
+from tests.contract.writing import TERMS
+from tests.harness.postgres import postgres
+from tests.harness.relay_in_process import NOON, STORED, Home, Loudspeaker, policy_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from relay.nostr.event import Event
+    from tests.harness.postgres import PostgresServer
+
+__all__ = ["postgres"]
+
+pytestmark = pytest.mark.process
+
+
+class Heard(Loudspeaker):
+    """Somebody has a subscription."""
+
+    def __len__(self) -> int:
+        return 1
+
+
+class Relay(Home):
+    """One of them; it follows the others when a test says so."""
+
+    speaker = Heard
+    store: PostgresStore
+    url = ""
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        self.following = Following(self.store, self.state, self.ingest, self.relay.pubkey)
+        return self
+
+    async def catch_up(self) -> None:
+        """With all that was committed."""
+        head = await self.store.head()
+        if self.store.committed() < head:
+            await self.store.news()
+            await self.deliver()
+        assert self.store.committed() == head
+
+    async def deliver(self) -> None:
+        await self.ingest.change_state(self.following.follow)
+        await self.ingest.delivered()
+
+
+@asynccontextmanager
+async def relays(
+    server: PostgresServer, preset: str = "open"
+) -> AsyncIterator[tuple[Relay, Relay]]:
+    url = await server.new_schema()
+    policy = policy_of(preset)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(server.empty, url)
+        made = []
+        for _ in range(2):
+            store = await PostgresStore.open(url, TERMS, is_shared=True)
+            stack.push_async_callback(store.close)
+            made.append(await stack.enter_async_context(Relay(store, policy)))
+            made[-1].url = url
+        yield made[0], made[1]
+
+
+async def agree(*made: Relay) -> None:
+    """All have the state that a restart would find."""
+    for each in made:
+        await each.catch_up()
+        assert each.groups == await each.rebuilt()
+        assert each.state.management == await each.store.management()
+
+
+async def test_a_group_made_on_one_can_be_written_to_on_the_other(postgres: PostgresServer) -> None:
+    async with relays(postgres) as (one, other):
+        await one.do(admin, 9007, h="tea")
+        await one.do(admin, 9002, ["restricted"], h="tea")
+        await one.do(admin, 9000, ["p", alice.pubkey], h="tea")
+        await other.do(alice, 9, h="tea", content="hello")
+        await one.do(admin, 9001, ["p", alice.pubkey], h="tea")
+        late = other.made(alice, 9, h="tea", content="and again")
+        ((is_stored, why),) = await other.take(late)
+        assert (is_stored, why.split(":")[0]) == (False, "restricted")
+
+
+async def test_state_is_what_a_restart_would_find(postgres: PostgresServer) -> None:
+    """After each sort of change, made on either."""
+    async with relays(postgres) as (one, other):
+        await one.do(admin, 9007, h="tea")
+        await other.do(admin, 9000, ["p", alice.pubkey, "moderator"], h="tea")
+        code = await one.do(alice, 9009, ["code", "sesame-1"], h="tea")
+        await other.do(admin, 9002, ["closed"], ["name", "Tea"], h="tea")
+        await one.do(bob, 9021, ["code", "sesame-1"], h="tea")
+        await agree(one, other)
+        post = await other.do(bob, 9, h="tea", content="pinned")
+        await one.do(admin, 9010, ["e", post.id], h="tea")
+        await agree(one, other)
+        await other.do(bob, 5, ["e", post.id], ["k", "9"])
+        await agree(one, other)
+        await other.do(admin, 9005, ["e", code.id], h="tea")
+        assert "sesame-1" not in other.groups.by_id["tea"].invites
+        await agree(one, other)
+        await one.do(admin, 9002, ["name", "Tea"], ["private"], ["closed"], h="tea")
+        await other.take(other.made(carol, 9021, h="tea"))
+        await one.take(one.made(carol, 9021, h="tea"))
+        await agree(one, other)
+        await one.do(bob, 9022, h="tea")
+        await other.vanish(alice)
+        await agree(one, other)
+        assert await one.call("banpubkey", carol.pubkey, "rude") == (True, "")
+        assert await other.call("changerelayname", "Two") == (True, "")
+        await agree(one, other)
+        await other.do(admin, 9007, h="den")
+        await one.do(admin, 9008, h="tea")
+        await agree(one, other)
+        await other.vanish(admin)
+        await agree(one, other)
+        assert list(other.groups.ended) == ["tea"]
+
+
+async def test_a_join_request_that_expires_is_forgotten_by_all(postgres: PostgresServer) -> None:
+    async with relays(postgres) as (one, other):
+        await one.do(admin, 9007, h="tea")
+        await one.do(admin, 9002, ["closed"], h="tea")
+        until = ["expiration", str(NOON + 60)]
+        await one.do(admin, 9009, ["code", "sesame-1"], until, h="tea")
+        await agree(one, other)
+        code = await one.found(kinds=[9009])
+        one.now = other.now = NOON + 61
+        expiry = ExpireRows(
+            (code[0].id,), Purpose.SWEEP, asyncio.get_running_loop().create_future()
+        )
+        one.ingest.expire(expiry)
+        assert await expiry.done
+        await agree(one, other)
+        assert not other.groups.by_id["tea"].invites
+
+
+async def test_each_delivers_all_once_in_the_order_of_commits(postgres: PostgresServer) -> None:
+    async with relays(postgres) as (one, other):
+        sent: list[Event] = []
+        for number in range(6):
+            at = (one, other)[number % 2]
+            sent.append(await at.do(alice, 1, content=f"{number}"))
+            sent.append(await at.do(alice, 20_001, content=f"passing {number}"))
+        for each in (one, other):
+            await each.catch_up()
+            kept = [event for event in each.live.said if event.kind == 1]
+            assert kept == [event for event in sent if event.kind == 1]
+            assert sorted(event.id for event in each.live.said) == sorted(e.id for e in sent)
+
+
+async def test_nothing_is_delivered_while_it_is_not_known_who_may_read(
+    postgres: PostgresServer,
+) -> None:
+    async with relays(postgres) as (one, other):
+        other.state.is_current = lambda: False
+        events = [
+            await at.do(alice, 1, content=f"{number}")
+            for number, at in enumerate((one, other, one))
+        ]
+        await other.catch_up()
+        assert other.live.said == []
+        other.state.is_current = lambda: True
+        await other.deliver()
+        assert other.live.said == events
+
+
+async def test_a_ban_on_one_refuses_on_the_other(postgres: PostgresServer) -> None:
+    async with relays(postgres) as (one, other):
+        assert await one.call("banpubkey", bob.pubkey, "rude") == (True, "")
+        ((is_stored, why),) = await other.take(other.made(bob, 1))
+        assert (is_stored, why) == (False, "blocked: this key is banned here")
+
+
+async def test_quotas_and_duplicates_hold_for_all(postgres: PostgresServer) -> None:
+    async with relays(postgres) as (one, other):
+        event = one.made(alice, 0, content="{}")
+        assert await one.take(event) == [STORED]
+        assert await other.take(event) == [(True, "duplicate: already have this event")]
+
+
+async def test_who_missed_too_much_reads_all_again(postgres: PostgresServer) -> None:
+    async with relays(postgres) as (one, other):
+        await one.do(admin, 9007, h="tea")
+        code = await one.do(admin, 9009, ["code", "sesame-1"], h="tea")
+        await agree(one, other)
+        await one.do(admin, 9005, ["e", code.id], h="tea")
+        assert await one.call("banpubkey", bob.pubkey, "rude") == (True, "")
+        await postgres.forget_changes(one.url)
+        assert (await other.take(other.made(alice, 1)))[0][0] is False
+        await agree(one, other)
+        await other.do(alice, 1)
+
+
+async def test_lists_of_members_are_signed_once(postgres: PostgresServer) -> None:
+    """Lists of the relay are signed by the relay whose batch changed them, once."""
+    async with relays(postgres) as (one, other):
+        assert await one.call("allowpubkey", carol.pubkey) == (True, "")
+        assert await other.call("allowpubkey", bob.pubkey) == (True, "")
+        (listed,) = await one.found(kinds=[13534])
+        named = {tag[1] for tag in listed.tags if tag[0] == "member"}
+        assert {bob.pubkey, carol.pubkey, owner.pubkey, cast.robot.pubkey} >= named
+        assert {bob.pubkey, carol.pubkey} <= named
