@@ -83,9 +83,9 @@ class Slice:
         """Seconds since `begin`."""
         return self._clock() - self._began
 
-    def end(self) -> bool:
-        """It ended; whether `rest` is due."""
-        self._worked = worked = self._worked + self._clock() - self._began
+    def end(self, more: float = 0.0) -> bool:
+        """It ended; whether `rest` is due. `more`: seconds of it that were not measured."""
+        self._worked = worked = self._worked + self._clock() - self._began + more
         return worked >= SLICE_S or (worked >= BUSY_SLICE_S and self._turns.are_waited_for)
 
     async def take(self, seconds: float) -> None:

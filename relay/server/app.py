@@ -9,7 +9,7 @@ import logging
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
-from aiohttp import hdrs, web, web_response
+from aiohttp import hdrs, web, web_protocol, web_response
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -24,6 +24,7 @@ from relay.server.listening import BACKLOG, cannot_listen
 from relay.server.nip86 import MAX_BODY, Calls, refusal
 from relay.server.receipts import PARAMETER
 from relay.server.slots import TRIAL_S, Full, Slots
+from relay.server.socket_input import SocketInput, Unfinished
 from relay.server.tls import Certificate, Handshakes
 from relay.turns import Slice, Turns
 
@@ -49,10 +50,11 @@ _REQUEST_COST_S: Final = 0.0005
 """What a request counts for among the turns of all connections: about what a small one takes."""
 _CHECK_EVERY_S: Final = 1.0
 _BODY_TIMEOUT_S: Final = 10.0
+_BODY_BUFFER: Final = 65_536
+"""Bytes of a body that nobody reads; twice as many may come."""
 _MAX_SILENT: Final = 1024
-"""Sockets without a request, or with half of one, or of its body: no place is counted for them yet,
-and they stay for 30 s. Of more the oldest are closed, before they use up the file descriptors."""
-
+"""Sockets that are no websockets: no place is counted for them, and without a request they stay for
+30 s. Of more the oldest are closed, before they use up the file descriptors."""
 
 _MAX_UNREAD: Final = 32 << 20
 """Bytes of answers to HTTP requests that clients do not read. Of more the oldest are dropped."""
@@ -102,6 +104,7 @@ class Server:
         )
         self._turns = Turns()
         self._requests = Slice(self._turns, perf_counter)
+        self._unfinished = Unfinished()
         self._answered: dict[asyncio.Transport, None] = {}
         """Open sockets that got an answer over HTTP, oldest first."""
         services.metrics.watch(
@@ -133,6 +136,8 @@ class Server:
         )
         # aiohttp names its version and Python's in every answer.
         web_response.SERVER_SOFTWARE = "rookery"  # type: ignore[attr-defined]
+        # Requests of one socket that are parsed ahead: no browser sends another before the answer.
+        web_protocol.MAX_MSG_QUEUE_SIZE = 2
         app = web.Application(
             client_max_size=services.config.limits.max_message_length, middlewares=[self._in_turn]
         )
@@ -156,6 +161,8 @@ class Server:
             handle_signals=False,
             shutdown_timeout=_SHUTDOWN_S,
             keepalive_timeout=_KEEPALIVE_S,
+            read_bufsize=_BODY_BUFFER,
+            auto_decompress=False,  # a small body could keep the loop busy for seconds
         )
         self._servers: list[asyncio.Server] = []
         self._watching: asyncio.Task[None] | None = None
@@ -189,8 +196,7 @@ class Server:
         try:
             tls = await self._watched_certificate()
             loop = asyncio.get_running_loop()
-            make: Callable[[], asyncio.BaseProtocol] | None = self._runner.server
-            assert make is not None
+            make: Callable[[], asyncio.BaseProtocol] = self._socket_input
             limits = self._config.limits
             if tls is not None:
                 # An address may reconnect with all it has, also after a restart.
@@ -207,6 +213,11 @@ class Server:
         self._dropping = asyncio.create_task(self._drop_silent(), name="drop silent sockets")
         return self
 
+    def _socket_input(self) -> SocketInput:
+        server = self._runner.server
+        assert server is not None
+        return SocketInput(server, self._turns, self._unfinished, **server._kwargs)
+
     async def _drop_silent(self) -> None:
         server = self._runner.server
         assert server is not None
@@ -217,7 +228,7 @@ class Server:
             silent = [
                 each
                 for each in server.connections
-                if (request := each._current_request) is None or not request.content.is_eof()
+                if isinstance(each, SocketInput) and not each.is_websocket
             ]
             for each in silent[: max(0, len(silent) - _MAX_SILENT)]:
                 each.force_close()
@@ -456,6 +467,8 @@ class Server:
             logged_in=self._slots.logged_in,
         )
         self._connections[connection] = request
+        assert isinstance(request.protocol, SocketInput)
+        request.protocol.carries(connection)
         if self._slots.add(connection, name, is_limited=is_limited):
             loop = asyncio.get_running_loop()
             trial = loop.call_later(TRIAL_S, self._end_trial, connection)

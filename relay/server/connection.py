@@ -69,6 +69,11 @@ _HEARTBEAT_S: Final = 60.0
 _LARGE_FRAME: Final = 16 << 10
 """Bytes: what is in a larger one can take the loop 0.2 s."""
 _CONTROL: Final = frozenset({WSMsgType.PING, WSMsgType.PONG})
+_MESSAGES: Final = frozenset({WSMsgType.TEXT, WSMsgType.BINARY})
+_FRAME_S: Final = 3e-6
+"""What aiohttp takes for a frame, before it can be measured here."""
+_FRAME_HEAD: Final = 6
+"""Bytes of a frame before its content, at least."""
 _CONNECTION_IDS: Final = count(1)
 _MAX_DELAY_S: Final = 3600
 """Of a timer: the clock of the machine may be set meanwhile."""
@@ -96,6 +101,21 @@ class RelaySocket(web.WebSocketResponse):
             autoping=False,  # or all pings that are buffered are answered before any other work
         )
         self._max_message_length = max_message_length
+        self._taken = (0, 0)
+
+    def taken(self, size: int) -> None:
+        """A message of so many bytes was taken."""
+        number, before = self._taken
+        self._taken = (number + 1, before + size + _FRAME_HEAD)
+
+    def arrived(self) -> tuple[int, int]:
+        """How many messages have arrived whole, and their bytes; control frames do not count."""
+        number, size = self._taken
+        # aiohttp has no other way to ask what waits.
+        for message, length in self._reader._buffer if self._reader is not None else ():
+            if message.type in _MESSAGES:
+                number, size = number + 1, size + length + _FRAME_HEAD
+        return number, size
 
     async def close(
         self, *, code: int = WSCloseCode.OK, message: bytes = b"", drain: bool = True
@@ -215,6 +235,10 @@ class Connection:
     def is_reading(self) -> bool:
         return self.outbox.buffered_bytes < self._outbox_bytes // _IS_READING_SHARE
 
+    def arrived(self) -> tuple[int, int]:
+        """As `Messages` of the socket's input has it."""
+        return self._socket.arrived()
+
     @property
     def queries_waiting(self) -> int:
         return len(self._queries)
@@ -305,15 +329,17 @@ class Connection:
                     work.begin()
                     if frame.type is WSMsgType.PING:
                         await socket.pong(frame.data)
-                    if work.end():
+                    if work.end(_FRAME_S):
                         await work.rest()
                     continue
                 else:
                     break
-                traffic.bytes_in += len(frame.data)
+                size = len(frame.data)
+                traffic.bytes_in += size
+                socket.taken(size)
                 # Nothing of it is held while the next one is awaited: parsed it can take 11 MB.
                 del frame
-                is_over = work.end()
+                is_over = work.end(_FRAME_S)
                 if (
                     self._unanswered >= _MAX_UNANSWERED
                     or self._unanswered_weight >= _MAX_UNANSWERED_WEIGHT

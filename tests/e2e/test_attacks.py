@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import json
 import os
+import socket
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -389,6 +392,60 @@ async def test_a_ping_flood_that_is_not_read_is_held_back(tried: Rookery) -> Non
         await is_well(tried)
     await is_well(tried)
     no_fault_is_logged(tried)
+
+
+async def test_others_go_on_while_small_frames_are_parsed(rookery: Rookery) -> None:
+    """They cost the loop more than their bytes, before any message of them is whole."""
+    fragments = b"\x00\x00" * 131_072
+    done = threading.Event()
+
+    def flood() -> None:
+        with contextlib.suppress(OSError), socket.create_connection(place(rookery)) as sent:
+            sent.sendall(HANDSHAKE + b"\x01\x00")
+            sent.settimeout(0.1)
+            while not done.is_set():
+                with contextlib.suppress(TimeoutError):
+                    sent.send(fragments)
+
+    threads = [threading.Thread(target=flood) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(2):
+            await is_well(rookery)
+    finally:
+        done.set()
+        for thread in threads:
+            await asyncio.to_thread(thread.join)
+
+
+async def test_messages_that_do_not_end_are_bounded(rookery: Rookery) -> None:
+    """… of all connections; who sends whole ones, or has a known key, stays."""
+    before = memory(rookery)
+    part = frame_of(1, b"x" * 500_000, final=False)
+    now = int(time.time())
+    async with contextlib.AsyncExitStack() as stack:
+        wire = await stack.enter_async_context(connected(rookery.url))
+        await wire.log_in(cast.owner, rookery.url, now)
+        wire._socket.transport.write(part)
+        busy = [await stack.enter_async_context(raw(rookery)) for _ in range(5)]
+        for _, writer in busy:
+            writer.write(frame_of(1, b'["CLOSE","' + b"x" * 60 + b'"]') * 6000)
+        half = []
+        for _ in range(200):
+            reader, writer = await stack.enter_async_context(raw(rookery))
+            # A message that is whole, or a ping, does not make the next one smaller.
+            writer.write(frame_of(1, b'["CLOSE","x"]') + part + frame_of(9, b""))
+            await writer.drain()
+            half.append(reader)
+        for reader in half[:50]:
+            await the_end(reader)
+        assert not half[-1].at_eof()
+        if memory(rookery) - before > 96 * MIB:
+            pytest.fail("unfinished messages pile up")
+        assert not any(reader.at_eof() for reader, _ in busy)
+        wire._socket.transport.write(frame_of(0, b'"]'))
+        assert (await wire.receive())[0] == "NOTICE"
 
 
 # -- values ----------------------------------------------------------------------------------------
@@ -985,6 +1042,41 @@ async def test_bodies_that_do_not_arrive_are_bounded(rookery: Rookery) -> None:
                     break
         assert not half[-1][0].at_eof()
         await is_well(rookery)
+
+
+def head_of(size: int) -> bytes:
+    """A handshake with so many bytes of headers that nobody needs, a character of each costly."""
+    one = b"X-%04d: \xf0\x9f\x98\x80" + b"a" * 1000 + b"\r\n"
+    return HANDSHAKE[:-2] + b"".join(one % n for n in range(size // 1014))
+
+
+async def test_the_head_of_a_request_is_bounded(rookery: Rookery) -> None:
+    """Whole or not: aiohttp takes 128 headers of 8 KB, and holds five bytes for each."""
+    before = memory(rookery)
+    async with contextlib.AsyncExitStack() as stack:
+        ends = (b"", b"\r\n")
+        sockets = [
+            await stack.enter_async_context(raw(rookery, head_of(120_000) + ends[n % 2]))
+            for n in range(100)
+        ]
+        for reader, writer in sockets:
+            with contextlib.suppress(ConnectionError):
+                await writer.drain()
+            assert b" 101 " not in await the_end(reader)
+    if memory(rookery) - before > 16 * MIB:
+        pytest.fail("headers pile up")
+    async with raw(rookery, head_of(15_000) + b"\r\n") as (reader, _):
+        assert b" 101 " in await reader.readuntil(b"\r\n")
+
+
+async def test_a_compressed_body_is_not_expanded(rookery: Rookery) -> None:
+    """A few kilobytes would keep the loop busy for seconds."""
+    headers = {"Content-Type": "application/nostr+json+rpc", "Content-Encoding": "gzip"}
+    body = gzip.compress(bytes(MIB))
+    async with aiohttp.ClientSession() as session:
+        url = rookery.url.replace("ws", "http", 1)
+        async with session.post(url, data=body, headers=headers) as response:
+            assert response.status == 401  # and not 413, for a body over 64 kB
 
 
 async def test_a_thousand_connections_come_and_go(rookery: Rookery) -> None:

@@ -33,6 +33,14 @@ async def test_a_turn_is_due_after_a_slice_of_work_however_it_is_cut() -> None:
     assert not worked(work, clock, SLICE_S * 0.9)
 
 
+async def test_work_that_was_not_measured_counts() -> None:
+    work = Slice(Turns(), Clock())
+    work.begin()
+    assert not work.end(SLICE_S * 0.9)
+    work.begin()
+    assert work.end(SLICE_S * 0.2)
+
+
 async def test_one_goes_on_per_iteration_in_the_order_of_coming() -> None:
     turns, seen = Turns(), list[str]()
 

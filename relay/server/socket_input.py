@@ -1,0 +1,188 @@
+"""What a socket sends before a request or a message of it is whole: bounded in bytes, and in the
+time that the loop takes to parse it.
+
+aiohttp bounds each header, but not all of them, and each message, but not those of all connections;
+and it parses as long as there is something to read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import perf_counter
+from typing import TYPE_CHECKING, Final, Protocol
+
+from aiohttp import web
+
+from relay.turns import Slice
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from relay.turns import Turns
+
+MAX_HEAD: Final = 20_480
+"""Bytes of a request line with its headers; up to 16,384 are always taken. In memory each may take
+five, and a websocket keeps them as long as it is open."""
+_PIECE: Final = 4096
+MAX_UNFINISHED: Final = 64 << 20
+"""Bytes of messages of which the end has not arrived, of all websockets."""
+_SMALL: Final = 16_384
+"""Bytes of one that are not counted."""
+_TOO_LARGE: Final = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\n"
+    b"Connection: close\r\n\r\n"
+)
+
+
+class Messages(Protocol):
+    """A websocket, as far as its input is concerned."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a key that is known here has logged in."""
+
+    def arrived(self) -> tuple[int, int]:
+        """How many messages have arrived whole, and their bytes; control frames do not count."""
+
+
+class Unfinished:
+    """The messages of all websockets of which the end has not arrived."""
+
+    def __init__(self) -> None:
+        self._sizes: dict[SocketInput, int] = {}
+        """Who has sent nothing for longest comes first."""
+        self._total = 0
+
+    def note(self, sender: SocketInput, size: int) -> None:
+        """It has sent so many bytes of one. When all take too much others end, of unknown keys
+        before those of known ones."""
+        self._total += size - self._sizes.pop(sender, 0)
+        if size > _SMALL:
+            self._sizes[sender] = size
+        else:
+            self._total -= size
+        while self._total > MAX_UNFINISHED:
+            unknown = next((each for each in self._sizes if not each.is_known), None)
+            self._end(unknown or next(iter(self._sizes)))
+
+    def _end(self, sender: SocketInput) -> None:
+        if sender.unfinished() < self._sizes[sender]:  # it was counted before it was parsed
+            self.note(sender, sender.unfinished())
+        elif sender.transport is not None:
+            sender.transport.abort()
+            self.note(sender, 0)
+
+
+class SocketInput(web.RequestHandler):
+    """The protocol of one socket: aiohttp's, with bounds."""
+
+    __slots__ = (
+        "_arrived",
+        "_fresh",
+        "_head",
+        "_held",
+        "_resting",
+        "_unfinished",
+        "_websocket",
+        "_work",
+    )
+
+    def __init__(
+        self, server: web.Server, turns: Turns, unfinished: Unfinished, **settings: Any
+    ) -> None:
+        super().__init__(server, loop=asyncio.get_running_loop(), **settings)
+        self._unfinished = unfinished
+        self._work = Slice(turns, perf_counter)
+        self._resting: asyncio.Task[None] | None = None
+        self._head = 0
+        """Bytes since the last request was whole."""
+        self._websocket: Messages | None = None
+        self._arrived = (0, 0)
+        """What it said when `_held` was found."""
+        self._held = 0
+        """Bytes of a message that was not whole then."""
+        self._fresh = 0
+        """Bytes that came since then."""
+
+    @property
+    def is_websocket(self) -> bool:
+        return self._websocket is not None
+
+    @property
+    def is_known(self) -> bool:
+        return self._websocket is not None and self._websocket.is_known
+
+    def carries(self, messages: Messages) -> None:
+        """From now on messages of this websocket arrive."""
+        self._websocket = messages
+
+    def data_received(self, data: bytes) -> None:
+        self._work.begin()
+        if self._websocket is not None:
+            super().data_received(data)
+            self._fresh += len(data)
+            if self._held + self._fresh > _SMALL:
+                self._unfinished.note(self, self.unfinished())
+        else:
+            self._take_requests(data)
+        if self._work.end() and self._resting is None:
+            self._pause_transport_reading()
+            self._resting = asyncio.create_task(self._rest(), name="input waits for its turn")
+
+    def _take_requests(self, data: bytes) -> None:
+        if len(data) <= _PIECE:
+            self._take_piece(data)
+            return
+        for start in range(0, len(data), _PIECE):
+            self._take_piece(data[start : start + _PIECE])
+
+    def _take_piece(self, data: bytes) -> None:
+        before = self._request_count
+        super().data_received(data)
+        if self._upgraded or self._request_count != before or self._is_in_body:
+            self._head = len(data)
+        else:
+            self._head += len(data)
+            if self._head > MAX_HEAD and self.transport is not None:
+                self.transport.write(_TOO_LARGE)
+                self.force_close()
+
+    @property
+    def _is_in_body(self) -> bool:
+        """Of the newest request."""
+        if self._messages:
+            return not self._messages[-1][1].is_eof()
+        request = self._current_request
+        return request is not None and not request.content.is_eof()
+
+    def unfinished(self) -> int:
+        """Bytes of a message of which the end has not arrived, or not been parsed; some more when
+        it comes in many frames."""
+        if self._websocket is None:
+            return 0
+        arrived = self._websocket.arrived()
+        number, size = self._arrived
+        self._held += self._fresh
+        if arrived[0] != number:
+            # What was there before ended with a message; the heads of its frames are not known.
+            self._held = max(0, min(self._held - (arrived[1] - size), self._fresh))
+        self._arrived, self._fresh = arrived, 0
+        return self._held
+
+    async def _rest(self) -> None:
+        try:
+            await self._work.rest()
+        finally:
+            self._resting = None
+        if not (self._reading_paused or self._buffer_paused):
+            self._resume_transport_reading()
+
+    def _resume_transport_reading(self) -> None:
+        if self._resting is None:
+            super()._resume_transport_reading()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self._unfinished.note(self, 0)
+        if self._resting is not None:
+            self._resting.cancel()
+        super().connection_lost(exc)
