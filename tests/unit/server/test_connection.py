@@ -248,6 +248,7 @@ async def test_reading_what_is_buffered_lets_others_run(
         await wait(self, used)
 
     monkeypatch.setattr("relay.server.connection.perf_counter", lambda: next(ticks) / 100)
+    monkeypatch.setattr("relay.server.socket_input.perf_counter", lambda: 0)
     visit = await relay.visit()
     monkeypatch.setattr(Turns, "wait", noted)
     for _ in range(100):
@@ -269,6 +270,7 @@ async def test_what_takes_the_loop_long_waits_for_its_turn_before(
         await wait(self, used)
 
     monkeypatch.setattr("relay.server.connection.perf_counter", lambda: 0)
+    monkeypatch.setattr("relay.server.socket_input.perf_counter", lambda: 0)
     visit = await relay.visit()
     monkeypatch.setattr(Turns, "wait", noted)
     await visit.asks({"#t": ["x"]}, {"#t": ["y" * 15_000]}, sub="small")
