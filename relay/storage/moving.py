@@ -126,6 +126,9 @@ class Side(Protocol):
     async def settle(self) -> None:
         """After very many rows were added: what queries are planned by."""
 
+    async def tidy(self) -> None:
+        """After a long snapshot: do what it has kept the relay from doing."""
+
     async def begin_log(self) -> str:
         """Keep a log from now on, if there is none; which one it is."""
 
@@ -245,6 +248,7 @@ class Move:
             entries = {table.name: await self._compare(table) for table in TABLES}
             for table in TOTALS:
                 await self._compare(table)
+        await self._source.tidy()
         self._noted.checked_line, self._noted.checked_seq = self._noted.line, self._head
         await self._note()
         return Moved(events, size, old, entries, digest)

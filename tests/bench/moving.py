@@ -30,7 +30,7 @@ from tests.harness.relay_program import OwnProcess
 _BATCH = 2_000
 _TOPICS = 500
 _PAUSE_S = 0.01  # of the writer
-_SETTINGS = {"fsync": "on", "full_page_writes": "on", "autovacuum": "on", "shared_buffers": "512MB"}
+SETTINGS = {"fsync": "on", "full_page_writes": "on", "autovacuum": "on", "shared_buffers": "512MB"}
 
 
 def events(count: int) -> Iterator[Event]:
@@ -118,7 +118,7 @@ async def rookery(*args: object) -> bytes:
     )
     out, _ = await process.communicate()
     if process.returncode:
-        raise SystemExit(f"rookery {args[0]} failed")
+        raise RuntimeError(f"rookery {args[0]} failed")
     return out
 
 
@@ -144,11 +144,20 @@ def digest(file: Path, size: int) -> str:
     return found.hexdigest()
 
 
+@asynccontextmanager
+async def told_if_it_fails(relay: OwnProcess) -> AsyncIterator[None]:
+    try:
+        yield
+    except RuntimeError:
+        print(*relay.lines[-20:], sep="\n")
+        raise
+
+
 async def main(count: int) -> None:
     bin_ = programs()
     if bin_ is None:
         raise SystemExit(MISSING)
-    server = PostgresServer(bin_, _SETTINGS)
+    server = PostgresServer(bin_, SETTINGS)
     try:
         with tempfile.TemporaryDirectory() as made:
             folder = Path(made) / "data"
@@ -156,7 +165,7 @@ async def main(count: int) -> None:
             await relay.init("--owner", cast.owner.pubkey, "--preset", "open")
             await fill(folder / "rookery.db", count)
             before = (folder / "rookery.db").stat().st_size
-            async with relay:
+            async with relay, told_if_it_fails(relay):
                 await relay.start()
                 url = await server.new_schema()
                 await moved(folder, relay.url, folder, url)

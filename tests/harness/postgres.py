@@ -100,6 +100,10 @@ class PostgresServer:
     def url(self, schema: str) -> str:
         return f"postgresql://{_USER}@/postgres?host={self._folder}&search_path={schema}"
 
+    @property
+    def pid(self) -> int:
+        return self._server.pid
+
     @staticmethod
     def schema_of(url: str) -> str:
         return url.rpartition("=")[2]

@@ -193,6 +193,9 @@ class PostgresSide:
         async with self._connections.writing() as db:
             await db.execute(MOVE_QUERIES["settle"], timeout=_SETTLE_S)
 
+    async def tidy(self) -> None:
+        """Nothing: what is dead is removed in the background."""
+
     # -- the log --------------------------------------------------------------------------------
 
     async def begin_log(self) -> str:

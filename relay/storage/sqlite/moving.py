@@ -140,6 +140,10 @@ class SqliteSide:
     async def settle(self) -> None:
         """Nothing: no query of this store is planned by statistics."""
 
+    async def tidy(self) -> None:
+        """Else the relay would do it when it stops, with everybody waiting."""
+        await self._rows("PRAGMA wal_checkpoint(PASSIVE)")
+
     # -- the log --------------------------------------------------------------------------------
 
     async def begin_log(self) -> str:

@@ -39,8 +39,8 @@ __all__ = ["postgres"]
 
 pytestmark = pytest.mark.process
 
-NOT_ENTRIES = {"meta", "head", "events", "old_versions", "tags", "texts"}
-"""Rows, what follows from them, and what each store has of its own."""
+NOT_ENTRIES = {"meta", "head", "events", "old_versions", "tags", "texts", "changes", "used_calls"}
+"""Rows, what follows from them, and what is kept for minutes or is of one store."""
 
 
 @asynccontextmanager
