@@ -25,10 +25,14 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _BATCH: Final = 250
+_SMALL_BATCH: Final = 50
+"""During writes: on a busy machine too it takes no longer than the longest pause allows."""
 _EMBEDDED: Final = 8
 """Texts at a time: a fifth of a second."""
 _PAUSE_RATIO: Final = 19
 """During writes it pauses so many times as long as it worked: 5 % of a core."""
+_WRITING_S: Final = 0.5
+"""After a commit: on a busy machine there may be none while a batch is indexed."""
 _MAX_PAUSE_S: Final = 1.0
 _GATHER_S: Final = 0.1
 """From a commit until it is indexed, for others that follow: a transaction for each event of a slow
@@ -60,6 +64,9 @@ class SearchIndexer:
         self._upto = 0
         self._rules = ""
         self._tidy_at = 0.0
+        self._newest = store.committed()
+        """seq, and when it was first seen."""
+        self._newest_at = -_WRITING_S
         self._waiting_searches = 0
         self._search_waits = asyncio.Event()
         self._progress = asyncio.Event()
@@ -127,14 +134,14 @@ class SearchIndexer:
         while not self._is_indexed(self._store.committed()):
             searched, systems = self._state.policy.searched, self._state.policy.systems
             rules = rules_for(searched, systems)
-            began, head = loop.time(), self._store.committed()
-            self._upto = await self._store.index(text_by(searched, systems), rules, _BATCH)
+            began = loop.time()
+            batch = _SMALL_BATCH if self._is_written_to() else _BATCH
+            self._upto = await self._store.index(text_by(searched, systems), rules, batch)
             self._rules = rules
             self._progress.set()
             if loop.time() > self._tidy_at:
                 await self._tidy()
-            if self._store.committed() > head and not self._waiting_searches:
-                await self._pause(_PAUSE_RATIO * (loop.time() - began))
+            await self._rest_after(loop.time() - began)
 
     async def _tidy(self) -> bool:
         """Remove deleted texts for a while; True: there is more to do."""
@@ -149,11 +156,22 @@ class SearchIndexer:
     async def _embed(self) -> bool:
         """Of texts that are indexed, what they mean; True: there is more to do."""
         loop = asyncio.get_running_loop()
-        began, head = loop.time(), self._store.committed()
+        began = loop.time()
         has_more = await self._store.embed_texts(_EMBEDDED)
-        if self._store.committed() > head:
-            await self._pause(_PAUSE_RATIO * (loop.time() - began))
+        await self._rest_after(loop.time() - began)
         return has_more
+
+    async def _rest_after(self, seconds: float) -> None:
+        """Of work, during writes."""
+        if self._is_written_to():
+            await self._pause(_PAUSE_RATIO * seconds)
+
+    def _is_written_to(self) -> bool:
+        """And no search waits."""
+        now, newest = asyncio.get_running_loop().time(), self._store.committed()
+        if newest != self._newest:
+            self._newest, self._newest_at = newest, now
+        return now - self._newest_at < _WRITING_S and not self._waiting_searches
 
     async def _pause(self, seconds: float) -> None:
         """Leave the CPU to the writers; ends early when a search waits."""

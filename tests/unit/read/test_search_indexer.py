@@ -109,7 +109,22 @@ async def test_indexing_pauses_during_writes_unless_a_search_waits(
             await asyncio.sleep(0)
         assert relay.store.index_calls == 1
         assert await relay.follower.reached(600)
-        assert relay.store.index_calls == 3
+        assert relay.store.index_calls == 4, "a small batch, then large ones"
+
+
+async def test_a_pause_between_two_commits_is_not_the_end_of_writes(
+    relay: IndexSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a busy machine a batch is indexed between two commits."""
+    monkeypatch.setattr("relay.read.search_indexer._MAX_PAUSE_S", 3600.0)
+    monkeypatch.setattr("relay.read.search_indexer._PAUSE_RATIO", 1e12)
+    monkeypatch.setattr("relay.read.search_indexer._WRITING_S", 3600.0)
+    await relay.write_texts(*[f"tea {n}" for n in range(100)])
+    async with relay.follower:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert relay.store.index_calls == 1
+        assert await relay.follower.reached(100)
 
 
 def test_index_rules_differ_between_policies() -> None:
