@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from relay.cli.options import printable
+from relay.client.nmem.adoption import ADOPTED, Adoption
 from relay.client.nmem.cipher import cache_key
-from relay.client.nmem.database import ADOPTED, Adoption, Database
+from relay.client.nmem.database import Database
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.nmem.updates import about, set_about
 
@@ -32,7 +33,7 @@ def key_here() -> CacheKey | None:
 def opened_here() -> Iterator[Database]:
     _, settings = find_nmem_settings(Path.home())
     adoption = Adoption(settings.secret_filter(), settings.group)
-    database = Database(settings.db, key_here(), adoption=adoption)
+    database = Database(settings.db, key_here(), adopt=adoption.adopt)
     try:
         yield database
     finally:

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import sqlite3
-from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.resources import files
-from shutil import copyfileobj
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
@@ -24,35 +21,25 @@ from relay.client.nmem.cipher import cipher_module, database_errors, is_encrypte
 from relay.errors import how_to_install
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from relay.client.nmem.cipher import CacheKey
-    from relay.client.nmem.import_db import Imported
-    from relay.memory.secrets import SecretFilter
+
+    Adopt = Callable[[Any, Path], None]
+    """`Adoption.adopt`: makes a database of nmem itself a cache, given its connection and path;
+    leaves any other as it is."""
 
 MUST_ERASE: Final = "must_erase"
 """In `_rk_about`, in the transaction that deletes texts: their bytes may still be in the files."""
 VERSION: Final = 2
 """`user_version` of nmem."""
-ADOPTED: Final = "adopted"
-"""In `_rk_about`: what an adoption did, for the user."""
-_CREATED: Final = re.compile(r"CREATE (?:UNIQUE |VIRTUAL )?(?:TABLE|INDEX|TRIGGER) (\w+)")
-_TABLES: Final = ("sessions", "prompts", "observations", "_cursor")
 _WRITE: Final = "BEGIN IMMEDIATE"
 _SUFFIXES: Final = ("", "-wal", "-shm")
 
 
 class CacheUnusable(ClientError):
     """The file cannot be opened or read; the text says what to do. The file is left unchanged."""
-
-
-@dataclass(frozen=True, slots=True)
-class Adoption:
-    """How rows of an original nmem database become records."""
-
-    secrets: SecretFilter
-    group: str | None = None
 
 
 class Database:
@@ -65,17 +52,17 @@ class Database:
         key: CacheKey | None = None,
         *,
         busy_s: float = 10.0,
-        adoption: Adoption | None = None,
+        adopt: Adopt | None = None,
     ) -> None:
-        """Created with mode 0600 if missing. `busy_s`: SQLite busy timeout. `adoption`: a database
-        of nmem itself, of our `user_version`, is copied to `….original` and made a cache.
+        """Created with mode 0600 if missing. `busy_s`: SQLite busy timeout. `adopt`: for a file
+        with tables that is no cache.
 
         Raises CacheUnusable, OSError.
         """
         self.path = path
         self._key = key
         self._busy_s = busy_s
-        self._adoption = adoption
+        self._adopt = adopt
         self._thread_lock = Lock()
         self._errors = database_errors()
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -197,7 +184,7 @@ class Database:
                 self.path, self._key, busy_s=self._busy_s
             )
             try:
-                _prepare(self._connection, self.path, self._adoption)
+                _prepare(self._connection, self.path, self._adopt)
             except BaseException:
                 self._connection.close()
                 raise
@@ -265,12 +252,12 @@ def open_connection(path: Path, key: CacheKey | None, *, busy_s: float) -> tuple
     return connection, True
 
 
-def _prepare(connection: Any, path: Path, adoption: Adoption | None) -> None:
+def _prepare(connection: Any, path: Path, adopt: Adopt | None) -> None:
     found = connection.execute("PRAGMA user_version").fetchone()[0]
-    tables = _names(connection)
-    if adoption is not None and "_rk_about" not in tables and _is_original(connection):
-        _adopt(connection, path, adoption)
-        tables = _names(connection)
+    tables = names_in(connection)
+    if adopt is not None and tables and "_rk_about" not in tables:
+        adopt(connection, path)
+        tables = names_in(connection)
     if found > VERSION or (tables and "_rk_about" not in tables):
         raise CacheUnusable(
             f"{path} was created by another program (version {found}, expected {VERSION}): set"
@@ -291,76 +278,9 @@ def _prepare(connection: Any, path: Path, adoption: Adoption | None) -> None:
                 connection.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def _names(connection: Any) -> set[str]:
+def names_in(connection: Any) -> set[str]:
     """Of tables, indexes and triggers."""
     return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
-
-
-def _is_original(connection: Any) -> bool:
-    """Whether it is a database of nmem itself with the tables of our version."""
-    if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:
-        return False
-    with closing(sqlite3.connect(":memory:")) as ours:
-        for statement in statements():
-            ours.execute(statement)
-        return all(
-            [row[1:3] for row in connection.execute(f"PRAGMA table_info({table})")]
-            == [row[1:3] for row in ours.execute(f"PRAGMA table_info({table})")]
-            for table in _TABLES
-        )
-
-
-def _adopt(connection: Any, path: Path, adoption: Adoption) -> None:
-    """Unless another program did meanwhile."""
-    connection.execute(_WRITE)  # nobody writes during the copy
-    with connection:
-        names = _names(connection)
-        if "_rk_about" in names:
-            return
-        backup = _copied(path)
-        try:
-            done = _as_cache(connection, adoption, names)
-        except BaseException:
-            for end in _SUFFIXES[:2]:
-                beside(backup, end).unlink(missing_ok=True)
-            raise
-        told = (
-            f"{path} was nmem's own database: {done.sessions} sessions, {done.prompts} prompts and"
-            f" {done.observations} observations will be sent to the relay, {done.skipped} rows"
-            f" cannot; the file as it was: {backup}"
-        )
-        connection.execute("INSERT INTO _rk_about VALUES (?, ?)", (ADOPTED, told))
-
-
-def _as_cache(connection: Any, adoption: Adoption, names: set[str]) -> Imported:
-    """`names`: of what the database has."""
-    from relay.client.nmem.import_db import adopt
-
-    triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN"
-    triggers += " ('observations', 'prompts')"
-    for (name,) in connection.execute(triggers).fetchall():  # whatever they are called
-        connection.execute(f'DROP TRIGGER "{name}"')
-        names.discard(name)
-    for statement in statements():
-        if _CREATED.match(statement)[1] not in names:  # type: ignore[index]
-            connection.execute(statement)
-    return adopt(connection, adoption.secrets, adoption.group)
-
-
-def _copied(path: Path) -> Path:
-    """A copy of a database without writers, mode 0600, and of its WAL."""
-    number, backup = 0, beside(path, ".original")
-    while backup.exists():
-        number += 1
-        backup = beside(path, f".original-{number}")
-    for end in _SUFFIXES[:2]:  # in this order: a checkpoint may move pages from the WAL
-        with suppress(FileNotFoundError), beside(path, end).open("rb") as source:
-            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-            with os.fdopen(os.open(beside(backup, end), flags, 0o600), "wb") as target:
-                copyfileobj(source, target)
-                target.flush()
-                os.fsync(target.fileno())
-    return backup
 
 
 @cache

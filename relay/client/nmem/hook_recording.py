@@ -6,8 +6,9 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
+from relay.client.nmem.adoption import Adoption
 from relay.client.nmem.cipher import cache_key
-from relay.client.nmem.database import Adoption, Database, beside
+from relay.client.nmem.database import Database, beside
 from relay.client.nmem.hooks import record_hook
 from relay.client.nmem.settings import find_nmem_settings
 from relay.errors import RookeryError
@@ -36,7 +37,7 @@ class Hooks:
         key = cache_key(os.environ, self.settings.key_file, self.settings.data / "nmem.key")
         self._secrets = self.settings.secret_filter()
         adoption = Adoption(self._secrets, self.settings.group)
-        self.database = Database(self.settings.db, key, busy_s=_BUSY_S, adoption=adoption)
+        self.database = Database(self.settings.db, key, busy_s=_BUSY_S, adopt=adoption.adopt)
 
     def is_in_place(self) -> bool:
         """Whether the cache's folder, and the key files of the settings, are still there."""

@@ -14,7 +14,7 @@ from relay.client.errors import ClientError
 from relay.client.nmem import queries
 from relay.client.nmem.apply import bind
 from relay.client.nmem.cipher import CacheKey
-from relay.client.nmem.database import Adoption, Database
+from relay.client.nmem.database import Database
 from relay.client.nmem.queries import Order, Scope
 from relay.errors import Invalid
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from enum import StrEnum
 
     from relay.client.client import Client
+    from relay.client.nmem.database import Adopt
     from relay.client.nmem.queries import Counts, Found, FoundPrompt
     from relay.memory.nmem.records import Session
     from relay.nostr.keys import SecretKey
@@ -54,12 +55,10 @@ class NmemReader(BaseClient):
         super().__init__(relay, signer, start_offline=True)
         self._path = Path(db_path)
         self._key = key_of(key)
-        self._adoption: Adoption | None = None
+        self._adopt: Adopt | None = None
 
     async def _open(self, opening: AsyncExitStack) -> None:
-        self.database = await asyncio.to_thread(
-            Database, self._path, self._key, adoption=self._adoption
-        )
+        self.database = await asyncio.to_thread(Database, self._path, self._key, adopt=self._adopt)
         opening.callback(self.database.close)
         await asyncio.to_thread(bind, self.database, self.pubkey)
         await super()._open(opening)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from uuid import uuid4
 
 from relay.client.nmem import queries
-from relay.client.nmem.database import Adoption
+from relay.client.nmem.adoption import Adoption
 from relay.client.nmem.hooks import record_hook
 from relay.client.nmem.reader import NmemReader, NotFound, one_of
 from relay.client.nmem.sources import Sources
@@ -76,7 +76,7 @@ class NmemRecorder(NmemReader):
         self._secrets = SecretFilter() if secrets is None else secrets
         self.sieve = Sieve(self._secrets)
         self._group = group
-        self._adoption = Adoption(self._secrets, group)
+        self._adopt = Adoption(self._secrets, group).adopt
 
     async def hook(self, payload: str | Mapping[str, object]) -> str:
         """Record the payload of a coding agent's hook; returns the context for the agent, if any.

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.client.nmem import cipher, database
+from relay.client.nmem.adoption import Adoption
 from relay.client.nmem.apply import bind, drop_deleted, put_all
 from relay.client.nmem.cipher import CacheKey, cache_key
-from relay.client.nmem.database import Adoption, CacheUnusable, Database, statements
+from relay.client.nmem.database import CacheUnusable, Database, statements
 from relay.client.nmem.queries import Found, Order, Scope, search, timeline
 from relay.client.nmem.rebuild import rebuild
 from relay.client.nmem.removal import Purge, Removed, purge, sweep
@@ -215,7 +216,7 @@ def test_a_file_of_another_program_or_version_is_named_and_left_alone(
     other.close()
 
 
-ADOPTION = Adoption(SecretFilter())
+ADOPT = Adoption(SecretFilter()).adopt
 
 
 @pytest.mark.proves("M-08", "M-12")
@@ -226,7 +227,7 @@ def test_a_database_of_nmem_itself_becomes_the_cache_and_its_copy_is_kept(
     path, copy = tmp_path / "nmem.db", tmp_path / "nmem.db.original"
     an_original(path, key)
     before = path.read_bytes()
-    with closing(Database(path, key, adoption=ADOPTION)) as here:
+    with closing(Database(path, key, adopt=ADOPT)) as here:
         assert here.is_encrypted is (key is not None)
         assert rows(here, "prompts")[0] == (7, "s", 110, "user", "why, [REDACTED]")
         found = [(row[0], row[2], row[8], row[10]) for row in rows(here, "observations")]
@@ -262,7 +263,7 @@ def test_a_database_of_nmem_itself_becomes_the_cache_and_its_copy_is_kept(
         "session",
     ]
     assert b"hunter2" not in path.read_bytes()
-    with closing(Database(path, key, adoption=ADOPTION)):
+    with closing(Database(path, key, adopt=ADOPT)):
         assert not (tmp_path / "nmem.db.original-1").exists()
 
 
@@ -282,7 +283,7 @@ def test_another_database_is_not_adopted(tmp_path: Path, changed: str) -> None:
         other.execute(changed)
     before = path.read_bytes()
     with pytest.raises(CacheUnusable, match="rookery nmem import"):
-        Database(path, adoption=ADOPTION)
+        Database(path, adopt=ADOPT)
     assert path.read_bytes() == before
     assert not (tmp_path / "nmem.db.original").exists()
 
@@ -299,13 +300,13 @@ def test_an_adoption_that_fails_leaves_the_database_as_it_was(
     with monkeypatch.context() as patched:
         patched.setattr("relay.client.nmem.import_db.rebuild_index", fail)
         with pytest.raises(OSError, match="full"):
-            Database(path, adoption=ADOPTION)
+            Database(path, adopt=ADOPT)
     with closing(sqlite3.connect(path)) as other:
         assert other.execute("SELECT content FROM prompts WHERE id = 7").fetchone() == (
             "why, password=hunter2",
         )
     assert not list(tmp_path.glob("*original*"))
-    with closing(Database(path, adoption=ADOPTION)) as here:
+    with closing(Database(path, adopt=ADOPT)) as here:
         assert len(rows(here, "observations")) == 2
 
 

@@ -1,0 +1,103 @@
+"""Makes a database of nmem itself the cache: its rows become records that wait for the relay.
+
+The file as it was is kept beside it, as `….original`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from shutil import copyfileobj
+from typing import TYPE_CHECKING, Any, Final
+
+from relay.client.nmem.database import VERSION, beside, names_in, statements
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from relay.client.nmem.import_db import Imported
+    from relay.memory.secrets import SecretFilter
+
+ADOPTED: Final = "adopted"
+"""In `_rk_about`: what an adoption did, for the user."""
+_CREATED: Final = re.compile(r"CREATE (?:UNIQUE |VIRTUAL )?(?:TABLE|INDEX|TRIGGER) (\w+)")
+_TABLES: Final = ("sessions", "prompts", "observations", "_cursor")
+_SUFFIXES: Final = ("", "-wal")
+
+
+@dataclass(frozen=True, slots=True)
+class Adoption:
+    """How rows of an original nmem database become records."""
+
+    secrets: SecretFilter
+    group: str | None = None
+
+    def adopt(self, connection: Any, path: Path) -> None:
+        """Nothing is done with another database, nor if another program did it meanwhile."""
+        if not _is_original(connection):
+            return
+        connection.execute("BEGIN IMMEDIATE")  # nobody writes during the copy
+        with connection:
+            names = names_in(connection)
+            if "_rk_about" in names:
+                return
+            backup = _copied(path)
+            try:
+                done = self._as_cache(connection, names)
+            except BaseException:
+                for end in _SUFFIXES:
+                    beside(backup, end).unlink(missing_ok=True)
+                raise
+            told = (
+                f"{path} was nmem's own database: {done.sessions} sessions, {done.prompts} prompts"
+                f" and {done.observations} observations will be sent to the relay,"
+                f" {done.skipped} rows cannot; the file as it was: {backup}"
+            )
+            connection.execute("INSERT INTO _rk_about VALUES (?, ?)", (ADOPTED, told))
+
+    def _as_cache(self, connection: Any, names: set[str]) -> Imported:
+        """`names`: of what the database has."""
+        from relay.client.nmem.import_db import adopt  # with it comes aiohttp
+
+        triggers = "SELECT name FROM sqlite_master WHERE type = 'trigger' AND tbl_name IN"
+        triggers += " ('observations', 'prompts')"
+        for (name,) in connection.execute(triggers).fetchall():  # whatever they are called
+            connection.execute(f'DROP TRIGGER "{name}"')
+            names.discard(name)
+        for statement in statements():
+            if _CREATED.match(statement)[1] not in names:  # type: ignore[index]
+                connection.execute(statement)
+        return adopt(connection, self.secrets, self.group)
+
+
+def _is_original(connection: Any) -> bool:
+    """Whether it is a database of nmem itself with the tables of our version."""
+    if connection.execute("PRAGMA user_version").fetchone()[0] != VERSION:
+        return False
+    with closing(sqlite3.connect(":memory:")) as ours:
+        for statement in statements():
+            ours.execute(statement)
+        return all(
+            [row[1:3] for row in connection.execute(f"PRAGMA table_info({table})")]
+            == [row[1:3] for row in ours.execute(f"PRAGMA table_info({table})")]
+            for table in _TABLES
+        )
+
+
+def _copied(path: Path) -> Path:
+    """A copy of a database without writers, mode 0600, and of its WAL."""
+    number, backup = 0, beside(path, ".original")
+    while backup.exists():
+        number += 1
+        backup = beside(path, f".original-{number}")
+    for end in _SUFFIXES:  # in this order: a checkpoint may move pages from the WAL
+        with suppress(FileNotFoundError), beside(path, end).open("rb") as source:
+            flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+            with os.fdopen(os.open(beside(backup, end), flags, 0o600), "wb") as target:
+                copyfileobj(source, target)
+                target.flush()
+                os.fsync(target.fileno())
+    return backup
