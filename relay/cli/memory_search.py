@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from relay.client import Client
-    from relay.client.anamnesis.reader import Provenance
+    from relay.client.claims import Provenance
     from relay.client.recall import Hit
     from relay.client.settings import ClientSettings
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from relay.cli.names import Names
     from relay.cli.options import Server
     from relay.client import Client
-    from relay.client.anamnesis.reader import Provenance
+    from relay.client.claims import Provenance
     from relay.client.recall import Hit
     from relay.client.settings import ClientSettings
     from relay.memory.anamnesis.trust import Trust

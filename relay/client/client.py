@@ -59,14 +59,13 @@ if TYPE_CHECKING:
     from relay.client.connection import Connection
     from relay.client.negentropy import Difference
     from relay.client.recall import Recall
+    from relay.client.responses import FilterLike
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
     from relay.nostr.nip77 import Items
 
     Result = TypeVar("Result")
-    FilterLike = Filter | Mapping[str, object]
-    """A filter, or what NIP-01 writes for one: `{"kinds": [9], "#h": ["tea"]}`."""
 
 MESSAGES: Final = (
     kinds.CHAT,
@@ -324,18 +323,11 @@ class Client:
         `h`. Claims say who vouched for them and what supersedes them: `Hit.provenance`. Raises
         QueryClosed.
         """
-        from relay.client.recall import recall  # with it come all memory systems
+        # With it come all memory systems.
+        from relay.client.recall import recall, with_provenance
 
         found = await recall(self, question, systems=systems, kind=kind, group=group, limit=limit)
-        claims = {hit.hashed for hit in found.hits if hit.hashed}
-        if not (claims and self._keys):
-            return found
-        from relay.client.anamnesis.reader import AnamnesisReader
-
-        async with AnamnesisReader(self, self._signer(None)) as reader:
-            of = await reader.provenance_of(claims)
-        hits = [hit._replace(provenance=of.get(hit.hashed)) for hit in found.hits]
-        return found._replace(hits=hits)
+        return await with_provenance(self, found, self.pubkey) if self._keys else found
 
     async def count(self, *filters: FilterLike, deadline_s: float | None = None) -> int:
         """Number of matching events (NIP-45). Raises QueryClosed."""

@@ -30,8 +30,9 @@ if TYPE_CHECKING:
     from contextlib import AsyncExitStack
     from pathlib import Path
 
-    from relay.client.client import Client, FilterLike
+    from relay.client.client import Client
     from relay.client.rebase import Rebase
+    from relay.client.responses import FilterLike
     from relay.client.spool import Refused
     from relay.client.writer import Make, Written
     from relay.nostr.event import Event

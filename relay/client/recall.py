@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import re
 import unicodedata
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from relay.client.information import can_search, offers_memory
+from relay.client.claims import ClaimReader
+from relay.client.information import can_search, limit_in, offers_memory
 from relay.memory.snowclaw.keys import AGENT, COLLECTIVE, CONFIG
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.memory.time_words import periods
@@ -22,11 +23,12 @@ from relay.nostr.keywords import RESULTS_PER_KEYWORD, keywords, merged
 from relay.nostr.nip50 import search_from
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 
-    from relay.client.anamnesis.reader import Provenance
-    from relay.client.client import Client
+    from relay.client.claims import Provenance
+    from relay.client.responses import FilterLike
     from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
     from relay.nostr.nip50 import Search
 
 SCAN_LIMIT: Final = 5_000
@@ -112,8 +114,25 @@ class Recall(NamedTuple):
     """What the relay lacks, for people; empty: nothing."""
 
 
+class QueryClient(Protocol):
+    """What a question needs of a `Client`."""
+
+    @property
+    def url(self) -> str: ...
+
+    def now(self) -> int: ...
+
+    async def known_information(self) -> Mapping[str, object]: ...
+
+    async def query(self, *filters: FilterLike) -> list[Event]: ...
+
+    def query_all(self, *filters: FilterLike) -> AsyncIterator[Event]: ...
+
+    def query_pages(self, *filters: FilterLike, served: int = 0) -> AsyncIterator[list[Event]]: ...
+
+
 async def recall(
-    client: Client,
+    client: QueryClient,
     question: str,
     *,
     systems: Collection[str] = (),
@@ -167,6 +186,22 @@ async def recall(
     return Recall(_each_once(_in_turn(wanted, found), limit), "")
 
 
+async def with_provenance(client: QueryClient, found: Recall, reader: str) -> Recall:
+    """The same, where claims of Anamnesis have `Hit.provenance`. `reader`: public key."""
+    claims = {hit.hashed for hit in found.hits if hit.hashed}
+    if not claims:
+        return found
+
+    async def read(wanted: Filter) -> list[Event]:
+        served = limit_in(await client.known_information(), "max_limit") or 0
+        pages = client.query_pages(wanted, served=served)
+        return [event async for events in pages for event in events]
+
+    of = await ClaimReader(read, client.known_information, reader).provenance_of(claims)
+    hits = [hit._replace(provenance=of.get(hit.hashed)) for hit in found.hits]
+    return found._replace(hits=hits)
+
+
 def query_of(question: str, now: int) -> str:
     """The `search` of a filter for a relay with `match:any`."""
     near = [f"near:{first}-{last}" for first, last in periods(question, now)]
@@ -189,7 +224,7 @@ def _h(group: str | None) -> dict[str, object]:
 
 
 async def _ask(
-    client: Client, wanted: Mapping[str, Mapping[str, object]], search: str, limit: int
+    client: QueryClient, wanted: Mapping[str, Mapping[str, object]], search: str, limit: int
 ) -> list[list[Event]]:
     return await asyncio.gather(
         *(
@@ -199,7 +234,7 @@ async def _ask(
     )
 
 
-async def _scan(client: Client, wanted: Mapping[str, object], question: str) -> list[Event]:
+async def _scan(client: QueryClient, wanted: Mapping[str, object], question: str) -> list[Event]:
     prefixes = wanted.get("#d", [""])
     assert isinstance(prefixes, list)
     everything = {name: value for name, value in wanted.items() if name != "#d"}
@@ -229,7 +264,9 @@ def _phrases(search: Search) -> tuple[str, ...]:
     return tuple(term for term in search.required if len(term.split()) > 1)
 
 
-async def _by_any_word(client: Client, wanted: Mapping[str, object], question: str) -> list[Event]:
+async def _by_any_word(
+    client: QueryClient, wanted: Mapping[str, object], question: str
+) -> list[Event]:
     """Fallback when no record contains all words, as for a question in a sentence."""
     answers = await asyncio.gather(
         *(

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
     from relay.client.verifier import SignatureVerifier
 
+    FilterLike = Filter | Mapping[str, object]
+    """A filter, or what NIP-01 writes for one: `{"kinds": [9], "#h": ["tea"]}`."""
+
 MAX_ANSWER: Final = 250_000
 """Events in one response: five times Rookery's limit for one filter."""
 MAX_ANSWER_BYTES: Final = 2**29
@@ -37,7 +40,7 @@ _THREAD_MIN: Final = 8
 """A signature takes 25 µs; a thread switch costs 65 µs and keeps the loop free."""
 
 
-def filters_of(given: Sequence[Filter | Mapping[str, object]]) -> tuple[Filter, ...]:
+def filters_of(given: Sequence[FilterLike]) -> tuple[Filter, ...]:
     """Filters given as Filter or as NIP-01 JSON. Raises Invalid, Unsupported."""
     if not given:
         raise Invalid("a query needs at least one filter")

@@ -13,7 +13,7 @@ from relay.memory.fence import attribution
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from relay.client.anamnesis.reader import Provenance
+    from relay.client.claims import Provenance
     from relay.client.nmem.queries import Found, FoundPrompt
     from relay.client.recall import Hit
     from relay.memory.nmem.records import Session

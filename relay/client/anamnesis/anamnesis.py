@@ -20,8 +20,10 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from msgspec import structs
 
 from relay.client.anamnesis.files import BEFORE_1970, Unusable, entries_in, write_lines
-from relay.client.anamnesis.reader import AnamnesisReader, UnknownMemory, check_hash, member_of
+from relay.client.anamnesis.reader import AnamnesisReader, UnknownMemory, member_of
+from relay.client.claims import check_hash
 from relay.client.errors import ClientError, PublishRefused
+from relay.client.information import keeps_memory, limit_in
 from relay.client.writer import Outcome, Written, address_filter
 from relay.errors import Invalid
 from relay.memory.anamnesis.checks import (
@@ -62,6 +64,8 @@ _ALIKE: Final = 10
 _INHERITED: Final = ("memory_type", "confidence", "tags")
 """By a successor."""
 _FRAME_BYTES: Final = len('["EVENT",]')
+_DEFAULT_FRAME: Final = 1 << 19
+"""Frame size assumed if the relay names no limit."""
 
 
 class Imported(NamedTuple):
@@ -138,7 +142,7 @@ class Anamnesis(AnamnesisReader):
         )
         texts = {
             memory.entry.content: memory.hash
-            for memory in self._memories(await self.read(wanted))
+            for memory in self._claims.memories(await self.read(wanted))
             if memory.entry.group == entry.group
         }
         if entry.content in texts or self.sift(entry.content, texts) is not None:
@@ -182,7 +186,7 @@ class Anamnesis(AnamnesisReader):
     async def add(self, entry: Entry) -> Written:
         """Publish an entry with its own time and author; DUPLICATE if this key did so before."""
         draft = _valid_draft(entry)
-        if not (await self._relay_info()).is_authoritative:
+        if not keeps_memory(await self._information()):
             for stored in await self.read(address_filter(kinds.APP_RECORD, self.pubkey, draft.d)):
                 return Written(stored, Outcome.DUPLICATE)
         return await self.publish(draft)
@@ -234,7 +238,7 @@ class Anamnesis(AnamnesisReader):
         new = _hash_of(content)
         if new == old:
             raise Invalid("a memory cannot supersede itself")
-        archive = self._archive(await self._about([old, new]), await self._relay_info())
+        archive = await self._claims.archive(await self._claims.about([old, new]))
         replaced = archive.original(old)
         if replaced is None:
             raise UnknownMemory(old)
@@ -284,7 +288,7 @@ class Anamnesis(AnamnesisReader):
 
         Only those of `group`, or those outside of groups: an import stores them in one group.
         """
-        archive = await self._all_records(await self._relay_info())
+        archive = await self._all_records()
         originals = [memory for hashed in archive.memories if (memory := archive.original(hashed))]
         originals.sort(key=lambda memory: (memory.event.created_at, memory.event.id))
         lines = []
@@ -307,7 +311,8 @@ class Anamnesis(AnamnesisReader):
 
         Idempotent. `progress` is called with the bytes read and the file size. Raises OSError.
         """
-        most = (await self._relay_info()).most_bytes - _FRAME_BYTES
+        frame = limit_in(await self._information(), "max_message_length") or _DEFAULT_FRAME
+        most = frame - _FRAME_BYTES
         refused: dict[int, str] = {}
         lines: dict[str, int] = {}
         claims = 0

@@ -4,23 +4,21 @@ Anamnesis."""
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from msgspec import structs
 
 from relay.client.anamnesis.matching import Question, text_ranks
+from relay.client.claims import ClaimReader, check_hash
 from relay.client.errors import ClientError, QueryClosed
-from relay.client.information import can_search, keeps_memory, limit_in, owners_in
 from relay.client.memory import MemoryClient
 from relay.errors import Invalid
 from relay.memory.anamnesis import correction, provenance, recall
-from relay.memory.anamnesis.archive import Archive, archive_of
+from relay.memory.anamnesis.archive import Archive
 from relay.memory.anamnesis.checks import Attestation, MemoryType
-from relay.memory.anamnesis.records import Memory, Supersession, record_in
+from relay.memory.anamnesis.records import Memory, Supersession
 from relay.memory.anamnesis.references import ENTRY, PATCH
 from relay.memory.anamnesis.trust import Reputations, trust_in
-from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.filters import Filter
@@ -29,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from pathlib import Path
 
+    from relay.client.claims import Provenance
     from relay.client.client import Client
     from relay.memory.anamnesis.correction import Resolution
     from relay.memory.anamnesis.provenance import Credit, Trace
@@ -40,17 +39,11 @@ if TYPE_CHECKING:
 
 _Option = TypeVar("_Option", MemoryType, Attestation)
 
-_PREFIX: Final = "anamnesis:"
 _PREFIXES: Final = {kinds.APP_RECORD: ENTRY, kinds.APP_DATA: PATCH}
-_BATCH: Final = 500
-"""Hashes per filter: 34 kB of a frame."""
 _MAX_RESULTS: Final = 500
 """Results per search, best first."""
 _MIN_RESULTS: Final = 50
 """Minimum if a query needs several searches."""
-_MAX_UNREAD: Final = 1_000
-_DEFAULT_FRAME: Final = 1 << 19
-"""Frame size assumed if the relay names no limit."""
 _SOURCE_STEPS: Final = 8
 """Steps from a hit to the sources whose trust limits its own, in a search."""
 _HASH_PREFIX: Final = re.compile(r"[0-9a-f]{8,63}")
@@ -74,30 +67,6 @@ class Ambiguous(ClientError):
         self.hashes = tuple(sorted(found))
 
 
-@dataclass(frozen=True, slots=True)
-class _RelayInfo:
-    """Properties of the relay (NIP-11)."""
-
-    owners: frozenset[str]
-    """Owner of the relay, and given owners."""
-    is_authoritative: bool
-    """The relay checks corrections, and keeps one entry per author and hash (X-05, X-16)."""
-    searches: bool
-    most_bytes: int
-    """Frame size."""
-
-
-@dataclass(frozen=True, slots=True)
-class Provenance:
-    """Vouches and supersessions of a memory."""
-
-    vouchers: Sequence[Mapping[str, object]]
-    """As in its document (X-13)."""
-    supersedes: tuple[str, ...]
-    """Hashes of memories it supersedes."""
-    superseded_by: str | None
-
-
 class AnamnesisReader(MemoryClient):
     """Base of Anamnesis. Hashes are 64 lowercase hex; others raise Invalid."""
 
@@ -114,38 +83,21 @@ class AnamnesisReader(MemoryClient):
     ) -> None:
         """`owners`: public keys that may correct any memory, beside the one of NIP-11."""
         super().__init__(relay, signer, folder=folder)
-        self._owners = frozenset(owners)
         self._reputations = Reputations() if reputations is None else reputations
         self.shortfall = ""
         """Missing relay features that are worked around; empty: none (G-30)."""
-        self.unread: dict[str, UnreadableRecord] = {}
+        self._claims = ClaimReader(self.read, self._information, self.pubkey, frozenset(owners))
+        self.unread = self._claims.unread
         """Unreadable records, by event id; the last thousand."""
 
     async def get(self, hashed: str) -> dict[str, object] | None:
         """A memory as a document: merged vouchers, `superseded_by`, unsigned claims under
         `claimed`. None: not readable."""
-        return (await self._archive_about(hashed)).document(hashed)
+        return (await self._claims.archive_about(hashed)).document(hashed)
 
     async def provenance_of(self, hashes: Iterable[str]) -> dict[str, Provenance]:
         """By hash; queried together."""
-        wanted = frozenset(hashes)
-        for each in wanted:
-            check_hash(each)
-        if not wanted:
-            return {}
-        leading_here = Filter(kinds=frozenset({kinds.APP_DATA}), tags=(("X", wanted),))
-        corrections = self._records(await self.read(leading_here))
-        olds = {record.old for record in corrections if isinstance(record, Supersession)}
-        archive = self._archive(await self._about(wanted | olds), await self._relay_info())
-        after = {old: archive.successor(old) for old in wanted | olds}
-        return {
-            hashed: Provenance(
-                archive.vouchers(hashed),
-                tuple(sorted(old for old, by in after.items() if by and by.new == hashed)),
-                None if (by := after[hashed]) is None else by.new,
-            )
-            for hashed in wanted
-        }
+        return await self._claims.provenance_of(hashes)
 
     async def trust(self, hashed: str) -> Trust | None:
         """None: unknown memory."""
@@ -153,7 +105,7 @@ class AnamnesisReader(MemoryClient):
 
     async def is_own(self, hashed: str) -> bool:
         """Whether this key or another of its household wrote a memory; its vouches do not count."""
-        memory = (await self._archive_about(hashed)).original(hashed)
+        memory = (await self._claims.archive_about(hashed)).original(hashed)
         owner_of = self._reputations.owner_of
         return memory is not None and owner_of(memory.author) == owner_of(self.pubkey)
 
@@ -181,9 +133,9 @@ class AnamnesisReader(MemoryClient):
         """Direct descendants, oldest first."""
         check_hash(hashed)
         naming = Filter(kinds=frozenset({kinds.APP_RECORD}), tags=(("X", frozenset({hashed})),))
-        found = self._memories(await self.read(naming))
-        records = await self._about({memory.hash for memory in found})
-        return provenance.children(hashed, self._archive(records, await self._relay_info()))
+        found = self._claims.memories(await self.read(naming))
+        records = await self._claims.about({memory.hash for memory in found})
+        return provenance.children(hashed, await self._claims.archive(records))
 
     async def recall(
         self,
@@ -215,8 +167,7 @@ class AnamnesisReader(MemoryClient):
             reputations=self._reputations,
         )
         asked = Question.of(query)
-        info = await self._relay_info()
-        is_searched = info.searches and self.is_online
+        is_searched = await self.searches() and self.is_online
         archive = Archive()
         found: frozenset[str] | None = None
         if not is_searched:
@@ -224,7 +175,7 @@ class AnamnesisReader(MemoryClient):
                 self.shortfall = (
                     f"{self.url} does not support search: all memories are fetched and scanned"
                 )
-            archive = await self._all_records(info)
+            archive = await self._all_records()
         for question in (asked, *asked.loosened()):
             if is_searched:
                 archive, found = await self._search(question)
@@ -248,7 +199,7 @@ class AnamnesisReader(MemoryClient):
             )
         entries = await self.read(await self._entries_filter())
         with_prefix = [event for event in entries if event.d.startswith(ENTRY + beginning)]
-        found = {memory.hash: memory.entry.content for memory in self._memories(with_prefix)}
+        found = {memory.hash: memory.entry.content for memory in self._claims.memories(with_prefix)}
         if not found:
             raise UnknownMemory(beginning)
         if len(found) > 1:
@@ -256,38 +207,6 @@ class AnamnesisReader(MemoryClient):
         return next(iter(found))
 
     # -- queries ----------------------------------------------------------------------------------
-
-    async def _relay_info(self) -> _RelayInfo:
-        """Nothing is known while offline."""
-        document = await self._information()
-        most = limit_in(document, "max_message_length")
-        return _RelayInfo(
-            self._owners | owners_in(document),
-            is_authoritative=keeps_memory(document),
-            searches=can_search(document),
-            most_bytes=_DEFAULT_FRAME if most is None else most,
-        )
-
-    def _archive(self, records: Iterable[Record], info: _RelayInfo) -> Archive:
-        return archive_of(
-            records, info.owners, reader=self.pubkey, is_authoritative=info.is_authoritative
-        )
-
-    async def _archive_about(self, hashed: str) -> Archive:
-        check_hash(hashed)
-        return self._archive(await self._about([hashed]), await self._relay_info())
-
-    async def _about(self, hashes: Iterable[str]) -> list[Record]:
-        """The entries of these hashes, and all records about them."""
-        records: list[Record] = []
-        ordered = sorted(hashes)
-        for start in range(0, len(ordered), _BATCH):
-            batch = frozenset(ordered[start : start + _BATCH])
-            wanted = Filter(
-                kinds=frozenset({kinds.APP_RECORD, kinds.APP_DATA}), tags=(("x", batch),)
-            )
-            records += self._records(await self.read(wanted))
-        return records
 
     async def _reachable(
         self,
@@ -304,10 +223,10 @@ class AnamnesisReader(MemoryClient):
         while ahead and len(asked) <= provenance.MAX_NODES and most_steps >= 0:
             most_steps -= 1
             asked |= ahead
-            found = await self._about(ahead)
+            found = await self._claims.about(ahead)
             records += found
             ahead = {each for record in found for each in next_hashes(record)} - asked
-        return self._archive(records, await self._relay_info())
+        return await self._claims.archive(records)
 
     async def _search(self, question: Question) -> tuple[Archive, frozenset[str]]:
         """Hashes found by the relay's search, by words of entries or tags of patches, and an
@@ -327,10 +246,11 @@ class AnamnesisReader(MemoryClient):
         hashes = frozenset(filter(is_hex64, ends))
         return await self._reachable(hashes, _parents, _SOURCE_STEPS), hashes
 
-    async def _all_records(self, info: _RelayInfo) -> Archive:
-        entries = self._memories(await self.read(await self._entries_filter()))
-        records = await self._about({memory.hash for memory in entries})
-        return self._archive(records, info)
+    async def _all_records(self) -> Archive:
+        entries = self._claims.memories(await self.read(await self._entries_filter()))
+        return await self._claims.archive(
+            await self._claims.about({memory.hash for memory in entries})
+        )
 
     async def _entries_filter(self, *of_kinds: int) -> Filter:
         """Filter for all entries, and with kind 30078 their patches, by prefix if the relay
@@ -342,27 +262,6 @@ class AnamnesisReader(MemoryClient):
         if wanted == {kinds.APP_RECORD}:
             return Filter(kinds=wanted, tags=(("t", frozenset({"anamnesis"})),))
         return Filter(kinds=wanted)
-
-    def _records(self, events: Iterable[Event]) -> list[Record]:
-        records: list[Record] = []
-        for event in events:
-            if event.d.startswith(_PREFIX):
-                record = record_in(event)
-                if isinstance(record, UnreadableRecord):
-                    self.unread[event.id] = record
-                    if len(self.unread) > _MAX_UNREAD:
-                        del self.unread[next(iter(self.unread))]
-                else:
-                    records.append(record)
-        return records
-
-    def _memories(self, events: Iterable[Event]) -> list[Memory]:
-        return [record for record in self._records(events) if isinstance(record, Memory)]
-
-
-def check_hash(hashed: str) -> None:
-    if not is_hex64(hashed):
-        raise Invalid("a memory is named by 64 lowercase hex characters")
 
 
 def member_of(options: type[_Option], value: str, field: str) -> _Option:

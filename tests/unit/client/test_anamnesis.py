@@ -297,7 +297,7 @@ async def test_unreadable_records_are_reported_and_skipped(fake: FakeRelay) -> N
 async def test_the_number_of_unreadable_records_kept_is_bounded(
     fake: FakeRelay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("relay.client.anamnesis.reader._MAX_UNREAD", 1)
+    monkeypatch.setattr("relay.client.claims._MAX_UNREAD", 1)
     for hashed in (A, B):
         tags = [["d", f"anamnesis:memory:{hashed}"], ["x", hashed]]
         await fake.publish(rover.sign(78, tags, "{", NOW))

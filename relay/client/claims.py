@@ -1,0 +1,128 @@
+"""Claims: what a relay has about memories of Anamnesis, read by their hashes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from relay.client.information import keeps_memory, owners_in
+from relay.errors import Invalid
+from relay.memory.anamnesis.archive import Archive, archive_of
+from relay.memory.anamnesis.records import Memory, Supersession, record_in
+from relay.memory.unreadable import UnreadableRecord
+from relay.nostr import kinds
+from relay.nostr.event import is_hex64
+from relay.nostr.filters import Filter
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+    from relay.memory.anamnesis.records import Record
+    from relay.nostr.event import Event
+
+_PREFIX: Final = "anamnesis:"
+_BATCH: Final = 500
+"""Hashes per filter: 34 kB of a frame."""
+_MAX_UNREAD: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Vouches and supersessions of a memory."""
+
+    vouchers: Sequence[Mapping[str, object]]
+    """As in its document (X-13)."""
+    supersedes: tuple[str, ...]
+    """Hashes of memories it supersedes."""
+    superseded_by: str | None
+
+
+class ClaimReader:
+    """Reads records by the hashes of the memories that they refer to. Hashes are 64 lowercase hex;
+    others raise Invalid."""
+
+    def __init__(
+        self,
+        read: Callable[[Filter], Awaitable[Iterable[Event]]],
+        information: Callable[[], Awaitable[Mapping[str, object]]],
+        pubkey: str,
+        owners: frozenset[str] = frozenset(),
+    ) -> None:
+        """`read`: the events that match. `information`: the relay's document (NIP-11), whose owner
+        may correct any memory, as `owners` may. `pubkey`: of the reader."""
+        self._read = read
+        self._information = information
+        self._pubkey = pubkey
+        self._owners = owners
+        self.unread: dict[str, UnreadableRecord] = {}
+        """By event id; the last thousand."""
+
+    async def provenance_of(self, hashes: Iterable[str]) -> dict[str, Provenance]:
+        """By hash; queried together."""
+        wanted = frozenset(hashes)
+        for each in wanted:
+            check_hash(each)
+        if not wanted:
+            return {}
+        leading_here = Filter(kinds=frozenset({kinds.APP_DATA}), tags=(("X", wanted),))
+        corrections = self._records(await self._read(leading_here))
+        olds = {record.old for record in corrections if isinstance(record, Supersession)}
+        archive = await self.archive(await self.about(wanted | olds))
+        after = {old: archive.successor(old) for old in wanted | olds}
+        return {
+            hashed: Provenance(
+                archive.vouchers(hashed),
+                tuple(sorted(old for old, by in after.items() if by and by.new == hashed)),
+                None if (by := after[hashed]) is None else by.new,
+            )
+            for hashed in wanted
+        }
+
+    async def archive_about(self, hashed: str) -> Archive:
+        check_hash(hashed)
+        return await self.archive(await self.about([hashed]))
+
+    async def about(self, hashes: Iterable[str]) -> list[Record]:
+        """The entries of these hashes, and all records about them."""
+        records: list[Record] = []
+        ordered = sorted(hashes)
+        for start in range(0, len(ordered), _BATCH):
+            batch = frozenset(ordered[start : start + _BATCH])
+            wanted = Filter(
+                kinds=frozenset({kinds.APP_RECORD, kinds.APP_DATA}), tags=(("x", batch),)
+            )
+            records += self._records(await self._read(wanted))
+        return records
+
+    async def archive(self, records: Iterable[Record]) -> Archive:
+        """Of these records, as the reader may rely on them. A relay that keeps memory checks
+        corrections, and keeps one entry per author and hash (X-05, X-16)."""
+        document = await self._information()
+        return archive_of(
+            records,
+            self._owners | owners_in(document),
+            reader=self._pubkey,
+            is_authoritative=keeps_memory(document),
+        )
+
+    def memories(self, events: Iterable[Event]) -> list[Memory]:
+        """Those that can be read among these events."""
+        return [record for record in self._records(events) if isinstance(record, Memory)]
+
+    def _records(self, events: Iterable[Event]) -> list[Record]:
+        records: list[Record] = []
+        for event in events:
+            if event.d.startswith(_PREFIX):
+                record = record_in(event)
+                if isinstance(record, UnreadableRecord):
+                    self.unread[event.id] = record
+                    if len(self.unread) > _MAX_UNREAD:
+                        del self.unread[next(iter(self.unread))]
+                else:
+                    records.append(record)
+        return records
+
+
+def check_hash(hashed: str) -> None:
+    if not is_hex64(hashed):
+        raise Invalid("a memory is named by 64 lowercase hex characters")
