@@ -9,9 +9,14 @@ import ast
 import re
 import tomllib
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Set
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
@@ -54,6 +59,74 @@ def test_the_layers_are_all_packages_and_modules_of_relay() -> None:
         if path.suffix == ".py" or (path / "__init__.py").exists()
     }
     assert names == found - {"__init__", "__main__", "launcher", "hook"}
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    assert circle_in(imports_below(ROOT)) == []
+
+
+@pytest.mark.parametrize(
+    "back",
+    [
+        "from relay.tea.cup import MILK",
+        "import relay.tea.cup",
+        "def pour():\n    from relay.tea import cup",
+        "if TYPE_CHECKING:\n    from relay.tea.cup import Milk",
+    ],
+)
+def test_a_circle_is_found_wherever_the_import_stands(back: str, tmp_path: Path) -> None:
+    sources = {"__init__": "", "cup": "from relay.tea.pot import TEA", "pot": "", "kettle": back}
+    write_package(tmp_path, sources | {"pot": "import os\n"})
+    assert circle_in(imports_below(tmp_path)) == []
+    write_package(tmp_path, sources | {"pot": "from relay.tea import kettle"})
+    assert set(circle_in(imports_below(tmp_path))) == {
+        "relay.tea.cup",
+        "relay.tea.pot",
+        "relay.tea.kettle",
+    }
+
+
+def write_package(root: Path, sources: Mapping[str, str]) -> None:
+    folder = root / "relay" / "tea"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in sources.items():
+        (folder / f"{name}.py").write_text(text, "utf-8")
+
+
+def imports_below(root: Path) -> dict[str, set[str]]:
+    """Each module of `relay` and `policies` → those that it imports, also in functions and for
+    types."""
+    files = {
+        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
+        for package in ("relay", "policies")
+        for path in (root / package).rglob("*.py")
+    }
+    return {
+        name: set(imported_by(ast.parse(path.read_bytes()), files.keys())) - {name}
+        for name, path in files.items()
+    }
+
+
+def imported_by(tree: ast.Module, modules: Set[str]) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            for alias in node.names:
+                whole = f"{node.module}.{alias.name}"
+                named = whole if whole in modules else node.module
+                if named in modules:
+                    yield named
+
+
+def circle_in(imports: Mapping[str, Set[str]]) -> list[str]:
+    """Modules of which each is imported by the next, the first again at the end; empty: none."""
+    try:
+        TopologicalSorter(imports).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return []
 
 
 @pytest.mark.parametrize(
