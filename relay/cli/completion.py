@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import ShellComplete, get_completion_class
 
+from relay.cli import rookery
 from relay.errors import UserError
 
 _VARIABLE = "_ROOKERY_COMPLETE"
@@ -25,7 +26,5 @@ def completion(shell: str) -> None:
     found = get_completion_class(shell)
     if found is None:
         raise UserError(f"this version of click has no completion for {shell}")
-    from relay.cli import rookery
-
     # Not `found.source`: that of bash runs bash to find out its version.
     click.echo(ShellComplete.source(found(rookery, {}, "rookery", _VARIABLE)))

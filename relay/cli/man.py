@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay import __version__
+from relay.cli import SECTIONS, rookery
 from relay.cli.humanize import counted
 
 if TYPE_CHECKING:
@@ -31,8 +32,6 @@ def man(folder: Path) -> None:
 
 def pages() -> dict[str, str]:
     """Name of a page → its text (roff). Subcommands are on the page of their group."""
-    from relay.cli import SECTIONS, rookery
-
     context = click.Context(rookery, info_name="rookery", **rookery.context_settings)
     listed: list[str] = []
     found: dict[str, str] = {}
