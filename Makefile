@@ -65,7 +65,7 @@ audit: $(VENV)/.with-check  ## only: known vulnerabilities of what the image ins
 
 lock: $(VENV)/.with-check  ## deploy/*.lock anew: what the image installs, with hashes
 	{ echo '# Made by `make lock`: what the image installs, each file by its hash.'; \
-	  $(BIN)/uv pip compile pyproject.toml $(LOCKED); } > deploy/requirements.lock
+	  $(BIN)/uv pip compile pyproject.toml --extra postgres $(LOCKED); } > deploy/requirements.lock
 	{ echo '# Made by `make lock`: what builds the wheel in the image, each file by its hash.'; \
 	  echo 'hatchling>=1.27' | $(BIN)/uv pip compile - $(LOCKED); } > deploy/build.lock
 

@@ -49,6 +49,8 @@ async def database_findings(storage: StorageConfig, *, is_running: bool) -> Sequ
         cure = "start the server, or correct [storage] url; `psql` with the same address tells more"
         return [error(f"the database does not answer: {wrong}", cure)]
     found = [*_server(health.server), *_safety(health.server), *_tables(health)]
+    if "sslmode=disable" not in storage.url:  # else somebody has thought of it
+        found += _encryption(health.server)
     found += _places(health.server, is_running=is_running)
     return found
 
@@ -67,6 +69,9 @@ def _server(server: Mapping[str, Any]) -> Iterator[Finding]:
     if server["is_replica"] or server["is_read_only"]:
         kind = "a replica" if server["is_replica"] else "read-only"
         yield error(f"the database is {kind}: nothing can be written", "name the primary server")
+
+
+def _encryption(server: Mapping[str, Any]) -> Iterator[Finding]:
     address = server["address"]
     if address and not server["is_encrypted"] and not _is_here(address):
         yield warning(

@@ -29,6 +29,7 @@ from tests.harness.relay_program import OwnProcess
 
 _BATCH = 2_000
 _TOPICS = 500
+KINDS = (1, 1, 1, 1, 1, 1, 7, 7, 9, 1111)
 _PAUSE_S = 0.01  # of the writer
 SETTINGS = {"fsync": "on", "full_page_writes": "on", "autovacuum": "on", "shared_buffers": "512MB"}
 
@@ -45,7 +46,7 @@ def events(count: int) -> Iterator[Event]:
             "id": hashlib.sha256(b"moved %d" % number).hexdigest(),
             "pubkey": AUTHORS[number % len(AUTHORS)],
             "created_at": FIRST + number,
-            "kind": 1,
+            "kind": KINDS[number % len(KINDS)],
             "tags": tags,
             "content": " ".join(known[number % 1000 : number % 1000 + 15]),
             "sig": "0" * 128,

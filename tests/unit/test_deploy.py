@@ -136,6 +136,17 @@ def test_the_container_may_do_little_with_and_without_caddy() -> None:
         "pids_limit: 200",
     ):
         assert f"    {line}\n" in shared
+    several = text_of("compose.postgres.yaml")
+    confined, *_ = shared[shared.index("    restart:") :].partition("    volumes:")
+    assert several.count(confined) == 2
+
+
+def test_several_relays_are_asked_whether_they_are_ready() -> None:
+    several, proxy = text_of("compose.postgres.yaml"), text_of("Caddyfile.relays")
+    assert "ROOKERY_UPSTREAM: rookery-1:7777 rookery-2:7777" in several
+    assert "./Caddyfile.relays:/etc/caddy/Caddyfile:ro" in several
+    assert "health_uri /readyz" in proxy
+    assert "lb_policy ip_hash" in proxy
 
 
 def test_the_image_runs_as_nobody_in_particular_and_reports_its_health() -> None:
@@ -153,6 +164,7 @@ def test_the_image_runs_as_nobody_in_particular_and_reports_its_health() -> None
     ("name", "cleared"),
     [
         ("Caddyfile", "header_up -{}"),
+        ("Caddyfile.relays", "header_up -{}"),
         ("nginx.conf", 'proxy_set_header {} "";'),
         ("haproxy.cfg", "http-request del-header {}"),
     ],
@@ -179,7 +191,8 @@ def test_no_proxy_closes_what_is_silent_between_two_pings() -> None:
     ):
         [hours] = re.findall(rf"{key} (\d+)h", text_of(name))
         assert 3600 * int(hours) > 2 * _HEARTBEAT_S
-    assert "timeout" not in text_of("Caddyfile")  # Caddy has none for websockets by itself
+    for name in ("Caddyfile", "Caddyfile.relays"):
+        assert "timeout" not in text_of(name)  # Caddy has none for websockets by itself
 
 
 # alerts and dashboard ----------------------------------------------------------------------------
