@@ -1,0 +1,79 @@
+"""Databases that PostgresStore migrates and refuses."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import asyncpg
+import pytest
+
+from relay.errors import StoreVersion
+from relay.storage.postgres.opening import SCHEMA_VERSION
+from relay.storage.postgres.store import PostgresStore
+from tests import cast
+from tests.contract.writing import TERMS, read, stored, unsigned
+
+if TYPE_CHECKING:
+    from tests.harness.postgres import PostgresServer
+
+pytestmark = pytest.mark.process
+
+_TO_VERSION_1 = """
+ALTER TABLE head DROP COLUMN changes_after;
+DROP TABLE changes, used_calls;
+UPDATE meta SET value = '1' WHERE name = 'schema';
+"""
+_SHAPE = """
+SELECT table_name, column_name, data_type, is_nullable, column_default
+FROM information_schema.columns WHERE table_schema = current_schema()
+ORDER BY table_name, ordinal_position
+"""
+_INDICES = """
+SELECT replace(indexdef, schemaname || '.', '') FROM pg_indexes
+WHERE schemaname = current_schema() ORDER BY indexname
+"""
+
+
+async def queried(url: str, sql: str) -> list[Any]:
+    db = await asyncpg.connect(url)
+    try:
+        return [tuple(row) for row in await db.fetch(sql)]
+    finally:
+        await db.close()
+
+
+async def executed(url: str, sql: str) -> None:
+    db = await asyncpg.connect(url)
+    try:
+        await db.execute(sql)
+    finally:
+        await db.close()
+
+
+async def test_a_database_of_version_1_is_migrated(postgres: PostgresServer) -> None:
+    url = await postgres.new_schema()
+    event = unsigned(cast.alice, content="from before")
+    store = await PostgresStore.open(url, TERMS)
+    row = await stored(store, event)
+    await store.close()
+    shape, indices = await queried(url, _SHAPE), await queried(url, _INDICES)
+    await executed(url, _TO_VERSION_1)
+    store = await PostgresStore.open(url, TERMS, is_shared=True)
+    await store.follow()
+    assert await read(store) == [event.raw]
+    await store.close()
+    assert (await queried(url, _SHAPE), await queried(url, _INDICES)) == (shape, indices)
+    assert await queried(url, "SELECT seq, changes_after FROM head") == [(row.seq, row.seq)]
+    assert await queried(url, "SELECT value FROM meta WHERE name = 'schema'") == [
+        (str(SCHEMA_VERSION),)
+    ]
+    await postgres.empty(url)
+
+
+async def test_a_database_of_a_later_version_is_refused(postgres: PostgresServer) -> None:
+    url = await postgres.new_schema()
+    await (await PostgresStore.open(url, TERMS)).close()
+    await executed(url, "UPDATE meta SET value = '99' WHERE name = 'schema'")
+    with pytest.raises(StoreVersion, match="schema 99, this Rookery knows up to"):
+        await PostgresStore.open(url, TERMS)
+    await postgres.empty(url)
