@@ -1,11 +1,11 @@
 """Rows that a viewer is known to be able to read: a search need not look them up again.
 
 Most of a search was to look up the newest rows of each of its words, to see whether they may be
-read. What decides that of a row that does not expire, by rules without a `target`, is the row, the
-viewer's Visibility, and the tables of groups. So it is exact: deleted and moved rows leave with the
-commit, a commit that changes groups empties it, and a Visibility is replaced when anything else
-changes. What may not be read is never kept here, nor is any result: rows are checked again before
-they are sent.
+read. What decides that of a row that does not expire, and to which no rule with a `target` applies,
+is the row, the viewer's Visibility, and the tables of groups. So it is exact: deleted and moved
+rows leave with the commit, a commit that changes groups empties it, and a Visibility is replaced
+when anything else changes. What may not be read is never kept here, nor is any result: rows are
+checked again before they are sent.
 
 Invariant: at most `max_rows`, of all viewers together.
 """

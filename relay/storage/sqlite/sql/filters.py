@@ -339,11 +339,10 @@ class Compiler:
 
         def checked(shape: Shape) -> Condition:
             rest = self._beside_words(shape, filter_, visibility)
-            lasts = [Condition("e.expires_at IS NULL")]
-            if any(rule.effective_target for rule in visibility.rules):
-                lasts.append(self._seen(filter_, visibility.without_targets()))
-            ever = all_of(lasts)
-            return Condition(recall.CHECKED % (ever.sql, rest.sql), (*ever.values, *rest.values))
+            guided = [rule.match for rule in visibility.rules if rule.effective_target]
+            others = [self.matching(match).negated() for match in guided]
+            lasts = all_of([Condition("e.expires_at IS NULL"), *others])
+            return Condition(recall.CHECKED % (lasts.sql, rest.sql), (*lasts.values, *rest.values))
 
         arguments = self._arguments(filter_, now, upto)
         made = (("recall", readable), ("checked", checked))
@@ -394,22 +393,18 @@ class Compiler:
         return plan
 
     def _beside_words(self, shape: Shape, filter_: Filter, visibility: Visibility) -> Condition:
-        if _has_few_kinds(filter_):
+        of_kinds = None
+        if filter_.kinds is not None and len(filter_.kinds) <= _KINDS_APART:
+            of_kinds = self._visible_by_kind(sorted(filter_.kinds), visibility, filter_)
             shape = shape._replace(kinds=None)
         return all_of(
             [
                 self._conditions(shape),
                 *BY_TIME.times(shape),
                 UNEXPIRED,
-                self._seen(filter_, visibility),
+                self.visible(visibility, filter_) if of_kinds is None else of_kinds,
             ]
         )
-
-    def _seen(self, filter_: Filter, visibility: Visibility) -> Condition:
-        """Visible; and, if the filter names few kinds, of one of them."""
-        if filter_.kinds is None or not _has_few_kinds(filter_):
-            return self.visible(visibility, filter_)
-        return self._visible_by_kind(sorted(filter_.kinds), visibility, filter_)
 
     def _visible_by_kind(
         self, kinds: Sequence[int], visibility: Visibility, filter_: Filter
@@ -550,10 +545,6 @@ class Compiler:
     def visible(self, visibility: Visibility, filter_: Filter) -> Condition:
         """`may_read(e, filter_)` as SQL."""
         return self._reading.readable(visibility, filter_).condition
-
-
-def _has_few_kinds(filter_: Filter) -> bool:
-    return filter_.kinds is not None and len(filter_.kinds) <= _KINDS_APART
 
 
 def _is_small(filter_: Filter) -> bool:
