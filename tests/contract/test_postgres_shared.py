@@ -103,6 +103,12 @@ async def processes(server: PostgresServer, number: int) -> AsyncIterator[list[P
         yield made
 
 
+async def read_on(store: PostgresStore) -> None:
+    while True:
+        await store.since(0, 1)
+        await asyncio.sleep(0.05)
+
+
 async def test_seq_is_the_order_of_commits_of_all(postgres: PostgresServer) -> None:
     async with processes(postgres, 2) as (one, other):
         total = 2 * BATCHES
@@ -195,6 +201,17 @@ async def test_who_missed_too_much_must_read_again(postgres: PostgresServer) -> 
             await write(other.store, unsigned(cast.alice))
         other.store.follow_from(await other.store.head())
         await stored(other.store, unsigned(cast.alice))
+
+
+async def test_a_database_that_was_set_back_is_neither_read_nor_written(
+    postgres: PostgresServer,
+) -> None:
+    """As after a fail-over that lost commits: others may use their seq again."""
+    async with processes(postgres, 1) as (one,):
+        await stored(one.store, unsigned(cast.alice))
+        await postgres.execute(f"UPDATE {postgres.schema_of(one.url)}.head SET seq = 0")
+        with pytest.raises(StoreFault, match="has an earlier state"):
+            await asyncio.wait_for(read_on(one.store), ANSWER_S)
 
 
 async def test_a_call_is_used_once_by_all(postgres: PostgresServer) -> None:
@@ -306,13 +323,8 @@ async def test_a_store_that_may_not_be_shared_reads_nothing_after_another_took_i
     if not stays:
         await other.close()
 
-    async def read_on() -> None:
-        while True:
-            await store.since(0, 1)
-            await asyncio.sleep(0.05)
-
     with pytest.raises(StoreFault, match="another relay took the database"):
-        await asyncio.wait_for(read_on(), ANSWER_S)
+        await asyncio.wait_for(read_on(store), ANSWER_S)
     if stays:
         assert await other.since(0, 1) == []
     await other.close()

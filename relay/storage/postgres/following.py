@@ -70,11 +70,14 @@ class Changes:
 async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str]]:
     """And the requests by which they erased something. Raises Outdated."""
     changes: dict[str, list[tuple[bytes, bytes | None]]] = {}
-    for changes_after, what, item, group in await db.fetch(QUERIES["changes_since"], after):
+    rows: list[Stored] = []
+    for changes_after, seq, what, item, group in await db.fetch(QUERIES["changes_since"], after):
         if changes_after > after:
             raise Outdated("other relays have changed more than the database tells")
-        changes.setdefault(what, []).append((item, group))
-    rows = [stored(row) for row in await db.fetch(QUERIES["records_since"], after)]
+        if what == "record":
+            rows.append(_row(seq, item, group))
+        else:
+            changes.setdefault(what, []).append((item, group))
     groups = sorted({group for _, group in changes.get("group", ()) if group is not None})
     gone: dict[str, set[str]] = {}
     for item, group in changes.get("gone", ()):
@@ -93,12 +96,13 @@ async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str
     if lists:
         for name, item, note in await db.fetch(QUERIES["management"], list(lists)):
             lists[ListName(name)][item.decode()] = note.decode()
-    passed_on = [
-        Stored(0, event_from_raw(raw), None if group is None else group.decode())
-        for raw, group in changes.get("passed", ())
-    ]
+    passed_on = [_row(0, raw, group) for raw, group in changes.get("passed", ())]
     others = Others(after, upto, rows, gone, rebuilt, ended, lists, passed_on)
     return others, [item.hex() for item, _ in changes.get("erased", ())]
+
+
+def _row(seq: int, raw: bytes, group: bytes | None) -> Stored:
+    return Stored(seq, event_from_raw(raw), None if group is None else group.decode())
 
 
 def ended_groups(rows: Iterable[Sequence[Any]]) -> dict[str, EndedGroup]:

@@ -27,6 +27,7 @@ _RECENT_S: Final = _POLL_S + _ANSWER_S
 _DROP_EVERY_S: Final = 10.0
 _OPENED_BY: Final = "opened_by"
 TAKEN: Final = "another relay took the database while the connection was lost: restart this one"
+EARLIER: Final = "the database has an earlier state than it had: restart this relay"
 LOST: Final = "database: it does not answer"
 
 
@@ -78,6 +79,7 @@ class HeadListener:
         self,
         connections: Connections,
         touch: Touch,
+        committed: Callable[[], int],
         advance: Callable[[int, float | None], None],
         *,
         is_shared: bool,
@@ -87,6 +89,7 @@ class HeadListener:
         self._connections = connections
         self._touch = touch
         self._is_shared = is_shared
+        self._committed = committed
         self._advance = advance
         self._token: str | None = None
         """Of the process that last had the database for itself: perhaps this one."""
@@ -138,8 +141,10 @@ class HeadListener:
         """Until the end, or until the connection is lost."""
         try:
             while True:
-                asked_at = monotonic()
+                asked_at, before = monotonic(), self._committed()
                 head = await db.fetchval(QUERIES["head"], timeout=_ANSWER_S)
+                if head < before:
+                    self._connections.refuse(EARLIER)
                 self._touch.is_lost = False
                 self._advance(head, asked_at)
                 if self._is_shared:

@@ -95,7 +95,9 @@ class PostgresStore(Reader):
         self._heard = head
         self._take_over: Callable[[Others], Lookups | None] | None = None
         self._index = TextIndex(connections, self.committed)
-        self._listener = HeadListener(connections, self._touch, self._told, is_shared=is_shared)
+        self._listener = HeadListener(
+            connections, self._touch, self.committed, self._told, is_shared=is_shared
+        )
         self._appends: set[asyncio.Task[int]] = set()
         self._closed = False
 

@@ -195,11 +195,8 @@ class Writer:
         if is_empty and not (self._is_shared and plan.passed_on):
             return None
         change = _Change()
-        if is_empty:
-            await db.execute(QUERIES["passed_on_only"])
-        else:
-            await self._apply(db, plan, change)
-            await self._put_erasures(db, plan)
+        await self._apply(db, plan, change)
+        await self._put_erasures(db, plan)
         if self._is_shared and (changes := change.noted.of(plan, erases=change.erases)):
             if found.last_seq == before:
                 found.last_seq += 1  # the others read on from their seq

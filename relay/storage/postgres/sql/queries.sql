@@ -37,12 +37,15 @@ SELECT pg_try_advisory_lock('changes'::regclass::oid::bigint);
 INSERT INTO changes (seq, what, item, grp)
 SELECT $1, * FROM unnest($2::text[], $3::bytea[], $4::bytea[]);
 
--- :passed_on_only  nothing of the transaction outlives the server
-SET LOCAL synchronous_commit = off;
-
--- :changes_since  seq -> `changes_after`, and what, item, group of each change, or nulls; in order of seq
-SELECT h.changes_after, c.what, c.item, c.grp FROM head AS h LEFT JOIN changes AS c ON c.seq > $1
-ORDER BY c.seq;
+-- :changes_since  seq -> `changes_after`, and seq, what, item, group of each change, or nulls; in order of seq
+-- A `record` is what the state of groups is built from.
+SELECT h.changes_after, c.seq, c.what, c.item, c.grp
+FROM head AS h LEFT JOIN (
+    SELECT seq, what, item, grp FROM changes WHERE seq > $1
+    UNION ALL
+    SELECT seq, 'record', raw, grp FROM events WHERE seq > $1
+    AND (kind BETWEEN 9000 AND 9022 OR kind BETWEEN 39000 AND 39005)
+) AS c ON true ORDER BY c.seq;
 
 -- :drop_changes
 WITH gone AS (
@@ -50,11 +53,6 @@ WITH gone AS (
 )
 UPDATE head SET changes_after = greatest(changes_after, (SELECT max(seq) FROM gone))
 WHERE EXISTS (SELECT FROM gone);
-
--- :records_since  seq -> columns of a row, in order of seq, of what the state of groups is built from
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
-FROM events AS e WHERE e.seq > $1
-AND (e.kind BETWEEN 9000 AND 9022 OR e.kind BETWEEN 39000 AND 39005) ORDER BY e.seq;
 
 -- :head  -> seq
 SELECT seq FROM head;
