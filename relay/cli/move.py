@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -22,6 +22,8 @@ from relay.cli.options import json_option, no_data_folder, print_json
 from relay.errors import FolderBusy, UserError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.progress import Progress
 
     from relay.cli.move_switch import Switch
@@ -66,19 +68,26 @@ def move_command(
     killed, run it again.
     """
     if cancel:
-        folder = Path(target if target is not None and _is_url(source) else source)
-        asyncio.run(_cancelled(_checked(folder)))
+        folder = _checked(Path(target if target is not None and _is_url(source) else source))
+        with _alone(folder):
+            asyncio.run(_cancelled(folder))
         click.echo("the move is forgotten: what it copied may be dropped")
         return
     if target is None:
         raise UserError("--to is missing: where do the events go?", code=2)
     asked = _asked(source, target, password_file)
-    try:
-        with locked(asked.folder, _LOCK):
-            done = asyncio.run(_moved(asked))
-    except FolderBusy as busy:
-        raise UserError(f"another move of {asked.folder} runs (process {busy.pid})") from None
+    with _alone(asked.folder):
+        done = asyncio.run(_moved(asked))
     _report(asked, done, as_json=as_json)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    try:
+        with locked(folder, _LOCK):
+            yield
+    except FolderBusy as busy:
+        raise UserError(f"another move of {folder} runs (process {busy.pid})") from None
 
 
 def _is_url(text: str) -> bool:

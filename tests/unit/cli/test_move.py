@@ -1,0 +1,111 @@
+"""`rookery move`: what it makes of rookery.toml, and a move that is given up."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from contextlib import closing
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.cli import run
+from relay.cli.folder_lock import locked
+from relay.cli.move_switch import Switch, settings_with
+from relay.config import config_from
+from relay.storage.sqlite.moving import SqliteSide
+from tests.harness.stocked_folder import stocked
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+URL = "postgresql://rookery@/rookery"
+
+
+@pytest.mark.parametrize(
+    ("before", "switch", "after"),
+    [
+        (
+            "# mine\n[limits]\n",
+            Switch(URL),
+            ["# mine", "[limits]", "", "[storage]", f'url = "{URL}"'],
+        ),
+        (
+            '[storage]\n# why\nsynchronous = "FULL"\nindex_tags = []\n[log]\n',
+            Switch(URL, "/etc/password"),
+            [
+                "[storage]",
+                f'url = "{URL}"',
+                'password_file = "/etc/password"',
+                "# why",
+                "index_tags = []",
+                "[log]",
+            ],
+        ),
+        (
+            f'[storage]\nurl = "{URL}"  # x\nshared = true\nindex_tags = []\npassword_file = "p"\n',
+            Switch(None),
+            ["[storage]", "index_tags = []"],
+        ),
+    ],
+)
+def test_only_where_the_events_are_changes_in_the_settings(
+    tmp_path: Path, before: str, switch: Switch, after: Sequence[str]
+) -> None:
+    file = tmp_path / "rookery.toml"
+    file.write_text(before)
+    changed = settings_with(tmp_path, switch)
+    assert changed.rstrip("\n").split("\n") == after
+    assert config_from(changed, file).storage.url == switch.to
+
+
+def test_a_move_that_is_given_up_leaves_nothing_in_the_store(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stocked(tmp_path / "data", 1)
+    file = tmp_path / "data" / "rookery.db"
+
+    async def begin() -> None:
+        side = SqliteSide(file)
+        await side.begin_log()
+        await side.close()
+
+    asyncio.run(begin())
+    assert left_in(file) != set()
+    assert run(["move", "--from", str(file.parent), "--cancel"]) == 0
+    assert "the move is forgotten" in capsys.readouterr().out
+    assert left_in(file) == set()
+
+
+def left_in(file: Path) -> set[str]:
+    with closing(sqlite3.connect(file)) as db:
+        rows = db.execute("SELECT name FROM sqlite_master WHERE name GLOB 'moving*'")
+        return {name for (name,) in rows}
+
+
+def test_two_moves_of_a_folder_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stocked(tmp_path / "data", 1)
+    with locked(tmp_path / "data", "move.lock"):
+        assert run(["move", "--from", str(tmp_path / "data"), "--to", URL]) == 1
+    assert "another move of" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (("--from", "{}"), 2, "--to is missing"),
+        (("--from", URL, "--to", URL), 2, "name the data folder"),
+        (("--from", "{}/none", "--to", URL), 1, "is no data folder"),
+        (("--from", URL, "--to", "{}"), 1, "[storage] url is not postgresql://"),
+        (("--from", "{}", "--to", "{}"), 1, "are there already"),
+    ],
+)
+def test_what_makes_no_sense_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], code: int, says: str
+) -> None:
+    stocked(tmp_path / "data", 1)
+    assert run(["move", *(word.format(tmp_path / "data") for word in words)]) == code
+    assert says in capsys.readouterr().err
