@@ -181,9 +181,14 @@ async def test_nothing_is_delivered_while_it_is_not_known_who_may_read(
 
 async def test_a_ban_on_one_refuses_on_the_other(postgres: PostgresServer) -> None:
     async with relays(postgres) as (one, other):
+        banned_when_told: list[bool] = []
+        other.following.rights_changed = lambda: banned_when_told.append(
+            bob.pubkey in other.state.actors.banned
+        )
         assert await one.call("banpubkey", bob.pubkey, "rude") == (True, "")
         ((is_stored, why),) = await other.take(other.made(bob, 1))
         assert (is_stored, why) == (False, "blocked: this key is banned here")
+        assert banned_when_told == [True]
 
 
 async def test_quotas_and_duplicates_hold_for_all(postgres: PostgresServer) -> None:
