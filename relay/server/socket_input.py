@@ -18,6 +18,8 @@ from relay.turns import Slice
 if TYPE_CHECKING:
     from typing import Any
 
+    from aiohttp import StreamReader
+
     from relay.turns import Turns
 
 MAX_HEAD: Final = 20_480
@@ -78,6 +80,7 @@ class SocketInput(web.RequestHandler):
 
     __slots__ = (
         "_arrived",
+        "_body",
         "_fresh",
         "_head",
         "_held",
@@ -95,7 +98,9 @@ class SocketInput(web.RequestHandler):
         self._work = Slice(turns, perf_counter)
         self._resting: asyncio.Task[None] | None = None
         self._head = 0
-        """Bytes since the last request was whole."""
+        """Bytes since the last head was whole, or since its body was."""
+        self._body: StreamReader | None = None
+        """Of the newest request."""
         self._websocket: Messages | None = None
         self._arrived = (0, 0)
         """What it said when `_held` was found."""
@@ -139,21 +144,16 @@ class SocketInput(web.RequestHandler):
     def _take_piece(self, data: bytes) -> None:
         before = self._request_count
         super().data_received(data)
-        if self._upgraded or self._request_count != before or self._is_in_body:
+        if self._request_count != before and self._messages:
+            self._body = self._messages[-1][1]
+        is_in_body = self._body is not None and not self._body.is_eof()
+        if self._upgraded or self._request_count != before or is_in_body:
             self._head = len(data)
-        else:
-            self._head += len(data)
-            if self._head > MAX_HEAD and self.transport is not None:
-                self.transport.write(_TOO_LARGE)
-                self.force_close()
-
-    @property
-    def _is_in_body(self) -> bool:
-        """Of the newest request."""
-        if self._messages:
-            return not self._messages[-1][1].is_eof()
-        request = self._current_request
-        return request is not None and not request.content.is_eof()
+            return
+        self._head += len(data)
+        if self._head > MAX_HEAD and self.transport is not None:
+            self.transport.write(_TOO_LARGE)
+            self.force_close()
 
     def unfinished(self) -> int:
         """Bytes of a message of which the end has not arrived, or not been parsed; some more when

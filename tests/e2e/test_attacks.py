@@ -1069,6 +1069,21 @@ async def test_the_head_of_a_request_is_bounded(rookery: Rookery) -> None:
         assert b" 101 " in await reader.readuntil(b"\r\n")
 
 
+async def test_a_long_body_is_no_head(rookery: Rookery) -> None:
+    """Whether it comes with its head, or when nobody reads it any more."""
+    head = (
+        b"POST /console/publish HTTP/1.1\r\nHost: x\r\nContent-Length: 500000\r\n"
+        b"Content-Type: application/x-www-form-urlencoded\r\n\r\n"
+    )
+    again = b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    async with raw(rookery, head + b"a" * 300_000) as (reader, writer):
+        assert b" 401 " in await reader.readline()
+        writer.write(b"a" * 200_000 + again)
+        answers = await the_end(reader)
+        assert b" 200 OK" in answers
+        assert b" 431 " not in answers
+
+
 async def test_a_compressed_body_is_not_expanded(rookery: Rookery) -> None:
     """A few kilobytes would keep the loop busy for seconds."""
     headers = {"Content-Type": "application/nostr+json+rpc", "Content-Encoding": "gzip"}
