@@ -317,8 +317,15 @@ class Server:
     async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Requests that came together, on one connection or many, let others go on between two."""
         await self._requests.take(_REQUEST_COST_S)
+        response: web.StreamResponse
         try:
             response = await handler(request)
+        except web.HTTPException as refused:
+            response = web.Response(
+                status=refused.status, text=refused.text, headers=refused.headers
+            )
+            # aiohttp keeps it: with its frames a cycle that holds the request and its body.
+            refused.__traceback__ = None
         finally:
             if request.transport is not None:
                 self._answered[request.transport] = None

@@ -84,6 +84,7 @@ class SocketInput(web.RequestHandler):
         "_fresh",
         "_head",
         "_held",
+        "_left",
         "_resting",
         "_unfinished",
         "_websocket",
@@ -97,6 +98,8 @@ class SocketInput(web.RequestHandler):
         self._unfinished = unfinished
         self._work = Slice(turns, perf_counter)
         self._resting: asyncio.Task[None] | None = None
+        self._left = b""
+        """What came while it waits for its turn, or before."""
         self._head = 0
         """Bytes since the last head was whole, or since its body was."""
         self._body: StreamReader | None = None
@@ -122,26 +125,30 @@ class SocketInput(web.RequestHandler):
         self._websocket = messages
 
     def data_received(self, data: bytes) -> None:
-        self._work.begin()
+        if self._resting is None or not data:  # aiohttp gives nothing when it goes on
+            self._take(data)
+        else:
+            self._left += data
+
+    def _take(self, data: bytes) -> None:
+        """Until its slice is over; the rest waits for the next turn."""
+        size = len(data) if self._websocket is not None else _PIECE
+        for start in range(0, len(data) or 1, size or 1):
+            self._work.begin()
+            self._take_piece(data[start : start + size])
+            if self._work.end() and self._resting is None:
+                self._left = data[start + size :]
+                self._pause_transport_reading()
+                self._resting = asyncio.create_task(self._rest(), name="input waits for its turn")
+                return
+
+    def _take_piece(self, data: bytes) -> None:
         if self._websocket is not None:
             super().data_received(data)
             self._fresh += len(data)
             if self._held + self._fresh > _SMALL:
                 self._unfinished.note(self, self.unfinished())
-        else:
-            self._take_requests(data)
-        if self._work.end() and self._resting is None:
-            self._pause_transport_reading()
-            self._resting = asyncio.create_task(self._rest(), name="input waits for its turn")
-
-    def _take_requests(self, data: bytes) -> None:
-        if len(data) <= _PIECE:
-            self._take_piece(data)
             return
-        for start in range(0, len(data), _PIECE):
-            self._take_piece(data[start : start + _PIECE])
-
-    def _take_piece(self, data: bytes) -> None:
         before = self._request_count
         super().data_received(data)
         if self._request_count != before and self._messages:
@@ -174,7 +181,10 @@ class SocketInput(web.RequestHandler):
             await self._work.rest()
         finally:
             self._resting = None
-        if not (self._reading_paused or self._buffer_paused):
+        left, self._left = self._left, b""
+        if left:
+            self._take(left)
+        if self._resting is None and not (self._reading_paused or self._buffer_paused):
             self._resume_transport_reading()
 
     def _resume_transport_reading(self) -> None:

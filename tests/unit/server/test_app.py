@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
-from aiohttp import ClientSession, WSMsgType
+from aiohttp import ClientSession, TCPConnector, WSMsgType, web
 from blockbuster import blockbuster_ctx
 
 from policies import load
@@ -47,6 +48,7 @@ from tests.cast import alice, owner, person, robot
 from tests.harness.controlled_store import ControlledStore
 from tests.harness.folders import loaded, written
 from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -707,3 +709,31 @@ async def test_missing_tls_files_are_named() -> None:
     with pytest.raises(UserError, match=r"tls_cert .*no.crt with tls_key .*no.key cannot be used"):
         async with serving(tls):
             pass
+
+
+async def test_a_refused_request_leaves_nothing_for_the_garbage_collector() -> None:
+    """It may hold 500 kB, and the collector looks for few large things as rarely as for small."""
+
+    def requests() -> int:
+        return sum(1 for each in gc.get_objects() if type(each) is web.Request)
+
+    async with (
+        serving() as relay,
+        ClientSession(connector=TCPConnector(force_close=True)) as client,
+    ):
+        gc.collect()
+        before = requests()
+        gc.disable()
+        try:
+            for _ in range(5):
+                async with client.get(f"http://{relay.at}/nowhere") as answer:
+                    assert (answer.status, await answer.text()) == (404, "404: Not Found")
+                async with client.put(f"http://{relay.at}/", data="x") as answer:
+                    assert answer.status == 405
+                    assert answer.headers["Allow"] == "GET,OPTIONS,POST"
+            async with until("the last one is over", 20) as tries:
+                async for _ in tries:
+                    if requests() <= before + 1:
+                        break
+        finally:
+            gc.enable()
