@@ -151,13 +151,20 @@ def resume_command(session: str, cwd: str | None, author: str | None, server: Se
     """Write the session to claude-code's folder, and print the command to resume it.
 
     Its lines get the paths and the git branch of the working folder. A file that claude-code has
-    of the session already is continued.
+    of the session already is continued. A session of another key, whose text a model would take
+    for its own, is resumed with --author only.
     """
     _check_resumable(session)
     here = os.path.realpath(Path.cwd() if cwd is None else Path(cwd).expanduser())
 
     async def work(transcripts: Transcripts) -> tuple[str, Assembly]:
-        return await _whole(transcripts, session, author, allow_gaps=False)
+        try:
+            key = author or transcripts.pubkey
+            return await _whole(transcripts, session, key, allow_gaps=False)
+        except UserError as error:
+            if author is None and isinstance(error.__cause__, NoSession):
+                raise UserError(f"{error}; --author KEY resumes one of another key") from error
+            raise
 
     id_, assembly = on_relay(server, work)
     _check_resumable(id_)
@@ -183,7 +190,7 @@ def resume_command(session: str, cwd: str | None, author: str | None, server: Se
 
 def _check_resumable(id_: str) -> None:
     """Raises UserError. The id becomes the name of a file."""
-    if re.fullmatch(r"[A-Za-z0-9._-]+", id_) is None or id_.startswith("."):
+    if re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9._-]*", id_) is None:
         raise UserError(f"{printable(id_)} is not a session id that claude-code can resume")
 
 

@@ -14,7 +14,7 @@ from relay.cli.humanize import counted
 from relay.memory import fence
 from relay.nostr import pns
 from relay.nostr.event import event_from_raw
-from tests.cast import person, robot
+from tests.cast import alice, person, robot
 from tests.golden import HERE, document
 from tests.harness.fake_relay import FakeRelay
 from tests.unit.cli.terminal import Rookery, command_line
@@ -536,6 +536,29 @@ async def test_resume_writes_to_claude_codes_folder(
     written.write_bytes(b"another\n")
     assert await rookery("resume", SESSION, "--cwd", "my.work") == 1
     assert written.read_bytes() == b"another\n"
+
+
+async def test_a_session_of_another_key_is_resumed_only_when_it_is_named(
+    rookery: Rookery, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A model takes its text for its own, and whoever may write chooses its id."""
+    other = tmp_path / "other.nsec"
+    other.write_text(alice.nsec)
+    other.chmod(0o600)
+    for name in ("tea-1", "tea"):
+        file = tmp_path / f"{name}.jsonl"
+        put(file, line(sessionId=name))
+        assert await rookery("import", str(file), "--key-file", str(other)) == 0
+    put(tmp_path / "mine.jsonl", line(sessionId="tea-mine"))
+    assert await rookery("import", str(tmp_path / "mine.jsonl")) == 0
+    capsys.readouterr()
+    assert await rookery("resume", "tea-1") == 1
+    assert "--author KEY resumes one of another key" in capsys.readouterr().err
+    assert await rookery("resume", "tea-m") == 0
+    assert await rookery("resume", "tea") == 1
+    assert capsys.readouterr().out == "claude --resume tea-mine\n"
+    assert await rookery("resume", "tea-1", "--author", alice.npub) == 0
+    assert capsys.readouterr().out == "claude --resume tea-1\n"
 
 
 async def test_follow_once_sends_new_lines(
