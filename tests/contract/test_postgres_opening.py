@@ -11,7 +11,7 @@ from relay.errors import StoreVersion
 from relay.storage.postgres.opening import SCHEMA_VERSION
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
-from tests.contract.writing import TERMS, read, stored, unsigned
+from tests.contract.writing import EVERYTHING, TERMS, asked, read, stored, unsigned, write
 
 if TYPE_CHECKING:
     from tests.harness.postgres import PostgresServer
@@ -76,4 +76,23 @@ async def test_a_database_of_a_later_version_is_refused(postgres: PostgresServer
     await executed(url, "UPDATE meta SET value = '99' WHERE name = 'schema'")
     with pytest.raises(StoreVersion, match="schema 99, this Rookery knows up to"):
         await PostgresStore.open(url, TERMS)
+    await postgres.empty(url)
+
+
+async def test_a_page_follows_the_index_that_finds_fewest(postgres: PostgresServer) -> None:
+    """Also where statistics say that nearly all rows are of another kind, or of two authors."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    writers = (cast.alice, cast.robot)
+    await write(store, *[unsigned(who, at=at) for at in range(1000) for who in writers])
+    await executed(url, "ANALYZE events")
+    alice = [cast.alice.pubkey]
+    for index, filter_ in {
+        "events_time": asked(),
+        "events_kind": asked(kinds=[7]),
+        "events_author": asked(kinds=[7], authors=alice),
+    }.items():
+        steps = " ".join(await store.plan([filter_], EVERYTHING, "REQ", now=0)).split()
+        assert {step for step in steps if step.startswith("events_")} == {index}
+    await store.close()
     await postgres.empty(url)

@@ -178,15 +178,32 @@ class Reader(ABC):
         self, filters: Sequence[Filter], visibility: Visibility, verb: Verb, *, now: int
     ) -> Sequence[str]:
         possible = [filter_ for filter_ in filters if not filter_.impossible][:_MAX_EXPLAINED]
-        queries = [self._compiler.count(possible, visibility, now=now)] if possible else []
-        if verb == "REQ":
-            queries = [self._first_page(filter_, visibility, now) for filter_ in possible]
         steps: list[str] = []
-        for sql, values in queries:
-            query = Query(f"{QUERIES['explain']} {sql}", values)
-            for (plan,) in await self._rows(query, _READ_S):
-                steps += _steps(orjson.loads(plan)[0]["Plan"])
+        if verb == "COUNT" and possible:
+            steps += await self._plan(self._compiler.count(possible, visibility, now=now))
+        elif verb == "REQ":
+            for filter_ in possible:
+                query = self._first_page(filter_, visibility, now)
+                is_kept = filter_.search is None
+                steps += await (self._generic_plan(query) if is_kept else self._plan(query))
         return steps[:_MAX_STEPS]
+
+    async def _plan(self, query: Query) -> list[str]:
+        explained = Query(f"{QUERIES['explain']} {query.sql}", query.values)
+        ((plan,),) = await self._rows(explained, _READ_S)
+        return list(_steps(orjson.loads(plan)[0]["Plan"]))
+
+    async def _generic_plan(self, query: Query) -> list[str]:
+        """Of a page: one plan is made for all values."""
+        values = ", ".join(["NULL"] * len(query.values))
+        async with self._connections.paging(_READ_S) as db:
+            await db.execute(f"PREPARE explained AS {query.sql}")
+            try:
+                run = f"EXECUTE explained({values})" if values else "EXECUTE explained"
+                plan = await db.fetchval(f"{QUERIES['explain']} {run}")
+            finally:
+                await db.execute("DEALLOCATE explained")
+        return list(_steps(orjson.loads(plan)[0]["Plan"]))
 
     def _first_page(self, filter_: Filter, visibility: Visibility, now: int) -> Query:
         """Its size does not matter for its plan."""

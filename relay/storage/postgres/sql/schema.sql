@@ -52,6 +52,10 @@ CREATE INDEX events_slot   ON events (slot) WHERE slot IS NOT NULL;
 CREATE INDEX events_d      ON events (substring(d, 1, 200)) WHERE d <> '';
 CREATE INDEX events_group  ON events (substring(grp, 1, 64), kind) WHERE grp IS NOT NULL;
 CREATE INDEX events_expiry ON events (expires_at) WHERE expires_at IS NOT NULL;
+-- One plan of a page is made for all values. Of a store that is nearly all of one kind the planner
+-- would by the true numbers look for a rare one among all rows in the order of time.
+ALTER TABLE events ALTER COLUMN kind SET (n_distinct = 100),
+    ALTER COLUMN pubkey SET (n_distinct = 1000000);
 
 -- What newer versions replaced, kept by `[[retention]] history`. No query over events finds them; they
 -- count in `sizes`.

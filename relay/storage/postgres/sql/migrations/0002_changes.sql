@@ -17,3 +17,8 @@ CREATE TABLE used_calls (
     id    bytea  PRIMARY KEY,
     until bigint NOT NULL
 );
+
+-- For plans of pages, of a kind and of an author.
+ALTER TABLE events ALTER COLUMN kind SET (n_distinct = 100),
+    ALTER COLUMN pubkey SET (n_distinct = 1000000);
+ANALYZE events;
