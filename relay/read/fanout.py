@@ -14,6 +14,7 @@ from relay.nostr.nip50 import searchable
 from relay.read.linked_rows import NO_LINKS
 from relay.read.outbox import framed
 from relay.read.subscriptions import Subscriptions
+from relay.storage import PAGE_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
@@ -200,17 +201,25 @@ class Fanout:
     async def refresh_links(self, subscription: Subscription) -> None:
         """Before `release_backlog`: linked rows may be deleted by now. Raises StoreFault."""
         backlog, viewer = subscription.backlog, subscription.reader.viewer
-        pointing = [
-            (whole, {viewer})
-            for row, _, _ in backlog or ()
-            if self._state.targets_of(whole := _whole(row))
-        ]
-        if backlog is None or not pointing or self._linked_rows is None:
+        if backlog is None or self._linked_rows is None:
             return
-        size = len(backlog)
-        links = await self._linked_rows.links_of(pointing)
-        # Rows that were appended during the lookup have fresh links.
-        backlog[:size] = [(row, filter_, links) for row, filter_, _ in backlog[:size]]
+        # Rows that are appended during the lookups have fresh links.
+        start, size = 0, len(backlog)
+        while start < size:
+            pointing, end = [], start
+            weight = 0
+            while end < size and weight < PAGE_BYTES:  # parsed, each takes far more
+                whole = _whole(backlog[end][0])
+                weight += len(whole.event.raw)
+                end += 1
+                if self._state.targets_of(whole):
+                    pointing.append((whole, {viewer}))
+            if pointing:
+                links = await self._linked_rows.links_of(pointing)
+                backlog[start:end] = [
+                    (row, filter_, links) for row, filter_, _ in backlog[start:end]
+                ]
+            start = end
 
     def release_backlog(self, subscription: Subscription) -> None:
         """Send the rows that waited; from now on live rows are sent at once."""

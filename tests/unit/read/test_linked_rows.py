@@ -13,7 +13,7 @@ import pytest
 from relay.access.visibility import ANONYMOUS, Viewer
 from relay.groups.actions import Flag
 from relay.observe import Metrics
-from relay.read import linked_rows
+from relay.read import fanout, linked_rows
 from relay.read.fanout import Subscription
 from relay.read.query import QueryQueue, QueryRunner
 from tests.cast import alice, bob, carol, dave, owner, robot
@@ -221,6 +221,32 @@ async def test_a_backlog_row_is_sent_if_its_linked_row_still_exists(
     await home.live.refresh_links(subscription)
     home.live.release_backlog(subscription)
     assert kinds_of(member) == ([30078, 9] if is_left else [9])
+
+
+async def test_links_of_a_large_backlog_are_looked_up_in_pieces(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parsed, its rows would take many times what they are counted for."""
+    await sent(home, entry(home), entry(home, "den", "b" * 64))
+    member = Client(alice)
+    subscription = opens(home, member, asked(kinds=[9, 30078]))
+    assert await sent(home, vouch(home)) == [STORED]
+    await home.do(alice, 9, h="den")
+    assert await sent(home, vouch(home, "b" * 64)) == [STORED]
+    found = home.live._linked_rows
+    assert found is not None
+    links_of, held = found.links_of, []
+
+    async def counted(needed: Any) -> Any:
+        held.append(len(needed))
+        return await links_of(needed)
+
+    monkeypatch.setattr(found, "links_of", counted)
+    monkeypatch.setattr(fanout, "PAGE_BYTES", 1)
+    await home.live.refresh_links(subscription)
+    home.live.release_backlog(subscription)
+    assert held == [1, 1]
+    assert kinds_of(member) == [30078, 9, 30078]
 
 
 async def test_rows_during_a_second_lookup_wait_too(
