@@ -172,6 +172,11 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         following = None
         if shared is not None:
             following = Following(shared, state, ingest, relay_key.pubkey)
+            metrics.watch(
+                "follow_lag_seconds",
+                "Time since all that other relays had committed was taken over.",
+                shared.lag_s,
+            )
         indexer = SearchIndexer(store, state, clock=unix_now)
         invitations = Invitations.of(state, ingest, relay_key, unix_now)
         queries = QueryRunner(

@@ -49,6 +49,10 @@ class Touch:
         self._confirmed.set()
         self._confirmed = asyncio.Event()
 
+    def lag_s(self) -> float:
+        """Seconds since all that others had committed was taken over."""
+        return max(0.0, monotonic() - self._at)
+
     def is_current(self) -> bool:
         return not self.is_lost and monotonic() - self._at <= _RECENT_S
 

@@ -197,6 +197,10 @@ class PostgresStore(Reader):
     def is_current(self) -> bool:
         return self._touch.is_current()
 
+    def lag_s(self) -> float:
+        """As `Touch` has it."""
+        return self._touch.lag_s()
+
     def is_first(self) -> bool:
         return self._listener.is_first
 
