@@ -407,6 +407,7 @@ async def test_a_connector_hears_mentions_and_where_it_is_put(place: Place) -> N
 async def test_a_connector_listens_to_256_channels(place: Place) -> None:
     mention = ["p", HELPER.pubkey]
     channels = [f"channel-{number}" for number in range(256)]
+    await place.do(cast.owner, 9008, ["h", "tea"])  # it would take one of the 256
     for channel in channels:
         await place.do(cast.owner, 9007, ["h", channel])
         await place.do(cast.owner, 9000, ["h", channel], mention)
@@ -416,4 +417,4 @@ async def test_a_connector_listens_to_256_channels(place: Place) -> None:
     for channel in channels[::85]:
         await place.do(cast.owner, 9, ["h", channel], mention, content="hello")
         await connector.hears((channel, "hello"))
-    assert connector.lost.keys() <= {"buzz-chat-tea"}
+    assert connector.lost == {}
