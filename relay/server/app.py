@@ -54,7 +54,8 @@ _BODY_BUFFER: Final = 65_536
 """Bytes of a body that nobody reads; twice as many may come."""
 _MAX_SILENT: Final = 1024
 """Sockets that are no websockets: no place is counted for them, and without a request they stay for
-30 s. Of more the oldest are closed, before they use up the file descriptors."""
+30 s. Of more the oldest are closed, before they use up the file descriptors; those whose request is
+being answered last."""
 
 _MAX_UNREAD: Final = 32 << 20
 """Bytes of answers to HTTP requests that clients do not read. Of more the oldest are dropped."""
@@ -230,6 +231,7 @@ class Server:
                 for each in server.connections
                 if isinstance(each, SocketInput) and not each.is_websocket
             ]
+            silent.sort(key=lambda each: each.is_answered)
             for each in silent[: max(0, len(silent) - _MAX_SILENT)]:
                 each.force_close()
 

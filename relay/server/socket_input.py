@@ -117,6 +117,12 @@ class SocketInput(web.RequestHandler):
         return self._websocket is not None
 
     @property
+    def is_answered(self) -> bool:
+        """Its request has arrived whole, and the answer is being made or sent."""
+        request = self._current_request
+        return request is not None and request.content.is_eof()
+
+    @property
     def is_known(self) -> bool:
         return self._websocket is not None and self._websocket.is_known
 
