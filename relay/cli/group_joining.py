@@ -198,7 +198,7 @@ def invite(
         raise click.BadParameter(
             f"must have at least {MIN_CODE_CHARS} characters", param_hint="--code"
         )
-    word = code if code is not None else secrets.token_urlsafe(12)
+    word = code if code is not None else secrets.token_hex(12)
 
     async def work(client: Client) -> tuple[Event, str | None]:
         """The invite, and the group's naddr if the relay's key is known."""

@@ -81,7 +81,7 @@ class Invitations:
     ) -> tuple[str, Claim]:
         """A new code. `uses` None: any number; `days` 0: no end. Raises Refused."""
         now = self.clock()
-        code = secrets.token_urlsafe(_CODE_BYTES)
+        code = secrets.token_hex(_CODE_BYTES)
         until = now + days * _DAY_S if days else None
         expired = [
             ListChange(ListName.CLAIMS, old, None)

@@ -394,6 +394,7 @@ async def test_an_invite_is_a_code_and_a_link(
     second = json.loads(capsys.readouterr().out)
     assert first["code"] != second["code"]
     assert len(first["code"]) >= 8
+    assert first["code"].isalnum(), "no option of a command"
     assert first["link"].startswith("naddr1")
     address = Nip19Coordinate.from_bech32(first["link"].partition("?")[0])
     coordinate = address.coordinate()
