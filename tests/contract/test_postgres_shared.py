@@ -6,6 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 
 from relay.access.management import ListChange, ListName
@@ -101,6 +102,20 @@ async def processes(server: PostgresServer, number: int) -> AsyncIterator[list[P
             await each.open(url)
             opened.push_async_callback(each.store.close)
         yield made
+
+
+async def taken(server: PostgresServer, url: str, *, is_shared: bool) -> PostgresStore:
+    """Another store, on a database that the first one has lost its connections to."""
+    while True:
+        await server.kill_connections()
+        with suppress(StoreFault):  # the first one was faster
+            return await PostgresStore.open(url, TERMS, is_shared=is_shared)
+
+
+async def read_pages_on(store: PostgresStore) -> None:
+    while True:
+        await read(store)
+        await asyncio.sleep(0.05)
 
 
 async def read_on(store: PostgresStore) -> None:
@@ -299,12 +314,39 @@ async def test_a_store_that_may_not_be_shared_writes_nothing_after_another(
     """It has lost its lock, and does not know what the other one did."""
     url = await postgres.new_schema()
     store = await PostgresStore.open(url, TERMS)
-    await postgres.kill_connections()
-    other = await PostgresStore.open(url, TERMS, is_shared=True)
+    other = await taken(postgres, url, is_shared=True)
     await stored(other, unsigned(cast.alice))
     with pytest.raises(StoreFault, match=r"another process wrote|another relay took"):
         await write(store, unsigned(cast.bob))
     await other.close()
+    await store.close()
+    await postgres.empty(url)
+
+
+async def test_a_store_goes_on_when_the_lock_of_its_lost_connection_is_released(
+    postgres: PostgresServer,
+) -> None:
+    """The server may notice later that the connection is lost; until then nothing is given."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    row = await stored(store, unsigned(cast.alice))
+    left = await asyncpg.connect(url)
+    locking = left.execute("SELECT pg_advisory_lock('meta'::regclass::oid::bigint)")
+    async with asyncio.TaskGroup() as tasks:
+        tasks.create_task(locking)
+        async with until("it waits for the lock") as tries:
+            async for _ in tries:
+                if await postgres.waiting_for_locks():
+                    break
+        await postgres.kill_connections()
+    with pytest.raises(StoreFault, match="it does not answer"):
+        await asyncio.wait_for(read_pages_on(store), ANSWER_S)
+    await left.close()
+    async with until("it reads again") as tries:
+        async for _ in tries:
+            with suppress(StoreFault):
+                assert await read(store) == [row.event.raw]
+                break
     await store.close()
     await postgres.empty(url)
 
@@ -318,8 +360,7 @@ async def test_a_store_that_may_not_be_shared_reads_nothing_after_another_took_i
     """It does not know whom the other one removed."""
     url = await postgres.new_schema()
     store = await PostgresStore.open(url, TERMS)
-    await postgres.kill_connections()
-    other = await PostgresStore.open(url, TERMS)
+    other = await taken(postgres, url, is_shared=False)
     if not stays:
         await other.close()
 

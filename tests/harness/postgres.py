@@ -138,6 +138,17 @@ class PostgresServer:
         )
         self._free.append(url)
 
+    async def waiting_for_locks(self) -> bool:
+        """Whether a connection waits for another one's advisory lock."""
+        db = await asyncpg.connect(self.url("public"))
+        try:
+            found = await db.fetchval(
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            )
+        finally:
+            await db.close()
+        return bool(found)
+
     async def kill_connections(self) -> None:
         """Those of all stores, in whatever they are doing."""
         await self.execute(

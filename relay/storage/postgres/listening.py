@@ -25,6 +25,8 @@ _AGAIN_S: Final = 0.5
 """After the connection was lost."""
 _RECENT_S: Final = _POLL_S + _ANSWER_S
 _DROP_EVERY_S: Final = 10.0
+_LEFT_S: Final = 15.0
+"""So long the server may keep a connection that is no more."""
 _OPENED_BY: Final = "opened_by"
 TAKEN: Final = "another relay took the database while the connection was lost: restart this one"
 EARLIER: Final = "the database has an earlier state than it had: restart this relay"
@@ -119,7 +121,7 @@ class HeadListener:
     async def _connected(self) -> tuple[Any, bool]:
         db = await self._connections.listener(_ANSWER_S)
         try:
-            may_have = await db.fetchval(QUERIES["hold_shared" if self._is_shared else "hold"])
+            may_have = await db.fetchval(self._hold)
             await db.add_listener(await db.fetchval(QUERIES["channel"]), self._noted)
         except BaseException:
             db.terminate()
@@ -138,8 +140,24 @@ class HeadListener:
             with suppress(StoreFault, *FAULTS):
                 db, may_have = await self._connected()
                 opened_by = await db.fetchval(QUERIES["get_meta"], _OPENED_BY, timeout=_ANSWER_S)
-                if not may_have or opened_by != self._token:
+                if opened_by != self._token or not (may_have or await self._held_again(db)):
                     self._connections.refuse(TAKEN)
+
+    async def _held_again(self, db: Any) -> bool:
+        """The server may still have the connection that was lost, and its lock. Meanwhile nothing
+        is read or written: another relay may have it too."""
+        self._touch.is_lost = True
+        until = monotonic() + _LEFT_S
+        while not await db.fetchval(self._hold, timeout=_ANSWER_S):
+            if await self._ended(_POLL_S):
+                break
+            if monotonic() > until:
+                return False
+        return True
+
+    @property
+    def _hold(self) -> str:
+        return QUERIES["hold_shared" if self._is_shared else "hold"]
 
     async def _follow(self, db: Any) -> None:
         """Until the end, or until the connection is lost."""
