@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from relay.errors import StoreFault
+from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import Slot, Stored
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
 from relay.storage import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from relay.nostr.event import Event
 
@@ -38,6 +39,22 @@ def stored(row: tuple[int, bytes, str | None, int, int | None, int, int | None])
         d = "" if class_of(event.kind) is KindClass.REPLACEABLE else event.d
         place = Slot(event.pubkey, event.kind, d)
     return Stored(seq, event, group, bool(quiet), place, version, expires_at)
+
+
+def ended_groups(rows: Iterable[tuple[str, bool, bytes | None]]) -> dict[str, EndedGroup]:
+    """id, guarded and a former member or None, for each of those members."""
+    members: dict[str, set[str]] = {}
+    public = set()
+    for group_id, guarded, key in rows:
+        named = members.setdefault(group_id, set())
+        if key is not None:
+            named.add(key.hex())
+        if not guarded:
+            public.add(group_id)
+    return {
+        group_id: EndedGroup(frozenset(keys), group_id in public)
+        for group_id, keys in members.items()
+    }
 
 
 async def rows_after(

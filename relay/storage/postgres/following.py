@@ -13,6 +13,7 @@ from relay.nostr.event import event_from_raw
 from relay.storage import Others
 from relay.storage.postgres.rows import stored
 from relay.storage.postgres.sql.named import QUERIES
+from relay.storage.rows import ended_groups
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -89,7 +90,7 @@ async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str
         for row in await db.fetch(QUERIES["records_of_groups"], groups):
             record = stored(row)
             rebuilt[record.group or ""].append(record)
-        ended = ended_groups(await db.fetch(QUERIES["ended_groups"], groups))
+        ended = ended_in(await db.fetch(QUERIES["ended_groups"], groups))
     lists: dict[ListName, dict[str, str]] = {
         ListName(item.decode()): {} for item, _ in changes.get("list", ())
     }
@@ -105,17 +106,6 @@ def _row(seq: int, raw: bytes, group: bytes | None) -> Stored:
     return Stored(seq, event_from_raw(raw), None if group is None else group.decode())
 
 
-def ended_groups(rows: Iterable[Sequence[Any]]) -> dict[str, EndedGroup]:
-    members: dict[str, set[str]] = {}
-    public = set()
-    for group, guarded, key in rows:
-        group_id = group.decode()
-        named = members.setdefault(group_id, set())
-        if key is not None:
-            named.add(key.hex())
-        if not guarded:
-            public.add(group_id)
-    return {
-        group_id: EndedGroup(frozenset(keys), group_id in public)
-        for group_id, keys in members.items()
-    }
+def ended_in(rows: Iterable[Sequence[Any]]) -> dict[str, EndedGroup]:
+    """Of rows of the query `ended_groups`."""
+    return ended_groups((group.decode(), guarded, key) for group, guarded, key in rows)

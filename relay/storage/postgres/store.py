@@ -24,7 +24,7 @@ from relay.storage.checking import faults_of
 from relay.storage.hashes import id_key
 from relay.storage.postgres.connections import CLOSED, Connections
 from relay.storage.postgres.erasing import Erasing
-from relay.storage.postgres.following import ended_groups
+from relay.storage.postgres.following import ended_in
 from relay.storage.postgres.listening import HeadListener, Touch
 from relay.storage.postgres.opening import opened
 from relay.storage.postgres.reading import Reader
@@ -267,7 +267,7 @@ class PostgresStore(Reader):
         return self._head
 
     async def ended_groups(self) -> Mapping[str, EndedGroup]:
-        return ended_groups(await self._named("ended_groups", None))
+        return ended_in(await self._named("ended_groups", None))
 
     # -- lists and totals -----------------------------------------------------------------------
 

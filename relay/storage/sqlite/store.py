@@ -43,7 +43,7 @@ from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place
 from relay.storage.checking import faults_of
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.recall import best
-from relay.storage.rows import event_in, rows_after, stored
+from relay.storage.rows import ended_groups, event_in, rows_after, stored
 from relay.storage.sqlite.checkpoints import Checkpoints, Upkeep
 from relay.storage.sqlite.connections import (
     CLOSED,
@@ -547,18 +547,7 @@ class SqliteStore:
 
     async def ended_groups(self) -> Mapping[str, EndedGroup]:
         self._check_open()
-        members: dict[str, set[str]] = {}
-        public = set()
-        for group_id, guarded, key in await self._all_rows(Query(QUERIES["ended_groups"], ())):
-            named = members.setdefault(group_id, set())
-            if key is not None:
-                named.add(key.hex())
-            if not guarded:
-                public.add(group_id)
-        return {
-            group_id: EndedGroup(frozenset(keys), group_id in public)
-            for group_id, keys in members.items()
-        }
+        return ended_groups(await self._all_rows(Query(QUERIES["ended_groups"], ())))
 
     async def head(self) -> int:
         self._check_open()
