@@ -331,6 +331,9 @@ def test_the_gate_closes_only_queries_without_readable_rows(
     case: ReadCase, viewer: Viewer, filters: list[Filter]
 ) -> None:
     rows = [structs.replace(row, group=group_of(row.event)) for row in _rows_of(case)]
+    there = case.groups.by_id.keys() | case.groups.ended.keys()
+    # The relay stores no record of a group that never was.
+    rows = [row for row in rows if row.group in there or row.event.kind not in GROUP_RECORDS]
     visibility = seen(case, viewer, _involving(case.groups, rows))
     if visibility.gate(filters) is not None:
         for filter_ in filters:
