@@ -96,3 +96,17 @@ async def test_a_page_follows_the_index_that_finds_fewest(postgres: PostgresServ
         assert {step for step in steps if step.startswith("events_")} == {index}
     await store.close()
     await postgres.empty(url)
+
+
+async def test_a_page_by_tags_begins_with_its_tags(postgres: PostgresServer) -> None:
+    """Also by the statistics of a single row, where reading all events for each tag looks cheap."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    await write(store, unsigned(cast.alice, tags=[["t", "a"], ["k", "a"]]))
+    await executed(url, "VACUUM ANALYZE")
+    values = ["a", "b", "c"]
+    steps = await store.plan([asked(**{"#t": values, "#k": values})], EVERYTHING, "REQ", now=0)
+    scans = [step for step in steps if " on " in step]
+    assert scans[0] == "Index Only Scan on tags using tags_hash"
+    await store.close()
+    await postgres.empty(url)

@@ -225,7 +225,7 @@ class Compiler:
         return (
             f"SELECT {named} FROM (SELECT {once}u.* FROM ({' UNION ALL '.join(parts)}) AS u"
             f" ORDER BY u.created_at DESC, u.id_key, u.seq LIMIT {size}) AS k"
-            " JOIN events AS e ON e.seq = k.seq"
+            f" {_looked_up('k')}"
         )
 
     def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> Query:
@@ -518,12 +518,21 @@ def _walk(
 ) -> str:
     """In order."""
     named = ", ".join([f"{scan.at if name in _KEYS else 'e'}.{name}" for name in columns])
+    source = f"tags AS t {_looked_up('t')}" if scan.source == _TAGS else scan.source
     upto = f"{scan.at}.seq <= {p.add(UPTO, 'bigint')}"
     where = all_of([scan.start, *_times(shape, scan.at, p), upto, *rest])
     return (
-        f"SELECT {named} FROM {scan.source} WHERE {where}"
+        f"SELECT {named} FROM {source} WHERE {where}"
         f" ORDER BY {scan.at}.created_at DESC, {scan.at}.id_key, {scan.at}.seq"
     )
+
+
+def _looked_up(by: str) -> str:
+    """A join with the row of events for each row of `by`, in no other order.
+
+    By old statistics of a table that was small, the planner would rather read all events.
+    """
+    return f"CROSS JOIN LATERAL (SELECT * FROM events WHERE seq = {by}.seq OFFSET 0) AS e"
 
 
 def _all_rows(scan: Scan, shape: Shape, rest: Sequence[str], named: str, p: Parameters) -> str:
