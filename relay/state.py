@@ -1,7 +1,7 @@
 """RelayState: the policies, groups and NIP-86 management that are in force.
 
 Invariants: values are replaced, never changed in place, so that a reader holds a consistent one.
-Groups are a fold of the event log: `rebuilt_groups` restores them after a restart.
+Groups are a fold of the event log: `relay.write.replay` restores them after a restart.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 from relay.access.management import Management
 from relay.access.read_rules import targets_of
 from relay.access.visibility import visibility_for
-from relay.groups.group import Groups, replayed
-from relay.nostr import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,22 +25,18 @@ if TYPE_CHECKING:
     from relay.access.read_rules import ReadRule, Target
     from relay.access.visibility import Viewer, Visibility
     from relay.groups.context import GroupSettings
+    from relay.groups.group import Groups
     from relay.lifecycle.retention import SweepRules
     from relay.lifecycle.rows import Stored
     from relay.lifecycle.versions import KeepRules
     from relay.memory.registry import MemorySystems
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
-    from relay.storage import EventLog, Others
     from relay.verdict import Facts, Origin, Reject
 
 _CACHED_VIEWERS: Final = 4096
 _CACHED_GROUPS: Final = 1_000_000
 """Ids of groups that they may read, in all: a key may be in thousands, and log in beside others."""
-_LOG_PAGE: Final = 2000
-_NEWEST: Final = 2**63 - 1
-_GROUP_KINDS: Final = frozenset({*kinds.GROUP_RECORDS, *kinds.GROUP_STATE})
-"""All that `logged_action` looks at."""
 
 
 class EventLimits(Protocol):
@@ -219,34 +213,3 @@ class RelayState:
             )
             self._pointing_of_kind[kind] = rules  # at most 65,536 kinds exist
         return targets_of(rules, row, self.groups) if rules else ()
-
-
-async def rebuilt_groups(store: EventLog, relay_pubkey: str, upto: int = _NEWEST) -> Groups:
-    """Fold the log of groups, to this seq (N29-55). The store knows who was in a deleted group."""
-    groups = Groups()
-    seq = 0
-    while rows := await store.since_of_kinds(seq, _GROUP_KINDS, _LOG_PAGE):
-        seq = rows[-1].seq
-        events = [row.event for row in rows if row.seq <= upto]
-        groups = replayed(groups, events, relay_pubkey)
-        if seq > upto:
-            break
-    return groups.with_last_members(await store.ended_groups())
-
-
-def groups_after(groups: Groups, others: Others, relay_pubkey: str) -> Groups:
-    """These groups after what other relays on the store committed, as a replay has them."""
-    for group_id, ids in others.gone.items():  # before the rest: a 9021 may have come again
-        group = groups.get(group_id)
-        if group is not None:
-            groups = groups.with_group(group.without_rows(ids))
-    rebuilt = others.rebuilt
-    records = [row.event for row in others.records if row.group not in rebuilt]
-    groups = replayed(groups, records, relay_pubkey)
-    for group_id, rows in rebuilt.items():
-        built = replayed(Groups(), [row.event for row in rows], relay_pubkey).get(group_id)
-        if built is not None:
-            groups = groups.with_group(built)
-        else:
-            groups = groups.without_group(group_id, others.ended.get(group_id))
-    return groups

@@ -43,7 +43,7 @@ from relay.server.receipts import Receipts
 from relay.server.refusal_file import FILE as REFUSALS
 from relay.server.refusal_file import kept_refusals
 from relay.server.tls import usable
-from relay.state import RelayState, rebuilt_groups
+from relay.state import RelayState
 from relay.storage.sqlite.copying import schema_of
 from relay.storage.sqlite.fts import FtsMatcher
 from relay.storage.sqlite.minilm import MiniLM
@@ -53,6 +53,7 @@ from relay.write.following import Following
 from relay.write.ingest import Ingest
 from relay.write.invitations import Invitations
 from relay.write.key_rotation import signed_again
+from relay.write.replay import rebuilt_groups
 from relay.write.sweeper import Sweeper
 
 if TYPE_CHECKING:

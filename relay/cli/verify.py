@@ -95,8 +95,8 @@ def _rules_of(folder: Path) -> Rules:
         key.pubkey,
         policy.keep,
         policy.groups.foreign_h,
-        text_by(policy.searched, policy.systems),
-        rules_for(policy.searched, policy.systems),
+        text_by(policy),
+        rules_for(policy),
     )
 
 

@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import orjson
 
-from relay.clock import unix_now
 from relay.errors import Invalid
 from relay.nostr import kinds, nip44
 from relay.nostr.event import Event, event_from, id_bytes
@@ -64,14 +63,10 @@ def rumor(pubkey: str, kind: int, tags: list[list[str]], content: str, created_a
     return Rumor(id_, pubkey, created_at, kind, tags, content)
 
 
-def wrap(
-    keys: Channel, inner: Event, created_at: int | None = None, nonce: bytes | None = None
-) -> Event:
-    """The envelope (1080) of a signed event. `created_at`: Unix seconds, by default now; `nonce`:
-    by default random."""
+def wrap(keys: Channel, inner: Event, created_at: int, nonce: bytes | None = None) -> Event:
+    """The envelope (1080) of a signed event. `created_at`: Unix seconds; `nonce`: by default
+    random."""
     content = nip44.encrypt(inner.raw.decode(), keys.conversation_key, nonce)
-    if created_at is None:
-        created_at = unix_now()  # for scripts
     return keys.key.sign(kinds.ENVELOPE, [], content, created_at)
 
 

@@ -16,10 +16,8 @@ from relay.errors import StoreFault
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from relay.memory.registry import MemorySystems
     from relay.nostr.event import Event
-    from relay.nostr.kinds import KindSet
-    from relay.state import RelayState
+    from relay.state import Policy, RelayState
     from relay.storage import SearchIndex
 
 _log = logging.getLogger(__name__)
@@ -104,8 +102,7 @@ class SearchIndexer:
         return True
 
     def _is_indexed(self, seq: int) -> bool:
-        policy = self._state.policy
-        return self._upto >= seq and self._rules == rules_for(policy.searched, policy.systems)
+        return self._upto >= seq and self._rules == rules_for(self._state.policy)
 
     async def _run(self) -> None:
         while True:
@@ -132,11 +129,11 @@ class SearchIndexer:
     async def _catch_up(self) -> None:
         loop = asyncio.get_running_loop()
         while not self._is_indexed(self._store.committed()):
-            searched, systems = self._state.policy.searched, self._state.policy.systems
-            rules = rules_for(searched, systems)
+            policy = self._state.policy
+            rules = rules_for(policy)
             began = loop.time()
             batch = _SMALL_BATCH if self._is_written_to() else _BATCH
-            self._upto = await self._store.index(text_by(searched, systems), rules, batch)
+            self._upto = await self._store.index(text_by(policy), rules, batch)
             self._rules = rules
             self._progress.set()
             if loop.time() > self._tidy_at:
@@ -183,16 +180,16 @@ class SearchIndexer:
             pass
 
 
-def rules_for(searched: KindSet, systems: MemorySystems) -> str:
+def rules_for(policy: Policy) -> str:
     """Version of the indexed texts: another value means that the index must be rebuilt."""
-    kinds = ",".join(f"{low}-{high}" for low, high in searched.ranges)
-    return f"{systems.search_version};{kinds}"
+    kinds = ",".join(f"{low}-{high}" for low, high in policy.searched.ranges)
+    return f"{policy.systems.search_version};{kinds}"
 
 
-def text_by(searched: KindSet, systems: MemorySystems) -> Callable[[Event], str | None]:
+def text_by(policy: Policy) -> Callable[[Event], str | None]:
     """Gives the indexed text of an event; None for kinds that are not searchable."""
 
     def text_of(event: Event) -> str | None:
-        return systems.search_text(event) if event.kind in searched else None
+        return policy.systems.search_text(event) if event.kind in policy.searched else None
 
     return text_of

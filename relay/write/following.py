@@ -12,7 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Outdated, StoreFault
-from relay.state import groups_after, rebuilt_groups
+from relay.write.replay import groups_after, rebuilt_groups
 
 if TYPE_CHECKING:
     from collections.abc import Callable

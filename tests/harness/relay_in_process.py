@@ -16,13 +16,14 @@ from relay.nostr.event import event_from_raw
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
 from relay.read.linked_rows import NO_LINKS, LinkedRows
-from relay.state import RelayState, rebuilt_groups
+from relay.state import RelayState
 from relay.storage import PageQuery
 from relay.storage.sqlite.store import SqliteStore
 from relay.verdict import Origin, ok_reply
 from relay.write.commands import ManagementChange
 from relay.write.ingest import Ingest
 from relay.write.key_rotation import signed_again
+from relay.write.replay import rebuilt_groups
 from relay.write.sweeper import Sweeper
 from tests import cast
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked

@@ -19,9 +19,10 @@ from relay.groups.group import Group, Groups, ended
 from relay.lifecycle.rows import Stored
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
-from relay.state import RelayState, rebuilt_groups
+from relay.state import RelayState
 from relay.verdict import Origin
 from relay.write.ingest import Ingest
+from relay.write.replay import rebuilt_groups
 from tests.cast import admin, alice, bob, carol, owner, person, robot
 from tests.contract.writing import unsigned, write
 from tests.effort import examples

@@ -23,9 +23,10 @@ from relay.read.negentropy import Negentropy
 from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
 from relay.server.connection import Connection
-from relay.state import RelayState, rebuilt_groups
+from relay.state import RelayState
 from relay.turns import Turns
 from relay.write.ingest import Ingest
+from relay.write.replay import rebuilt_groups
 from tests import cast
 from tests.faults.simulated.client import Client
 from tests.faults.simulated.disk import Disk

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
 from relay.read.search_indexer import SearchIndexer, rules_for, text_by
@@ -127,15 +127,22 @@ async def test_a_pause_between_two_commits_is_not_the_end_of_writes(
         assert await relay.follower.reached(100)
 
 
-def test_index_rules_differ_between_policies() -> None:
+def searching(policy: PolicySet, *kinds: int | tuple[int, int]) -> PolicySet:
+    """This policy with other searchable kinds."""
+    changed = copy(policy)
+    changed.searched = KindSet.of(*kinds)
+    return changed
+
+
+def test_index_rules_differ_between_policies(policy: PolicySet) -> None:
     def rules(*kinds: int | tuple[int, int]) -> str:
-        return rules_for(KindSet.of(*kinds), MEMORY_SYSTEMS)
+        return rules_for(searching(policy, *kinds))
 
     assert rules(1) != rules(1, (9, 12))
     assert rules(1, 2) == rules((1, 2))
 
 
-def test_only_searchable_kinds_have_a_text() -> None:
-    text_of = text_by(KindSet.of((9, 12)), MEMORY_SYSTEMS)
+def test_only_searchable_kinds_have_a_text(policy: PolicySet) -> None:
+    text_of = text_by(searching(policy, (9, 12)))
     assert text_of(unsigned(alice, 11, content="tea")) is not None
     assert text_of(unsigned(alice, 1, content="tea")) is None

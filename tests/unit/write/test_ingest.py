@@ -17,8 +17,8 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from relay.nostr.event import Event, event_from
-from relay.state import rebuilt_groups
 from relay.verdict import Origin, Reject, Who, WriteOutcome, ok_reply
+from relay.write.replay import rebuilt_groups
 from tests.cast import alice, bob, carol, dave, owner, robot
 from tests.harness.controlled_store import ControlledStore
 from tests.harness.folders import loaded

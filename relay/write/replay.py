@@ -1,0 +1,47 @@
+"""Groups as the event log has them: at a start, and after what other relays committed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from relay.groups.group import Groups, replayed
+from relay.nostr import kinds
+
+if TYPE_CHECKING:
+    from relay.storage import EventLog, Others
+
+_LOG_PAGE: Final = 2000
+_NEWEST: Final = 2**63 - 1
+_GROUP_KINDS: Final = frozenset({*kinds.GROUP_RECORDS, *kinds.GROUP_STATE})
+"""All that `logged_action` looks at."""
+
+
+async def rebuilt_groups(store: EventLog, relay_pubkey: str, upto: int = _NEWEST) -> Groups:
+    """Fold the log of groups, to this seq (N29-55). The store knows who was in a deleted group."""
+    groups = Groups()
+    seq = 0
+    while rows := await store.since_of_kinds(seq, _GROUP_KINDS, _LOG_PAGE):
+        seq = rows[-1].seq
+        events = [row.event for row in rows if row.seq <= upto]
+        groups = replayed(groups, events, relay_pubkey)
+        if seq > upto:
+            break
+    return groups.with_last_members(await store.ended_groups())
+
+
+def groups_after(groups: Groups, others: Others, relay_pubkey: str) -> Groups:
+    """These groups after what other relays on the store committed, as a replay has them."""
+    for group_id, ids in others.gone.items():  # before the rest: a 9021 may have come again
+        group = groups.get(group_id)
+        if group is not None:
+            groups = groups.with_group(group.without_rows(ids))
+    rebuilt = others.rebuilt
+    records = [row.event for row in others.records if row.group not in rebuilt]
+    groups = replayed(groups, records, relay_pubkey)
+    for group_id, rows in rebuilt.items():
+        built = replayed(Groups(), [row.event for row in rows], relay_pubkey).get(group_id)
+        if built is not None:
+            groups = groups.with_group(built)
+        else:
+            groups = groups.without_group(group_id, others.ended.get(group_id))
+    return groups
