@@ -31,7 +31,7 @@ from relay.client.errors import (
 )
 from relay.client.information import lists_nip
 from relay.client.negentropy import NEGENTROPY, Reconciliation
-from relay.client.paging import Paging
+from relay.client.paging import MAX_ALL_BYTES, PageBudget, Paging
 from relay.client.reconnect import Reconnector
 from relay.client.responses import CountAnswer, StoredAnswer, filters_of
 from relay.client.subscription import Subscription
@@ -264,16 +264,24 @@ class Client:
             return await answer.events()
 
     async def query_all(
-        self, *filters: FilterLike, page: int = 5_000, deadline_s: float | None = None
+        self,
+        *filters: FilterLike,
+        page: int = 5_000,
+        most_bytes: int = MAX_ALL_BYTES,
+        deadline_s: float | None = None,
     ) -> AsyncIterator[Event]:
         """Every matching stored event, newest first, paginated with `until`.
 
         Filters are queried one after the other; an event that matches several is yielded once, with
         the first. `deadline_s` applies to each page. Works with relays that return fewer than
         `page` events at a time; only if one second holds more events than the relay returns at a
-        time are some missed. A `search` filter is one page.
+        time are some missed. A `search` filter is one page. Raises as `query`; AnswerTooLong for
+        more than 20,000 pages, or events that take more than `most_bytes` in memory together: a
+        caller that does not hold them gives MAX_READ_BYTES.
         """
-        async with aclosing(self.query_pages(*filters, page=page, deadline_s=deadline_s)) as pages:
+        async with aclosing(
+            self.query_pages(*filters, page=page, most_bytes=most_bytes, deadline_s=deadline_s)
+        ) as pages:
             async for events in pages:
                 for event in events:
                     yield event
@@ -283,15 +291,19 @@ class Client:
         *filters: FilterLike,
         page: int = 5_000,
         served: int = 0,
+        most_bytes: int = MAX_ALL_BYTES,
         deadline_s: float | None = None,
     ) -> AsyncGenerator[list[Event], None]:
         """`query_all` in pages. `served`: number of events the relay is known to return if it has
         them; a shorter answer is then the last page, and no further REQ is sent."""
         wanted = filters_of(filters)
         seen: set[str] = set()
+        budget = PageBudget(most_bytes)
         for position, filter_ in enumerate(wanted):
             earlier = [other for other in wanted[:position] if _is_whole(other)]
-            async with aclosing(self._pages(filter_, page, served, deadline_s)) as pages:
+            async with aclosing(
+                self._pages(Paging(filter_, page, served), budget, deadline_s)
+            ) as pages:
                 async for events in pages:
                     fresh = (
                         events
@@ -396,8 +408,8 @@ class Client:
             reply = await self._reconnector.post(body, header)
         if not isinstance(reply, dict):
             raise CallRefused("", "this relay offers no management (NIP-86)")
-        if reply.get("error"):
-            raise CallRefused(*split_reason(str(reply["error"])))
+        if error := reply.get("error"):
+            raise CallRefused(*split_reason(error if isinstance(error, str) else "error"))
         return reply.get("result")
 
     def _signer(self, key: SecretKey | None) -> SecretKey:
@@ -446,6 +458,7 @@ class Client:
                     login_tried = True
             except ConnectionLost:
                 login_tried = False
+                await connection.wait_lost()
 
     async def information_or_empty(self) -> Mapping[str, object]:
         """The relay information document; empty if there is none or the relay is unreachable."""
@@ -464,13 +477,14 @@ class Client:
         return lists_nip(await self.information_or_empty(), NEGENTROPY)
 
     async def _pages(
-        self, filter_: Filter, page: int, served: int, deadline_s: float | None
+        self, paging: Paging, budget: PageBudget, deadline_s: float | None
     ) -> AsyncGenerator[list[Event], None]:
-        paging = Paging(filter_, page, served)
         pending = self._prefetch(paging, deadline_s)
         try:
             while pending is not None:
                 fresh = paging.add(await pending)
+                pending = None
+                budget.spend(fresh)
                 # Prefetch the next page while the caller works on this one.
                 pending = self._prefetch(paging, deadline_s)
                 await asyncio.sleep(0)

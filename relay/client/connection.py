@@ -32,6 +32,16 @@ _MESSAGE_TOO_BIG: Final = 1009
 _EVENT_START: Final = '["EVENT","'
 """Start of an EVENT frame that is encoded without spaces."""
 _CLOSE_S: Final = 1.0
+_ENDING_S: Final = 2.0
+"""A relay that says that it stops ends the connection in this time."""
+_MAX_CHALLENGE: Final = 1024
+"""Characters: a challenge is signed and sent back."""
+_FIRST_LOGINS: Final = 3
+_LOGIN_PAUSE_S: Final = 1.0
+"""Between logins after the first ones: a relay may ask for the next one with each answer."""
+_LARGE: Final = 2**20
+_MAX_BRACKETS: Final = 1_000_000
+"""Arrays and objects of a large frame: each takes up to 240 bytes of memory for 3 on the wire."""
 
 
 async def _refuse_redirect(
@@ -261,9 +271,17 @@ class Connection:
         with suppress(TimeoutError):
             async with asyncio.timeout(self._timeouts.challenge_s):
                 await self._until(lambda: self._challenges > rounds)
+            newest = self._challenges  # a relay may send the next one with each answer
             async with asyncio.timeout(self._timeouts.login_s):
-                await self._until(lambda: self._answered >= self._challenges)
+                await self._until(lambda: self._answered >= newest)
         return self._answered > rounds and bool(self.logged_in)
+
+    async def wait_lost(self) -> None:
+        """Wait for the end that the relay has announced; end the connection if it does not come."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_ENDING_S):
+                await self._changed.wait_for(lambda: self.is_lost)
+        self._set_lost()
 
     async def send(self, frame: bytes, key: str = "") -> None:
         """`key`: the event or subscription id to fail if the relay finds the frame too large."""
@@ -292,6 +310,8 @@ class Connection:
         self._set_lost()
 
     def _dispatch(self, text: str) -> None:
+        if len(text) > _LARGE and text.count("[") + text.count("{") > _MAX_BRACKETS:
+            return
         if text.startswith(_EVENT_START):
             receive_raw = self._raw_sinks.get(
                 text[len(_EVENT_START) : text.find('"', len(_EVENT_START))]
@@ -307,7 +327,7 @@ class Connection:
             case ["OK", str(event_id), bool(accepted), *rest]:
                 reason = rest[0] if rest and isinstance(rest[0], str) else ""
                 self._resolve(event_id, Reply(accepted, *split_reason(reason)))
-            case ["AUTH", str(challenge), *_]:
+            case ["AUTH", str(challenge), *_] if len(challenge) <= _MAX_CHALLENGE:
                 self._challenge = challenge
                 self._challenges += 1
                 self._changed.notify_all()
@@ -327,6 +347,7 @@ class Connection:
             ready(self)
 
     async def _answer_challenges(self) -> None:
+        logins = 0
         with suppress(ConnectionLost):
             while self._keys:
                 await self._until(lambda: self._challenges > self._answered)
@@ -334,6 +355,9 @@ class Connection:
                 await self._log_in(self._challenge)
                 self._answered = challenge_number
                 self._changed.notify_all()
+                logins += 1
+                if logins >= _FIRST_LOGINS:
+                    await asyncio.sleep(_LOGIN_PAUSE_S)
 
     async def _log_in(self, challenge: str) -> None:
         """One AUTH event for each key, sent together. Authenticated keys are united (N42-07)."""

@@ -9,7 +9,7 @@ RookeryError
     ├── PublishRefused    OK false
     ├── QueryClosed       CLOSED or NEG-ERR
     ├── CallRefused       a NIP-86 call had an error
-    ├── AnswerTooLong     more events than one answer may hold
+    ├── AnswerTooLong     more events than one answer, or all pages of it, may hold
     ├── NotARelay         the URL answers, but without a relay information document (NIP-11)
     ├── Incomparable      no NIP-77 reconciliation possible with this relay
     └── ConnectionLost    internal to this package: the request is sent again after a reconnect
@@ -109,10 +109,11 @@ class CallRefused(ClientError):
 
 
 class AnswerTooLong(ClientError):
-    """One query returned more events than the client holds at once."""
+    """The relay returned more events than the client holds at once, or reads in pages."""
 
     def __init__(self, most: int, of: str = "events") -> None:
-        super().__init__(f"the answer has more than {most} {of}; read it in pages with query_all()")
+        way = "use a narrower filter" if "pages" in of else "read it in pages with query_all()"
+        super().__init__(f"the answer has more than {most} {of}; {way}")
 
 
 class NotARelay(ClientError):

@@ -11,7 +11,7 @@ from relay.client.connection import http_session
 from relay.client.errors import ClientError
 from relay.client.signed_get import reason_in, signed_get
 from relay.errors import Invalid
-from relay.nostr.event import event_from
+from relay.nostr.event import event_from, weight_of
 from relay.nostr.keys import is_signed
 from relay.nostr.kinds import KindClass, class_of
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _MAX_BYTES: Final = 4 << 20
 _MAX_PAGES: Final = 1_000
+_MAX_HELD: Final = 2**27
+"""Bytes that all versions take in memory, as `weight_of` estimates it."""
 
 
 class NoHistory(ClientError):
@@ -77,6 +79,7 @@ async def history_of(client: Client, record: Record, key: SecretKey) -> History:
 
 async def _versions(client: Client, record: Record, key: SecretKey) -> list[Event]:
     versions: list[Event] = []
+    held = 0
     before: dict[str, str] = {}
     async with http_session() as session:
         for _ in range(_MAX_PAGES):
@@ -91,6 +94,9 @@ async def _versions(client: Client, record: Record, key: SecretKey) -> list[Even
                 raise NoHistory(f"{client.url} gives no versions: {reason_in(status, body)}")
             found, following = _page_in(body, record)
             versions += found
+            held += sum(map(weight_of, found))
+            if held > _MAX_HELD:
+                raise NoHistory(f"{client.url} gives more than {_MAX_HELD} bytes of versions")
             if following is None:
                 return versions
             before = {"before": following}

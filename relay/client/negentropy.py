@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from relay.client.connection import Notifier
-from relay.client.errors import ClientError, ConnectionLost, Incomparable
+from relay.client.errors import MAX_SAID, ClientError, ConnectionLost, Incomparable
 from relay.client.responses import closed_by
 from relay.errors import Invalid
 from relay.nostr.nip77 import Initiator
@@ -30,7 +30,7 @@ NEGENTROPY: Final = 77
 _FRAME_BYTES: Final = 60_000
 """Of our messages. Hex doubles it, and many relays accept no frame over 128 KiB."""
 _MAX_ROUNDS: Final = 20_000
-_MAX_NEED: Final = 5_000_000
+MAX_NEED: Final = 5_000_000
 """Ids, about 0.5 GB."""
 
 
@@ -75,7 +75,7 @@ class NegentropyReplies:
                 self.is_closed = True
                 self._set_failure(closed_by(frame))
             case "NOTICE", _:
-                self.notice = str(frame[1])
+                self.notice = str(frame[1])[:MAX_SAID]
             case _:
                 return
         self._changed.notify_all()
@@ -152,9 +152,9 @@ class Reconciliation:
             raise Incomparable("the relay's reply to NEG-OPEN is not hex") from None
         except Invalid as invalid:
             raise Incomparable(invalid.text) from None
-        if len(initiator.need) > _MAX_NEED:
+        if len(initiator.need) > MAX_NEED:
             raise Incomparable(
-                f"more than {_MAX_NEED:,} events are missing here; use a narrower filter"
+                f"more than {MAX_NEED:,} events are missing here; use a narrower filter"
             )
         return reply
 

@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import structs
 
+from relay.client.errors import AnswerTooLong
+from relay.nostr.event import weight_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -15,6 +18,29 @@ if TYPE_CHECKING:
 _MAX_PAGES: Final = 100
 """Pages within one second, so that a relay that always returns another event cannot keep it going
 forever."""
+_MAX_PAGES_OF_ALL: Final = 20_000
+"""A relay that gives 250 events at a time has given five million then."""
+MAX_ALL_BYTES: Final = 2**30
+"""What all pages take in memory together, as `weight_of` estimates it."""
+MAX_READ_BYTES: Final = 2**34
+"""The same for a caller that holds a page at a time."""
+
+
+class PageBudget:
+    """What the pages of one `query_all` may take: a relay can make up events without end."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes = self._pages = 0
+
+    def spend(self, page: Sequence[Event]) -> None:
+        """Raises AnswerTooLong."""
+        self._pages += 1
+        if self._pages > _MAX_PAGES_OF_ALL:
+            raise AnswerTooLong(_MAX_PAGES_OF_ALL, "pages")
+        self._bytes += sum(map(weight_of, page))
+        if self._bytes > self._most_bytes:
+            raise AnswerTooLong(self._most_bytes, "bytes in pages")
 
 
 class Paging:

@@ -218,6 +218,7 @@ class Subscription:
                         return failure
             except ConnectionLost:
                 login_tried = False
+                await connection.wait_lost()
             filters = self._resume.filters_from(self._reconnector.now())
 
     async def _until_done(self, request: _Request) -> None:

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import structs
 
-from relay.client.errors import TEMPORARY, PublishRefused, QueryClosed
+from relay.client.errors import TEMPORARY, Incomparable, PublishRefused, QueryClosed
+from relay.client.negentropy import MAX_NEED
+from relay.client.paging import MAX_READ_BYTES
 from relay.errors import Prefix
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import GROUP_RECORDS, RELAY_SIGNED
@@ -36,6 +38,8 @@ _MAX_REASONS: Final = 32
 """Distinct refusal reasons; some relays put an id into each."""
 _MAX_DEPTH: Final = 64
 """Of bisection: 20 levels cut a million items to one, 31 the time since 1970 to a second."""
+_MAX_PARTS: Final = 20_000
+"""Of one comparison: a relay may refuse every part but the smallest."""
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 8.0)
 """Delays before retrying temporary refusals."""
 _NOTHING: Final = Items(array("Q"), b"")
@@ -101,7 +105,7 @@ class RelaySide:
 
     async def items(self, filter_: Filter) -> Items:
         timestamps, ids = array("Q"), bytearray()
-        async for event in self._reader.query_all(filter_):
+        async for event in self._reader.query_all(filter_, most_bytes=MAX_READ_BYTES):
             if event.kind not in RELAY_SIGNED:
                 timestamps.append(event.created_at)
                 ids += bytes.fromhex(event.id)
@@ -342,9 +346,13 @@ class Sync:
     async def _differences(self, filter_: Filter, items: Items) -> list[Difference]:
         """For the whole set, or for parts of it if the relay refuses to compare so many at once."""
         found: list[Difference] = []
+        asked = needed = 0
         parts = [(filter_, items, 0)]
         while parts:
             part, part_items, depth = parts.pop()
+            asked += 1
+            if asked > _MAX_PARTS or needed > MAX_NEED:
+                raise Incomparable("the relay compares too many parts; use a narrower filter")
             try:
                 difference = await self._theirs.reconcile(
                     part, part_items, answered=self._on_message
@@ -356,6 +364,7 @@ class Sync:
                 parts += [(*piece, depth + 1) for piece in pieces]
                 continue
             found.append(difference)
+            needed += len(difference.need)
             self.tally.sent_bytes += difference.sent_bytes
             self.tally.received_bytes += difference.received_bytes
         return found

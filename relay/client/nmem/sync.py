@@ -21,6 +21,7 @@ from relay.client.errors import (
 from relay.client.information import owners_in, reads_prefixes
 from relay.client.nmem.apply import drop_deleted, put_all, set_event_id
 from relay.client.nmem.updates import about, set_about
+from relay.client.paging import PageBudget
 from relay.client.sync import items_of
 from relay.errors import Prefix
 from relay.memory.draft import Draft
@@ -44,6 +45,8 @@ SOURCES: Final = "sources"
 _SEND_BATCH: Final = 256
 _FETCH_BATCH: Final = 500
 """Ids per REQ."""
+_MAX_HELD: Final = 2**31
+"""Bytes in memory of what one run fetches, as `weight_of` estimates it: 400,000 records."""
 _TEMPORARY: Final = TEMPORARY | {Prefix.AUTH_REQUIRED}
 """Temporary refusals: the record is sent again later."""
 _OF_MEMORY: Final = [kinds.APP_DATA, kinds.APP_RECORD]
@@ -221,7 +224,8 @@ async def fetch_all(
     """
     found: list[Event] = []
     # Most records are one's own, and queries by author take half the time.
-    async for events in client.query_pages({"kinds": _OF_MEMORY, "authors": [signer.pubkey]}):
+    own = {"kinds": _OF_MEMORY, "authors": [signer.pubkey]}
+    async for events in client.query_pages(own, most_bytes=_MAX_HELD):
         found += [event for event in events if event.d.startswith("nmem:")]
         if progress is not None:
             progress(len(events))
@@ -278,7 +282,7 @@ async def _compared(
     except (Incomparable, QueryClosed):
         at_relay: dict[str, Event] = {}
         try:
-            async for events in client.query_pages(filter_):
+            async for events in client.query_pages(filter_, most_bytes=_MAX_HELD):
                 at_relay.update((event.id, event) for event in events)
         except QueryClosed as closed:
             if closed.prefix != Prefix.RESTRICTED:
@@ -306,9 +310,12 @@ async def _pins(
 
 async def _with_ids(client: Client, ids: Sequence[str]) -> list[Event]:
     events: list[Event] = []
+    budget = PageBudget(_MAX_HELD)
     for start in range(0, len(ids), _FETCH_BATCH):
         part = list(ids[start : start + _FETCH_BATCH])
-        events += await client.query({"ids": part, "kinds": _OF_MEMORY})
+        found = await client.query({"ids": part, "kinds": _OF_MEMORY})
+        budget.spend(found)
+        events += found
     return events
 
 

@@ -10,6 +10,7 @@ from msgspec import structs
 
 from relay.client.errors import QueryClosed
 from relay.client.memory import MemoryClient
+from relay.client.paging import MAX_READ_BYTES
 from relay.client.responses import filters_of
 from relay.client.transcripts.envelopes import Envelopes
 from relay.client.transcripts.results import (
@@ -161,7 +162,8 @@ class TranscriptsReader(MemoryClient):
 
         if self._folder is None:
             # Not all of them in memory at once.
-            async with aclosing(self._client.query_all(wanted)) as events:  # type: ignore[type-var]
+            found = self._client.query_all(wanted, most_bytes=MAX_READ_BYTES)
+            async with aclosing(found) as events:  # type: ignore[type-var]
                 async for event in events:
                     add([event])
         else:

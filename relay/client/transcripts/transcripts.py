@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from relay.client.bulk_publish import async_iter
 from relay.client.errors import ABOUT_AUTHOR, Incomparable, PublishRefused, QueryClosed, Unanswered
 from relay.client.information import limit_in
+from relay.client.paging import MAX_READ_BYTES
 from relay.client.transcripts.envelopes import MAX_INNER, room_inside
 from relay.client.transcripts.files import session_file
 from relay.client.transcripts.reader import TranscriptsReader
@@ -390,7 +391,8 @@ class Transcripts(TranscriptsReader):
             items = await asyncio.to_thread(of_file.items)
             difference = await self._client.reconcile(wanted, items)
         except (Incomparable, QueryClosed):
-            stored_ids = {bytes.fromhex(event.id) async for event in self._client.query_all(wanted)}
+            stored = self._client.query_all(wanted, most_bytes=MAX_READ_BYTES)
+            stored_ids = {bytes.fromhex(event.id) async for event in stored}
             ours = frozenset(split_ids(of_file.ids))
             return _Comparison(ours - stored_ids, len(ours & stored_ids), len(stored_ids - ours))
         known = len(of_file) - len(difference.have)

@@ -19,6 +19,8 @@ from relay.client import (
     Timeouts,
     Unanswered,
     Unreachable,
+    connection,
+    paging,
     responses,
 )
 from relay.errors import Invalid, Unsupported, UserError
@@ -375,6 +377,24 @@ async def test_of_what_a_relay_says_little_is_kept(fake: FakeRelay, timeouts: Ti
         assert [len(notice) for notice in relay.notices] == [2000]
 
 
+async def test_a_large_frame_of_many_arrays_is_not_parsed(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would take 35 times its bytes of memory."""
+
+    async def babble(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say("NOTICE", "many", [[]] * 1000)
+        await visitor.say("NOTICE", "[" * 10)
+        await fake.answer(visitor, frame)
+
+    monkeypatch.setattr(connection, "_LARGE", 2000)
+    monkeypatch.setattr(connection, "_MAX_BRACKETS", 900)
+    fake.on["REQ"] = babble
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        await relay.query(CHAT)
+        assert list(relay.notices) == ["[" * 10]
+
+
 async def test_an_answer_with_too_many_events_raises(
     fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -451,6 +471,28 @@ async def test_query_all_yields_an_event_matching_two_filters_once(
         for filters in ((CHAT, both), ({**CHAT, "limit": 5}, both)):
             answer = [event.content async for event in relay.query_all(*filters)]
             assert answer == ["b", "a"]
+
+
+async def test_pages_without_end_raise(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def one_more(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.show(frame[1], chat("more", frame[2].get("until", 1_700_000_000) - 1))
+        await visitor.say("EOSE", frame[1])
+
+    fake.on["REQ"] = one_more
+    monkeypatch.setattr(paging, "_MAX_PAGES_OF_ALL", 20)
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        with pytest.raises(AnswerTooLong, match="more than 20 pages; use a narrower filter"):
+            [event async for event in relay.query_all(CHAT)]
+    assert len(fake.verbs("REQ")) <= 21
+
+
+async def test_pages_that_are_too_large_together_raise(fake: FakeRelay, timeouts: Timeouts) -> None:
+    fake.events = [chat("x" * 3000, 1000 + n) for n in range(5)]
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        with pytest.raises(AnswerTooLong, match="more than 25000 bytes in pages"):
+            [event async for event in relay.query_all(CHAT, page=1, most_bytes=25_000)]
 
 
 async def test_the_next_page_is_prefetched(fake: FakeRelay, timeouts: Timeouts) -> None:
@@ -603,6 +645,50 @@ async def test_repeated_auth_required_ends_with_an_error(
         with pytest.raises(QueryClosed):
             await relay.query(CHAT)
     assert len(fake.verbs("REQ")) == 2
+
+
+async def test_challenges_are_answered_at_a_bounded_rate(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask_again(visitor: Visitor, frame: list[Any]) -> None:
+        await fake.log_in(visitor, frame)
+        await visitor.say("AUTH", visitor.challenge)
+
+    monkeypatch.setattr(connection, "_LOGIN_PAUSE_S", 1000)
+    fake.challenges_at_once = True
+    fake.on["AUTH"] = ask_again
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        for _ in range(10):  # each takes as long as a login
+            await relay.query(CHAT)
+    assert len(fake.verbs("AUTH")) == 3
+
+
+async def test_a_challenge_of_a_megabyte_is_not_signed(fake: FakeRelay, timeouts: Timeouts) -> None:
+    async def challenge(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say("AUTH", "x" * 1_000_000)
+        await fake.answer(visitor, frame)
+
+    fake.on["REQ"] = challenge
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        await relay.query(CHAT)
+        await relay.query(CHAT)
+    assert fake.verbs("AUTH") == []
+
+
+async def test_a_relay_that_says_that_it_stops_and_stays_is_left(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stop(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say("CLOSED", frame[1], "error: the relay is stopping")
+
+    monkeypatch.setattr(connection, "_ENDING_S", 0.05)
+    fake.on["REQ"] = stop
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        asking = asyncio.create_task(relay.query(CHAT))
+        await fake.until(lambda: fake.visits == 3)
+        asking.cancel()
+        await asyncio.wait([asking])
+    assert len(fake.verbs("REQ")) <= 3
 
 
 # The connection

@@ -248,7 +248,7 @@ async def test_the_number_of_needed_ids_is_bounded(
     fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.events += EVENTS[:50]
-    monkeypatch.setattr(negentropy, "_MAX_NEED", 49)
+    monkeypatch.setattr(negentropy, "MAX_NEED", 49)
     async with Client(fake.url, timeouts=timeouts) as relay:
         with pytest.raises(Incomparable, match="use a narrower filter"):
             await relay.reconcile(NOTES, items([]))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client import Client, PublishRefused, QueryClosed
+from relay.client import Client, Incomparable, PublishRefused, QueryClosed
 from relay.client import sync as syncing
 from relay.client.sync import Direction, Moderation, RelaySide, Sync, Tally, halves
 from relay.nostr.filters import Filter
@@ -351,6 +351,28 @@ async def test_too_many_events_in_one_second_raise(
     fake.most_records = 4
     with pytest.raises(QueryClosed, match="too many records"):
         await synced(ours, fake, timeouts)
+
+
+async def test_a_relay_that_refuses_all_but_the_smallest_parts_is_left(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.events += NOTES
+    fake.most_records = 2
+    monkeypatch.setattr(syncing, "_MAX_PARTS", 50)
+    with pytest.raises(Incomparable, match="use a narrower filter"):
+        await synced(ours, fake, timeouts)
+    assert len(fake.verbs("NEG-OPEN")) == 50
+
+
+async def test_the_ids_that_all_parts_need_are_bounded(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.events += NOTES
+    fake.most_records = 60
+    monkeypatch.setattr(syncing, "MAX_NEED", 200)
+    with pytest.raises(Incomparable, match="use a narrower filter"):
+        await synced(ours, fake, timeouts)
+    assert not fake.verbs("REQ")
 
 
 def test_halves_cover_the_whole() -> None:
