@@ -36,6 +36,14 @@ class Tokenizer:
                 found[number - 1].append((place, _kept(token)))
         return [tuple([token for _, token in sorted(places)]) for places in found]
 
+    def listed(self, text: str) -> str:
+        """Its tokens in their order, a space before and behind each; empty when it has none."""
+        with self._lock:
+            self._db.execute(FTS["empty_words"])
+            self._db.execute(FTS["add_words"], (1, text, "", ""))
+            (listed,) = self._db.execute(FTS["listed_tokens"]).fetchone()
+        return "" if listed is None else f" {listed} "
+
     def close(self) -> None:
         # A thread whose task was cancelled goes on: SQLite would crash.
         with self._lock:

@@ -856,6 +856,24 @@ async def test_costly_counts_do_not_starve_the_others(rookery: Rookery) -> None:
         assert max(waits) < here(2)
 
 
+async def test_long_phrases_that_repeat_a_word_do_not_stall_the_others(rookery: Rookery) -> None:
+    """Where each word of a text may begin the phrase."""
+    now, run = int(time.time()), "a " * 1000
+    texts = [f"{n} {(run + 'b ') * 49}" for n in range(20)]
+    async with patience(rookery) as waits, connected(rookery.url) as wire:
+        opened = 0
+        for n in range(50):
+            await wire.send("REQ", f"{n}", {"search": f'b -"{run} a{n}"', "limit": 0})
+            opened += (await wire.receive())[0] == "EOSE"
+        assert opened == 50
+        async with connected(rookery.url) as author:
+            for text in texts:
+                assert (await author.publish(cast.alice.sign(1, [], text, now)))[0]
+        await wire.send("COUNT", "stored", {"search": f'b -"{run} a"'})
+        assert await wire.receive() == ["COUNT", "stored", {"count": 0}]
+    assert max(waits) < here(1)
+
+
 async def test_one_connection_keeps_few_filters_that_cost_something(rookery: Rookery) -> None:
     """Each event is compared with filters that no index finds: how many are open is bounded."""
     async with connected(rookery.url) as wire:

@@ -7,10 +7,11 @@ One tokenizer decides what a text contains, in the index and for live events. Us
 from __future__ import annotations
 
 import sqlite3
+from functools import lru_cache
 from threading import Lock
 from typing import TYPE_CHECKING, Final, assert_never
 
-from relay.nostr.nip50 import Needs, words_of
+from relay.nostr.nip50 import Needs, parted, words_of
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
 from relay.storage.tokens import Tokenizer
 
@@ -24,6 +25,7 @@ TWICE: Final = "+"
 OFTEN: Final = "*"
 """Before one that it has at least four times."""
 _KEPT_STATEMENTS: Final = 16
+_KEPT_PHRASES: Final = 1024
 _KEPT_LETTERS: Final = 250_000
 """Of words whose tokens are known: some 6 MB."""
 
@@ -56,7 +58,7 @@ def more_often(search: Search, term: str) -> tuple[str, str] | None:
     return f"repeated : ({all_of_it}) AND ({found})", f"frequent : ({all_of_it}) AND ({found})"
 
 
-def _quoted(terms: tuple[str, ...], between: str) -> str:
+def _quoted(terms: Iterable[str], between: str) -> str:
     return between.join('"' + term.replace('"', '""') + '"' for term in terms)
 
 
@@ -119,9 +121,18 @@ class Stems:
 
 
 class FtsMatcher:
-    """One text at a time, and what searches find in it. In memory; for one thread."""
+    """One text at a time, and what searches find in it. In memory; for one thread.
+
+    Words are looked up by FTS5, phrases in the list of tokens: FTS5 would take seconds for a phrase
+    and a text that repeat one word.
+    """
 
     def __init__(self) -> None:
+        self._tokenizer = Tokenizer()
+        self._listed = lru_cache(_KEPT_PHRASES)(self._tokenizer.listed)
+        """Of phrases."""
+        self._tokens: str | None = None
+        """Of the text; None: not asked for yet."""
         self._db = sqlite3.connect(
             ":memory:",
             isolation_level=None,
@@ -133,7 +144,35 @@ class FtsMatcher:
 
     def contains(self, text: Searchable, search: Search) -> bool:
         """Whether the text has every word and phrase that is required and none that is not."""
-        return bool(search.required) and self._matches(text, expression(search))
+        match search.needs:
+            case Needs.ALL:
+                found = self._has_all(text, search.required)
+            case Needs.ANY:
+                found = self._has_any(text, search.required)
+            case _:
+                assert_never(search.needs)
+        return found and not self._has_any(text, search.excluded)
+
+    def _has_all(self, text: Searchable, terms: tuple[str, ...]) -> bool:
+        """A term without any token is no condition; without others nothing is found."""
+        words, phrases = parted(terms)
+        listed = [tokens for tokens in map(self._listed, phrases) if tokens]
+        if words and not self._matches(text, f"text : ({_quoted(words, ' ')})"):
+            return False
+        return bool(words or listed) and all(tokens in self._tokens_of(text) for tokens in listed)
+
+    def _has_any(self, text: Searchable, terms: tuple[str, ...]) -> bool:
+        words, phrases = parted(terms)
+        if words and self._matches(text, f"text : ({_quoted(words, ' OR ')})"):
+            return True
+        listed = [tokens for tokens in map(self._listed, phrases) if tokens]
+        return any(tokens in self._tokens_of(text) for tokens in listed)
+
+    def _tokens_of(self, text: Searchable) -> str:
+        self._take(text)
+        if self._tokens is None:
+            self._tokens = self._tokenizer.listed(text.text)
+        return self._tokens
 
     def score(self, text: Searchable, search: Search) -> int:
         """How well a text that `contains` it answers a search: the sum over its terms."""
@@ -147,13 +186,15 @@ class FtsMatcher:
         return score
 
     def _matches(self, text: Searchable, match: str) -> bool:
-        db = self._db
+        self._take(text)
+        return self._db.execute(QUERIES["matches"], (match,)).fetchone() is not None
+
+    def _take(self, text: Searchable) -> None:
         if text is not self._text:
-            db.execute(QUERIES["empty_words"])
-            db.execute(QUERIES["add_words"], (1, text.text, text.repeated, text.frequent))
-            self._text = text
-        found = db.execute(QUERIES["matches"], (match,))
-        return found.fetchone() is not None
+            self._db.execute(QUERIES["empty_words"])
+            self._db.execute(QUERIES["add_words"], (1, text.text, text.repeated, text.frequent))
+            self._text, self._tokens = text, None
 
     def close(self) -> None:
+        self._tokenizer.close()
         self._db.close()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.nip50 import (
+    MAX_PHRASED,
     MAX_QUERY,
     MAX_TERMS,
     MAX_TEXT,
@@ -83,6 +84,24 @@ def test_a_long_query_is_cut_at_its_limits() -> None:
     assert search is not None
     assert search.required == tuple(f"w{number}" for number in range(MAX_TERMS))
     assert search_from("a" * (2 * MAX_QUERY)) == Search(("a" * MAX_QUERY,))
+
+
+@pytest.mark.parametrize(
+    ("phrase", "kept"),
+    [
+        ("a " * 300, "a " * 31 + "a"),
+        ("a-" * 300, "a-" * 31 + "a"),
+        ("\U0001f600 " * 300, "\U0001f600 " * 31 + "\U0001f600"),
+        ("a\u19b0" * 300, "a\u19b0" * 16),
+    ],
+    ids=["words", "signs", "letters to an index", "signs to an index"],
+)
+def test_a_long_phrase_is_cut(phrase: str, kept: str) -> None:
+    assert search_from(f'"{phrase}" tea') == Search((kept, "tea"))
+    assert search_from(f'"{phrase}" "{phrase} x" tea -"{phrase}"') == Search((kept, "tea"), (kept,))
+    asked = search_from(f'match:any tea "{phrase}"')
+    assert asked is not None
+    assert all(len(words_of(term)) <= MAX_PHRASED for term in asked.required)
 
 
 def test_repeated_and_frequent_words_are_found() -> None:

@@ -31,6 +31,9 @@ CREATE VIRTUAL TABLE tokens USING fts5vocab(words, instance);
 -- :tokens  -> rowid, place, token
 SELECT doc, offset, term FROM tokens WHERE col = 'text';
 
+-- :listed_tokens  -> those of the only text, in their order
+SELECT group_concat(term, ' ') FROM (SELECT term FROM tokens WHERE col = 'text' ORDER BY offset);
+
 -- :make_vectors  384 signed bytes for each text that was compared, see meanings.py
 CREATE TABLE IF NOT EXISTS vectors (seq INTEGER PRIMARY KEY, vector BLOB NOT NULL);
 
