@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Final, Protocol
 from relay.access.management import Management
 from relay.access.read_rules import targets_of
 from relay.access.visibility import visibility_for
+from relay.groups.actions import group_or_none
+from relay.lifecycle.rows import Stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from relay.groups.context import GroupSettings
     from relay.groups.group import Groups
     from relay.lifecycle.retention import SweepRules
-    from relay.lifecycle.rows import Stored
     from relay.lifecycle.versions import KeepRules
     from relay.memory.registry import MemorySystems
     from relay.nostr.event import Event
@@ -188,7 +189,16 @@ class RelayState:
         """No read rule applies to this row: everyone who is not banned may read it."""
         if row.event.pubkey in self.actors.banned:
             return False
-        kind = row.event.kind
+        groups = self.groups
+        return not any(rule.applies_to(row, groups) for rule in self._rules_for(row.event.kind))
+
+    def rules_about(self, event: Event) -> Sequence[ReadRule]:
+        """The read rules that apply to a stored event, as far as it says its group itself."""
+        row = Stored(0, event, group_or_none(event, self.policy.groups.foreign_h))
+        return [rule for rule in self._rules_for(event.kind) if rule.applies_to(row, self.groups)]
+
+    def _rules_for(self, kind: int) -> Sequence[ReadRule]:
+        """Those that may apply to rows of the kind: most are about others."""
         rules = self._rules_of_kind.get(kind)
         if rules is None:
             rules = tuple(
@@ -197,8 +207,7 @@ class RelayState:
                 if rule.match.kinds is None or kind in rule.match.kinds
             )
             self._rules_of_kind[kind] = rules
-        groups = self.groups
-        return not any(rule.applies_to(row, groups) for rule in rules)
+        return rules
 
     def targets_of(self, row: Stored) -> Sequence[tuple[Target, str]]:
         """Targets of the read rules that apply to this row, and the value that links it to each."""
@@ -206,10 +215,7 @@ class RelayState:
         rules = self._pointing_of_kind.get(kind)
         if rules is None:
             rules = tuple(
-                rule
-                for rule in self.policy.read_rules
-                if rule.effective_target is not None
-                and (rule.match.kinds is None or kind in rule.match.kinds)
+                rule for rule in self._rules_for(kind) if rule.effective_target is not None
             )
             self._pointing_of_kind[kind] = rules  # at most 65,536 kinds exist
         return targets_of(rules, row, self.groups) if rules else ()

@@ -18,10 +18,11 @@ from relay.access.visibility import Viewer, everything_visible
 from relay.cli.doctor import findings_of
 from relay.cli.policy.check import left_open
 from relay.cli.policy.edit import checked, new_file, save
-from relay.cli.policy.explain import asked_in, explained_here, group_in
+from relay.cli.policy.explain import asked_in, explained_here
 from relay.cli.policy.show import sections_of
 from relay.cli.status import disk_of
 from relay.errors import Invalid, Prefix, Refused
+from relay.groups.actions import group_or_none
 from relay.lifecycle.rows import Stored
 from relay.nostr.event import event_from_raw
 from relay.observe import DAY_S
@@ -206,7 +207,7 @@ class OwnersView:
     async def explain_read(self, event: Event) -> Mapping[str, object]:
         state = self._services.state
         found = self._policy.with_actors(state.actors)
-        row = Stored(1, event, group_in(event, found))
+        row = Stored(1, event, group_or_none(event, found.groups.foreign_h))
         beside = await self._beside(found, row)
 
         def seen_by(viewer: Viewer) -> Sequence[ReadStep]:
@@ -261,7 +262,9 @@ class OwnersView:
             )
             page = await store.page(query)
             others = [event_from_raw(raw) for raw in page.raws]
-            beside += [Stored(1, other, group_in(other, found)) for other in others]
+            beside += [
+                Stored(1, other, group_or_none(other, found.groups.foreign_h)) for other in others
+            ]
         return beside
 
     def connections(self) -> Sequence[Mapping[str, object]]:

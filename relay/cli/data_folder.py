@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.access.management import ListName
@@ -20,7 +21,7 @@ from relay.config import load_config
 from relay.errors import FolderBusy, UserError
 from relay.server.control import ALLOWED, BANNED, DryRunReply, RemoteFolder, Rows
 from relay.verdict import Reject, WriteOutcome, ok_reply
-from relay.write.commands import Purpose
+from relay.write.commands import Purpose, Unconnected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from relay.access.quotas import Sized, SizedBy
     from relay.cli.services import Services
     from relay.lifecycle.rows import Stored
-    from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.observe import LogLine, LogLines, Refusal, Status
@@ -81,7 +81,9 @@ class LocalFolder:
     async def submit(self, events: Sequence[Event], origin: Origin) -> Sequence[tuple[bool, str]]:
         batch = _Batch(len(events))
         for index, event in enumerate(events):
-            self._services.ingest.submit(event, _ImportedLine(batch, index), origin)
+            self._services.ingest.submit(
+                event, Unconnected(told=partial(batch.set_reply, index)), origin
+            )
         await batch.done.wait()
         return batch.replies
 
@@ -142,7 +144,7 @@ class LocalFolder:
         return await self._services.store.head()
 
     async def dry_run(self, event: Event, logins: frozenset[str]) -> DryRunReply:
-        dry_run = await self._services.ingest.dry_run(event, _DryRunAuthor(logins))
+        dry_run = await self._services.ingest.dry_run(event, Unconnected(logins))
         rule = dry_run.result.rule if isinstance(dry_run.result, Reject) else None
         return DryRunReply(*ok_reply(dry_run.result), rule, dry_run.facts)
 
@@ -198,50 +200,3 @@ class _Batch:
         self._pending -= 1
         if not self._pending:
             self.done.set()
-
-
-class _NoConnection:
-    """The source of an event that came over no websocket."""
-
-    __slots__ = ()
-
-    @property
-    def attested(self) -> frozenset[Attestation]:
-        return frozenset()
-
-    @property
-    def address(self) -> None:
-        return None
-
-    @property
-    def connection(self) -> None:
-        return None
-
-    @property
-    def message(self) -> None:
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class _ImportedLine(_NoConnection):
-    """`Author` of one imported event, with no key logged in."""
-
-    batch: _Batch
-    index: int
-
-    @property
-    def authenticated(self) -> frozenset[str]:
-        return frozenset()
-
-    def answered(self, event: Event, result: Result) -> None:
-        self.batch.set_reply(self.index, result)
-
-
-@dataclass(frozen=True, slots=True)
-class _DryRunAuthor(_NoConnection):
-    """`Author` of an event that is only judged."""
-
-    authenticated: frozenset[str]
-
-    def answered(self, event: Event, result: Result) -> None:
-        """Nobody waits for an OK."""

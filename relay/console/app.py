@@ -20,10 +20,10 @@ from relay.console.openapi import described
 from relay.console.page import Audience
 from relay.console.pages import PAGES
 from relay.console.parts import MAX_OF_OTHERS
-from relay.console.publish import published
 from relay.console.sessions import SESSION_S, Sessions
 from relay.console.tables import as_csv, table
 from relay.errors import Invalid, Prefix, Refused, StoreFault
+from relay.nostr.event import event_from
 from relay.nostr.keys import npub
 from relay.nostr.nip98 import HttpRequest, authorization
 
@@ -99,11 +99,7 @@ class Console:
         self._forms = {True: 0, False: 0}
         self._buckets = TokenBuckets()
         self._base = ""
-        url = services.config.relay.url
-        if url:
-            self._is_secure = url.lower().startswith("wss://")
-        else:
-            self._is_secure = services.config.server.tls_cert is not None
+        self._is_secure = site.is_secure
         self._cookie = "__Host-rookery" if self._is_secure else "rookery"
 
     def add_routes(self, router: web.UrlDispatcher, base: str) -> None:
@@ -240,7 +236,7 @@ class Console:
                         self._services,
                         who.viewer,
                         dict(request.query),
-                        orjson.loads(self._site.information()),
+                        self._information(),
                         self._site.url_for(request),
                         self._base,
                         self._owner_view if self._is_owner(who.pubkey) else None,
@@ -293,7 +289,6 @@ class Console:
         status: int = 200,
     ) -> web.Response:
         is_owner = self._is_owner(who.pubkey)
-        state = self._services.state
         at = f"{self._base}/console"
         text = self._templates.get_template(f"{template}.html").render(
             data=data,
@@ -301,7 +296,7 @@ class Console:
             notes=data.get("notes", ()),
             title=title,
             page=page,
-            relay_name=state.management.text("name", self._services.config.relay.name),
+            relay_name=self._information()["name"],
             at=at,
             home=f"{self._base}/",
             asset=lambda name: f"{at}/static/{self._assets.path(name)}",
@@ -358,7 +353,12 @@ class Console:
         return response
 
     async def _openapi(self, _: web.Request) -> web.Response:
-        return self._response(orjson.dumps(described(PAGES, f"{self._base}/console")))
+        version = self._information()["version"]
+        return self._response(orjson.dumps(described(PAGES, f"{self._base}/console", version)))
+
+    def _information(self) -> dict[str, object]:
+        found: dict[str, object] = orjson.loads(self._site.information())
+        return found
 
     # -- signing in and out -----------------------------------------------------------------------
 
@@ -496,11 +496,12 @@ class Console:
     async def _publish(self, request: web.Request) -> web.Response:
         """An event that the browser's extension signed, as from a connection of this key."""
         session, form = await self._form_of_session(request)
-        accepted, text = await published(
-            self._services.ingest,
-            form.get("event", ""),
-            frozenset({session.pubkey}),
-            self._site.address_of(request),
+        try:
+            event = event_from(orjson.loads(form.get("event", "")))
+        except ValueError:
+            raise Invalid("event: is not JSON") from None
+        accepted, text = await self._services.ingest.published(
+            event, frozenset({session.pubkey}), self._site.address_of(request)
         )
         return self._response(orjson.dumps({"ok": accepted, "message": text}))
 

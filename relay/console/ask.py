@@ -18,9 +18,8 @@ from relay.nostr.keys import npub
 from relay.read.stored import stored_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
-    from relay.access.read_rules import ReadRule
     from relay.access.visibility import Viewer
     from relay.console.parts import ConsoleServices, OwnerView
     from relay.nostr.event import Event
@@ -65,7 +64,6 @@ class Ask:
     now: int = 0
     notes: list[str] = field(default_factory=list)
     """What the page says at its top: parts that are missing, and why."""
-    _rules: dict[int, Sequence[ReadRule]] = field(default_factory=dict)
 
     @property
     def pubkey(self) -> str | None:
@@ -82,16 +80,6 @@ class Ask:
         if self.owner_view is None:
             raise Refused(Prefix.RESTRICTED, "this page is for owners of the relay")
         return self.owner_view
-
-    def rules_about(self, kind: int) -> Sequence[ReadRule]:
-        """Those that may apply to rows of the kind: most are about others."""
-        if kind not in self._rules:
-            self._rules[kind] = [
-                rule
-                for rule in self.services.state.policy.read_rules
-                if rule.match.kinds is None or kind in rule.match.kinds
-            ]
-        return self._rules[kind]
 
     async def events(self, *filters: Filter) -> list[Event]:
         """What a REQ with these filters gives the viewer. Raises Refused, StoreFault."""

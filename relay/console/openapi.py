@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relay import __version__
 from relay.console.page import Audience
 
 if TYPE_CHECKING:
@@ -19,15 +18,15 @@ _TABLE = {
 }
 
 
-def described(pages: Sequence[Page], at: str) -> dict[str, object]:
-    """`at`: the path of the console."""
+def described(pages: Sequence[Page], at: str, version: object) -> dict[str, object]:
+    """`at`: the path of the console; `version`: of the relay."""
     paths = {}
     for page in pages:
         for ending in (".json", ".csv") if page.has_table else (".json",):
             paths[f"{at}/{page.name}{ending}"] = {"get": _operation(page, ending)}
     return {
         "openapi": "3.1.0",
-        "info": {"title": "Rookery console", "version": __version__},
+        "info": {"title": "Rookery console", "version": version},
         "paths": paths,
         "components": {
             "securitySchemes": {

@@ -10,14 +10,12 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
-    from relay.config import Config
     from relay.nostr.event import Event
     from relay.nostr.filters import FilterTerms
     from relay.nostr.nip42 import RelayAddress
     from relay.observe import LogLine, Refusal, Sample, Status
     from relay.read.query import QueryRunner
     from relay.state import RelayState
-    from relay.write.ingest import Ingest
 
 
 MAX_OF_OTHERS: Final = 2048
@@ -29,11 +27,16 @@ class UsedAuthorizations(Protocol):
         """Marks a NIP-98 event as used, unless `most` are remembered. Raises Refused."""
 
 
+class Publisher(Protocol):
+    async def published(
+        self, event: Event, keys: frozenset[str], address: IPv4Address | IPv6Address | None
+    ) -> tuple[bool, str]:
+        """Third and fourth element of the OK, as to a connection on which these keys logged in."""
+
+
 class ConsoleServices(Protocol):
     """Satisfied by `relay.cli.services.Services`."""
 
-    @property
-    def config(self) -> Config: ...
     @property
     def relay_pubkey(self) -> str: ...
     @property
@@ -47,7 +50,7 @@ class ConsoleServices(Protocol):
     @property
     def queries(self) -> QueryRunner: ...
     @property
-    def ingest(self) -> Ingest: ...
+    def ingest(self) -> Publisher: ...
     @property
     def used_calls(self) -> UsedAuthorizations: ...
 
@@ -66,11 +69,15 @@ class Site(Protocol):
 
     def addresses_for(self, request: web.Request) -> frozenset[RelayAddress]: ...
 
+    @property
+    def is_secure(self) -> bool:
+        """Whether clients come over TLS, to the relay itself or to a proxy before it."""
+
     def url_for(self, request: web.Request) -> str:
         """The relay's URL, ws:// or wss://."""
 
     def information(self) -> bytes:
-        """The NIP-11 document."""
+        """The NIP-11 document, with the texts that were changed here."""
 
 
 class OwnerView(Protocol):

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from relay.errors import Refused
-from relay.groups.actions import group_of
-from relay.lifecycle.rows import Stored
 from relay.verdict import Who
 
 if TYPE_CHECKING:
@@ -35,15 +32,7 @@ _WORDS: Final = {
 
 def readers_text(ask: Ask, event: Event) -> str:
     """Such as `owners, agents; and who may read its group`: each part must hold."""
-    state = ask.services.state
-    try:
-        group = group_of(event, state.policy.groups.foreign_h)
-    except Refused:
-        group = None
-    row = Stored(0, event, group)
-    listed = [
-        _words(rule) for rule in ask.rules_about(event.kind) if rule.applies_to(row, state.groups)
-    ]
+    listed = [_words(rule) for rule in ask.services.state.rules_about(event)]
     sets = [frozenset(words) for words in listed]
     # A rule that allows all whom another allows says nothing beside it.
     parts = [

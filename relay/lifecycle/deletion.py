@@ -50,19 +50,10 @@ def deletion_targets(event: Event) -> DeletionTargets:
     return DeletionTargets(ids, slots)
 
 
-def is_undeletable(kind: int) -> bool:
-    """Whether a kind 5 has no effect on it, whichever comes first (N09-09, N29-58, N62-09)."""
-    return (
-        kind in (kinds.DELETION, kinds.VANISH)
-        or kind in kinds.GROUP_RECORDS
-        or kind in kinds.GROUP_STATE
-    )
-
-
 def may_delete(deletion: Event, target: Event) -> bool:
     """Whether a kind 5 may delete this event: its author's, or a gift wrap's recipient's (N09-02,
     N59-08)."""
-    if is_undeletable(target.kind):
+    if kinds.is_undeletable(target.kind):
         return False
     if target.pubkey == deletion.pubkey:
         return True
@@ -72,7 +63,9 @@ def may_delete(deletion: Event, target: Event) -> bool:
 def is_deleted(event: Event, slot: Slot | None, found: Found) -> bool:
     """Whether a tombstone refuses this event (N09-10, N09-11, G-12)."""
     for tombstone in found.tombstones.get(event_target(event.id), ()):
-        if not tombstone.by or (tombstone.by == event.pubkey and not is_undeletable(event.kind)):
+        if not tombstone.by or (
+            tombstone.by == event.pubkey and not kinds.is_undeletable(event.kind)
+        ):
             return True
         if event.kind == kinds.GIFT_WRAP and tombstone.by in event.tag_values("p"):
             return True

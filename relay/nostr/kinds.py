@@ -123,6 +123,11 @@ def is_ephemeral(kind: int) -> bool:
     return 20000 <= kind < 30000
 
 
+def is_undeletable(kind: int) -> bool:
+    """Whether a kind 5 has no effect on it, whichever comes first (N09-09, N29-58, N62-09)."""
+    return kind in (DELETION, VANISH) or kind in GROUP_RECORDS or kind in GROUP_STATE
+
+
 def is_kind(text: str) -> bool:
     """At most five ASCII digits; not checked against MAX_KIND."""
     return text.isascii() and text.isdigit() and len(text) <= 5

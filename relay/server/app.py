@@ -403,6 +403,11 @@ class Server:
             )
         return web.Response(body=body, content_type="application/json", headers=http.CORS)
 
+    @property
+    def is_secure(self) -> bool:
+        """Whether clients come over TLS, to the relay itself or to a proxy before it."""
+        return (self._config.relay.url or f"{self._scheme}:").lower().startswith("wss:")
+
     def url_for(self, request: web.Request) -> str:
         """The relay's public URL, else the address that the request came in on."""
         name = request.transport and request.transport.get_extra_info("sockname")

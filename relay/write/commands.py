@@ -47,6 +47,22 @@ class Author(Protocol):
         """Called once per event, after the commit or a refusal. Must not block or raise."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unconnected:
+    """`Author` over no websocket: of a page, an import, a dry run."""
+
+    authenticated: frozenset[str] = frozenset()
+    address: IPv4Address | IPv6Address | None = None
+    told: Callable[[Result], None] | None = None
+    attested: frozenset[Attestation] = frozenset()
+    connection: int | None = None
+    message: int | None = None
+
+    def answered(self, event: Event, result: Result) -> None:
+        if self.told is not None:
+            self.told(result)
+
+
 @dataclass(slots=True)
 class WriteEvent:
     """A submitted event."""

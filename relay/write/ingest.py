@@ -26,7 +26,7 @@ from relay.nostr.keys import are_signed
 from relay.observe import request_id
 from relay.read.linked_rows import NO_LINKS
 from relay.turns import Slice, Turns
-from relay.verdict import Arrival, Origin, Reject
+from relay.verdict import Arrival, Origin, Reject, ok_reply
 from relay.write.batch import Batch
 from relay.write.candidate import candidate_of, sender_of
 from relay.write.commands import (
@@ -36,6 +36,7 @@ from relay.write.commands import (
     ManagementChange,
     SweepRows,
     SweepVersions,
+    Unconnected,
     WriteEvent,
     turn_of,
 )
@@ -47,6 +48,7 @@ from relay.write.world import World, facts_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Executor
+    from ipaddress import IPv4Address, IPv6Address
 
     from relay.groups.group import Group, Groups
     from relay.lifecycle.rows import Found, Lookups, Stored
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
     from relay.read.linked_rows import Links
     from relay.state import RelayState
     from relay.storage import Appender
+    from relay.verdict import Result
     from relay.write.commands import Author
 
 _log = logging.getLogger(__name__)
@@ -221,6 +224,14 @@ class Ingest:
             self._metrics.answered([refusal])
             self._record_refusal(refusal, event, author, author.message)
             author.answered(event, refusal)
+
+    async def published(
+        self, event: Event, keys: frozenset[str], address: IPv4Address | IPv6Address | None
+    ) -> tuple[bool, str]:
+        """Third and fourth element of the OK, as to a connection on which these keys logged in."""
+        results: asyncio.Queue[Result] = asyncio.Queue()
+        self.submit(event, Unconnected(keys, address, results.put_nowait), Origin.WIRE)
+        return ok_reply(await results.get())
 
     @property
     def waiting(self) -> Mapping[str, int]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 from policies.cases import ACCEPT, HIDDEN, NO_LOGIN, NOW, SHOWN, Cast, policy_for
 from relay.access.visibility import Viewer, visibility_for
 from relay.cli.policy.worlds import CONNECTION, candidate_in, case_world
+from relay.groups.actions import group_or_none
 from relay.lifecycle.rows import Stored
-from relay.nostr import kinds
 from relay.nostr.filters import Filter
 from relay.verdict import Reject, ok_reply
 from relay.write.candidate import Sender
@@ -80,19 +80,14 @@ def _read(
 ) -> str:
     keys = frozenset() if reader == NO_LOGIN else frozenset({cast.key(reader)})
     visible = visibility_for(Viewer(keys), policy.read_rules, policy.actors, groups)
-    row = Stored(1, event, _group_of(event, policy), quiet)
+    foreign_h = policy.groups.foreign_h
+    row = Stored(1, event, group_or_none(event, foreign_h), quiet)
     # Filtered by author, because rules with `only_by` require such a filter.
     asked = Filter(authors=frozenset({event.pubkey}))
-    rows = [Stored(1, other, _group_of(other, policy)) for other in beside]
+    rows = [Stored(1, other, group_or_none(other, foreign_h)) for other in beside]
     readable = {
         target
         for target, value in visible.targets_of(row)
         if visible.may_read_one_of(rows, target, value)
     }
     return SHOWN if visible.may_read(row, asked, readable) else HIDDEN
-
-
-def _group_of(event: Event, policy: PolicySet) -> str | None:
-    if event.kind in policy.groups.foreign_h:
-        return None
-    return event.d if event.kind in kinds.GROUP_STATE else event.tag("h")

@@ -28,6 +28,7 @@ from relay.cli.policy.folder import (
 from relay.cli.policy.worlds import candidate_in, supposed_world
 from relay.clock import unix_now
 from relay.errors import Invalid, Refused, UserError
+from relay.groups.actions import group_or_none
 from relay.groups.group import Groups
 from relay.lifecycle.rows import Stored
 from relay.memory.systems import MEMORY_SYSTEMS
@@ -406,7 +407,7 @@ class _Reading:
 
 async def _reading(found: PolicySet, store: Path | None, event: Event, reader: str) -> _Reading:
     groups, actors = Groups(), found.actors
-    row = Stored(1, event, group_in(event, found))
+    row = Stored(1, event, group_or_none(event, found.groups.foreign_h))
     beside: list[Stored] = []
     if store is not None:
         from relay.cli.data_folder import open_folder
@@ -418,21 +419,14 @@ async def _reading(found: PolicySet, store: Path | None, event: Event, reader: s
             for target, value in targets_of(found.read_rules, row, groups):
                 async for raws in folder.events(target.filter_for(value)):
                     others = [event_from_raw(raw) for raw in raws]
-                    beside += [Stored(1, other, group_in(other, found)) for other in others]
+                    beside += [
+                        Stored(1, other, group_or_none(other, found.groups.foreign_h))
+                        for other in others
+                    ]
     viewer = _viewer(reader, event, found)
     steps = found.with_actors(actors).explain_read(row, viewer, groups, beside)
     banned = bool((viewer.keys | {event.pubkey}) & actors.banned)
     return _Reading(steps, row.group, store is not None, banned)
-
-
-def group_in(event: Event, found: PolicySet) -> str | None:
-    """The group that the event would belong to."""
-    from relay.groups.actions import group_of
-
-    try:
-        return group_of(event, found.groups.foreign_h)
-    except Refused:
-        return None
 
 
 def _viewer(reader: str, event: Event, found: PolicySet) -> Viewer:

@@ -264,12 +264,7 @@ def _told(now: Mapping[str, str], changed: Mapping[str, str]) -> list[dict[str, 
 
 
 async def _edit_relay(ask: Ask) -> Found:
-    management, config = ask.services.state.management, ask.services.config.relay
-    now = {
-        "name": management.text("name", config.name),
-        "description": management.text("description", config.description),
-        "icon": management.text("icon", config.icon),
-    }
+    now = {name: str(ask.information.get(name, "")) for name in ("name", "description", "icon")}
     given = {name: _given(ask, name, value) for name, value in now.items()}
     changed = {name: value for name, value in given.items() if value != now[name]}
     form = _form(
@@ -281,7 +276,7 @@ async def _edit_relay(ask: Ask) -> Found:
         ],
         is_asked="name" in ask.query,
     )
-    set_here = sorted(management.of(ListName.TEXTS))
+    set_here = sorted(ask.services.state.management.of(ListName.TEXTS))
     return Found({"form": form, "set_here": set_here})
 
 

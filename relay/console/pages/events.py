@@ -19,7 +19,6 @@ from relay.console.pages.groups import of_relay, users_in
 from relay.console.readers import readers_text
 from relay.console.tables import Column, Holds, Rows
 from relay.errors import Invalid
-from relay.lifecycle.deletion import is_undeletable
 from relay.memory.snowclaw.keys import AGENT, CONFIG, MEMORY
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
@@ -145,7 +144,7 @@ async def _removals(ask: Ask, event: Event) -> list[dict[str, object]]:
     """How the reader may have the event deleted: `label` and `text`, `kind` and `tags` of what is
     to be signed or the `method` of NIP-86, and the `command`."""
     ids, of_kind = ["e", event.id], ["k", str(event.kind)]
-    if event.pubkey == ask.pubkey and not is_undeletable(event.kind):
+    if event.pubkey == ask.pubkey and not kinds.is_undeletable(event.kind):
         tags, named = [ids], event.id
         if kinds.class_of(event.kind) is kinds.KindClass.ADDRESSABLE:
             address = f"{event.kind}:{event.pubkey}:{event.d}"

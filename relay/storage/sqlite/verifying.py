@@ -21,7 +21,7 @@ import orjson
 
 from relay.access.quotas import recipients_of
 from relay.errors import Invalid, StoreFault, StoreVersion
-from relay.groups.actions import group_of
+from relay.groups.actions import group_or_none
 from relay.groups.group import Groups, replayed
 from relay.lifecycle.deletion import (
     address_target,
@@ -246,10 +246,7 @@ class RowCheck:
         """The row as its event says, and its slot."""
         slot, keep = self.slot_of(row, event)
         versions = {version_of(event, each) for each in (keep, Keep.LATEST, Keep.LATEST_TS)}
-        try:
-            group = group_of(event, self._rules.foreign_h)
-        except Invalid:
-            group = None
+        group = group_or_none(event, self._rules.foreign_h)
         try:
             expires_at = expiry_of(event)
         except Invalid:
