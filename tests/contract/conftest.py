@@ -1,4 +1,7 @@
-"""The stores under contract. Each test runs on every one."""
+"""The stores under contract. Each test runs on every one.
+
+A test has a store of its own, or, where many tests only read the same rows, one of its module.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ import shutil
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pytest
+import pytest_asyncio
 
 from relay.storage.postgres.store import PostgresStore
 from relay.storage.sqlite.store import SqliteStore
 from relay.storage.sqlite.tag_buffer import TAG_BUFFER_ROWS
-from tests.contract.writing import TERMS
+from tests.contract.crowd import a_wide_crowd
+from tests.contract.writing import TERMS, write
 from tests.harness.postgres import postgres
 from tests.harness.reference_store import ReferenceStore
 
@@ -18,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from relay.storage import Store
+    from relay.storage import EventReader, Store
     from tests.harness.postgres import PostgresServer
 
 __all__ = ["postgres"]
@@ -118,17 +123,21 @@ class ReopenablePostgres:
 GENERATIONS = {"sqlite": TAG_BUFFER_ROWS, "sqlite, short tail": 5}
 
 
-@pytest.fixture(
-    params=["reference", *GENERATIONS, pytest.param("postgres", marks=pytest.mark.process)]
-)
-async def reopenable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Reopenable]:
-    reopenable: Reopenable
+STORES = ["reference", *GENERATIONS, pytest.param("postgres", marks=pytest.mark.process)]
+
+
+def reopenable_on(request: pytest.FixtureRequest, folder: Path) -> Reopenable:
+    """A new one, of the kind that the request names."""
     if request.param == "reference":
-        reopenable = ReopenableReference()
-    elif request.param == "postgres":
-        reopenable = ReopenablePostgres(request.getfixturevalue("postgres"))
-    else:
-        reopenable = ReopenableSqlite(tmp_path, tag_buffer_rows=GENERATIONS[request.param])
+        return ReopenableReference()
+    if request.param == "postgres":
+        return ReopenablePostgres(request.getfixturevalue("postgres"))
+    return ReopenableSqlite(folder, tag_buffer_rows=GENERATIONS[request.param])
+
+
+@pytest.fixture(params=STORES)
+async def reopenable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Reopenable]:
+    reopenable = reopenable_on(request, tmp_path)
     yield reopenable
     await reopenable.close()
 
@@ -136,3 +145,23 @@ async def reopenable(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIte
 @pytest.fixture
 async def store(reopenable: Reopenable) -> Store:
     return await reopenable.open()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=STORES)
+async def module_store(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[Store]:
+    """Empty, for a fixture that fills it and gives the tests of a module an EventReader.
+
+    To open and to fill a store takes longer than to ask it. The tests run `on_module_loop`.
+    """
+    reopenable = reopenable_on(request, tmp_path_factory.mktemp("store"))
+    yield await reopenable.open()
+    await reopenable.close()
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def crowded(module_store: Store) -> EventReader:
+    """What is in it: `a_wide_crowd`."""
+    await write(module_store, *a_wide_crowd())
+    return module_store

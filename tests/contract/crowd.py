@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+import pytest
+
 from relay.access.actors import Actors
 from relay.access.read_rules import Match, ReadRule
 from relay.access.visibility import Viewer, visibility_for
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.verdict import Who
+
+on_module_loop = pytest.mark.asyncio(loop_scope="module")
+"""Of every test that asks a store of its module."""
 
 ALICE, BOB, CAROL = cast.alice.pubkey, cast.bob.pubkey, cast.carol.pubkey
 

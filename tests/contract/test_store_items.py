@@ -11,7 +11,7 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindSet
 from relay.verdict import Who
 from tests import cast
-from tests.contract.crowd import ALICE, FILTERS, a_wide_crowd, keys, rule, seen_by
+from tests.contract.crowd import ALICE, FILTERS, a_wide_crowd, keys, on_module_loop, rule, seen_by
 from tests.contract.writing import (
     EVERYTHING,
     MAX,
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.storage import Store
+    from relay.storage import EventReader, Store
 
 
 async def items(
-    store: Store,
+    store: EventReader,
     filter_: Filter,
     visibility: Visibility = EVERYTHING,
     *,
@@ -61,17 +61,19 @@ def ascending(raws: Sequence[bytes]) -> list[tuple[int, str]]:
     return sorted((event.created_at, event.id) for event in map(event_from_raw, raws))
 
 
+@on_module_loop
 @pytest.mark.proves("N77-07", "N77-20")
 @pytest.mark.parametrize("name", FILTERS)
-async def test_a_set_is_what_the_pages_give_in_ascending_order(store: Store, name: str) -> None:
+async def test_a_set_is_what_the_pages_give_in_ascending_order(
+    crowded: EventReader, name: str
+) -> None:
     """created_at and id of every row that `page` would give."""
     crowd = a_wide_crowd()
-    await write(store, *crowd)
     filter_ = asked(**_with_ids(FILTERS[name], crowd))
-    assert await items(store, filter_) == ascending(await read(store, filter_))
+    assert await items(crowded, filter_) == ascending(await read(crowded, filter_))
     for limit in (0, 1, 3, 50):
-        newest = await read(store, filter_, limit=limit)
-        assert await items(store, filter_, limit=limit) == ascending(newest)
+        newest = await read(crowded, filter_, limit=limit)
+        assert await items(crowded, filter_, limit=limit) == ascending(newest)
 
 
 async def test_a_set_is_never_larger_than_asked(store: Store) -> None:
@@ -83,18 +85,20 @@ async def test_a_set_is_never_larger_than_asked(store: Store) -> None:
         assert len(await items(store, filter_, limit=4, at_most=4) or ()) == 4
 
 
+@on_module_loop
 @pytest.mark.parametrize("name", FILTERS)
-async def test_the_authors_are_those_of_the_rows_that_count(store: Store, name: str) -> None:
+async def test_the_authors_are_those_of_the_rows_that_count(
+    crowded: EventReader, name: str
+) -> None:
     """Distinct public keys of the rows that `count` counts; None when there are more."""
     crowd = a_wide_crowd()
-    await write(store, *crowd)
     filter_ = asked(**_with_ids(FILTERS[name], crowd))
-    events = [event_from_raw(raw) for raw in await read(store, filter_)]
+    events = [event_from_raw(raw) for raw in await read(crowded, filter_)]
     expected = sorted({bytes.fromhex(event.pubkey) for event in events})
-    found = await store.authors(filter_, EVERYTHING, now=0, at_most=len(expected))
+    found = await crowded.authors(filter_, EVERYTHING, now=0, at_most=len(expected))
     assert sorted(found or ()) == expected
     if expected:
-        too_many = await store.authors(filter_, EVERYTHING, now=0, at_most=len(expected) - 1)
+        too_many = await crowded.authors(filter_, EVERYTHING, now=0, at_most=len(expected) - 1)
         assert too_many is None
 
 

@@ -26,10 +26,10 @@ from tests.contract.crowd import (
     CAROL,
     FILTERS,
     ORDERED,
-    a_crowd,
     a_wide_crowd,
     keys,
     matching,
+    on_module_loop,
     rule,
     seen_by,
 )
@@ -51,7 +51,7 @@ from tests.contract.writing import (
 )
 
 if TYPE_CHECKING:
-    from relay.storage import Store
+    from relay.storage import EventReader, Store
 
 # page and places: order -------------------------------------------------------------------------
 
@@ -65,35 +65,35 @@ async def test_results_are_newest_first_and_ties_lowest_id_first(store: Store) -
     assert await read(store) == in_order(*events)
 
 
+@on_module_loop
 @pytest.mark.parametrize("name", ORDERED)
-async def test_every_filter_keeps_the_order(store: Store, name: str) -> None:
+async def test_every_filter_keeps_the_order(crowded: EventReader, name: str) -> None:
     """In order of Place."""
-    filter_, crowd = asked(**ORDERED[name]), a_crowd()
-    await write(store, *crowd)
-    assert await read(store, filter_) == matching(filter_, crowd)
+    filter_, crowd = asked(**ORDERED[name]), a_wide_crowd()
+    assert await read(crowded, filter_) == matching(filter_, crowd)
     assert len(matching(filter_, crowd)) > 1
 
 
+@on_module_loop
 @pytest.mark.parametrize("size", [1, 3, 10, 1000])
 @pytest.mark.parametrize("name", ORDERED)
-async def test_pages_add_up_to_the_result(store: Store, name: str, size: int) -> None:
+async def test_pages_add_up_to_the_result(crowded: EventReader, name: str, size: int) -> None:
     """In order of Place, after `after`; no row is missed or given twice."""
-    filter_, crowd = asked(**ORDERED[name]), a_crowd()
-    await write(store, *crowd)
-    pages = await read_in_pages(store, filter_, size=size)
+    filter_, crowd = asked(**ORDERED[name]), a_wide_crowd()
+    pages = await read_in_pages(crowded, filter_, size=size)
     assert [raw for page in pages for raw in page] == matching(filter_, crowd)
     assert all(len(page) <= size for page in pages)
 
 
+@on_module_loop
 @pytest.mark.parametrize("name", ORDERED)
-async def test_the_limit_cuts_off_the_oldest(store: Store, name: str) -> None:
+async def test_the_limit_cuts_off_the_oldest(crowded: EventReader, name: str) -> None:
     """Over all pages never more than the newest `limit` rows."""
-    filter_, crowd = asked(**ORDERED[name]), a_crowd()
-    await write(store, *crowd)
+    filter_, crowd = asked(**ORDERED[name]), a_wide_crowd()
     whole = matching(filter_, crowd)
     for limit in (0, 1, 2, 7, len(whole), len(whole) + 1):
-        assert await read(store, filter_, limit=limit) == whole[:limit]
-        pages = await read_in_pages(store, filter_, limit=limit, size=3)
+        assert await read(crowded, filter_, limit=limit) == whole[:limit]
+        pages = await read_in_pages(crowded, filter_, limit=limit, size=3)
         assert [raw for page in pages for raw in page] == whole[:limit]
 
 
@@ -134,28 +134,28 @@ async def test_large_rows_take_more_pages(store: Store, size: int) -> None:
     assert got == in_order(*events)
 
 
+@on_module_loop
 @pytest.mark.parametrize("name", ORDERED)
-async def test_a_short_page_is_given_without_waiting(store: Store, name: str) -> None:
+async def test_a_short_page_is_given_without_waiting(crowded: EventReader, name: str) -> None:
     """`page` without waiting; None when it would take long."""
     filter_ = asked(**ORDERED[name])
-    await write(store, *a_crowd())
     ask = {"upto": MAX, "now": 0, "after": None}
     for limit, size in ((1000, 5), (3, 5), (1000, 1000), (0, 5)):
-        page = store.page_now(PageQuery(filter_, EVERYTHING, limit=limit, size=size, **ask))  # type: ignore[arg-type]
+        page = crowded.page_now(PageQuery(filter_, EVERYTHING, limit=limit, size=size, **ask))  # type: ignore[arg-type]
         if page is None:
             continue  # a slow machine
-        other = await store.page(PageQuery(filter_, EVERYTHING, limit=limit, size=size, **ask))  # type: ignore[arg-type]
+        other = await crowded.page(PageQuery(filter_, EVERYTHING, limit=limit, size=size, **ask))  # type: ignore[arg-type]
         assert (list(page.raws), page.next) == (list(other.raws), other.next)
 
 
-async def test_places_are_those_of_the_page(store: Store) -> None:
+@on_module_loop
+async def test_places_are_those_of_the_page(crowded: EventReader) -> None:
     """As `page`, each row with its place, for merging several filters."""
-    crowd = a_crowd()
-    await write(store, *crowd)
-    by_id = {row.event.id: row for row in await store.since(0, 1000)}
+    crowd = a_wide_crowd()
+    by_id = {row.event.id: row for row in await crowded.since(0, 1000)}
     filter_ = asked(kinds=[1, 7])
     got = list(
-        await store.places(PageQuery(filter_, EVERYTHING, limit=1000, upto=MAX, now=0, size=1000))
+        await crowded.places(PageQuery(filter_, EVERYTHING, limit=1000, upto=MAX, now=0, size=1000))
     )
     assert [raw for _, raw in got] == matching(filter_, crowd)
     for place, raw in got:
@@ -165,14 +165,13 @@ async def test_places_are_those_of_the_page(store: Store) -> None:
         assert (-one.created_at, one.id_key, one.seq) < (-other.created_at, other.id_key, other.seq)
 
 
-async def test_places_are_valid_as_after(store: Store) -> None:
+@on_module_loop
+async def test_places_are_valid_as_after(crowded: EventReader) -> None:
     """In order of Place, after `after`."""
-    crowd = a_crowd()
-    await write(store, *crowd)
     ask: dict[str, Any] = {"limit": 1000, "upto": MAX, "now": 0}
-    whole = list(await store.places(PageQuery(asked(), EVERYTHING, size=1000, **ask)))
+    whole = list(await crowded.places(PageQuery(asked(), EVERYTHING, size=1000, **ask)))
     for start in (0, 1, 17, len(whole) - 1):
-        rest = await store.places(
+        rest = await crowded.places(
             PageQuery(
                 asked(),
                 EVERYTHING,
@@ -182,7 +181,7 @@ async def test_places_are_valid_as_after(store: Store) -> None:
             )
         )
         assert list(rest) == whole[start + 1 :]
-        first_two = await store.places(
+        first_two = await crowded.places(
             PageQuery(
                 asked(),
                 EVERYTHING,
@@ -239,12 +238,12 @@ async def test_rows_committed_between_pages_are_left_out(store: Store) -> None:
 # page: filters ----------------------------------------------------------------------------------
 
 
+@on_module_loop
 @pytest.mark.proves("N01-72")
 @pytest.mark.parametrize("name", FILTERS)
-async def test_a_filter_finds_what_it_matches(store: Store, name: str) -> None:
+async def test_a_filter_finds_what_it_matches(crowded: EventReader, name: str) -> None:
     """Rows for which `Filter.matches` holds (N01-72)."""
     crowd = a_wide_crowd()
-    await write(store, *crowd)
     conditions = dict(FILTERS[name])
     if "ids" in conditions:
         conditions["ids"] = [
@@ -252,20 +251,20 @@ async def test_a_filter_finds_what_it_matches(store: Store, name: str) -> None:
             for value in conditions["ids"]
         ]
     filter_ = asked(**conditions)
-    kept = [event_from_raw(row.event.raw) for row in await store.since(0, 1000)]
-    assert await read(store, filter_) == matching(filter_, kept)
-    assert await store.count([filter_], EVERYTHING, now=0) == len(matching(filter_, kept))
+    kept = [event_from_raw(row.event.raw) for row in await crowded.since(0, 1000)]
+    assert await read(crowded, filter_) == matching(filter_, kept)
+    assert await crowded.count([filter_], EVERYTHING, now=0) == len(matching(filter_, kept))
 
 
+@on_module_loop
 @pytest.mark.proves("N01-67")
 @pytest.mark.parametrize("key", ["ids", "authors", "kinds", "#t", "#d", "#p", "#hk"])
-async def test_an_empty_list_matches_nothing(store: Store, key: str) -> None:
+async def test_an_empty_list_matches_nothing(crowded: EventReader, key: str) -> None:
     """An empty set matches nothing (N01-67)."""
-    await write(store, *a_wide_crowd())
     for beside in ({}, {"kinds": [30078]}, {"authors": [ALICE]}, {"#k": ["a"]}):
         filter_ = asked(**{**beside, key: []})
-        assert await read(store, filter_) == []
-        assert await store.count([filter_], EVERYTHING, now=0) == 0
+        assert await read(crowded, filter_) == []
+        assert await crowded.count([filter_], EVERYTHING, now=0) == 0
 
 
 @pytest.mark.proves("N01-31", "N01-35")
@@ -730,36 +729,36 @@ async def test_an_expiry_may_be_far_in_the_future(store: Store) -> None:
 # count ------------------------------------------------------------------------------------------
 
 
+@on_module_loop
 @pytest.mark.proves("N45-01")
-async def test_count_counts_each_row_once(store: Store) -> None:
+async def test_count_counts_each_row_once(crowded: EventReader) -> None:
     """How many rows match any of the filters; their `limit` plays no part (N45-04)."""
-    crowd = a_crowd()
-    await write(store, *crowd)
+    crowd = a_wide_crowd()
     several = [asked(kinds=[1]), asked(authors=[ALICE]), asked(tag_t=["a", "b"]), asked(kinds=[3])]
     expected = sum(any(filter_.matches(event) for filter_ in several) for event in crowd)
-    assert await store.count(several, EVERYTHING, now=0) == expected
-    assert await store.count([asked(limit=1)], EVERYTHING, now=0) == len(crowd)
-    assert await store.count([asked(limit=0, kinds=[1])], EVERYTHING, now=0) == sum(
+    assert await crowded.count(several, EVERYTHING, now=0) == expected
+    assert await crowded.count([asked(limit=1)], EVERYTHING, now=0) == len(crowd)
+    assert await crowded.count([asked(limit=0, kinds=[1])], EVERYTHING, now=0) == sum(
         event.kind == 1 for event in crowd
     )
-    assert await store.count([], EVERYTHING, now=0) == 0
+    assert await crowded.count([], EVERYTHING, now=0) == 0
 
 
+@on_module_loop
 @pytest.mark.proves("N45-04")
-async def test_count_leaves_out_unreadable_rows(store: Store) -> None:
+async def test_count_leaves_out_unreadable_rows(crowded: EventReader) -> None:
     """How many rows may be read."""
-    await write(store, *a_crowd())
     visibility = seen_by(keys(ALICE), rule(Match(KindSet.of(4, 9)), Who.AUTHOR))
     for filters in ([asked()], [asked(kinds=[4]), asked(kinds=[9, 1])], [asked(authors=[BOB])]):
-        readable = {raw for filter_ in filters for raw in await read(store, filter_, visibility)}
-        assert await store.count(filters, visibility, now=0) == len(readable)
+        readable = {raw for filter_ in filters for raw in await read(crowded, filter_, visibility)}
+        assert await crowded.count(filters, visibility, now=0) == len(readable)
 
 
-async def test_count_takes_as_many_filters_as_a_message_holds(store: Store) -> None:
+@on_module_loop
+async def test_count_takes_as_many_filters_as_a_message_holds(crowded: EventReader) -> None:
     """How many rows match any of the filters: of 50 with many values too."""
-    crowd = a_crowd()
-    await write(store, *crowd)
+    crowd = a_wide_crowd()
     strangers = [f"{number:064x}" for number in range(15)]
     filters = [asked(authors=[*strangers, ALICE], until=number) for number in range(50)]
     expected = sum(event.pubkey == ALICE for event in crowd)
-    assert await store.count(filters, EVERYTHING, now=0) == expected
+    assert await crowded.count(filters, EVERYTHING, now=0) == expected

@@ -6,6 +6,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import pytest_asyncio
 
 from relay.access.read_rules import Match, Target
 from relay.access.visibility import ANONYMOUS, Viewer
@@ -18,7 +19,7 @@ from relay.storage import PAGE_BYTES, recall
 from relay.storage.sqlite.fts import FtsMatcher
 from relay.verdict import Who
 from tests import cast
-from tests.contract.crowd import ALICE, rule, seen_by
+from tests.contract.crowd import ALICE, on_module_loop, rule, seen_by
 from tests.contract.writing import EVERYTHING, MAX, change, stored, unsigned, write
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.storage import Store
+    from relay.storage import EventReader, Store
     from tests.contract.conftest import Reopenable
 
 TERMS = FilterTerms(search=True)
@@ -49,7 +50,7 @@ async def indexed(store: Store, rules: str = "content") -> None:
 
 
 async def found(
-    store: Store,
+    store: EventReader,
     query: str,
     visibility: Visibility = EVERYTHING,
     *,
@@ -120,20 +121,27 @@ MATCHES: dict[str, set[int]] = {
 }
 
 
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def texts(module_store: Store) -> EventReader:
+    """What is in it: `TEXTS`, indexed."""
+    await says(module_store, *TEXTS)
+    return module_store
+
+
+@on_module_loop
 @pytest.mark.proves("N50-01", "N50-02", "N50-04", "N50-10")
 @pytest.mark.parametrize("query", MATCHES, ids=repr)
 async def test_a_search_finds_texts_with_every_word_and_none_that_is_excluded(
-    store: Store, query: str
+    texts: EventReader, query: str
 ) -> None:
     """Rows that contain what the filter's `search` requires."""
-    await says(store, *TEXTS)
     wanted = {TEXTS[number] for number in MATCHES[query]}
     filter_ = sought(query)
     if filter_.search is None:  # asks nothing: not a search at all
-        assert await store.count([filter_], EVERYTHING, now=0) == len(wanted)
+        assert await texts.count([filter_], EVERYTHING, now=0) == len(wanted)
         return
-    assert set(await found(store, query)) == wanted
-    assert await store.count([filter_], EVERYTHING, now=0) == len(wanted)
+    assert set(await found(texts, query)) == wanted
+    assert await texts.count([filter_], EVERYTHING, now=0) == len(wanted)
 
 
 @pytest.mark.proves("N50-01")

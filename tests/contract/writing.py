@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
-    from relay.storage import Place, Store
+    from relay.storage import EventReader, Place, Store
 
 TERMS: Final = FilterTerms()
 EVERYTHING: Final = everything_visible(Actors(), Groups())
@@ -257,7 +257,7 @@ async def look_up(
 
 
 async def read(
-    store: Store,
+    store: EventReader,
     filter_: Filter | None = None,
     visibility: Visibility = EVERYTHING,
     *,
@@ -281,7 +281,7 @@ async def read(
 
 
 async def read_in_pages(
-    store: Store,
+    store: EventReader,
     filter_: Filter,
     visibility: Visibility = EVERYTHING,
     *,
