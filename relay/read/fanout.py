@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec import structs
 
 from relay.access.visibility import Reading
-from relay.errors import Prefix, Refused
+from relay.errors import Prefix, Refused, StoreFault
 from relay.nostr import messages
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import parted, search_from, searchable
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from relay.read.peer import Reader
     from relay.read.subscriptions import Entry
     from relay.state import RelayState
+
+_log = logging.getLogger(__name__)
 
 
 class TextMatcher(Protocol):
@@ -258,10 +261,8 @@ class Fanout:
         return None if text is None else searchable(text)
 
     async def links_of(self, rows: Sequence[Stored]) -> Links:
-        """For `deliver`: the links of rows that some subscriber may read only through a link.
-
-        Raises StoreFault.
-        """
+        """For `deliver`: the links of rows that some subscriber may read only through a link; when
+        the store fails none, and no link permits a read."""
         if self._linked_rows is None or not len(self._live):
             return NO_LINKS
         targets_of = self._state.targets_of
@@ -270,7 +271,11 @@ class Fanout:
             for row in rows
             if targets_of(row) and (viewers := self._viewers_through_links(row))
         ]
-        return await self._linked_rows.links_of(needed) if needed else NO_LINKS
+        try:
+            return await self._linked_rows.links_of(needed) if needed else NO_LINKS
+        except StoreFault as fault:
+            _log.error("linked rows could not be read: %s", fault)
+            return NO_LINKS
 
     def _viewers_through_links(self, row: Stored) -> set[Viewer]:
         """Subscribers who may read the row only if they may read a row that it links to."""

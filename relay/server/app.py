@@ -26,7 +26,7 @@ from relay.server.receipts import PARAMETER
 from relay.server.slots import TRIAL_S, Full, Slots
 from relay.server.socket_input import SocketInput, Unfinished
 from relay.server.tls import Certificate, Handshakes
-from relay.turns import Slice, Turns
+from relay.server.turns import Slice, Turns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence

@@ -35,7 +35,7 @@ from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import Outbox
 from relay.read.query import QueryQueue
 from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
-from relay.turns import Slice
+from relay.server.turns import Slice
 from relay.verdict import Origin, WriteOutcome, ok_reply
 from relay.write.judge import BAD_SIGNATURE
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from relay.nostr.nip42 import RelayAddress
     from relay.server.services import ServerServices
     from relay.server.session import Effect
-    from relay.turns import Turns
+    from relay.server.turns import Turns
     from relay.verdict import Result
 
 _log = logging.getLogger(__name__)

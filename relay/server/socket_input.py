@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from aiohttp import web
 
-from relay.turns import Slice
+from relay.server.turns import Slice
 
 if TYPE_CHECKING:
     from typing import Any
 
     from aiohttp import StreamReader
 
-    from relay.turns import Turns
+    from relay.server.turns import Turns
 
 MAX_HEAD: Final = 20_480
 """Bytes of a request line with its headers; up to 16,384 are always taken. In memory each may take

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections import deque
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, assert_never
 
 from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCounter, TokenBuckets
 from relay.errors import Prefix, StoreFault
@@ -24,8 +24,6 @@ from relay.nostr import kinds
 from relay.nostr.event import weight_of
 from relay.nostr.keys import are_signed
 from relay.observe import request_id
-from relay.read.linked_rows import NO_LINKS
-from relay.turns import Slice, Turns
 from relay.verdict import Arrival, Origin, Reject, ok_reply
 from relay.write.batch import Batch
 from relay.write.candidate import candidate_of, sender_of
@@ -56,8 +54,6 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from relay.observe import Metrics
     from relay.observe.traces import Traces
-    from relay.read.fanout import Fanout
-    from relay.read.linked_rows import Links
     from relay.state import RelayState
     from relay.storage import Appender
     from relay.verdict import Result
@@ -84,7 +80,9 @@ _MAX_WEIGHT: Final = 256 << 20
 _READ_AT_ONCE: Final = 500
 """Rows that other relays on the store wrote."""
 _DELIVERED_AT_ONCE: Final = 16
-"""Rows delivered before the loop is asked whether another task is due."""
+"""Rows delivered before the time is looked at."""
+_DELIVERY_S: Final = 0.005
+"""After that the other tasks of the loop go on."""
 _SENT_AT_ONCE: Final = 16_000
 """… and how often, at most, one of them to a subscription."""
 _VERIFIED_HERE: Final = 2
@@ -110,6 +108,9 @@ STORE_FAILED: Final = Reject(
 )
 
 
+Links = TypeVar("Links")
+
+
 class Plugins(Protocol):
     """Programs of the admin that may refuse events."""
 
@@ -122,6 +123,18 @@ class Plugins(Protocol):
         """All pending and later requests get `error:`."""
 
 
+class Subscribers(Protocol[Links]):
+    """Satisfied by `relay.read.fanout.Fanout`."""
+
+    def __len__(self) -> int: ...
+
+    async def links_of(self, rows: Sequence[Stored]) -> Links:
+        """What `deliver` must know beside these rows."""
+
+    def deliver(self, rows: Sequence[Stored], links: Links) -> int:
+        """Committed rows, in order of seq. Returns the number of frames put into outboxes."""
+
+
 class Ingest:
     """A context manager: its lanes run inside; leaving it commits what is queued."""
 
@@ -130,7 +143,7 @@ class Ingest:
         store: Appender,
         state: RelayState,
         relay_key: SecretKey,
-        fanout: Fanout,
+        fanout: Subscribers[Any],
         *,
         clock: Callable[[], int],
         verifiers: Executor,
@@ -151,7 +164,6 @@ class Ingest:
         self._guesses = InviteGuesses()
         self._buckets = TokenBuckets()
         self._vanished = MinuteCounter(VANISHED_PER_ADDRESS)
-        self._turns = Turns()
         self._weight = 0
         """Of the events that wait."""
         self._changing = asyncio.Lock()
@@ -485,29 +497,21 @@ class Ingest:
     async def _deliver(self, rows: Sequence[Stored]) -> None:
         began = perf_counter()
         try:
-            links = await self._links_of(rows)
-            work = Slice(self._turns, perf_counter)
+            links = await self._fanout.links_of(rows)
             size = min(_DELIVERED_AT_ONCE, _SENT_AT_ONCE // (len(self._fanout) or 1)) or 1
+            rest_at = perf_counter() + _DELIVERY_S
             for start in range(0, len(rows), size):
                 if not self._state.is_current():  # nobody knows who may read the rest
                     self._due.appendleft(rows[start:])
                     return
-                work.begin()
                 slice_ = rows[start : start + size]
                 self._metrics.delivered(self._fanout.deliver(slice_, links))
-                if work.end():
-                    await work.rest()
+                if perf_counter() > rest_at:
+                    await asyncio.sleep(0)
+                    rest_at = perf_counter() + _DELIVERY_S
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             _log.exception("%d stored events were not delivered live", len(rows))
         self._metrics.write.deliver.add(perf_counter() - began)
-
-    async def _links_of(self, rows: Sequence[Stored]) -> Links:
-        """The rows that these link to; when the store fails none, and no link permits a read."""
-        try:
-            return await self._fanout.links_of(rows)
-        except StoreFault as fault:
-            _log.error("linked rows could not be read: %s", fault)
-            return NO_LINKS
 
     async def _stored(self, items: Sequence[LaneItem]) -> Batch:
         """Judge and commit. Raises StoreFault."""

@@ -18,7 +18,7 @@ from relay.cli.services import run_services
 from relay.config import load_config
 from relay.nostr.nip42 import relay_address
 from relay.server.connection import Connection
-from relay.turns import Turns
+from relay.server.turns import Turns
 from tests import cast
 from tests.fuzz.ledger import Ledger, Marker, message_of
 from tests.fuzz.thrown import Frame, Thrown, now, ok_reply, setting

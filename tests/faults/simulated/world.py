@@ -23,8 +23,8 @@ from relay.read.negentropy import Negentropy
 from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
 from relay.server.connection import Connection
+from relay.server.turns import Turns
 from relay.state import RelayState
-from relay.turns import Turns
 from relay.write.ingest import Ingest
 from relay.write.replay import rebuilt_groups
 from tests import cast

@@ -16,7 +16,7 @@ from aiohttp import ClientSession, WSMsgType
 from relay.groups.actions import Flag
 from relay.groups.group import Group
 from relay.lifecycle.rows import Stored
-from relay.turns import Turns
+from relay.server.turns import Turns
 from tests.cast import admin, alice, bob
 from tests.contract.writing import unsigned, write
 from tests.harness.relay_program import until

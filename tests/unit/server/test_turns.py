@@ -1,10 +1,10 @@
-"""relay/turns.py: much work for the event loop waits behind little."""
+"""relay/server/turns.py: much work for the event loop waits behind little."""
 
 from __future__ import annotations
 
 import asyncio
 
-from relay.turns import BUSY_SLICE_S, CREDIT_S, SLICE_S, Slice, Turns
+from relay.server.turns import BUSY_SLICE_S, CREDIT_S, SLICE_S, Slice, Turns
 
 
 class Clock:
