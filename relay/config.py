@@ -7,6 +7,7 @@ value, or None when the key is missing or wrong (then it recorded a fault).
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -199,6 +200,20 @@ def config_from(text: str, path: Path) -> Config:
     if source.faults:
         raise ConfigFaults(sorted(source.faults, key=lambda fault: fault.line))
     return config
+
+
+def with_storage(text: str, wanted: Mapping[str, str], foreign: str) -> str:
+    """The text of a rookery.toml with these keys of `[storage]`; `foreign`: one that the other
+    store does not have."""
+    lines, at = text.split("\n"), lines_of(text)
+    new = [f"{key} = {json.dumps(value)}" for key, value in wanted.items()]
+    header = at.get(("storage",))
+    if header is None:
+        return "\n".join([text.rstrip("\n"), "", "[storage]", *new, ""]) if new else text
+    gone = {at.get(("storage", key)) for key in ("url", "password_file", foreign)}
+    kept = [line for number, line in enumerate(lines[:header], 1) if number not in gone]
+    rest = [line for number, line in enumerate(lines[header:], header + 1) if number not in gone]
+    return "\n".join([*kept, *new, *rest])
 
 
 def _section(top: Table, name: str, kind: Callable[..., S]) -> S:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix
 from relay.memory.encrypted import may_be_encrypted
-from relay.memory.fields import NOT_AN_OBJECT, object_in
+from relay.memory.fields import NOT_AN_OBJECT
+from relay.nostr.event import object_in
 from relay.verdict import Reject
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ import orjson
 from relay.cli.options import WholeNumber, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_table
 from relay.client.anamnesis import validate
-from relay.memory.fields import NOT_AN_OBJECT, object_in
+from relay.memory.fields import NOT_AN_OBJECT
+from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from relay.memory.anamnesis.bench import Report

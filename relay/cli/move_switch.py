@@ -8,7 +8,6 @@ events where they were: what fails before changes nothing.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -19,17 +18,16 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from relay.cli.database import password_in
-from relay.config import Config, config_from, load_config
+from relay.config import Config, config_from, load_config, with_storage
 from relay.errors import ConfigFaults, RookeryError, StoreFault, UserError
 from relay.files import replace_file, sync
 from relay.nostr.filters import FilterTerms
 from relay.storage.moving import Move
 from relay.storage.sqlite.moving import SqliteSide
 from relay.storage.sqlite.store import SqliteStore
-from relay.toml.lines import lines_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator
 
     from relay.storage import Appender, Store
     from relay.storage.moving import Side
@@ -211,7 +209,7 @@ def settings_with(folder: Path, asked: Switch) -> str:
     text = file.read_text("utf-8-sig")
     wanted = {"url": asked.to, "password_file": asked.password_file}
     foreign = "shared" if asked.to is None else "synchronous"
-    changed = _with_storage(text, {key: value for key, value in wanted.items() if value}, foreign)
+    changed = with_storage(text, {key: value for key, value in wanted.items() if value}, foreign)
     password_file = None if asked.password_file is None else Path(asked.password_file)
     found = None
     with suppress(ConfigFaults):
@@ -219,16 +217,3 @@ def settings_with(folder: Path, asked: Switch) -> str:
     if found is None or (found.url, found.password_file) != (asked.to, password_file):
         raise UserError(f"{file}: write [storage] and its keys on lines of their own, then move")
     return changed
-
-
-def _with_storage(text: str, wanted: Mapping[str, str], foreign: str) -> str:
-    """`foreign`: a key that the other store does not have."""
-    lines, at = text.split("\n"), lines_of(text)
-    new = [f"{key} = {json.dumps(value)}" for key, value in wanted.items()]
-    header = at.get(("storage",))
-    if header is None:
-        return "\n".join([text.rstrip("\n"), "", "[storage]", *new, ""]) if new else text
-    gone = {at.get(("storage", key)) for key in ("url", "password_file", foreign)}
-    kept = [line for number, line in enumerate(lines[:header], 1) if number not in gone]
-    rest = [line for number, line in enumerate(lines[header:], header + 1) if number not in gone]
-    return "\n".join([*kept, *new, *rest])

@@ -18,9 +18,9 @@ from relay.cli.options import KeyType, printable
 from relay.client.settings import read_client_file
 from relay.errors import ConfigFaults, Invalid, StoreFault, UserError
 from relay.memory.fence import name_in, named
-from relay.memory.fields import object_in, repaired
+from relay.memory.fields import repaired
 from relay.nostr import kinds
-from relay.nostr.event import event_from_raw, is_hex64
+from relay.nostr.event import event_from_raw, is_hex64, object_in
 from relay.nostr.keys import npub, public_key, read_key_file
 
 if TYPE_CHECKING:

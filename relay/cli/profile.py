@@ -18,8 +18,8 @@ from relay.cli.options import (
 )
 from relay.client.settings import Actor
 from relay.errors import UserError
-from relay.memory.fields import object_in
 from relay.nostr import kinds
+from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from relay.client import Client

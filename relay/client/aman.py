@@ -51,8 +51,9 @@ from relay.memory.aman.records import (
     encrypted_draft_of,
 )
 from relay.memory.bounded import BoundedDict
-from relay.memory.fields import compact, object_in
+from relay.memory.fields import compact
 from relay.nostr import kinds, secretbox
+from relay.nostr.event import object_in
 from relay.nostr.filters import Filter
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ import msgspec
 
 from relay.errors import Invalid, Prefix, Refused
 from relay.memory.fence import name_in
-from relay.memory.fields import object_in
 from relay.nostr import kinds
-from relay.nostr.event import event_from_raw
+from relay.nostr.event import event_from_raw, object_in
 from relay.nostr.filters import Filter
 from relay.nostr.keys import npub
 from relay.read.stored import stored_rows

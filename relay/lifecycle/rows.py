@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from relay.access.quotas import UsageCounter
-from relay.errors import Invalid
 from relay.nostr import kinds
 from relay.nostr.event import Event, is_hex64
 from relay.nostr.kinds import KindClass, class_of, is_kind
@@ -398,13 +397,3 @@ def version_of(event: Event, keep: Keep) -> int:
         if ts is not None and ts.isascii() and ts.isdigit() and len(ts) < 19:
             return int(ts)
     return event.created_at
-
-
-def expiry_of(event: Event) -> int | None:
-    """Unix seconds of the first `expiration` tag. Raises Invalid if it is no number (N40-06)."""
-    value = event.tag("expiration")
-    if value is None:
-        return None
-    if not (value.isascii() and value.isdigit() and len(value) < 19):
-        raise Invalid("bad expiration")
-    return int(value)

@@ -19,7 +19,6 @@ from relay.lifecycle.rows import (
     Replaced,
     Stored,
     Tie,
-    expiry_of,
     keep_by_kind,
     slot_of,
     version_of,
@@ -27,6 +26,7 @@ from relay.lifecycle.rows import (
 from relay.memory.registry import RecordName
 from relay.nostr import kinds
 from relay.nostr.kinds import is_ephemeral
+from relay.nostr.nip40 import expiry_of
 from relay.verdict import WriteOutcome
 
 if TYPE_CHECKING:

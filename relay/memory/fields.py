@@ -5,7 +5,6 @@ Refusals read `content.<field> must be <shape>`.
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode
 from binascii import Error as NotBase64
 from enum import Enum
@@ -55,21 +54,6 @@ def _repaired(value: object) -> object:
     return value
 
 
-def object_in(content: str) -> dict[str, object] | None:
-    """The fields of a JSON object; None for any other text."""
-    if not content.lstrip(" \t\r\n").startswith("{"):
-        return None
-    try:
-        value = orjson.loads(content)
-    except orjson.JSONDecodeError:
-        # orjson rejects lone surrogates and nesting over 1024 levels.
-        try:
-            value = json.loads(content, parse_constant=_no_json)
-        except (ValueError, RecursionError):
-            return None
-    return value if isinstance(value, dict) else None
-
-
 def storable_object(content: str) -> dict[str, object] | None:
     """As `object_in`, but only what `compact` and files can store: no lone surrogates, no nesting
     over 1024 levels. For readers that keep the value."""
@@ -78,10 +62,6 @@ def storable_object(content: str) -> dict[str, object] | None:
     except orjson.JSONDecodeError:
         return None
     return value if isinstance(value, dict) else None
-
-
-def _no_json(constant: str) -> None:
-    raise ValueError(constant)  # NaN and Infinity are no JSON
 
 
 def whole_number(text: str | None) -> int | None:

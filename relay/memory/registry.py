@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from relay.memory.check_options import CheckOptions
 from relay.memory.encrypted import may_be_encrypted
-from relay.memory.fields import NOT_AN_OBJECT, object_in
+from relay.memory.fields import NOT_AN_OBJECT
 from relay.memory.search_text import general_text, no_text
 from relay.nostr import kinds
-from relay.nostr.event import Event
+from relay.nostr.event import Event, object_in
 from relay.nostr.kinds import KindSet
 from relay.verdict import RecordFacts
 

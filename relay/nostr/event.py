@@ -7,6 +7,7 @@ serialization, made once; it is what is stored and sent (N01-04).
 
 from __future__ import annotations
 
+import json
 import re
 from hashlib import sha256
 from itertools import chain
@@ -238,3 +239,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Signer = Callable[[bytes], str]
+
+
+def object_in(content: str) -> dict[str, object] | None:
+    """The fields of a JSON object; None for any other text."""
+    if not content.lstrip(" \t\r\n").startswith("{"):
+        return None
+    try:
+        value = orjson.loads(content)
+    except orjson.JSONDecodeError:
+        # orjson rejects lone surrogates and nesting over 1024 levels.
+        try:
+            value = json.loads(content, parse_constant=_no_json)
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, dict) else None
+
+
+def _no_json(constant: str) -> None:
+    raise ValueError(constant)  # NaN and Infinity are no JSON

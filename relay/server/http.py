@@ -12,7 +12,6 @@ from relay import __version__
 from relay.access.management import ListName
 from relay.access.visibility import ANONYMOUS
 from relay.config import LOOPBACK
-from relay.groups.actions import MAX_ID_CHARS
 from relay.nostr.filters import Filter, as_json
 from relay.nostr.kinds import GROUP_METADATA, KindSet
 from relay.nostr.nip42 import relay_address
@@ -118,7 +117,7 @@ def web_address(
     """
     decoded = next(iter(paths))
     group_id = decoded.removeprefix(base.rstrip("/")).removeprefix("/")
-    group = state.groups.get(group_id) if len(group_id) <= MAX_ID_CHARS else None
+    group = state.groups.get(group_id)
     wanted = Filter(
         kinds=frozenset({GROUP_METADATA}),
         authors=frozenset({relay_pubkey}),

@@ -31,9 +31,8 @@ from relay.access.membership import claim_id, claims_of, listed_members
 from relay.access.visibility import Viewer, visibility_for
 from relay.errors import Invalid, Prefix, Refused, StoreFault, UserError
 from relay.files import replace_file, sync
-from relay.memory.fields import object_in
 from relay.nostr import kinds
-from relay.nostr.event import event_from_raw, is_hex64
+from relay.nostr.event import event_from_raw, is_hex64, object_in
 from relay.nostr.filters import Filter
 from relay.nostr.nip98 import WINDOW_S, authorization
 from relay.storage import PageQuery

@@ -45,8 +45,9 @@ from relay.memory.anamnesis.records import (
 )
 from relay.memory.anamnesis.references import PATCH, SUPERSEDED, VOUCH
 from relay.memory.check_options import MAX_CHARS
-from relay.memory.fields import compact, object_in
+from relay.memory.fields import compact
 from relay.nostr import kinds
+from relay.nostr.event import object_in
 from relay.nostr.keywords import keywords
 
 if TYPE_CHECKING:

@@ -26,9 +26,10 @@ from relay.client.sync import items_of
 from relay.errors import Prefix
 from relay.memory.draft import Draft
 from relay.memory.fence import name_in
-from relay.memory.fields import compact, object_in
+from relay.memory.fields import compact
 from relay.memory.nmem.checks import PIN
 from relay.nostr import kinds
+from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence

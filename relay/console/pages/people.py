@@ -12,8 +12,8 @@ from relay.console.page import Found, Page
 from relay.console.pages.groups import of_relay, tree_of, users_in
 from relay.console.tables import Column, Holds, Rows
 from relay.errors import Invalid
-from relay.memory.fields import object_in
 from relay.nostr import kinds
+from relay.nostr.event import object_in
 from relay.nostr.filters import Filter
 from relay.nostr.keys import public_key
 

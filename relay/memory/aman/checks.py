@@ -5,17 +5,9 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from relay.memory.fields import (
-    NOT_AN_OBJECT,
-    Need,
-    Shape,
-    decoded,
-    first_fault,
-    object_in,
-    whole_number,
-)
+from relay.memory.fields import NOT_AN_OBJECT, Need, Shape, decoded, first_fault, whole_number
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import is_hex64, object_in
 from relay.nostr.secretbox import MIN_BYTES
 
 if TYPE_CHECKING:

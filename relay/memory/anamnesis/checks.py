@@ -13,9 +13,9 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from relay.memory.anamnesis.references import ENTRY
-from relay.memory.fields import NOT_AN_OBJECT, object_in
+from relay.memory.fields import NOT_AN_OBJECT
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import is_hex64, object_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

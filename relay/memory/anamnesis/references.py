@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from relay.memory.fields import object_in
 from relay.memory.registry import NO_REFERENCES, RecordName, References
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import is_hex64, object_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -12,12 +12,12 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from relay.errors import Invalid
-from relay.memory.fields import object_in
 from relay.memory.junk import core_of, without_echo
 from relay.memory.nmem.checks import MAX_PROMPT
 from relay.memory.nmem.records import Observation, ObsType, Prompt, Session, Source
 from relay.memory.nmem.tools import classify_tool, file_of, git_facts, response_text, title_of
 from relay.memory.secrets import Filtered
+from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

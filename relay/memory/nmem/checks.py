@@ -9,10 +9,10 @@ import re
 from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
-from relay.memory.fields import NOT_AN_OBJECT, Need, Shape, first_fault, is_integer, object_in
+from relay.memory.fields import NOT_AN_OBJECT, Need, Shape, first_fault, is_integer
 from relay.memory.nmem.summary import summary_fault
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import is_hex64, object_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relay.memory.check_options import CheckOptions
 from relay.memory.draft import Draft
-from relay.memory.fields import compact, object_in
+from relay.memory.fields import compact
 from relay.memory.nmem.checks import OBSERVATION, PIN, PROMPT, SESSION, check, session_in
 from relay.memory.nmem.summary import EMPTY_SESSION, Summary, summary_from
 from relay.memory.unreadable import UnreadableRecord, next_created_at
 from relay.nostr import kinds
+from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Set

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
-from relay.memory.fields import object_in
+from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from relay.errors import Invalid
 from relay.memory.bounded import BoundedDict
 from relay.memory.fence import attribution
-from relay.memory.fields import object_in, repaired
+from relay.memory.fields import repaired
 from relay.memory.snowclaw.context import ContextAssembler, HistoryStyle, Sender, TrimOrder
 from relay.memory.snowclaw.history import HistoryMessage, RingBuffer, missing_from, oldest_first
 from relay.memory.snowclaw.key_filter import KeyFilter
@@ -23,7 +23,7 @@ from relay.memory.snowclaw.respond import should_respond
 from relay.memory.snowclaw.system_prompt import IN_DIRECT_MESSAGES, in_group, system_prompt
 from relay.memory.snowclaw.users import UserMemory
 from relay.nostr import keys, kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import is_hex64, object_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
-from relay.memory.fields import NOT_AN_OBJECT, first_fault, object_in, whole_number
+from relay.memory.fields import NOT_AN_OBJECT, first_fault, whole_number
 from relay.memory.snowclaw.config import values_fault
 from relay.memory.snowclaw.contents import KNOWN
 from relay.memory.snowclaw.encryption import is_encrypted
@@ -19,6 +19,7 @@ from relay.memory.snowclaw.keys import (
     config_scope,
     memory_scope,
 )
+from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from relay.memory.check_options import CheckOptions

@@ -11,14 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.fields import (
-    NOT_AN_OBJECT,
-    compact,
-    is_integer,
-    object_in,
-    storable_object,
-    whole_number,
-)
+from relay.memory.fields import NOT_AN_OBJECT, compact, is_integer, storable_object, whole_number
 from relay.memory.snowclaw.keys import (
     CONFIG,
     Everywhere,
@@ -32,6 +25,7 @@ from relay.memory.snowclaw.keys import (
 )
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
+from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping

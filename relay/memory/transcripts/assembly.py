@@ -12,7 +12,7 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from relay.errors import UserError
-from relay.memory.fields import decoded, object_in, whole_number
+from relay.memory.fields import decoded, whole_number
 from relay.memory.transcripts.blocks import note_texts
 from relay.memory.transcripts.copies import line_in
 from relay.memory.transcripts.lines import ENDS, Eol
@@ -22,6 +22,7 @@ from relay.memory.transcripts.paths import with_field
 from relay.memory.transcripts.sources import source_of
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
+from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

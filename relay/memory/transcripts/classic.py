@@ -16,7 +16,7 @@ import orjson
 
 from relay.errors import Invalid
 from relay.memory.draft import Draft
-from relay.memory.fields import object_in, repaired
+from relay.memory.fields import repaired
 from relay.memory.transcripts import paths, stripping
 from relay.memory.transcripts.archive import max_text_size, prefix_of
 from relay.memory.transcripts.blocks import NoteText, note_texts
@@ -26,7 +26,7 @@ from relay.memory.transcripts.order import ordered
 from relay.memory.transcripts.paths import HidingTokens, with_field
 from relay.memory.transcripts.plan import CHUNK, StoredThread
 from relay.nostr import kinds
-from relay.nostr.event import id_bytes
+from relay.nostr.event import id_bytes, object_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

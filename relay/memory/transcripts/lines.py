@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final
 
-from relay.memory.fields import object_in, repaired
+from relay.memory.fields import repaired
 from relay.memory.transcripts.times import milliseconds
+from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

@@ -11,7 +11,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from relay.memory.fields import object_in
+from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from relay.memory.fields import is_integer, object_in
+from relay.memory.fields import is_integer
 from relay.memory.transcripts.lines import inner
+from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from difflib import unified_diff
 from enum import StrEnum
 from typing import TYPE_CHECKING, Final, assert_never
 
-from relay.memory.fields import compact, object_in
+from relay.memory.fields import compact
 from relay.memory.transcripts.blocks import output_text
 from relay.memory.transcripts.copies import line_in
 from relay.memory.transcripts.display import Message, Permission, Role, ToolUse, entries, mode_of
@@ -19,6 +19,7 @@ from relay.memory.transcripts.lines import inner, name_in
 from relay.memory.transcripts.paths import Directory
 from relay.memory.transcripts.sources import Source, source_of
 from relay.nostr import kinds
+from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

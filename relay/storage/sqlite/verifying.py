@@ -33,7 +33,6 @@ from relay.lifecycle.rows import (
     Found,
     Keep,
     Tombstone,
-    expiry_of,
     keep_by_kind,
     references_of,
     slot_of,
@@ -42,6 +41,7 @@ from relay.lifecycle.rows import (
 from relay.nostr import kinds
 from relay.nostr.event import event_from, event_from_raw
 from relay.nostr.keys import are_signed
+from relay.nostr.nip40 import expiry_of
 from relay.nostr.nip50 import searchable
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.sqlite.connections import fault_of, index_path

@@ -25,7 +25,6 @@ from relay.lifecycle.rows import (
     Tombstone,
     WritePlan,
     address_of,
-    expiry_of,
     slot_of,
     version_of,
 )
@@ -34,6 +33,7 @@ from relay.memory.registry import RecordName
 from relay.nostr import kinds
 from relay.nostr.event import Event, event_from_raw
 from relay.nostr.kinds import KindSet
+from relay.nostr.nip40 import expiry_of
 from relay.verdict import WriteOutcome
 from tests.cast import admin, alice, bob
 from tests.contract.writing import kept_as, read, unsigned, write

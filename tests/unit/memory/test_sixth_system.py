@@ -16,7 +16,7 @@ import policies
 from relay.config import Config
 from relay.errors import ConfigFaults, Prefix
 from relay.lifecycle.retention import DAY_S
-from relay.memory.fields import Need, Shape, first_fault, object_in
+from relay.memory.fields import Need, Shape, first_fault
 from relay.memory.registry import (
     AgedRecords,
     Authors,
@@ -31,6 +31,7 @@ from relay.memory.registry import (
 from relay.memory.search_text import fields
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
+from relay.nostr.event import object_in
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.read.search_indexer import rules_for, text_by
 from relay.server.http import information

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.memory.fields import object_in
 from relay.memory.transcripts import paths
 from relay.memory.transcripts.paths import Directory, PathTokens, with_field
+from relay.nostr.event import object_in
 from tests.golden import document
 
 BASE = "/w/rook"

@@ -1,0 +1,20 @@
+"""NIP-40: when an event expires."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relay.errors import Invalid
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+
+
+def expiry_of(event: Event) -> int | None:
+    """Unix seconds of the first `expiration` tag. Raises Invalid if it is no number (N40-06)."""
+    value = event.tag("expiration")
+    if value is None:
+        return None
+    if not (value.isascii() and value.isdigit() and len(value) < 19):
+        raise Invalid("bad expiration")
+    return int(value)
