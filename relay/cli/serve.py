@@ -33,7 +33,7 @@ from relay.cli.policy_reload import PolicyReload
 from relay.cli.services import check_start, run_services
 from relay.config import Config, ServerConfig, Synchronous, load_config
 from relay.console import Console
-from relay.errors import FolderBusy, Prefix, Refused, UserError
+from relay.errors import FolderBusy, Prefix, Refused, UserError, how_to_install
 from relay.nostr.keys import npub
 from relay.observe import LOG_FILE, set_up_logging
 from relay.server.app import Server
@@ -258,7 +258,7 @@ async def _serve(
             behind = OwnersView(services, own_folder, lambda: server.connections, verify_run)
             server.show(Console(services, server, behind))
         async with (
-            services.metrics.with_traces(),
+            services.metrics.with_traces(how_to_install("otel")),
             ControlServer(folder / "control.sock", own_folder),
             server,
             services.indexer,

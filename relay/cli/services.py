@@ -34,6 +34,7 @@ from relay.read.negentropy import Negentropy
 from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
 from relay.read.search_indexer import SearchIndexer
+from relay.read.stored import StoredRows
 from relay.read.versions import VersionReader
 from relay.server.day_file import FILE as DAY
 from relay.server.day_file import kept_day
@@ -97,6 +98,7 @@ class Services:
     """Not started: only `serve` needs it."""
     invitations: Invitations
     queries: QueryRunner
+    stored: StoredRows
     negentropy: Negentropy
     flush_queue: FlushQueue
     history: HistoryRequests
@@ -232,6 +234,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
                 indexer=indexer,
                 invitations=invitations,
                 queries=queries,
+                stored=StoredRows(queries),
                 negentropy=negentropy,
                 flush_queue=flush_queue,
                 history=HistoryRequests(

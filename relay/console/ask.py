@@ -14,7 +14,6 @@ from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, object_in
 from relay.nostr.filters import Filter
 from relay.nostr.keys import npub
-from relay.read.stored import stored_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -92,7 +91,7 @@ class Ask:
         found = []
         unreadable = 0
         most = _MAX_BYTES if self.is_known else _MAX_BYTES_UNKNOWN
-        for raw in await stored_rows(self.services.queries, self.viewer, asked, most):
+        for raw in await self.services.stored.of(self.viewer, asked, most):
             try:
                 found.append(event_from_raw(raw))
             except (Invalid, UnicodeDecodeError, ValueError):

@@ -10,11 +10,11 @@ if TYPE_CHECKING:
 
     from aiohttp import web
 
+    from relay.access.visibility import Viewer
     from relay.nostr.event import Event
-    from relay.nostr.filters import FilterTerms
+    from relay.nostr.filters import Filter, FilterTerms
     from relay.nostr.nip42 import RelayAddress
     from relay.observe import LogLine, Refusal, Sample, Status
-    from relay.read.query import QueryRunner
     from relay.state import RelayState
 
 
@@ -25,6 +25,16 @@ MAX_OF_OTHERS: Final = 2048
 class UsedAuthorizations(Protocol):
     async def was_used(self, event: Event, now: int, most: int | None = None) -> bool:
         """Marks a NIP-98 event as used, unless `most` are remembered. Raises Refused."""
+
+
+class StoredRows(Protocol):
+    async def of(
+        self, viewer: Viewer, filters: tuple[Filter, ...], max_bytes: int
+    ) -> Sequence[bytes]:
+        """What a REQ of this viewer is sent up to EOSE, or to the page that reaches `max_bytes`.
+
+        Raises Refused for a REQ that would be closed without a row, or by an error.
+        """
 
 
 class Publisher(Protocol):
@@ -48,7 +58,7 @@ class ConsoleServices(Protocol):
     @property
     def state(self) -> RelayState: ...
     @property
-    def queries(self) -> QueryRunner: ...
+    def stored(self) -> StoredRows: ...
     @property
     def ingest(self) -> Publisher: ...
     @property

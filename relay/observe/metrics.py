@@ -206,9 +206,12 @@ class Metrics(Collector):
         self._numbers["policies_current"] = int(ok)
 
     @asynccontextmanager
-    async def with_traces(self) -> AsyncIterator[None]:
-        """Inside, `traces` are those that the environment configures; sent before it ends."""
-        self.traces = traces = configured_traces()
+    async def with_traces(self, to_install: str) -> AsyncIterator[None]:
+        """Inside, `traces` are those that the environment configures; sent before it ends.
+
+        `to_install`: the command that installs their library.
+        """
+        self.traces = traces = configured_traces(to_install)
         try:
             yield
         finally:

@@ -12,7 +12,6 @@ from time import perf_counter, time_ns
 from typing import TYPE_CHECKING, Any, Final
 
 from relay import __version__
-from relay.errors import how_to_install
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,8 +60,11 @@ class Traces:
         self._provider.shutdown()
 
 
-def configured_traces() -> Traces | None:
-    """None: no endpoint is set, the library is missing, or a variable is wrong."""
+def configured_traces(to_install: str) -> Traces | None:
+    """None: no endpoint is set, the library is missing, or a variable is wrong.
+
+    `to_install`: the command that installs the library.
+    """
     if not any(os.environ.get(name) for name in _ENDPOINTS):
         return None
     try:
@@ -71,7 +73,7 @@ def configured_traces() -> Traces | None:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
     except ImportError:
-        _log.warning("no traces are sent: `%s` installs what it needs", how_to_install("otel"))
+        _log.warning("no traces are sent: `%s` installs what it needs", to_install)
         return None
     named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "rookery"}
     provider = TracerProvider(resource=Resource.create(named))

@@ -20,25 +20,31 @@ if TYPE_CHECKING:
 _SUB: Final = "console"
 
 
-async def stored_rows(
-    queries: QueryRunner, viewer: Viewer, filters: tuple[Filter, ...], max_bytes: int
-) -> Sequence[bytes]:
-    """In the order of the answer; it ends with the page that reaches `max_bytes`.
+class StoredRows:
+    def __init__(self, queries: QueryRunner) -> None:
+        self._queries = queries
 
-    Raises Refused for a REQ that would be closed without a row, or by an error.
-    """
-    peer = _Peer(viewer)
-    subscription = queries.start(peer, _SUB, filters)
-    if subscription is not None:
-        try:
-            if subscription.backlog is not None:
-                await queries.catch_up(subscription, peer, lambda _: peer.outbox.size < max_bytes)
-        finally:
-            queries.stop(subscription)
-    refused = peer.outbox.refused
-    if refused is not None and (refused.prefix is Prefix.ERROR or not peer.outbox.raws):
-        raise refused
-    return peer.outbox.raws
+    async def of(
+        self, viewer: Viewer, filters: tuple[Filter, ...], max_bytes: int
+    ) -> Sequence[bytes]:
+        """In the order of the answer; it ends with the page that reaches `max_bytes`.
+
+        Raises Refused for a REQ that would be closed without a row, or by an error.
+        """
+        queries, peer = self._queries, _Peer(viewer)
+        subscription = queries.start(peer, _SUB, filters)
+        if subscription is not None:
+            try:
+                if subscription.backlog is not None:
+                    await queries.catch_up(
+                        subscription, peer, lambda _: peer.outbox.size < max_bytes
+                    )
+            finally:
+                queries.stop(subscription)
+        refused = peer.outbox.refused
+        if refused is not None and (refused.prefix is Prefix.ERROR or not peer.outbox.raws):
+            raise refused
+        return peer.outbox.raws
 
 
 class _Peer:

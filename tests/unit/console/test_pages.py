@@ -345,7 +345,7 @@ async def test_a_page_that_takes_long_is_stopped_and_says_so(
             await asyncio.Event().wait()
 
         monkeypatch.setattr("relay.console.app._PAGE_S", 0.0)
-        monkeypatch.setattr("relay.console.ask.stored_rows", never)
+        monkeypatch.setattr("relay.read.stored.StoredRows.of", never)
         response = await here.browser().get("/console/events.json")
         assert response.status == 503
         assert "was stopped" in (await response.json())["error"]

@@ -33,6 +33,7 @@ from relay.read.linked_rows import LinkedRows
 from relay.read.negentropy import Negentropy
 from relay.read.outbox import FlushQueue
 from relay.read.query import QueryRunner
+from relay.read.stored import StoredRows
 from relay.read.versions import VersionReader
 from relay.server import app
 from relay.server.app import Server
@@ -171,6 +172,7 @@ class Services:
     ingest: Ingest
     invitations: Invitations
     queries: QueryRunner
+    stored: StoredRows
     negentropy: Negentropy
     flush_queue: FlushQueue
     history: HistoryRequests
@@ -230,6 +232,7 @@ async def serving(
             ingest=ingest,
             invitations=invitations,
             queries=queries,
+            stored=StoredRows(queries),
             negentropy=negentropy,
             flush_queue=flush_queue,
             history=HistoryRequests(
