@@ -1,6 +1,6 @@
 """How much the tests do: `EFFORT` in the environment.
 
-Unset or `part`, by `make test`: every test, with a fifth of the examples where these are many.
+Unset or `part`, by `make test`: every test, with a tenth of the examples where these are many.
 `full`, by CI: several times as many. `all`, by `make faults` and `make fuzz`: as many as one has
 hours for.
 """
@@ -22,5 +22,5 @@ def tries(everything: int, full: int, part: int | None = None) -> int:
 
 
 def examples(full: int) -> int:
-    """Of Hypothesis, for one test: as many, or a fifth of them by `make test`."""
-    return full if _LEVEL else max(10, full // 5)
+    """Of Hypothesis, for one test: as many, or a tenth of them by `make test`."""
+    return full if _LEVEL else max(10, full // 10)

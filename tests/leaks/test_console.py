@@ -40,7 +40,7 @@ SIGNED_IN: Final = [
 WORDS: Final = re.compile(r"[0-9A-Za-z_-]+").findall
 """Tokens and keys as a whole: three letters of one are no word of a row."""
 GROUPS: Final = (*FLAGS, ENDED, LOST, CLOSED_DOWN)
-PART: Final = tries(1, 1, 4)
+PART: Final = tries(1, 1, 8)
 """A viewer looks at so many times fewer pages; each page is looked at by that part of them."""
 
 

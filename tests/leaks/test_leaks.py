@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 VERBS: Final = ("REQ", "COUNT", "NEG-OPEN")
 NAMES: Final = sorted(VIEWERS)
-PART: Final = tries(1, 1, 5)
+PART: Final = tries(1, 1, 10)
 """A viewer asks so many times fewer questions; each question is asked by that part of them."""
 
 
