@@ -52,8 +52,9 @@ def test_a_seed_gives_the_same_run_again() -> None:
 
 @pytest.mark.timeout(700)
 def test_each_mutant_is_found() -> None:
-    code, said = simulate("--mutant", "each", "--seed", "2", "--worlds", "25", "--steps", "600")
+    mutants = [*MUTANTS][:: tries(1, 1, 4)]
+    code, said = simulate("--mutant", *mutants, "--seed", "2", "--worlds", "25", "--steps", "600")
     print(said)
     assert len(MUTANTS) > 10
-    assert said.count("step ") == len(MUTANTS), said
+    assert said.count("step ") == len(mutants), said
     assert code == 1

@@ -19,13 +19,15 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first world")
     parser.add_argument("--worlds", type=int, default=1)
     parser.add_argument("--steps", type=int, default=2000, help="of each world")
-    parser.add_argument("--mutant", choices=[*MUTANTS, "each"], help="with this fault in the relay")
+    parser.add_argument(
+        "--mutant", nargs="+", choices=[*MUTANTS, "each"], help="with these faults, one at a time"
+    )
     options = parser.parse_args()
     logging.disable()  # the disk fails on purpose
-    if options.mutant != "each":
-        return run(options, options.mutant)
+    if not options.mutant:
+        return run(options, None)
     found = []
-    for name in MUTANTS:
+    for name in MUTANTS if "each" in options.mutant else options.mutant:
         print(f"{name}:")
         found.append(run(options, name))
     return min(found)
