@@ -26,12 +26,12 @@ from typing import TYPE_CHECKING, Final
 from policies.load import PRESETS, load, values_of
 from relay.access.quotas import Size
 from relay.errors import ConfigFaults, Fault, Prefix
+from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups, Role
 from relay.nostr.event import Event, is_hex64, signed
 from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of
-from relay.verdict import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

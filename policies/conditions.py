@@ -11,19 +11,19 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from relay.access.read_rules import Match
+from relay.facts import Origin, Who
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.toml.fields import nearest
-from relay.verdict import Origin, Who
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from relay.access.actors import Actors
+    from relay.facts import Facts
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
     from relay.toml.fields import Table
-    from relay.verdict import Facts
 
 MATCH_KEYS: Final = (
     "kinds",

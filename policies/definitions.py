@@ -21,10 +21,10 @@ from policies.retention import RetentionEffect, effect_from, history_from
 from policies.rules.people import CODED_WRITER_RULES
 from policies.write_rule import Place, WriteRule
 from relay.access.read_rules import Match, ReadRule, Target
+from relay.facts import Who
 from relay.lifecycle.rows import Keep
 from relay.lifecycle.versions import HistoryRule, KeepRule
 from relay.toml.fields import nearest
-from relay.verdict import Who
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from relay.access.quotas import Per
+from relay.facts import Who
 from relay.lifecycle.rows import Keep
 from relay.nostr.kinds import MAX_KIND, KindSet
-from relay.verdict import Who
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

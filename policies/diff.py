@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from policies.write_rule import Place
     from relay.lifecycle.rows import Keep
     from relay.nostr.event import Event
-    from relay.verdict import Reject
+    from relay.nostr.ok import Reject
 
 _EXAMPLES: Final = 3
 _NO_GROUPS: Final = Groups()

@@ -14,11 +14,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from relay.access.visibility import Viewer, Visibility, kind_is_restricted, visibility_for
+from relay.facts import Who
 from relay.lifecycle.rows import Stored
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.kinds import is_kind
-from relay.verdict import Who
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence, Set

@@ -23,9 +23,10 @@ from policies.settings import AuthWrites, Limits, Memory, SchemaMode
 from policies.write_rule import Place, RulesByKind, WriteRule
 from relay.access.visibility import visibility_for
 from relay.errors import Prefix
+from relay.facts import Origin, Who
 from relay.lifecycle.retention import SweepRules
 from relay.nostr import kinds
-from relay.verdict import Origin, Reject, Who
+from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from relay.access.read_rules import ReadRule, Row
     from relay.access.visibility import Viewer
     from relay.errors import Fault
+    from relay.facts import Facts
     from relay.groups.context import GroupSettings
     from relay.groups.group import Groups
     from relay.lifecycle.versions import KeepRules
@@ -47,7 +49,6 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
     from relay.toml.fields import Network
-    from relay.verdict import Facts
 
 
 class Stage(Enum):

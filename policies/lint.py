@@ -13,10 +13,10 @@ from policies.describe import match_text
 from policies.load import INCLUDED, KNOWN_WRITE
 from policies.write_rule import Place
 from relay.errors import Fault
+from relay.facts import Who
 from relay.lifecycle.retention import MaxAge
 from relay.lifecycle.rows import Keep, keep_by_kind
 from relay.nostr.kinds import GROUP_STATE, KindSet, is_ephemeral
-from relay.verdict import Who
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -45,8 +45,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from policies.key_files import ListedKey
+    from relay.facts import Who
     from relay.memory.registry import MemorySystems
-    from relay.verdict import Who
 
     Settings = Mapping[tuple[str, str], Any]
 

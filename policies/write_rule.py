@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from policies.conditions import Condition
     from policies.rules.content import Content
     from relay.access.quotas import UsageLimit
+    from relay.facts import Who
     from relay.memory.registry import MemorySystem, RecordRule, RecordType
-    from relay.verdict import Who
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from __future__ import annotations
 from policies.plugins.chain import Chain
 from policies.plugins.definition import Plugin, PluginDefinition, plugin_from
 from policies.plugins.protocol import Question, Rule, objection
+from relay.facts import Arrival
 from relay.nostr.event import Event
-from relay.verdict import Arrival, Reject
+from relay.nostr.ok import Reject
 
 __all__ = [
     "Arrival",

@@ -17,8 +17,9 @@ if TYPE_CHECKING:
 
     from policies.plugins.definition import Plugin
     from policies.plugins.protocol import RunningPlugin
+    from relay.facts import Arrival, Origin
     from relay.nostr.event import Event
-    from relay.verdict import Arrival, Origin, Reject
+    from relay.nostr.ok import Reject
 
 
 class Chain:

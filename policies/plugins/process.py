@@ -24,14 +24,14 @@ from typing import TYPE_CHECKING, Final, cast
 import orjson
 
 from policies.plugins.protocol import PluginLog, log_plugin, no_answer, objection
-from relay.verdict import Origin
+from relay.facts import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from policies.plugins.definition import Command
     from policies.plugins.protocol import HealthReport, Question
-    from relay.verdict import Reject
+    from relay.nostr.ok import Reject
 
 _START_S: Final = 3.0
 """From the start of a process to its first answer, if longer than its deadline: interpreters start

@@ -9,9 +9,10 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from relay.errors import Prefix
+from relay.facts import Arrival, Origin
 from relay.nostr import kinds
 from relay.nostr.event import Event
-from relay.verdict import Arrival, Origin, Reject
+from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,7 +15,7 @@ from relay.errors import Prefix
 from relay.memory.encrypted import may_be_encrypted
 from relay.memory.fields import NOT_AN_OBJECT
 from relay.nostr.event import object_in
-from relay.verdict import Reject
+from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from policies.patterns import Patterns

@@ -9,8 +9,9 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix
+from relay.facts import Origin
 from relay.nostr import kinds
-from relay.verdict import Origin, Reject
+from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

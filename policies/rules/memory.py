@@ -13,17 +13,18 @@ from policies.rules.people import ENVELOPES
 from policies.settings import AnonymousRead, SchemaMode, TsRule, Vouchers
 from relay.access.read_rules import Match
 from relay.errors import Prefix
+from relay.facts import Origin, Who
 from relay.memory.check_options import CheckOptions
-from relay.verdict import Origin, Reject, Who
+from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from policies.settings import Memory
     from policies.write_rule import WriteRule
     from relay.access.actors import Actors
     from relay.access.read_rules import ReadRule
+    from relay.facts import Facts
     from relay.memory.registry import MemorySystem
     from relay.nostr.event import Event
-    from relay.verdict import Facts
 
 
 def schema_objection(

@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from policies.settings import AuthWrites
 from relay.errors import Prefix
+from relay.facts import Origin, Who
 from relay.nostr import kinds
-from relay.verdict import Origin, Reject, Who
+from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set
 
     from policies.settings import Memory
+    from relay.facts import Facts
     from relay.nostr.event import Event
-    from relay.verdict import Facts
 
 ENVELOPES: Final = "sealed envelopes"
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from relay.errors import Prefix
 from relay.nostr.nip13 import committed_target, difficulty
-from relay.verdict import Reject
+from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event

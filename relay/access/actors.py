@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from relay.verdict import Who
+from relay.facts import Who
 
 if TYPE_CHECKING:
     from relay.groups.group import Group, Groups

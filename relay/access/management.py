@@ -18,7 +18,7 @@ import orjson
 from relay.errors import Invalid, Prefix, Unsupported
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
-from relay.verdict import Reject
+from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -18,9 +18,10 @@ import msgspec
 from relay.access.actors import author_words, is_known
 from relay.access.management import ListChange, ListName
 from relay.errors import Prefix
+from relay.facts import Who
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
-from relay.verdict import Reject, Who, WriteOutcome
+from relay.nostr.ok import Reject, WriteOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,7 +19,7 @@ from relay.access.read_rules import Row
 from relay.errors import Prefix
 from relay.nostr import kinds
 from relay.nostr.event import Event, is_hex64
-from relay.verdict import Reject
+from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from relay.facts import Who
 from relay.nostr.filters import Filter
-from relay.verdict import Who
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -19,8 +19,8 @@ from relay.cli.options import no_data_folder
 from relay.cli.services import run_services
 from relay.config import load_config
 from relay.errors import FolderBusy, UserError
+from relay.nostr.ok import Reject, WriteOutcome, ok_reply
 from relay.server.control import ALLOWED, BANNED, DryRunReply, RemoteFolder, Rows
-from relay.verdict import Reject, WriteOutcome, ok_reply
 from relay.write.commands import Purpose, Unconnected
 
 if TYPE_CHECKING:
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 
     from relay.access.quotas import Sized, SizedBy
     from relay.cli.services import Services
+    from relay.facts import Origin
     from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
+    from relay.nostr.ok import Result
     from relay.observe import LogLine, LogLines, Refusal, Status
     from relay.server.control import DataFolder
-    from relay.verdict import Origin, Result
     from relay.write.sweeper import SweepLine
 
 _EXPORT_PAGE: Final = 500

@@ -15,6 +15,7 @@ from relay.cli.init import init_folder, new_key, write_key
 from relay.cli.options import json_option, print_json
 from relay.clock import unix_now
 from relay.errors import StoreFault
+from relay.facts import Origin
 from relay.memory.aman.records import Clear, Preference, Summary, ToolCall, draft_of
 from relay.memory.anamnesis.checks import Attestation, MemoryType
 from relay.memory.anamnesis.records import (
@@ -45,7 +46,6 @@ from relay.memory.transcripts.lines import session_facts
 from relay.memory.transcripts.plan import Plan
 from relay.memory.transcripts.transcript import Transcript
 from relay.nostr import kinds
-from relay.verdict import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,12 +16,12 @@ import orjson
 from relay.errors import Invalid, Prefix, Refused
 from relay.nostr.event import Event, event_from, is_hex64
 from relay.nostr.kinds import RELAY_SIGNED, is_ephemeral
-from relay.verdict import WriteOutcome, ok_reply
+from relay.nostr.ok import WriteOutcome, ok_reply
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from relay.verdict import Origin
+    from relay.facts import Origin
 
 MAX_LINE: Final = 4 * 2**20
 """Bytes of one line of an import."""

@@ -28,7 +28,7 @@ from relay.cli.options import (
 )
 from relay.cli.progress import RATE, Amount, progress_bar
 from relay.errors import StoreFault, UserError
-from relay.verdict import Origin
+from relay.facts import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

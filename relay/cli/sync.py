@@ -41,12 +41,12 @@ from relay.client.sync import (
 from relay.clock import unix_now
 from relay.config import load_config
 from relay.errors import StoreFault, UserError
+from relay.facts import Origin
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter, FilterTerms
 from relay.nostr.kinds import RELAY_SIGNED
 from relay.nostr.nip42 import relay_address
 from relay.server.control import Rows
-from relay.verdict import Origin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from relay.verdict import Who
+from relay.facts import Who
 
 if TYPE_CHECKING:
     from relay.access.read_rules import ReadRule

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from relay.errors import Prefix
+from relay.facts import Origin, Who
 from relay.groups.actions import PRIVATE_FLAGS
 from relay.groups.group import Groups, Pin
-from relay.verdict import Origin, Reject, Who
+from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from relay.groups.actions import Flag

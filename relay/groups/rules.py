@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.errors import Prefix
+from relay.facts import Origin, Who
 from relay.groups.actions import (
     Action,
     CreateGroup,
@@ -43,7 +44,7 @@ from relay.groups.notices import draft_of
 from relay.groups.subgroups import check_placement, detach_subgroups, place_group
 from relay.groups.timeline import check_created_at, check_previous
 from relay.nostr import kinds
-from relay.verdict import Origin, Reject, Who
+from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Set

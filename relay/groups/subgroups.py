@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix
 from relay.groups.context import RULE, rejected
-from relay.verdict import Reject
+from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

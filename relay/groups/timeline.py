@@ -9,15 +9,15 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix
+from relay.facts import Origin
 from relay.groups.context import rejected
 from relay.nostr import kinds
-from relay.verdict import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Set
 
     from relay.groups.context import GroupContext
-    from relay.verdict import Reject
+    from relay.nostr.ok import Reject
 
 _CHAT: Final = frozenset(
     {kinds.CHAT, kinds.THREAD_REPLY, kinds.THREAD, kinds.THREAD_COMMENT, kinds.COMMENT}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from relay.lifecycle.rows import DeletedBy, Forgotten, Slot, Tombstone, Vanish, address_of
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64
-from relay.verdict import WriteOutcome
+from relay.nostr.ok import WriteOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set

@@ -27,7 +27,7 @@ from relay.memory.registry import RecordName
 from relay.nostr import kinds
 from relay.nostr.kinds import is_ephemeral
 from relay.nostr.nip40 import expiry_of
-from relay.verdict import WriteOutcome
+from relay.nostr.ok import WriteOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from relay.facts import RecordFacts
 from relay.memory.check_options import CheckOptions
 from relay.memory.encrypted import may_be_encrypted
 from relay.memory.fields import NOT_AN_OBJECT
@@ -21,7 +22,6 @@ from relay.memory.search_text import general_text, no_text
 from relay.nostr import kinds
 from relay.nostr.event import Event, object_in
 from relay.nostr.kinds import KindSet
-from relay.verdict import RecordFacts
 
 if TYPE_CHECKING:
     from relay.errors import Prefix

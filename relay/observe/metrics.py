@@ -23,12 +23,12 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from relay import __version__
+from relay.nostr.ok import Reject, WriteOutcome
 from relay.observe.costly import SLOW_S, CostlyRead, CostlyReads
 from relay.observe.day import Day, Totals
 from relay.observe.histogram import Histogram
 from relay.observe.refusals import Refusals
 from relay.observe.traces import configured_traces
-from relay.verdict import Reject, WriteOutcome
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
 
     from relay.nostr.event import Event
-    from relay.verdict import Reject
+    from relay.nostr.ok import Reject
 
 _REFUSALS: Final = 1000
 _MAX_GROUP: Final = 64

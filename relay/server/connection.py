@@ -16,6 +16,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from relay.access.actors import Attestations, is_known, vouches
 from relay.access.visibility import BANNED
 from relay.errors import Invalid, Prefix, Refused
+from relay.facts import Origin
 from relay.nostr import messages
 from relay.nostr.agents import attestation_of
 from relay.nostr.event import weight_of
@@ -30,13 +31,13 @@ from relay.nostr.messages import (
     Publish,
     Subscribe,
 )
+from relay.nostr.ok import WriteOutcome, ok_reply
 from relay.observe import PARSED_OF, REQUEST, request_id
 from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import Outbox
 from relay.read.query import QueryQueue
 from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
 from relay.server.turns import Slice
-from relay.verdict import Origin, WriteOutcome, ok_reply
 from relay.write.judge import BAD_SIGNATURE
 
 if TYPE_CHECKING:
@@ -47,10 +48,10 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.messages import ClientMessage
     from relay.nostr.nip42 import RelayAddress
+    from relay.nostr.ok import Result
     from relay.server.services import ServerServices
     from relay.server.session import Effect
     from relay.server.turns import Turns
-    from relay.verdict import Result
 
 _log = logging.getLogger(__name__)
 

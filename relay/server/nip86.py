@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.nip42 import RelayAddress
     from relay.nostr.nip98 import HttpRequest
+    from relay.nostr.ok import Reject
     from relay.state import RelayState
     from relay.storage import EventReader
-    from relay.verdict import Reject
     from relay.write.ingest import Ingest
     from relay.write.invitations import Invitations
 

@@ -23,6 +23,7 @@ from relay.access.membership import (
 )
 from relay.access.quotas import subnet_of
 from relay.errors import Prefix
+from relay.facts import Origin
 from relay.groups.actions import users_in
 from relay.groups.group import Groups, replayed
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
@@ -50,7 +51,7 @@ from relay.lifecycle.rows import (
 from relay.lifecycle.versions import add_row, move, plan_for
 from relay.nostr import kinds
 from relay.nostr.erasure import Erasure
-from relay.verdict import Origin, Reject, WriteOutcome
+from relay.nostr.ok import Reject, WriteOutcome
 from relay.write.candidate import Candidate, candidate_of, sender_of
 from relay.write.commands import (
     ExpireRows,
@@ -75,8 +76,8 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Found, Lookups
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
+    from relay.nostr.ok import Result
     from relay.state import RelayState
-    from relay.verdict import Result
     from relay.write.commands import LaneItem
     from relay.write.judge import Judgement
 

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from relay.access.visibility import Viewer, visibility_for
+from relay.facts import Origin
 from relay.groups.group import pins_of
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
 from relay.nostr.nip57 import zap_request
-from relay.verdict import Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

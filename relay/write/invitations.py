@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from relay.access.visibility import Viewer
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
+    from relay.nostr.ok import Reject
     from relay.state import RelayState
-    from relay.verdict import Reject
 
     class Lane(Protocol):
         def manage(self, command: ManagementChange) -> None: ...

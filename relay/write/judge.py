@@ -25,6 +25,7 @@ from relay.access.membership import Members, is_counted, ruling_on_request, unti
 from relay.access.quotas import CountedEvent, Per, Token, check_usage_limits, subnet_of
 from relay.access.visibility import ANONYMOUS, Viewer, kind_is_restricted, visibility_for
 from relay.errors import Invalid, Prefix, Refused
+from relay.facts import Origin, Who
 from relay.groups.actions import JoinRequest
 from relay.groups.context import Ruling
 from relay.groups.rules import check_write, ruling_on, ruling_on_withdrawal
@@ -33,7 +34,7 @@ from relay.lifecycle.rows import Stored
 from relay.lifecycle.versions import unstored_outcome
 from relay.nostr import kinds
 from relay.nostr.kinds import is_ephemeral, is_kind
-from relay.verdict import Origin, Reject, Result, Who, WriteOutcome
+from relay.nostr.ok import Reject, Result, WriteOutcome
 from relay.write.candidate import refused_form
 from relay.write.derived import derived_group
 from relay.write.pins import outdated_pins
@@ -42,10 +43,10 @@ from relay.write.world import facts_of, group_context, may_know_by_id
 if TYPE_CHECKING:
     from relay.access.management import Management
     from relay.access.visibility import Visibility
+    from relay.facts import Facts
     from relay.lifecycle.deletion import DeletionTargets
     from relay.nostr.event import Event
     from relay.state import Policy
-    from relay.verdict import Facts
     from relay.write.candidate import Candidate
     from relay.write.world import World
 

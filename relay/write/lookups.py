@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, assert_never
 
 from relay.access.actors import author_words
 from relay.access.management import ListName
+from relay.facts import Origin
 from relay.groups.actions import previous_in
 from relay.groups.group import pins_of
 from relay.groups.timeline import previous_to_find
@@ -29,7 +30,6 @@ from relay.lifecycle.rows import (
 from relay.memory.registry import NO_REFERENCES
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
-from relay.verdict import Origin
 from relay.write.commands import ExpireRows, ManagementChange, SweepRows, SweepVersions
 from relay.write.pins import all_pinning, outdated_pins, slot_of_pin
 from relay.write.world import FOLLOW_CHAINS, misses_login

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from relay.facts import Origin
 from relay.groups.actions import PIN_TAGS
 from relay.lifecycle.rows import address_of
 from relay.nostr import kinds
-from relay.verdict import Origin
 
 if TYPE_CHECKING:
     from relay.groups.group import Group, Groups, Pin

@@ -12,12 +12,12 @@ from relay.access.actors import author_words, is_known, lent_words, vouches
 from relay.access.management import ListName, Management
 from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCounter, TokenBuckets
 from relay.access.visibility import Viewer, visibility_for
+from relay.facts import Facts, Origin, Who
 from relay.groups.actions import DeleteEvents, previous_in
 from relay.groups.context import GroupContext, NotStored, TargetRow
 from relay.lifecycle.deletion import deleted_rows
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
-from relay.verdict import Facts, Origin, Who
 from relay.write.pins import pinnable
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 
     from relay.access.actors import Actors
     from relay.access.visibility import Visibility
+    from relay.facts import RecordFacts
     from relay.groups.group import Groups
     from relay.lifecycle.rows import Found, Stored
     from relay.memory.registry import MemorySystems, RecordName
     from relay.nostr.event import Event
     from relay.state import Policy
-    from relay.verdict import RecordFacts
     from relay.write.candidate import Candidate
 
 _ANYONE: Final = frozenset({Who.ANYONE})

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from relay.access.visibility import Visibility
+    from relay.facts import Who
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.verdict import Who
 
 on_module_loop = pytest.mark.asyncio(loop_scope="module")
 """Of every test that asks a store of its module."""

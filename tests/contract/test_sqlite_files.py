@@ -19,9 +19,9 @@ from relay.errors import StoreFault, StoreVersion
 from relay.lifecycle.rows import Keep, version_of
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
+from relay.nostr.ok import WriteOutcome
 from relay.storage.sqlite.opening import SCHEMA_VERSION
 from relay.storage.sqlite.store import SqliteStore
-from relay.verdict import WriteOutcome
 from tests import cast
 from tests.contract.writing import (
     TERMS,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.access.read_rules import Match
+from relay.facts import Who
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindSet
-from relay.verdict import Who
 from tests import cast
 from tests.contract.crowd import ALICE, FILTERS, a_wide_crowd, keys, on_module_loop, rule, seen_by
 from tests.contract.writing import (

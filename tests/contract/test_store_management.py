@@ -10,7 +10,7 @@ from relay.access.management import ListChange, ListName
 from relay.errors import StoreFault
 from relay.lifecycle.deletion import delete_banned_author, event_target
 from relay.lifecycle.rows import WritePlan
-from relay.verdict import WriteOutcome
+from relay.nostr.ok import WriteOutcome
 from tests.cast import alice, bob
 from tests.contract.writing import (
     NOTHING_WANTED,

@@ -10,6 +10,7 @@ import pytest_asyncio
 
 from relay.access.read_rules import Match, Target
 from relay.access.visibility import ANONYMOUS, Viewer
+from relay.facts import Who
 from relay.groups.group import Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
@@ -17,7 +18,6 @@ from relay.nostr.kinds import KindSet
 from relay.nostr.nip50 import search_from, searchable
 from relay.storage import PAGE_BYTES, recall
 from relay.storage.sqlite.fts import FtsMatcher
-from relay.verdict import Who
 from tests import cast
 from tests.contract.crowd import ALICE, on_module_loop, rule, seen_by
 from tests.contract.writing import EVERYTHING, MAX, change, stored, unsigned, write

@@ -14,12 +14,12 @@ from msgspec import structs
 from relay.access.actors import Actors
 from relay.access.read_rules import Match, Target
 from relay.access.visibility import ANONYMOUS
+from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
 from relay.storage import PageQuery
-from relay.verdict import Who
 from tests import cast
 from tests.contract.crowd import ALICE, BOB, CAROL, keys, rule, seen_by
 from tests.contract.writing import (

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from relay.lifecycle.deletion import key_target
 from relay.lifecycle.rows import Slot, Stored, Tombstone, Vanish, WritePlan
 from relay.nostr.event import event_from_raw, signed
+from relay.nostr.ok import WriteOutcome
 from relay.storage import PageQuery
 from relay.storage.sqlite import writer as module
-from relay.verdict import WriteOutcome
 from tests import cast
 from tests.contract.crowd import ALICE, BOB, CAROL, FILTERS, a_wide_crowd
 from tests.contract.writing import (

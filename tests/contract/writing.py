@@ -26,8 +26,8 @@ from relay.nostr import kinds
 from relay.nostr.erasure import Erasure
 from relay.nostr.event import signed
 from relay.nostr.filters import FilterTerms, filter_from
+from relay.nostr.ok import WriteOutcome
 from relay.storage import PageQuery
-from relay.verdict import WriteOutcome
 from relay.write import lookups
 from relay.write.candidate import Sender, candidate_of
 

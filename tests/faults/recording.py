@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from relay.facts import Origin
+from relay.nostr.ok import WriteOutcome
 from relay.storage.sqlite.store import SqliteStore
-from relay.verdict import Origin, WriteOutcome
 from tests.faults.contents import Contents, contents, raws_in
 from tests.faults.vfs import Call, Disk, Step
 from tests.harness.relay_in_process import Home, Letter
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from relay.groups.group import Groups
     from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.event import Event
-    from relay.verdict import Result
+    from relay.nostr.ok import Result
 
 
 @dataclass

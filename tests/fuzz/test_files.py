@@ -20,9 +20,9 @@ from relay.cli.import_lines import Place
 from relay.cli.importing import import_events
 from relay.config import load_config
 from relay.errors import ConfigFaults
+from relay.facts import Origin
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.server.control import ControlServer
-from relay.verdict import Origin
 from tests.fuzz.effort import share
 from tests.fuzz.relay_in_memory import SETTINGS, RelayInMemory
 from tests.fuzz.thrown import NOTES, bent_events, events, frames, now, weighed

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from relay.access.actors import Actors, Household
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.access.visibility import ANONYMOUS, Viewer, everything_visible, visibility_for
+from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
 from relay.lifecycle.retention import LastScan, MaxAge, MaxAmount, Scope, SweepRule
@@ -30,7 +31,6 @@ from relay.storage.sqlite.sql.conditions import BufferedRows, Query
 from relay.storage.sqlite.sql.filters import Compiler
 from relay.storage.sqlite.sql.sweep import SweepQueries
 from relay.storage.sqlite.tag_buffer import TagBuffer
-from relay.verdict import Who
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

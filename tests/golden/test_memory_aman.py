@@ -10,6 +10,7 @@ import pytest
 
 from policies import load
 from relay.errors import Invalid
+from relay.facts import Who
 from relay.memory.aman.checks import check
 from relay.memory.aman.fold import Fold, Row, Tie
 from relay.memory.aman.records import (
@@ -32,7 +33,6 @@ from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.event import event_from
 from relay.nostr.keys import SecretKey
 from relay.nostr.secretbox import key_from, seal, unseal
-from relay.verdict import Who
 from tests.golden import document
 from tests.unit.policies.facts import being
 

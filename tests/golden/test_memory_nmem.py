@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from policies import load
 from relay.errors import Invalid
+from relay.facts import Who
 from relay.memory.check_options import CheckOptions
 from relay.memory.nmem.capture import Ending, captured, hook_in
 from relay.memory.nmem.checks import check
@@ -39,7 +40,6 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr.event import event_from
 from relay.nostr.keys import SecretKey
-from relay.verdict import Who
 from tests.golden import document
 from tests.unit.policies.facts import being
 

@@ -9,6 +9,7 @@ import pytest
 from policies import load
 from relay.access.actors import Actors
 from relay.access.visibility import Viewer, visibility_for
+from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Stored
@@ -40,7 +41,6 @@ from relay.nostr.event import event_from
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.keys import SecretKey
 from relay.nostr.nip44 import conversation_key
-from relay.verdict import Who
 from tests.contract.writing import group_of
 from tests.golden import document
 from tests.unit.policies.facts import being

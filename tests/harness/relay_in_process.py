@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, Self
 
 import policies
 from relay.access.management import changes_of
+from relay.facts import Origin
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import event_from_raw
+from relay.nostr.ok import ok_reply
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
 from relay.read.linked_rows import NO_LINKS, LinkedRows
 from relay.state import RelayState
 from relay.storage import PageQuery
 from relay.storage.sqlite.store import SqliteStore
-from relay.verdict import Origin, ok_reply
 from relay.write.commands import ManagementChange
 from relay.write.ingest import Ingest
 from relay.write.key_rotation import signed_again
@@ -39,9 +40,9 @@ if TYPE_CHECKING:
     from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
+    from relay.nostr.ok import Reject, Result
     from relay.read.linked_rows import Links
     from relay.storage import Store
-    from relay.verdict import Reject, Result
     from relay.write.ingest import Plugins
 
 NOON = 1_772_000_000

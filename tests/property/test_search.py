@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from relay.access.actors import Actors
 from relay.access.read_rules import Match, ReadRule
 from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
+from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.storage import recall
-from relay.verdict import Who
 from tests import cast
 from tests.contract.writing import MAX, change, unsigned, write
 from tests.effort import examples

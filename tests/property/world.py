@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from relay.access.actors import Actors, Attestations, Household
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.access.visibility import Viewer
+from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group, Groups
 from relay.nostr.agents import Attestation
@@ -22,7 +23,6 @@ from relay.nostr.filters import filter_from
 from relay.nostr.kinds import GROUP_STATE, KindSet
 from relay.storage import PageQuery
 from relay.storage.sqlite.store import SqliteStore
-from relay.verdict import Who
 from tests import cast
 from tests.contract.writing import MAX, TERMS, change, unsigned
 

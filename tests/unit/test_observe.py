@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from relay.config import LogConfig, LogFormat, LogLevel
 from relay.errors import Prefix
 from relay.nostr.filters import Filter
+from relay.nostr.ok import Reject, WriteOutcome
 from relay.observe import (
     REQUEST,
     CostlyReads,
@@ -34,7 +35,6 @@ from relay.observe import (
 )
 from relay.observe.logs import BoundedFile
 from relay.observe.traces import Traces
-from relay.verdict import Reject, WriteOutcome
 from tests.cast import alice
 
 if TYPE_CHECKING:

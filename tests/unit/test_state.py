@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.access.visibility import Viewer
+from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups, ended
 from relay.lifecycle.rows import Stored
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
 from relay.state import RelayState
-from relay.verdict import Origin
 from relay.write.ingest import Ingest
 from relay.write.replay import rebuilt_groups
 from tests.cast import admin, alice, bob, carol, owner, person, robot
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from policies import PolicySet
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.verdict import Result
+    from relay.nostr.ok import Result
 
 relay = person("relay")
 RELAY = relay.pubkey

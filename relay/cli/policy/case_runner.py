@@ -11,7 +11,7 @@ from relay.cli.policy.worlds import CONNECTION, candidate_in, case_world
 from relay.groups.actions import group_or_none
 from relay.lifecycle.rows import Stored
 from relay.nostr.filters import Filter
-from relay.verdict import Reject, ok_reply
+from relay.nostr.ok import Reject, ok_reply
 from relay.write.candidate import Sender
 from relay.write.judge import screen_and_judge
 

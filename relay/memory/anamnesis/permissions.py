@@ -15,9 +15,9 @@ from relay.nostr.event import is_hex64
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from relay.facts import RecordFacts
     from relay.memory.registry import Objection, Owns
     from relay.nostr.event import Event
-    from relay.verdict import RecordFacts
 
 _MAY_NOT_SUPERSEDE: Final = (
     Prefix.RESTRICTED,

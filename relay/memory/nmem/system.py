@@ -26,9 +26,9 @@ from relay.nostr.event import is_hex64
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from relay.facts import RecordFacts
     from relay.memory.registry import Objection, Owns
     from relay.nostr.event import Event
-    from relay.verdict import RecordFacts
 
 _NMEM: Final = "nmem:"
 _HASH_CHARS: Final = 64

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
 
-from relay.verdict import Facts
+from relay.facts import Facts
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from relay.access.quotas import Sized, SizedBy
+    from relay.facts import Origin
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.observe import LogLine, Refusal, Status
-    from relay.verdict import Origin
     from relay.write.commands import Purpose
     from relay.write.sweeper import SweepLine
 

@@ -54,11 +54,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.access.quotas import Sized, SizedBy
+    from relay.facts import Origin
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.observe import LogLine, Refusal, Status
     from relay.server.control.protocol import Paged
-    from relay.verdict import Origin
     from relay.write.commands import Purpose
     from relay.write.sweeper import SweepLine
 

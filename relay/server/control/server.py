@@ -12,6 +12,7 @@ import msgspec
 import orjson
 
 from relay.errors import Invalid, Prefix, Refused, StoreFault
+from relay.facts import Origin
 from relay.nostr.event import event_from
 from relay.server.control.folder import Rows
 from relay.server.control.protocol import (
@@ -47,7 +48,6 @@ from relay.server.control.protocol import (
     with_rows,
 )
 from relay.server.control.socket_file import bound_socket, peer_refusal
-from relay.verdict import Origin
 from relay.write.commands import Purpose
 
 if TYPE_CHECKING:

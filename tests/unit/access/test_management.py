@@ -26,7 +26,7 @@ from relay.access.management import (
     management_of,
 )
 from relay.errors import Invalid, Unsupported
-from relay.verdict import Reject
+from relay.nostr.ok import Reject
 from tests.cast import alice, bob, owner, person
 from tests.contract.writing import unsigned
 

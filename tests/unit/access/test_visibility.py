@@ -21,11 +21,11 @@ from relay.access.visibility import (
     visibility_for,
 )
 from relay.errors import Prefix
+from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Stored
 from relay.nostr.kinds import KindSet
-from relay.verdict import Who
 from tests.cast import admin, alice, bob, carol, dave, owner, person, robot, stranger
 from tests.contract.writing import asked, group_of, unsigned
 from tests.harness.folders import loaded

@@ -12,7 +12,7 @@ from relay.cli.data_folder import LocalFolder
 from relay.cli.services import run_services
 from relay.config import load_config
 from relay.errors import Refused
-from relay.verdict import Origin
+from relay.facts import Origin
 from tests.cast import owner
 from tests.harness.relay_program import outputs
 

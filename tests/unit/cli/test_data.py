@@ -18,9 +18,9 @@ from relay.cli import run
 from relay.cli.import_lines import MAX_LINE, Place
 from relay.cli.importing import import_events
 from relay.errors import StoreFault
+from relay.facts import Origin
 from relay.nostr.keys import is_signed
 from relay.server.control import Rows
-from relay.verdict import Origin
 from tests.cast import alice, bob, stranger
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import pytest
 
 from relay.cli import run
 from relay.cli.data_folder import open_folder
+from relay.facts import Origin
 from relay.memory.anamnesis.checks import content_hash
 from relay.nostr.filters import Filter
-from relay.verdict import Origin
 from tests.cast import alice, bob, owner, robot, stranger
 from tests.harness.clock import now
 from tests.harness.folders import written

@@ -15,8 +15,8 @@ from relay.cli import run
 from relay.cli.data_folder import open_folder
 from relay.cli.log import text_of
 from relay.cli.names import Names
+from relay.facts import Origin
 from relay.observe import Refusal
-from relay.verdict import Origin
 from tests.cast import alice, bob, owner, robot
 from tests.harness.clock import now
 from tests.unit.policies import readme

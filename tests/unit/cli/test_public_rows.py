@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from relay.cli import run
 from relay.cli.data_folder import open_folder
+from relay.facts import Origin
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
 from relay.server.control import Rows
-from relay.verdict import Origin
 from tests.cast import owner
 from tests.harness.clock import now
 

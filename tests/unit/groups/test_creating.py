@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from relay.facts import Origin, Who
 from relay.groups.actions import PRIVATE_FLAGS, Flag
 from relay.groups.context import GroupSettings
 from relay.nostr import kinds
-from relay.verdict import Origin, Who
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger
 from tests.unit.groups.world import (
     GUARDED,

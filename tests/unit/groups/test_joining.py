@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.context import GroupSettings, Joins
 from relay.nostr import kinds
-from relay.verdict import Origin
 from tests.cast import admin, alice, bob, carol, dave, robot, stranger
 from tests.unit.groups.world import (
     GUARDED,

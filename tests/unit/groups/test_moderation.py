@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.rules import MAX_CODES, MAX_INVOLVED, MAX_MEMBERS
 from relay.nostr import kinds
-from relay.verdict import Origin
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
 from tests.unit.groups.world import (
     GUARDED,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from relay.access.actors import Actors
+from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.group import replayed
-from relay.verdict import Origin
 from tests import cast
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
 from tests.unit.groups.world import NOON, NOT_A_MEMBER, OPEN, RELAY, STORED, World, event

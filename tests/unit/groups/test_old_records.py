@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from relay.verdict import Origin
+from relay.facts import Origin
 from tests.cast import admin, alice, bob
 from tests.unit.groups.world import NOON, STORED, World
 

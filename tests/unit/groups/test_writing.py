@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from relay.facts import Origin, Who
 from relay.groups.actions import Flag
 from relay.groups.context import GroupContext
 from relay.groups.group import Groups
 from relay.groups.rules import check_write
 from relay.nostr import kinds
-from relay.verdict import Origin, Who
 from tests.cast import admin, alice, bob, carol, owner, robot, stranger
 from tests.unit.groups.world import (
     GUARDED,

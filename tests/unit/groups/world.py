@@ -11,6 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from relay.access.actors import Actors
+from relay.facts import Origin, Who
 from relay.groups.actions import Flag, group_of, previous_in
 from relay.groups.context import GroupSettings
 from relay.groups.group import Groups, pins_of, replayed
@@ -22,7 +23,7 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from relay.nostr.event import Event, signed
 from relay.nostr.kinds import KindClass, class_of
-from relay.verdict import Origin, Who, WriteOutcome, ok_reply
+from relay.nostr.ok import WriteOutcome, ok_reply
 from relay.write import world as judging
 from relay.write.candidate import Sender, candidate_of
 from relay.write.judge import judge
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
 
     from relay.access.quotas import UsageLimit
     from relay.access.read_rules import ReadRule
+    from relay.facts import Facts
     from relay.groups.group import Group, Pin
     from relay.memory.registry import MemorySystems
     from relay.nostr.keys import SecretKey
-    from relay.verdict import Facts
     from relay.write.candidate import Candidate
 
 RELAY = cast.person("relay").pubkey

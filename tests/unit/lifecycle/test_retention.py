@@ -11,6 +11,7 @@ import pytest
 
 from relay.access.actors import Actors
 from relay.access.read_rules import Match
+from relay.facts import Origin
 from relay.groups.group import Group, Groups
 from relay.lifecycle.retention import (
     DAY_S,
@@ -40,7 +41,6 @@ from relay.lifecycle.rows import (
 from relay.lifecycle.versions import History
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.kinds import KindSet
-from relay.verdict import Origin
 from relay.write.commands import Purpose, SweepRows, WriteEvent
 from tests.cast import admin, alice, owner, robot
 from tests.contract.writing import unsigned

@@ -34,7 +34,7 @@ from relay.nostr import kinds
 from relay.nostr.event import Event, event_from_raw
 from relay.nostr.kinds import KindSet
 from relay.nostr.nip40 import expiry_of
-from relay.verdict import WriteOutcome
+from relay.nostr.ok import WriteOutcome
 from tests.cast import admin, alice, bob
 from tests.contract.writing import kept_as, read, unsigned, write
 from tests.harness.reference_store import ReferenceStore

@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from policies import PolicySet
+    from relay.facts import RecordFacts
     from relay.memory.check_options import CheckOptions
     from relay.memory.registry import Objection, Owns
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.storage import Store
-    from relay.verdict import RecordFacts
 
 # -- the system: this is all there is of it --------------------------------------------------------
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from relay.verdict import Facts, Origin, Who
+from relay.facts import Facts, Origin, Who
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event

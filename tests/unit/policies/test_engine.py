@@ -13,15 +13,16 @@ from policies import PolicySet, load
 from policies.engine import Stage
 from relay.access.actors import Actors
 from relay.errors import Prefix
+from relay.facts import Origin, Who
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import Event, event_from
-from relay.verdict import Origin, Reject, Who
 from tests.cast import alice, bob, owner, robot, stranger
 from tests.harness.folders import loaded
 from tests.unit.policies.facts import NOBODY, NOW, being, event_by
 
 if TYPE_CHECKING:
-    from relay.verdict import Facts
+    from relay.facts import Facts
+    from relay.nostr.ok import Reject
 
 KNOWN = being(Who.KNOWN, Who.MEMBER)
 AGENT = being(Who.AGENT, Who.KNOWN)

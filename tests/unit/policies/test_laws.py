@@ -14,10 +14,10 @@ from msgspec.structs import replace
 from policies import PolicySet, load
 from policies.conditions import Condition
 from policies.write_rule import Place, WriteRule
+from relay.facts import Facts, Origin, Who
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import Event
 from relay.nostr.kinds import VANISH, KindSet
-from relay.verdict import Facts, Origin, Who
 from tests.cast import alice, bob, owner
 from tests.unit.policies.facts import NOBODY, NOW
 

@@ -12,11 +12,11 @@ from policies import load
 from policies.load import KNOWN_WRITE, PRESETS
 from policies.settings import AuthWrites
 from relay.access.management import BannedAuthorRows
+from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.lifecycle.rows import Keep, Tie
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.keys import SecretKey
-from relay.verdict import Who
 from tests.cast import alice, owner
 from tests.harness.folders import faults_of, loaded
 

@@ -23,12 +23,12 @@ from policies.tables import settings_with
 from relay.access.management import BannedAuthorRows
 from relay.access.quotas import Per
 from relay.errors import ConfigFaults
+from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.context import Joins
 from relay.lifecycle.retention import Scope
 from relay.lifecycle.rows import Keep, Tie, UpTo
 from relay.memory.systems import MEMORY_SYSTEMS
-from relay.verdict import Who
 from tests.unit.policies import readme
 
 if TYPE_CHECKING:

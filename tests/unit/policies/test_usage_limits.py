@@ -11,9 +11,9 @@ from policies.engine import Stage
 from policies.load import load
 from policies.write_rule import RulesByKind
 from relay.access.quotas import Per, Quota, Rate, UsageLimit
+from relay.facts import Origin
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
-from relay.verdict import Origin
 from tests.cast import alice
 from tests.harness.folders import loaded
 from tests.unit.policies.facts import NOBODY, event_by

@@ -13,6 +13,7 @@ import orjson
 import pytest
 
 from relay.errors import FolderBusy, Invalid, Prefix, Refused, StoreFault, UserError
+from relay.facts import Facts, Origin, RecordFacts, Who
 from relay.nostr.filters import Filter, FilterTerms, filter_from
 from relay.observe import LogLine, Metrics, Refusal, Status
 from relay.server.control import (
@@ -24,7 +25,6 @@ from relay.server.control import (
     RemoteFolder,
     Rows,
 )
-from relay.verdict import Facts, Origin, RecordFacts, Who
 from tests.cast import alice, bob
 from tests.harness.patience import ANSWER_S
 

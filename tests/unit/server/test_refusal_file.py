@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from relay.errors import Prefix
 from relay.files import replace_file
+from relay.nostr.ok import Reject
 from relay.observe import Refusals
 from relay.server.refusal_file import FILE, kept_refusals, read_refusals
-from relay.verdict import Reject
 from tests import cast
 from tests.harness.patience import ANSWER_S
 

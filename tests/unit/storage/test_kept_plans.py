@@ -11,6 +11,7 @@ import pytest
 from relay.access.actors import Actors
 from relay.access.read_rules import Match, ReadRule
 from relay.access.visibility import ANONYMOUS, Viewer, visibility_for
+from relay.facts import Who
 from relay.groups.group import Group, Groups
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
@@ -18,7 +19,6 @@ from relay.storage import PageQuery
 from relay.storage.hashes import Hashes
 from relay.storage.sqlite.sql.filters import Compiler
 from relay.storage.sqlite.tag_buffer import TagBuffer
-from relay.verdict import Who
 
 if TYPE_CHECKING:
     from relay.access.visibility import Visibility

@@ -14,13 +14,13 @@ from relay.cli.data_folder import LocalFolder
 from relay.cli.services import run_services
 from relay.config import load_config
 from relay.errors import StoreFault, UserError
+from relay.facts import Origin
 from relay.nostr.filters import FilterTerms
 from relay.storage.moving import TABLES, TOTALS, Move
 from relay.storage.postgres.moving import PostgresSide
 from relay.storage.postgres.store import PostgresStore
 from relay.storage.sqlite.moving import SqliteSide
 from relay.storage.sqlite.store import SqliteStore
-from relay.verdict import Origin
 from tests import cast
 from tests.harness.postgres import postgres
 from tests.harness.stocked_folder import stocked

@@ -11,7 +11,7 @@ import pytest
 
 from relay.access.management import ListName
 from relay.access.visibility import Viewer
-from relay.verdict import Origin
+from relay.facts import Origin
 from tests.cast import alice, bob, carol, owner, robot
 from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of, store_of
 

@@ -13,9 +13,9 @@ from uuid import UUID
 import pytest
 
 from relay.access.quotas import GUESSES_PER_KEY
+from relay.facts import Origin
 from relay.groups.actions import PRIVATE_FLAGS
 from relay.nostr import kinds
-from relay.verdict import Origin
 from tests.cast import admin, alice, bob, carol, person
 from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of, store_of
 

@@ -16,8 +16,9 @@ import orjson
 import pytest
 from blockbuster import blockbuster_ctx
 
+from relay.facts import Origin, Who
 from relay.nostr.event import Event, event_from
-from relay.verdict import Origin, Reject, Who, WriteOutcome, ok_reply
+from relay.nostr.ok import Reject, WriteOutcome, ok_reply
 from relay.write.replay import rebuilt_groups
 from tests.cast import alice, bob, carol, dave, owner, robot
 from tests.harness.controlled_store import ControlledStore
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from policies import PolicySet
+    from relay.facts import Facts
     from relay.nostr.keys import SecretKey
-    from relay.verdict import Facts
 
 NOT_A_MEMBER = (False, "restricted: not a member")
 NOT_HERE = (False, "error: the event could not be stored, try again later")

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups, Role
 from relay.lifecycle.rows import Lookups, OwnRow, Slot
 from relay.nostr import kinds
-from relay.verdict import Origin
 from relay.write.candidate import Candidate, Sender, candidate_of
 from relay.write.lookups import lookups_for
 from tests.cast import admin, alice, bob, carol, owner

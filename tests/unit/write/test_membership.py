@@ -12,8 +12,8 @@ import pytest
 
 from relay.access.management import ListName
 from relay.access.membership import Claim, claim_change
+from relay.facts import Origin
 from relay.nostr import kinds
-from relay.verdict import Origin
 from relay.write.commands import ManagementChange
 from tests.cast import alice, bob, carol, owner, person, robot
 from tests.harness.relay_in_process import NOON, RELAY, STORED, Home, policy_of, store_of

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.verdict import Origin
+from relay.facts import Origin
 from tests.cast import admin, alice, bob, carol, owner, stranger
 from tests.harness.relay_in_process import NOON, STORED, Home, policy_of, store_of
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.facts import Origin
 from relay.nostr import kinds
-from relay.verdict import Origin
 from relay.write.commands import ManagementChange
 from tests import cast
 from tests.cast import alice, bob, owner

@@ -8,11 +8,11 @@ import pytest
 
 from relay.access.quotas import Size, SizedBy
 from relay.access.visibility import Viewer
+from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.lifecycle.rows import Found, WritePlan
 from relay.nostr import kinds
 from relay.nostr.nip42 import OwnAddresses, relay_address
-from relay.verdict import Origin
 from relay.write.candidate import Sender, candidate_of
 from relay.write.lookups import lookups_for
 from tests.cast import admin, alice, bob, carol, dave, owner, person, stranger

@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Final
 
+from relay.facts import Who
 from relay.nostr.kinds import KindSet
 from relay.storage.postgres.hashes import is_letter
 from relay.storage.postgres.sql.conditions import (
@@ -22,7 +23,6 @@ from relay.storage.postgres.sql.conditions import (
     texts_in,
 )
 from relay.storage.postgres.sql.parameters import Late
-from relay.verdict import Who
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

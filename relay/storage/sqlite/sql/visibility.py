@@ -10,6 +10,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from relay.facts import Who
 from relay.nostr.kinds import KindSet
 from relay.storage.hashes import RULE_TAGS, Hashes
 from relay.storage.sqlite.sql.conditions import (
@@ -22,7 +23,6 @@ from relay.storage.sqlite.sql.conditions import (
     one_of,
     starts_with,
 )
-from relay.verdict import Who
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

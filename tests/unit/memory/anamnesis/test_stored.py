@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.facts import Origin
 from relay.lifecycle.rows import Keep
 from relay.memory.anamnesis.checks import content_hash
-from relay.verdict import Origin
 from tests.cast import alice, bob, carol, dave, owner, robot, rover
 from tests.contract.writing import lookups_for
 from tests.harness.relay_in_process import NOON, STORED, Home, Letter, policy_of, store_of

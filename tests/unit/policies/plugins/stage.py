@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from policies.plugins import Chain, Plugin
 from policies.plugins.definition import Command, Entry
 from policies.write_rule import Place
-from relay.verdict import Arrival, Origin, ok_reply
+from relay.facts import Arrival, Origin
+from relay.nostr.ok import ok_reply
 from tests.cast import alice
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from policies.plugins import Rule
     from relay.nostr.event import Event
-    from relay.verdict import Reject
+    from relay.nostr.ok import Reject
 
 SIFTER = Path(__file__).with_name("sifter.py")
 NOON = 1_772_000_000

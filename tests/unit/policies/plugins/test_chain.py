@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from policies.plugins import Chain, objection
-from relay.verdict import Origin
+from relay.facts import Origin
 from tests.cast import alice
 from tests.unit.policies.plugins.stage import NOON, SILENT, function, note, process, said, until
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from policies.engine import Stage
 from policies.plugins.definition import Command, Entry
 from policies.reload import fingerprint
-from relay.verdict import Origin
+from relay.facts import Origin
 from tests.harness.folders import faults_of, loaded, written
 from tests.unit.policies.facts import NOBODY
 from tests.unit.policies.plugins.stage import note

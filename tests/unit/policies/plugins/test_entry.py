@@ -12,7 +12,8 @@ import pytest
 
 from policies.plugins import Chain, objection
 from relay.errors import Prefix
-from relay.verdict import Arrival, Origin, Reject
+from relay.facts import Arrival, Origin
+from relay.nostr.ok import Reject
 from tests.harness.patience import ANSWER_S
 from tests.unit.policies.plugins.stage import ARRIVAL, SILENT, function, note, said
 

@@ -20,7 +20,7 @@ from policies.plugins.definition import Command
 from policies.plugins.process import environment, line_of
 from policies.plugins.protocol import PluginLog
 from policies.write_rule import Place
-from relay.verdict import Arrival, Origin
+from relay.facts import Arrival, Origin
 from tests.cast import alice, bob
 from tests.harness.patience import ANSWER_S
 from tests.unit.policies.plugins.stage import ARRIVAL, NOON, SILENT, note, process, said, until

@@ -10,7 +10,7 @@ import pytest
 
 from policies.plugins import Chain
 from policies.plugins.definition import DEADLINE_MS, PLUGIN_KEYS
-from relay.verdict import Arrival, Origin
+from relay.facts import Arrival, Origin
 from tests.cast import alice
 from tests.harness.folders import loaded
 from tests.unit.policies import readme

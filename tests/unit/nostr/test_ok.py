@@ -1,4 +1,4 @@
-"""relay/verdict.py: outcomes, refusals, the text of OK."""
+"""relay/nostr/ok.py: outcomes, refusals, the text of OK."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import FrozenInstanceError
 import pytest
 
 from relay.errors import Prefix
-from relay.verdict import Reject, Who, WriteOutcome, ok_reply
+from relay.facts import Who
+from relay.nostr.ok import Reject, WriteOutcome, ok_reply
 from tests.unit.policies.facts import NOBODY, being
 
 MACHINE_WORDS = {
