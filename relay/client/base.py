@@ -12,7 +12,6 @@ from relay.memory.junk import Sieve
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
     from typing import Self
 
     from relay.memory.junk import KeptOut
@@ -73,12 +72,7 @@ class BaseClient:
             self._closing = opening.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         await self._closing.aclose()
 
     async def _open(self, opening: AsyncExitStack) -> None:

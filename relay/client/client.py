@@ -53,7 +53,6 @@ if TYPE_CHECKING:
         Mapping,
         Sequence,
     )
-    from types import TracebackType
     from typing import Self
 
     from relay.client.connection import Connection
@@ -168,12 +167,7 @@ class Client:
             await self._reconnector.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._reconnector.close()
         await self._verifier.close()
 

@@ -44,7 +44,6 @@ from relay.nostr.nip59 import MAX_BACKDATED_S, opened, unsigned, wrapped
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping
     from pathlib import Path
-    from types import TracebackType
 
     from relay.client.debounce import Later
     from relay.memory.snowclaw.config import GroupConfig
@@ -157,12 +156,7 @@ class Snowclaw(SnowclawRecords):
             await _wait_started(chat_started, self._chat_task)
             await _wait_started(direct_started, self._direct_task)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         """Flushes first: raises what `flush` raises, unless the block ended with an error."""
         followed = (self._record_task, self._chat_task, self._direct_task)
         tasks = [task for task in followed if task is not None]

@@ -40,7 +40,6 @@ from relay.nostr.nip44 import conversation_key
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from relay.client.client import Client
@@ -106,12 +105,7 @@ class SnowclawRecords(MemoryClient):
         self._debounce.start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         """Flushes first: raises what `flush` raises, unless the block ended with an error."""
         try:
             await self._debounce.stop()

@@ -36,7 +36,6 @@ from relay.nostr.event import weight_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
-    from types import TracebackType
     from typing import Self
 
     from relay.client.reconnect import Reconnector
@@ -109,12 +108,7 @@ class Subscription:
             raise
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stop()
 
     def __aiter__(self) -> Self:

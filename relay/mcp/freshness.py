@@ -10,7 +10,6 @@ from relay.errors import RookeryError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from types import TracebackType
     from typing import Self
 
     Synchronise = Callable[[], Awaitable[str]]
@@ -44,12 +43,7 @@ class Freshness:
         self._start()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait([self._task])

@@ -20,7 +20,6 @@ from relay.mcp.schedule import time_of
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
     from relay.client.nmem import Nmem
@@ -49,13 +48,8 @@ class Toolbox:
         await self._freshness.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        await self._freshness.__aexit__(kind, error, trace)
+    async def __aexit__(self, *_: object) -> None:
+        await self._freshness.__aexit__()
 
     async def answer(self, tool: ToolInfo, arguments: dict[str, Any]) -> tuple[object, str]:
         """The result of a tool, and a remark on it, if any. `arguments` by keyword.

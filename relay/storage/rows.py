@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+from relay.access.quotas import recipients_of
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import Slot, Stored
@@ -16,11 +18,36 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
 
+Key = TypeVar("Key")
 RowOf = TypeVar("RowOf", bound="Sequence[Any]")
 
 _STEP_ROWS: Final = 100
 """Read at once, before their sizes are known."""
 DAMAGED: Final = "the file is damaged: restore a backup"
+
+
+@dataclass(slots=True, kw_only=True)
+class Growth(Generic[Key]):
+    """By how many events and bytes the totals grow in a transaction; may be negative."""
+
+    sizes: dict[Key, list[int]] = field(default_factory=dict)
+    received: dict[str, list[int]] = field(default_factory=dict)
+    """By recipient of gift wraps."""
+
+    def grow(self, key: Key, events: int, size: int) -> None:
+        grown = self.sizes.get(key)
+        if grown is None:
+            self.sizes[key] = [events, size]
+        else:
+            grown[0] += events
+            grown[1] += size
+
+    def grow_received(self, event: Event, events: int) -> None:
+        """`events`: 1 for a new row, -1 for a deleted one."""
+        for recipient in recipients_of(event):
+            grown = self.received.setdefault(recipient, [0, 0])
+            grown[0] += events
+            grown[1] += events * len(event.raw)
 
 
 def event_in(raw: bytes) -> Event:

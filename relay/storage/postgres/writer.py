@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from relay.access.quotas import Size, recipients_of
+from relay.access.quotas import Size
 from relay.errors import Outdated, StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone, event_target
@@ -27,6 +27,7 @@ from relay.storage.postgres.following import Changes, others_since
 from relay.storage.postgres.rows import stored
 from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.sql.writes import usage_of
+from relay.storage.rows import Growth
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Mapping, Sequence
@@ -61,28 +62,12 @@ _SizeKey = tuple[bytes, int, bytes]
 
 
 @dataclass(slots=True)
-class _Change:
+class _Change(Growth[_SizeKey]):
     """What a transaction does to the totals, and whether something must be erased."""
 
-    sizes: dict[_SizeKey, list[int]] = field(default_factory=dict)
-    """Events and bytes that are added; may be negative."""
-    received: dict[str, list[int]] = field(default_factory=dict)
-    """By recipient of gift wraps."""
     erases: bool = False
     noted: Changes = field(default_factory=Changes)
     """For the other relays on the database."""
-
-    def grow(self, key: _SizeKey, events: int, size: int) -> None:
-        grown = self.sizes.setdefault(key, [0, 0])
-        grown[0] += events
-        grown[1] += size
-
-    def grow_received(self, event: Event, events: int) -> None:
-        """`events`: 1 for a new row, -1 for a deleted one."""
-        for recipient in recipients_of(event):
-            grown = self.received.setdefault(recipient, [0, 0])
-            grown[0] += events
-            grown[1] += events * len(event.raw)
 
 
 class Writer:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from relay.access.quotas import Size, recipients_of
+from relay.access.quotas import Size
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone, event_target
@@ -36,7 +36,7 @@ from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.storage.hashes import Hashes, id_key
-from relay.storage.rows import event_in, stored
+from relay.storage.rows import Growth, event_in, stored
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert, usage_of
 
@@ -78,12 +78,10 @@ _Columns = tuple[tuple[bytes, int, bytes, int, int, int], str, list[tuple[int, i
 """What follows from the event alone: id to created_at, `d`, (hash, created_at, id_key, kind)."""
 _SizeKey = tuple[bytes, int, str]
 """pubkey, kind, group or empty."""
-_Growth = list[int]
-"""Events and bytes; may be negative."""
 
 
 @dataclass(slots=True)
-class _Change:
+class _Change(Growth[_SizeKey]):
     """What one transaction changes in memory once it is committed."""
 
     flushes_all: bool
@@ -101,27 +99,8 @@ class _Change:
     """The tables about groups changed."""
     forgets_versions: bool = False
     """An old version was deleted."""
-    sizes: dict[_SizeKey, _Growth] = field(default_factory=dict)
-    """By how much they grow."""
-    received: dict[str, _Growth] = field(default_factory=dict)
-    """By recipient of gift wraps."""
     erases: bool = False
     """A row was deleted, or another text replaced."""
-
-    def grow(self, key: _SizeKey, events: int, size: int) -> None:
-        grown = self.sizes.get(key)
-        if grown is None:
-            self.sizes[key] = [events, size]
-        else:
-            grown[0] += events
-            grown[1] += size
-
-    def grow_received(self, event: Event, events: int) -> None:
-        """`events`: 1 for a new row, -1 for a deleted one."""
-        for recipient in recipients_of(event):
-            grown = self.received.setdefault(recipient, [0, 0])
-            grown[0] += events
-            grown[1] += events * len(event.raw)
 
 
 class _FilesInPlace:
@@ -682,7 +661,7 @@ class Writer:
         db.execute(QUERIES["delete_events"], {"seqs": named})
         change.deleted.update(seqs)
 
-    def _put_sizes(self, sizes: Mapping[_SizeKey, _Growth]) -> None:
+    def _put_sizes(self, sizes: Mapping[_SizeKey, list[int]]) -> None:
         """In the order of the table, so that neighbours are on the same pages."""
         grown: list[tuple[Value, ...]] = [
             (*key, *growth) for key, growth in sorted(sizes.items()) if any(growth)
@@ -692,7 +671,7 @@ class Writer:
         if emptied:
             self._db.executemany(QUERIES["drop_empty_size"], emptied)
 
-    def _put_received(self, received: Mapping[str, _Growth]) -> None:
+    def _put_received(self, received: Mapping[str, list[int]]) -> None:
         if not received:
             return
         grown = [(recipient, *growth) for recipient, growth in sorted(received.items())]
