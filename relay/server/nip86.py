@@ -36,7 +36,6 @@ from relay.nostr.event import event_from_raw, is_hex64, object_in
 from relay.nostr.filters import Filter
 from relay.nostr.nip98 import WINDOW_S, authorization
 from relay.storage import PageQuery
-from relay.write.commands import ManagementChange
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -48,7 +47,6 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.nip42 import RelayAddress
     from relay.nostr.nip98 import HttpRequest
-    from relay.nostr.ok import Reject
     from relay.state import RelayState
     from relay.storage import EventReader
     from relay.write.ingest import Ingest
@@ -299,15 +297,7 @@ class Calls:
         )
 
     async def _apply(self, changes: tuple[ListChange, ...]) -> None:
-        done: asyncio.Future[Reject | None] = asyncio.get_running_loop().create_future()
-
-        def answered(refused: Reject | None) -> None:
-            self._rights_changed()
-            if not done.done():
-                done.set_result(refused)
-
-        self._ingest.manage(ManagementChange(changes, answered))
-        refused = await done
+        refused = await self._ingest.changed(*changes, then=self._rights_changed)
         if refused is not None:
             raise refused.refused()
 

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
     from ipaddress import IPv4Address, IPv6Address
 
+    from relay.access.management import ListChange
     from relay.groups.group import Group, Groups
     from relay.lifecycle.rows import Found, Lookups, Stored
     from relay.nostr.event import Event
@@ -309,6 +310,19 @@ class Ingest:
         """Queue a change; `command.answered` is called when it is committed or refused."""
         if not self._lane.put(command):
             command.answered(QUEUE_FULL)
+
+    async def changed(
+        self, *changes: ListChange, then: Callable[[], None] = lambda: None
+    ) -> Reject | None:
+        """Commit what a NIP-86 call changes; `then` is called before its events are delivered."""
+        results: asyncio.Queue[Reject | None] = asyncio.Queue()
+
+        def answered(refused: Reject | None) -> None:
+            then()
+            results.put_nowait(refused)
+
+        self.manage(ManagementChange(changes, answered))
+        return await results.get()
 
     def expire(self, expiry: ExpireRows) -> None:
         """Queue the removal of expired rows; sets `expiry.done`."""

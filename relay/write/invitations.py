@@ -15,7 +15,6 @@ from relay.access.management import ListChange, ListName
 from relay.access.membership import Claim, Members, claim_change, claim_id, claims_of
 from relay.errors import Prefix, Refused
 from relay.nostr import kinds
-from relay.write.commands import ManagementChange
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from relay.state import RelayState
 
     class Lane(Protocol):
-        def manage(self, command: ManagementChange) -> None: ...
+        async def changed(self, *changes: ListChange) -> Reject | None: ...
 
 
 _CODE_BYTES: Final = 12
@@ -89,9 +88,9 @@ class Invitations:
             if not claim.is_open(now)
         ]
         if expired:
-            await self._changed(*expired)
+            await self.lane.changed(*expired)
         claim = Claim(by, now, until, uses, asked)
-        refused = await self._changed(claim_change(code, claim))
+        refused = await self.lane.changed(claim_change(code, claim))
         if refused is not None:
             if refused.prefix is Prefix.RESTRICTED:
                 raise Refused(Prefix.RATE_LIMITED, _FULL)
@@ -102,21 +101,11 @@ class Invitations:
         """Withdraw a code by the id of its claim. False: there is none. Raises Refused."""
         for code, _ in claims_of(self.state.management):
             if claim_id(code) == claim:
-                refused = await self._changed(ListChange(ListName.CLAIMS, code, None))
+                refused = await self.lane.changed(ListChange(ListName.CLAIMS, code, None))
                 if refused is not None:
                     raise refused.refused()
                 return True
         return False
-
-    async def _changed(self, *changes: ListChange) -> Reject | None:
-        done: asyncio.Future[Reject | None] = asyncio.get_running_loop().create_future()
-
-        def answered(refused: Reject | None) -> None:
-            if not done.done():
-                done.set_result(refused)
-
-        self.lane.manage(ManagementChange(changes, answered))
-        return await done
 
     def _members(self) -> Members:
         state = self.state
