@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from relay.errors import Fault, Invalid
 from relay.nostr.keys import public_key
+from relay.toml.parsing import no_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -95,7 +96,7 @@ def _keys(raw: bytes, name: str, faults: list[Fault]) -> list[ListedKey]:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
-        faults.append(Fault(name, raw[: wrong.start].count(b"\n") + 1, "is not UTF-8 text"))
+        faults.append(no_text(wrong, name))
         return []
     found = []
     wrongs: list[Fault] = []

@@ -41,7 +41,7 @@ from relay.errors import ConfigFaults, Fault
 from relay.lifecycle.versions import HistoryRules, KeepRules
 from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of
-from relay.toml.parsing import values_in
+from relay.toml.parsing import no_text, values_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -95,7 +95,7 @@ def values_of(
         text = raw.decode("utf-8-sig")
         return text, values_in(text, name)
     except UnicodeDecodeError as wrong:
-        faults.append(Fault(name, raw[: wrong.start].count(b"\n") + 1, "is not UTF-8 text"))
+        faults.append(no_text(wrong, name))
     except ConfigFaults as wrong:
         faults += wrong.faults
     return None

@@ -16,12 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
-from relay.errors import ConfigFaults, Fault
 from relay.nostr.filters import FilterTerms
 from relay.nostr.nip42 import relay_address
 from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of
-from relay.toml.parsing import values_in
+from relay.toml.parsing import text_of, values_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -167,15 +166,9 @@ class Config:
 def load_config(path: Path) -> Config:
     """The defaults when the file does not exist. Raises ConfigFaults with all faults."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return config_from(text_of(path), path)
     except FileNotFoundError:
         return Config()
-    except OSError as wrong:
-        raise ConfigFaults([Fault(str(path), 0, wrong.strerror or str(wrong))]) from None
-    except UnicodeDecodeError as wrong:
-        line = wrong.object.count(b"\n", 0, wrong.start) + 1
-        raise ConfigFaults([Fault(str(path), line, "is not UTF-8 text")]) from None
-    return config_from(text, path)
 
 
 def config_from(text: str, path: Path) -> Config:
@@ -197,8 +190,7 @@ def config_from(text: str, path: Path) -> Config:
     )
     if config.storage.url is not None and config.search.meaning:
         source.fault(("search", "meaning"), "meaning is not offered with [storage] url")
-    if source.faults:
-        raise ConfigFaults(sorted(source.faults, key=lambda fault: fault.line))
+    source.check()
     return config
 
 

@@ -12,7 +12,7 @@ from enum import Enum
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from relay.errors import Fault, Invalid
+from relay.errors import ConfigFaults, Fault, Invalid
 from relay.nostr.keys import public_key
 from relay.nostr.kinds import MAX_KIND, KindSet
 
@@ -52,6 +52,11 @@ class Source:
 
     def fault(self, path: Path, text: str) -> None:
         self.faults.append(Fault(self.name, self.line(path), text))
+
+    def check(self) -> None:
+        """Raises ConfigFaults with all faults, in the order of their lines."""
+        if self.faults:
+            raise ConfigFaults(sorted(self.faults, key=lambda fault: fault.line))
 
     def line(self, path: Path) -> int:
         """The line of the key, or of the nearest table around it; 0 when unknown."""

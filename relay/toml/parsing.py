@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from relay.errors import ConfigFaults, Fault
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 _PLACE: Final = re.compile(r"\s*\(at (?:line (\d+), column \d+|end of document)\)$")
 _WORDS: Final = {
@@ -27,6 +30,24 @@ _WORDS: Final = {
     "Unclosed inline table": 'what begins with "{" needs "}" on the same line',
 }
 """Beginning of a message of tomllib → what is wrong. Other messages are shown as they are."""
+
+
+def text_of(path: Path) -> str:
+    """Without a byte order mark. Raises FileNotFoundError, and ConfigFaults with one fault."""
+    try:
+        return path.read_text("utf-8-sig")
+    except FileNotFoundError:
+        raise
+    except OSError as wrong:
+        fault = Fault(str(path), 0, wrong.strerror or str(wrong))
+    except UnicodeDecodeError as wrong:
+        fault = no_text(wrong, str(path))
+    raise ConfigFaults([fault])
+
+
+def no_text(wrong: UnicodeDecodeError, name: str) -> Fault:
+    """`name`: of the file."""
+    return Fault(name, wrong.object.count(b"\n", 0, wrong.start) + 1, "is not UTF-8 text")
 
 
 def values_in(text: str, name: str) -> dict[str, Any]:
