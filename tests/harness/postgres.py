@@ -182,8 +182,19 @@ class PostgresServer:
     @asynccontextmanager
     async def unwritable(self, table: str) -> AsyncIterator[None]:
         """Inside, who writes to it waits."""
+        async with self._locked(table, "EXCLUSIVE"):
+            yield
+
+    @asynccontextmanager
+    async def unreadable(self, table: str) -> AsyncIterator[None]:
+        """Inside, who reads it waits."""
+        async with self._locked(table, "ACCESS EXCLUSIVE"):
+            yield
+
+    @asynccontextmanager
+    async def _locked(self, table: str, mode: str) -> AsyncIterator[None]:
         async with self._connected() as db, db.transaction():
-            await db.execute(f"LOCK TABLE {table} IN EXCLUSIVE MODE")
+            await db.execute(f"LOCK TABLE {table} IN {mode} MODE")
             yield
 
     @asynccontextmanager

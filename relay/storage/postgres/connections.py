@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from asyncpg.pool import Pool
 
-_READERS: Final = 4
+_READERS: Final = 6
+_PAGERS: Final = 7
 _CONNECT_S: Final = 10
 _COMMAND_S: Final = 60
 """A server that does not answer for so long is as good as gone."""
@@ -91,7 +92,7 @@ class Connections:
         """Raises StoreFault."""
         try:
             self._readers = await self._pool(_READERS, _SETTINGS)
-            self._pagers = await self._pool(_READERS, _PAGE_SETTINGS)
+            self._pagers = await self._pool(_PAGERS, _PAGE_SETTINGS)
             self._writers = await self._pool(1, _SETTINGS)
         except (*FAULTS, ValueError) as error:  # ValueError: the url is none
             raise fault_of(error) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from array import array
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
@@ -43,8 +43,12 @@ if TYPE_CHECKING:
 _SEARCH_S: Final = 2.0
 _READ_S: Final = 10.0
 """One page of a query, or a count."""
-_UNKNOWN_READS: Final = 2
-"""Reads of unknown keys at a time: the other connections are for known ones."""
+_SHORT_S: Final = 0.1
+"""A page that takes longer is read again, in its turn among those that do: they keep no others
+waiting."""
+_AT_ONCE: Final = 2
+"""Counts and short pages of unknown keys, and long pages of known and of unknown ones: each of
+these. So some connections are left for known keys."""
 _CHUNK_ROWS: Final = 5_000
 _MAX_EXPLAINED: Final = 4
 _MAX_STEPS: Final = 64
@@ -64,7 +68,10 @@ class Reader(ABC):
         self._tokenizer = Tokenizer()
         self._words = Words(self._tokenizer)
         self._compiler = Compiler(hashes, self._words)
-        self._unknown = asyncio.Semaphore(_UNKNOWN_READS)
+        self._counts = asyncio.Semaphore(_AT_ONCE)
+        self._short_pages = asyncio.Semaphore(_AT_ONCE)
+        """Both of unknown keys."""
+        self._long_pages = {known: asyncio.Semaphore(_AT_ONCE) for known in (False, True)}
 
     def page_now(self, query: PageQuery) -> Page | None:
         self._connections.check()
@@ -241,17 +248,26 @@ class Reader(ABC):
     async def _paged(self, query: Query, visibility: Visibility) -> Sequence[Any]:
         """As `_read`, of the first rows."""
         await self._current()
-        async with self._turn(visibility), self._connections.paging(_READ_S) as db:
+        with suppress(TooSlow):
+            async with self._turn(visibility, self._short_pages):
+                return await self._page_within(query, _SHORT_S)
+        async with self._long_pages[visibility.is_known]:
+            return await self._page_within(query, _READ_S)
+
+    async def _page_within(self, query: Query, seconds: float) -> Sequence[Any]:
+        async with self._connections.paging(seconds) as db:
             rows: Sequence[Any] = await db.fetch(query.sql, *query.values)
             return rows
 
     async def _read(self, query: Query, visibility: Visibility) -> Sequence[Any]:
         """For clients: raises TooSlow."""
-        async with self._turn(visibility):
+        async with self._turn(visibility, self._counts):
             return await self._rows(query, _READ_S)
 
-    def _turn(self, visibility: Visibility) -> AbstractAsyncContextManager[None]:
-        return nullcontext() if visibility.is_known else self._unknown
+    def _turn(
+        self, visibility: Visibility, unknown: asyncio.Semaphore
+    ) -> AbstractAsyncContextManager[object]:
+        return nullcontext() if visibility.is_known else unknown
 
     async def _rows(self, query: Query, within_s: float | None = None) -> Sequence[Any]:
         await self._current()

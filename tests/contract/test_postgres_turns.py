@@ -1,0 +1,55 @@
+"""Reads of PostgresStore that wait for each other, and those that do not."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.access.actors import Actors
+from relay.access.visibility import ANONYMOUS, visibility_for
+from relay.groups.group import Groups
+from relay.storage.postgres import reading
+from relay.storage.postgres.store import PostgresStore
+from tests import cast
+from tests.contract.writing import EVERYTHING, TERMS, asked, read, unsigned, write
+from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import until
+
+if TYPE_CHECKING:
+    from relay.access.visibility import Visibility
+    from tests.harness.postgres import PostgresServer
+
+pytestmark = pytest.mark.process
+
+_WAITING = "SELECT count(*) FROM pg_locks WHERE NOT granted"
+UNKNOWN = visibility_for(ANONYMOUS, (), Actors(), Groups())
+
+
+@pytest.mark.parametrize("greedy", [UNKNOWN, EVERYTHING], ids=["unknown", "known"])
+async def test_a_short_page_does_not_wait_for_long_reads(
+    postgres: PostgresServer, greedy: Visibility, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By tag nothing is read while the table of tags is locked."""
+    monkeypatch.setattr(reading, "_SHORT_S", 0.3)  # a busy machine takes long for a short one
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    event = unsigned(cast.alice, tags=[["t", "tea"]])
+    await write(store, event)
+    by_tag = asked(tag_t=["tea"])
+    async with postgres.unreadable(f"{postgres.schema_of(url)}.tags"):
+        pages = [asyncio.create_task(read(store, by_tag, greedy)) for _ in range(5)]
+        counts = [asyncio.create_task(store.count([by_tag], greedy, now=0)) for _ in range(5)]
+        async with until("several wait for the table") as tries:
+            async for _ in tries:
+                if await postgres.value(_WAITING) > 1:
+                    break
+        for reader in (UNKNOWN, EVERYTHING):
+            async with asyncio.timeout(ANSWER_S):
+                assert await read(store, asked(ids=[event.id]), reader) == [event.raw]
+        assert not any(each.done() for each in (*pages, *counts))
+    assert await asyncio.gather(*pages) == [[event.raw]] * 5
+    assert await asyncio.gather(*counts) == [1] * 5
+    await store.close()
+    await postgres.empty(url)
