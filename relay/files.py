@@ -18,10 +18,19 @@ def sync(path: Path) -> None:
         os.close(fd)
 
 
+def make_private(folder: Path) -> None:
+    """Make a folder and what is missing above it, of mode 0700: with `parents` of `mkdir` the umask
+    would decide who may put something else there. Raises OSError."""
+    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    for path in reversed(missing):
+        path.mkdir(mode=0o700, exist_ok=True)
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file of mode 0600, whole or not at all. One task at a time. Raises OSError."""
     part = path.with_suffix(".part")
-    fd = os.open(part, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    part.unlink(missing_ok=True)  # of a run before, or of another user who waits for the content
+    fd = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(data)
         file.flush()

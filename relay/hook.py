@@ -118,7 +118,7 @@ def _start_keeper_if_free(folder: str) -> bool:
     OSError."""
     import fcntl
 
-    os.makedirs(folder, 0o700, exist_ok=True)
+    _make_private(folder)
     lock = os.open(f"{folder}/{LOCK}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -130,6 +130,16 @@ def _start_keeper_if_free(folder: str) -> bool:
         return True
     finally:
         os.close(lock)
+
+
+def _make_private(folder: str) -> None:
+    """As `relay.files.make_private`: `makedirs` leaves the mode of parents to the umask."""
+    if not os.path.isdir(folder):
+        _make_private(os.path.dirname(folder))
+        try:  # noqa: SIM105  what another import costs, a coding agent waits for
+            os.mkdir(folder, 0o700)
+        except FileExistsError:
+            pass  # another hook was faster
 
 
 def _start_keeper(lock: int) -> None:

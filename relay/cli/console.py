@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import webbrowser
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
+import orjson
 
 from relay.cli.connect import not_reached
 from relay.cli.options import Server, client_options, json_option, print_json, printable
@@ -20,6 +22,9 @@ from relay.errors import UserError
 
 if TYPE_CHECKING:
     from relay.client.settings import ClientSettings
+
+_MAX_REPLY: Final = 65_536
+"""Bytes."""
 
 
 @click.command("console", epilog="Example: rookery console --relay wss://relay.example.org")
@@ -52,7 +57,7 @@ async def _link(settings: ClientSettings) -> str:
     """Raises UserError."""
     import aiohttp
 
-    from relay.client.connection import http_session
+    from relay.client.connection import body_of, http_session
     from relay.client.reconnect import error_text
     from relay.nostr.nip98 import header_for
 
@@ -64,7 +69,7 @@ async def _link(settings: ClientSettings) -> str:
             http_session() as session,
             session.post(url, headers={"Authorization": header}) as response,
         ):
-            reply = await response.json(content_type=None)
+            reply = orjson.loads(await body_of(response, _MAX_REPLY) or b"")
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise not_reached(Unreachable(settings.relay, error_text(error))) from error
     except ValueError:
@@ -74,4 +79,6 @@ async def _link(settings: ClientSettings) -> str:
     if reply.get("error"):
         raise UserError(f"{settings.relay} refused: {printable(str(reply['error']))}")
     code = str(reply["path"]).rpartition("/")[2]
+    if re.fullmatch(r"[A-Za-z0-9_-]{1,200}", code) is None:  # a browser is started with it
+        raise UserError(f"{settings.relay} gives a link that is none")
     return f"{url}/{code}"

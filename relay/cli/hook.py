@@ -22,6 +22,7 @@ from relay.cli.options import json_option, print_json
 from relay.client.settings import DEFAULT_RELAY, FILE, read_client_file
 from relay.clock import unix_now
 from relay.errors import UserError
+from relay.files import make_private
 from relay.hook import HookInput, ask_keeper
 from relay.memory.nmem.capture import HookEvent
 
@@ -284,7 +285,7 @@ def _backed_up(path: Path, text: bytes) -> Path:
 
 def _write(path: Path, text: bytes) -> None:
     """Atomic."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(path.parent)
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     _write_new(aside, text, _mode_of(path))
     aside.replace(path)

@@ -20,6 +20,7 @@ import orjson
 from relay.cli.names import PublicKey
 from relay.cli.options import WholeNumber, json_option, print_json
 from relay.errors import UserError
+from relay.files import make_private
 from relay.nostr.keys import SecretKey, npub, read_key_file
 from relay.nostr.nip42 import relay_address
 
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 PRESETS: Final = ("group", "open")
 _SECRET: Final = 0o600
 _PUBLIC: Final = 0o644
-_FOLDER: Final = 0o700
 """A new data folder is private: its database holds the messages of private groups."""
 
 _SETTINGS: Final = """\
@@ -205,7 +205,7 @@ def new_key() -> SecretKey:
 
 def write_key(path: Path, key: SecretKey) -> None:
     """A new key file, and its folder. Raises UserError when it exists."""
-    _make_folder(path.parent)
+    make_private(path.parent)
     write_new(path, f"{key.nsec}\n", _SECRET)
 
 
@@ -220,7 +220,7 @@ def fresh_folder(folder: Path) -> FreshFolder:
     Their secret keys are written to keys/{owner,agent}.nsec; existing keys are used.
     """
     _refuse_to_overwrite(folder)
-    _make_folder(folder / "keys")
+    make_private(folder / "keys")
     pairs = []
     for name in ("owner", "agent"):
         path = folder / "keys" / f"{name}.nsec"
@@ -256,7 +256,7 @@ def init_folder(
         "policies/10-preset.toml": (_preset(preset), _PUBLIC),
         "rookery.toml": (_settings(name, url, port), _PUBLIC),
     }
-    _make_folder(folder / "policies")
+    make_private(folder / "policies")
     made: list[Path] = []
     try:
         for file, (text, mode) in texts.items():
@@ -280,13 +280,6 @@ def _refuse_to_overwrite(folder: Path) -> None:
                 f"{folder / file} exists and is not overwritten; choose another folder, or move"
                 " the file away"
             )
-
-
-def _make_folder(folder: Path) -> None:
-    # mkdir with `parents` would create the parent folders with the mode of the umask.
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
-    for path in reversed(missing):
-        path.mkdir(mode=_FOLDER, exist_ok=True)
 
 
 def write_new(path: Path, text: str, mode: int) -> None:

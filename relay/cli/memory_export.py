@@ -16,7 +16,7 @@ from relay.cli.progress import progress_bar
 from relay.client.recall import SYSTEMS
 from relay.client.settings import Actor
 from relay.errors import UserError
-from relay.files import replace_file
+from relay.files import make_private, replace_file
 from relay.memory.interop.exported import file_name, markdown_of
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
@@ -98,7 +98,7 @@ async def _records(client: Client, systems: set[str], *, mine: bool) -> list[Eve
 
 def _write_folder(folder: Path, texts: Mapping[str, str]) -> None:
     """`texts`: by file name. Writes to no file that a symbolic link names. Raises OSError."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private(folder)
     flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     for name, text in texts.items():
         with os.fdopen(os.open(folder / name, flags, 0o600), "wb") as file:

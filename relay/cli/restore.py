@@ -16,7 +16,7 @@ import click
 from relay.cli.humanize import counted
 from relay.cli.options import json_option, print_json, printable
 from relay.errors import StoreFault, UserError
-from relay.files import sync
+from relay.files import make_private, sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,7 +73,7 @@ def restored(file: Path, folder: Path) -> Manifest:
         # In an existing folder, which may be a mounted disk, rather than beside it.
         with _extracted(file, _ancestor(folder) if is_new else folder) as (staging, manifest):
             if is_new:
-                folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_private(folder.parent)
                 staging.rename(folder)
             else:
                 _move_up(staging, folder)

@@ -61,6 +61,16 @@ def http_session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(trace_configs=[trace])
 
 
+async def body_of(response: aiohttp.ClientResponse, most: int) -> bytes | None:
+    """The body, decompressed; None: it is longer than `most` bytes, whatever was sent."""
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(2**16):
+        body += chunk
+        if len(body) > most:
+            return None
+    return bytes(body)
+
+
 @dataclass(frozen=True, slots=True)
 class Timeouts:
     """Timeouts and retry intervals of a client, in seconds."""

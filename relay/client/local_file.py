@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from threading import Lock, Timer
 from typing import TYPE_CHECKING, Final
 
+from relay.files import make_private
 from relay.nostr.event import event_from_raw
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class LocalFile:
 
         `may_lag`: the last transactions may be lost on power failure.
         """
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         # Before SQLite, which would create it readable for everyone.
         fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 import orjson
 
-from relay.client.connection import Connection, http_session
+from relay.client.connection import Connection, body_of, http_session
 from relay.client.errors import ClientClosed, NotARelay, Unanswered, Unreachable
 from relay.errors import UserError
 from relay.nostr.nip42 import relay_address
@@ -136,19 +136,15 @@ class Reconnector:
         """The relay information document (NIP-11). Raises Unreachable, NotARelay."""
         if self._session is None:
             raise ClientClosed("use the client inside its `async with`")
-        body = bytearray()
         try:
             async with self._session.get(
                 "http" + self.url[2:], headers={"Accept": "application/nostr+json"}
             ) as response:
-                async for chunk in response.content.iter_chunked(2**16):
-                    body += chunk
-                    if len(body) > _MAX_INFORMATION:
-                        break
+                body = await body_of(response, _MAX_INFORMATION)
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(self.url, error_text(error)) from error
         try:
-            document = orjson.loads(body)
+            document = orjson.loads(body or b"")
         except orjson.JSONDecodeError:
             document = None
         if not isinstance(document, dict):

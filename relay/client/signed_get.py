@@ -10,6 +10,7 @@ import aiohttp
 import orjson
 from yarl import URL
 
+from relay.client.connection import body_of
 from relay.client.errors import Unreachable
 from relay.nostr.kinds import HTTP_AUTH
 
@@ -33,12 +34,8 @@ async def signed_get(
     headers = {"Authorization": f"Nostr {b64encode(signed.raw).decode()}"}
     try:
         async with session.get(URL(at, encoded=True), headers=headers) as response:
-            body = bytearray()
-            async for chunk in response.content.iter_chunked(2**16):
-                body += chunk
-                if len(body) > max_bytes:
-                    return None
-            return response.status, bytes(body)
+            body = await body_of(response, max_bytes)
+            return None if body is None else (response.status, body)
     except (aiohttp.ClientError, OSError) as error:
         raise Unreachable(url, str(error)) from error
 

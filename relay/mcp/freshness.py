@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import RookeryError
+from relay.mcp.rows import said
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -85,7 +86,7 @@ class Freshness:
         except (RookeryError, OSError) as error:
             self._is_unreachable = True
             self._fresh_until = self._time() + _FRESH_S
-            return f"{error}; this answer is from the local cache"
+            return f"this answer is from the local cache:\n{said(str(error), self._url)}"
         except Exception:  # noqa: BLE001  last frame of the task: the cache is readable anyway
             _log.exception("the cache could not be synchronised")
             self._fresh_until = self._time() + _FRESH_S

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.client.recall import SYSTEMS
-from relay.memory.fence import attribution
+from relay.memory.fence import attribution, fenced
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +26,13 @@ _PROMPT: Final = 500
 """Characters of a prompt."""
 _TRACE: Final = 400
 """Prompts and observations of one trace."""
+_SAID: Final = 500
+"""Characters of what a relay says."""
+
+
+def said(text: str, url: str) -> str:
+    """A refusal or fault that quotes a relay, which may be anybody's: one line in a fence."""
+    return fenced(" ".join(text.split())[:_SAID], "relay", url)
 
 
 def hit(found: Found) -> dict[str, Any]:

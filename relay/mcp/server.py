@@ -19,8 +19,12 @@ from mcp.types import (
 )
 
 from relay import __version__
+from relay.client.errors import ClientError
+from relay.client.nmem.database import CacheUnusable
+from relay.client.nmem.reader import NotFound
 from relay.errors import RookeryError
 from relay.mcp.arguments import arguments_in, input_schema
+from relay.mcp.rows import said
 from relay.mcp.tools import TOOLS
 from relay.memory.fence import visible
 from relay.memory.fields import compact
@@ -78,7 +82,10 @@ async def _call(tool: ToolInfo, toolbox: Toolbox, given: dict[str, Any]) -> Call
         answer = visible(compact(value))  # no hidden text reaches the model
     except (RookeryError, OSError) as error:
         # A tool error, not a protocol error: the model reads it and may retry.
-        return CallToolResult(content=[TextContent(type="text", text=str(error))], is_error=True)
+        text = visible(str(error))
+        if isinstance(error, ClientError) and not isinstance(error, (NotFound, CacheUnusable)):
+            text = said(text, toolbox.url)
+        return CallToolResult(content=[TextContent(type="text", text=text)], is_error=True)
     except Exception:  # noqa: BLE001  last frame of the task; the error may contain anything
         _log.exception("tool %s failed", tool.name)
         raise MCPError(

@@ -14,7 +14,7 @@ from relay.client.recall import SYSTEMS, letter_of
 from relay.mcp import git
 from relay.mcp.arguments import LARGEST, Kind, Parameter, ToolFault
 from relay.mcp.freshness import Freshness
-from relay.mcp.rows import by_session, hit, hits, recalled, summarised, traced, whole
+from relay.mcp.rows import by_session, hit, hits, recalled, said, summarised, traced, whole
 from relay.mcp.schedule import time_of
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Toolbox:
 
     def __init__(self, nmem: Nmem, place: Place, now: Callable[[], int]) -> None:
         """`now`: Unix seconds."""
+        self.url = nmem.url
+        """Of the relay."""
         self._nmem = nmem
         self._place = place
         self._now = now
@@ -73,7 +75,8 @@ class Toolbox:
         if not synced.refused:
             return ""
         reason = (await self._nmem.refused())[-1][1]
-        return f"the relay refused {synced.refused} records of this machine: {reason}"
+        refused = f"the relay refused {synced.refused} records of this machine"
+        return f"{refused}:\n{said(reason, self.url)}"
 
     # -- search in three steps --------------------------------------------------------------------
 

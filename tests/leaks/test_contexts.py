@@ -28,6 +28,8 @@ from relay.memory.fence import DATA, FENCE_END, attributed, attribution, fenced,
 from relay.memory.fields import compact
 from relay.memory.nmem.capture import HookEvent
 from tests import cast
+from tests.harness.fake_relay import FakeRelay
+from tests.harness.patience import ANSWER_S
 from tests.leaks.planted import (
     BY,
     EVE,
@@ -43,6 +45,8 @@ from tests.unit.client.nmem_cache import NOW
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+
+    from tests.harness.fake_relay import Visitor
 
 HERE: Final = Path(__file__).parent
 NMEM, SNOWCLAW, RECORDS = (f"test_poisoning{suffix}.py" for suffix in ("", "_snowclaw", "_records"))
@@ -313,6 +317,40 @@ async def test_no_answer_of_a_tool_holds_hidden_text(tmp_path: Path) -> None:
                     result = await client.call_tool(name, call)
                     for part in result.content:
                         check_shown(part.text)  # type: ignore[union-attr]
+
+
+@pytest.mark.proves("M-29", "G-23")
+@pytest.mark.parametrize("text", [PLANTED[1], PLANTED[20], PLANTED[25]], ids=range(3))
+async def test_what_a_relay_says_is_fenced(
+    tmp_path: Path, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Refusals and faults: a relay may be anybody's."""
+
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        said = f"restricted: {text * 9}"
+        if frame[0] == "EVENT":
+            await visitor.say_no(frame[1]["id"], said)
+        else:
+            await visitor.say("CLOSED", frame[1], said)
+
+    monkeypatch.setattr(freshness, "_WAIT_S", ANSWER_S)
+    async with FakeRelay() as relay:
+        relay.on |= dict.fromkeys(("EVENT", "REQ", "NEG-OPEN"), refuse)
+        async with (
+            Nmem(relay.url, cast.robot, tmp_path / "nmem.db") as nmem,
+            Toolbox(nmem, Place(tmp_path, "rook"), lambda: NOW + 60) as toolbox,
+            McpClient(server_of(toolbox), mode="legacy") as client,
+        ):
+            await nmem.mark("mine", "rook")
+            search = await client.call_tool("search", {"query": "mine"})
+            recall = await client.call_tool("recall", {"question": "mine"})
+    assert recall.is_error
+    for part in (search.content[1], recall.content[-1]):
+        before, _, fence = part.text.partition("<memory")  # type: ignore[union-attr]
+        assert MARK in fence
+        assert MARK not in before
+        assert len(fence) < 1000
+        check_fenced(f"<memory{fence}")
 
 
 # -- the checks can fail --------------------------------------------------------------------------

@@ -398,8 +398,9 @@ async def test_an_unreachable_relay_is_reported_and_waited_for_once(
     sync.may_end.set()
     sync.fault = Unreachable("ws://relay", "refused")
     async with Freshness("ws://relay", sync) as fresh:
-        remark = "cannot reach ws://relay: refused; this answer is from the local cache"
-        assert await fresh.remark() == remark
+        remark = await fresh.remark()
+        assert "this answer is from the local cache" in remark
+        assert "cannot reach ws://relay: refused" in remark
         assert await fresh.remark() == remark
         sync.may_end.clear()
         async with asyncio.timeout(ANSWER_S):

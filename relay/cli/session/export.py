@@ -24,6 +24,7 @@ from relay.cli.session.common import (
 from relay.client.transcripts import Incomplete, NoSession
 from relay.client.transcripts.files import session_file
 from relay.errors import UserError
+from relay.files import make_private
 from relay.memory.transcripts.moved import comparable
 from relay.memory.transcripts.paths import Directory, PathTokens
 
@@ -177,7 +178,7 @@ def resume_command(session: str, cwd: str | None, author: str | None, server: Se
     if added is None:
         raise UserError(f"{path} exists with other content: move it away, or resume it as it is")
     if added:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(path.parent)
         flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC
         with os.fdopen(os.open(path, flags, 0o600), "wb") as opened:
             opened.write(b"".join(added))
@@ -246,7 +247,7 @@ async def _whole(
 
 def _write(path: Path, data: bytes) -> None:
     """For its owner's eyes: a session may hold whatever a tool has read."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(path.parent)
     file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with os.fdopen(file, "wb") as opened:
         if stat.S_ISREG(os.fstat(file).st_mode):

@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.errors import UserError
+from relay.files import make_private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,7 +87,7 @@ def cache_key(environ: Mapping[str, str], key_file: Path | None, own_file: Path)
 
 def _make_key(path: Path) -> None:
     """Created atomically: if two hooks are first at the same time, one key wins."""
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private(path.parent)
     aside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     file = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:

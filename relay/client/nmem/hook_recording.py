@@ -12,6 +12,7 @@ from relay.client.nmem.database import Database, beside
 from relay.client.nmem.hooks import record_hook
 from relay.client.nmem.settings import find_nmem_settings
 from relay.errors import RookeryError
+from relay.files import make_private
 from relay.hook import SOCKET
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def record_alone(home: Path, data: bytes, named: str, now: int) -> str:
             hooks.database.close()
     except Exception as error:  # noqa: BLE001  hooks must never stop an agent
         with suppress(OSError):
-            log_of(home).parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            make_private(log_of(home).parent)
         log(home, named, error, now)
     return answer
 

@@ -25,6 +25,7 @@ from relay.client.nmem.removal import sweep
 from relay.client.nmem.summaries import summarise_next
 from relay.client.settings import FILE, Actor, find_settings
 from relay.clock import unix_now
+from relay.files import make_private
 from relay.hook import ANSWER_S, LOCK, SOCKET, words
 from relay.memory.nmem.capture import HookEvent
 
@@ -59,7 +60,7 @@ async def keep(home: Path, idle_s: float = IDLE_S, lock: int | None = None) -> N
     """
     socket = home / SOCKET
     if lock is None:  # otherwise the hook made the folder
-        socket.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(socket.parent)
     with _lock(socket.with_name(LOCK), lock) as is_ours:
         if not is_ours:
             return

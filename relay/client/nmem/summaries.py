@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
 import aiohttp
+import orjson
 
+from relay.client.connection import body_of
 from relay.client.nmem.queries import Scope, trace
 from relay.client.nmem.updates import summarise
 from relay.errors import Invalid
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 _TIMEOUT_S: Final = 120.0
 _MAX_PROMPT: Final = 40_000
 """Characters of a session sent to the model, but for its fence."""
+_MAX_ANSWER: Final = 4 << 20
+"""Bytes; a longer answer is unusable."""
 _MAX_REFUSAL: Final = 300
 """Characters of an endpoint's error that are told."""
 _ENDPOINT: Final = "/chat/completions"
@@ -91,10 +95,11 @@ async def summarise_session(database: Database, settings: NmemSettings, session_
             aiohttp.ClientSession(timeout=timeout, headers=headers) as http,
             http.post(url, json=request, allow_redirects=False) as answer,
         ):
+            body = await body_of(answer, _MAX_ANSWER) or b""
             if answer.status != 200:
-                why = " ".join((await answer.text(errors="replace"))[:_MAX_REFUSAL].split())
+                why = " ".join(body.decode(errors="replace")[:_MAX_REFUSAL].split())
                 raise OSError(f"{url}: {answer.status} {answer.reason}: {why}")
-            answer_json = await answer.json(content_type=None)
+            answer_json = orjson.loads(body)
     except (aiohttp.ClientResponseError, aiohttp.ClientPayloadError, ValueError):
         return 0
     except aiohttp.ClientError as error:

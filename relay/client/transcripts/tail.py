@@ -18,6 +18,7 @@ import orjson
 
 from relay.client.transcripts.files import lines_of
 from relay.client.transcripts.session_events import Tally
+from relay.files import make_private
 from relay.memory.transcripts.lines import SessionFacts, session_facts
 from relay.memory.transcripts.plan import Layout
 from relay.memory.transcripts.transcript import Transcript
@@ -202,7 +203,7 @@ class Tail:
             self.origin,
             self.follows_stored,
         )
-        self._offset_file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        make_private(self._offset_file.parent)
         new = self._offset_file.with_suffix(".new")
         new.write_bytes(orjson.dumps(asdict(saved)))
         new.replace(self._offset_file)
