@@ -13,12 +13,11 @@ from enum import Enum, auto
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
-from relay.access.visibility import Viewer, Visibility, kind_is_restricted, visibility_for
+from relay.access.visibility import Viewer, Visibility, names_restricted, visibility_for
 from relay.facts import Who
 from relay.lifecycle.rows import Stored
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
-from relay.nostr.kinds import is_kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence, Set
@@ -98,7 +97,10 @@ class ReaderClasses:
         """Turn → rule → readers."""
         if self._is_same:
             return {}
-        quiet = event.kind == kinds.DELETION and _is_quiet(event, self._old.policy.read_rules)
+        # What it deleted is not stored.
+        quiet = event.kind == kinds.DELETION and names_restricted(
+            event, self._old.policy.read_rules
+        )
         row = Stored(1, event, group_id, quiet)
         self._remember(row)
         before = self._old.about(row, self._groups)
@@ -172,15 +174,6 @@ def _first(
         if not visibility.allows(rule, row, None, readable):
             return rule.name, place
     return None
-
-
-def _is_quiet(event: Event, rules: Sequence[ReadRule]) -> bool:
-    """Whether a kind 5 names a kind that not everyone may read: what it deleted is not stored."""
-    named: list[tuple[str, str | None]] = [(value, None) for value in event.tag_values("k")]
-    for value in event.tag_values("a"):
-        kind, _, rest = value.partition(":")
-        named.append((kind, rest.partition(":")[2]))
-    return any(is_kind(kind) and kind_is_restricted(rules, int(kind), d) for kind, d in named)
 
 
 def _reader_classes(

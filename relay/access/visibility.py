@@ -20,7 +20,7 @@ from relay.errors import Prefix
 from relay.facts import Who
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
-from relay.nostr.kinds import DELETE_GROUP, GROUP_MEMBER_NOTICES
+from relay.nostr.kinds import DELETE_GROUP, GROUP_MEMBER_NOTICES, is_kind
 from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from relay.access.read_rules import Row, Target
     from relay.groups.group import Groups
     from relay.nostr.agents import Attestation
+    from relay.nostr.event import Event
 
 _FOR_MEMBERS: Final = "this group is for its members"
 _GROUP_STATE: Final = frozenset(kinds.GROUP_STATE)
@@ -460,6 +461,15 @@ def _ban_rule(viewer: Viewer, actors: Actors) -> ReadRule:
     """Hides rows by banned authors; from a banned viewer it hides all rows."""
     authors = None if not viewer.keys.isdisjoint(actors.banned) else actors.banned
     return ReadRule("bans", Match(authors=authors), frozenset({Who.NOBODY}))
+
+
+def names_restricted(deletion: Event, rules: Sequence[ReadRule]) -> bool:
+    """Whether a kind 5 names a kind that not everyone may read (N29-104)."""
+    named: list[tuple[str, str | None]] = [(value, None) for value in deletion.tag_values("k")]
+    for value in deletion.tag_values("a"):
+        kind, _, rest = value.partition(":")
+        named.append((kind, rest.partition(":")[2]))
+    return any(is_kind(kind) and kind_is_restricted(rules, int(kind), d) for kind, d in named)
 
 
 def kind_is_restricted(rules: Sequence[ReadRule], kind: int, d: str | None) -> bool:

@@ -276,9 +276,7 @@ def _is_pinned(row: Stored, groups: Groups) -> bool:
     """In a group, by id or by address."""
     if ("e", row.event.id) in groups.pinned:
         return True
-    if row.slot is None:
-        return False
-    return ("a", f"{row.slot.kind}:{row.slot.pubkey}:{row.slot.d}") in groups.pinned
+    return row.slot is not None and ("a", str(row.slot)) in groups.pinned
 
 
 def tombstone_for(row: Stored, keep: Keep, why: str) -> Tombstone | None:

@@ -14,8 +14,8 @@ import msgspec
 
 from relay.access.quotas import UsageCounter
 from relay.nostr import kinds
-from relay.nostr.event import Event, is_hex64
-from relay.nostr.kinds import KindClass, class_of, is_kind
+from relay.nostr.event import Address, Event
+from relay.nostr.kinds import KindClass, class_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -55,12 +55,8 @@ class Tie(Enum):
     LOW = "low"
 
 
-class Slot(NamedTuple):
-    """Events with the same slot are versions of one record."""
-
-    pubkey: str
-    kind: int
-    d: str
+Slot = Address
+"""Events with the same slot are versions of one record."""
 
 
 class Stored(msgspec.Struct, frozen=True, gc=False):
@@ -376,18 +372,6 @@ def slot_of(event: Event, keep: Keep) -> Slot | None:
         return None
     d = "" if class_of(event.kind) is KindClass.REPLACEABLE else event.d
     return Slot(event.pubkey, event.kind, d)
-
-
-def address_of(value: str) -> Slot | None:
-    """The slot that an `a` value `kind:pubkey:d` names; None when malformed (N09-05, N09-15)."""
-    kind, _, rest = value.partition(":")
-    pubkey, colon, d = rest.partition(":")
-    if not (colon and is_kind(kind) and is_hex64(pubkey)):
-        return None
-    number = int(kind)
-    if class_of(number) is KindClass.REPLACEABLE:
-        d = ""
-    return Slot(pubkey, number, d)
 
 
 def version_of(event: Event, keep: Keep) -> int:

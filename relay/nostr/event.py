@@ -11,13 +11,13 @@ import json
 import re
 from hashlib import sha256
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import orjson
 
 from relay.errors import Invalid
-from relay.nostr.kinds import MAX_KIND
+from relay.nostr.kinds import MAX_KIND, KindClass, class_of, is_kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -239,6 +239,30 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     Signer = Callable[[bytes], str]
+
+
+class Address(NamedTuple):
+    """Names an event of which there are versions, whichever is current."""
+
+    pubkey: str
+    kind: int
+    d: str
+
+    def __str__(self) -> str:
+        """The value of a tag `a`."""
+        return f"{self.kind}:{self.pubkey}:{self.d}"
+
+
+def address_of(value: str) -> Address | None:
+    """What an `a` value `kind:pubkey:d` names; None when malformed (N09-05, N09-15)."""
+    kind, _, rest = value.partition(":")
+    pubkey, colon, d = rest.partition(":")
+    if not (colon and is_kind(kind) and is_hex64(pubkey)):
+        return None
+    number = int(kind)
+    if class_of(number) is KindClass.REPLACEABLE:
+        d = ""
+    return Address(pubkey, number, d)
 
 
 def object_in(content: str) -> dict[str, object] | None:

@@ -12,8 +12,7 @@ import orjson
 
 from relay.access.visibility import Viewer
 from relay.errors import Invalid, Refused, StoreFault
-from relay.lifecycle.rows import address_of
-from relay.nostr.event import is_hex64
+from relay.nostr.event import address_of, is_hex64
 from relay.nostr.nip98 import authorization
 from relay.server.nip86 import MAX_RECEIPTS, Reply, refusal
 

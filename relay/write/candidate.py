@@ -14,11 +14,11 @@ from relay.errors import Refused
 from relay.facts import Origin
 from relay.groups.actions import Action, action_of, group_of
 from relay.lifecycle.deletion import DeletionTargets, deletion_targets
-from relay.lifecycle.rows import Keep, Slot, address_of, slot_of
+from relay.lifecycle.rows import Keep, Slot, slot_of
 from relay.memory.registry import MemorySystems, References
 from relay.nostr import kinds
 from relay.nostr.agents import Attestation, check_persona
-from relay.nostr.event import Event, is_hex64
+from relay.nostr.event import Event, address_of, is_hex64
 from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from relay.access.management import (
 from relay.access.membership import RULE as MEMBERSHIP
 from relay.access.membership import Members, is_counted, ruling_on_request, untimely
 from relay.access.quotas import CountedEvent, Per, Token, check_usage_limits, subnet_of
-from relay.access.visibility import ANONYMOUS, Viewer, kind_is_restricted, visibility_for
+from relay.access.visibility import ANONYMOUS, Viewer, names_restricted, visibility_for
 from relay.errors import Invalid, Prefix, Refused
 from relay.facts import Origin, Who
 from relay.groups.actions import JoinRequest
@@ -33,7 +33,7 @@ from relay.lifecycle.deletion import deleted_rows, vanish_outcome
 from relay.lifecycle.rows import Stored
 from relay.lifecycle.versions import unstored_outcome
 from relay.nostr import kinds
-from relay.nostr.kinds import is_ephemeral, is_kind
+from relay.nostr.kinds import is_ephemeral
 from relay.nostr.ok import Reject, Result, WriteOutcome
 from relay.write.candidate import refused_form
 from relay.write.derived import derived_group
@@ -413,13 +413,7 @@ def _deletion_reach(
     # A code that the author meant to withdraw may still admit somebody, in this group or another.
     quiet = group_id is not None and event.has_tag("code")
     quiet = quiet or any(not anonymous.may_read(row, None) for row in removed)
-    named: list[tuple[str, str | None]] = [(value, None) for value in event.tag_values("k")]
-    for value in event.tag_values("a"):
-        kind, _, rest = value.partition(":")
-        named.append((kind, rest.partition(":")[2]))
-    quiet = quiet or any(
-        is_kind(kind) and kind_is_restricted(rules, int(kind), d) for kind, d in named
-    )
+    quiet = quiet or names_restricted(event, rules)
     if candidate.sender.origin is Origin.TRUSTED_IMPORT:
         # One's own export no longer has what was deleted, and that may have been private.
         quiet = quiet or any(value not in found.rows for value in event.tag_values("e"))

@@ -18,18 +18,10 @@ from relay.groups.group import pins_of
 from relay.groups.timeline import previous_to_find
 from relay.lifecycle.deletion import address_target, event_target, key_target
 from relay.lifecycle.retention import hold_lookups
-from relay.lifecycle.rows import (
-    Lookups,
-    OwnRow,
-    PinnedRows,
-    RetentionDependency,
-    Slot,
-    address_of,
-    no_pins,
-)
+from relay.lifecycle.rows import Lookups, OwnRow, PinnedRows, RetentionDependency, Slot, no_pins
 from relay.memory.registry import NO_REFERENCES
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import address_of, is_hex64
 from relay.write.commands import ExpireRows, ManagementChange, SweepRows, SweepVersions
 from relay.write.pins import all_pinning, outdated_pins, slot_of_pin
 from relay.write.world import FOLLOW_CHAINS, misses_login

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from relay.facts import Origin
 from relay.groups.actions import PIN_TAGS
-from relay.lifecycle.rows import address_of
 from relay.nostr import kinds
+from relay.nostr.event import address_of
 
 if TYPE_CHECKING:
     from relay.groups.group import Group, Groups, Pin
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 def pin_of_slot(slot: Slot) -> Pin:
     """The `a` pin of a slot."""
-    return "a", f"{slot.kind}:{slot.pubkey}:{slot.d}"
+    return "a", str(slot)
 
 
 def slot_of_pin(pin: Pin) -> Slot | None:

@@ -24,14 +24,13 @@ from relay.lifecycle.rows import (
     Tie,
     Tombstone,
     WritePlan,
-    address_of,
     slot_of,
     version_of,
 )
 from relay.lifecycle.versions import KeepRule, KeepRules, add_row, plan_for
 from relay.memory.registry import RecordName
 from relay.nostr import kinds
-from relay.nostr.event import Event, event_from_raw
+from relay.nostr.event import Event, address_of, event_from_raw
 from relay.nostr.kinds import KindSet
 from relay.nostr.nip40 import expiry_of
 from relay.nostr.ok import WriteOutcome
