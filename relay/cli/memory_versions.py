@@ -25,12 +25,12 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.tables import Column, Holds, print_table
-from relay.client.history import NoHistory, Record, history_of, record_of
+from relay.client.history import NoHistory, history_of, record_of
 from relay.client.settings import Actor
 from relay.errors import Invalid, UserError
 from relay.memory.snowclaw.encryption import content_of
 from relay.memory.unreadable import UnreadableRecord
-from relay.nostr.event import is_hex64
+from relay.nostr.event import Address, is_hex64
 from relay.nostr.keys import npub
 from relay.nostr.kinds import MAX_KIND, KindClass, class_of
 from relay.nostr.nip19 import AddressPointer, decode_pointer
@@ -64,8 +64,8 @@ class RecordType(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Record | Key:
-        if isinstance(value, Record | Key):
+    ) -> Address | Key:
+        if isinstance(value, Address | Key):
             return value
         text = str(value)
         kind, _, rest = text.partition(":")
@@ -73,7 +73,7 @@ class RecordType(click.ParamType):  # type: ignore[type-arg]  # generic in newer
         if kind.isascii() and kind.isdigit() and colon:
             if len(kind) > 5 or int(kind) > MAX_KIND or not is_hex64(pubkey):
                 self.fail(f"{text!r} is no address KIND:PUBLIC-KEY:D, with 64 hex", param, ctx)
-            return self._checked(Record(int(kind), pubkey, d), param, ctx)
+            return self._checked(Address(pubkey, int(kind), d), param, ctx)
         if text.lower().startswith("naddr1"):
             try:
                 pointer = decode_pointer(text)
@@ -81,13 +81,13 @@ class RecordType(click.ParamType):  # type: ignore[type-arg]  # generic in newer
                 self.fail(invalid.text, param, ctx)
             if not isinstance(pointer, AddressPointer):
                 self.fail("is no naddr", param, ctx)
-            record = Record(pointer.kind, pointer.author, pointer.d)
+            record = Address(pointer.author, pointer.kind, pointer.d)
             return self._checked(record, param, ctx)
         return KeyType().convert(text, param, ctx)
 
     def _checked(
-        self, record: Record, param: click.Parameter | None, ctx: click.Context | None
-    ) -> Record:
+        self, record: Address, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Address:
         of = class_of(record.kind)
         if of is KindClass.REPLACEABLE:
             return record._replace(d="")
@@ -97,7 +97,7 @@ class RecordType(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 
 
 class Found(NamedTuple):
-    record: Record
+    record: Address
     versions: list[Event]
     """Newest first; there is one at least."""
     decrypting: bytes
@@ -148,9 +148,9 @@ def _formatted(text: str) -> str:
         return text
 
 
-async def find(client: Client, settings: ClientSettings, wanted: Record | Key) -> Found:
+async def find(client: Client, settings: ClientSettings, wanted: Address | Key) -> Found:
     """Raises UserError when nothing is found."""
-    record = wanted if isinstance(wanted, Record) else await _record_named(client, wanted)
+    record = wanted if isinstance(wanted, Address) else await _record_named(client, wanted)
     try:
         versions, shortfall = await history_of(client, record, settings.key)
     except NoHistory as none:
@@ -164,7 +164,7 @@ async def find(client: Client, settings: ClientSettings, wanted: Record | Key) -
     return Found(record, versions, own, names.shown(record.pubkey))
 
 
-async def _record_named(client: Client, key: Key) -> Record:
+async def _record_named(client: Client, key: Key) -> Address:
     """The one record of a KEY; of several the reader's own. Raises UserError."""
     found = [record for event in await records_of(client, key) if (record := record_of(event))]
     own = [record for record in found if record.pubkey == client.pubkey]
@@ -173,7 +173,8 @@ async def _record_named(client: Client, key: Key) -> Record:
         return chosen[0]
     if not found:
         raise UserError(f"no memory for {printable(key.text)}")
-    listed = "".join(f"\n  {printable(str(record))}" for record in sorted(found))
+    found.sort(key=lambda record: (record.kind, *record))
+    listed = "".join(f"\n  {printable(str(record))}" for record in found)
     raise UserError(f"{printable(key.text)} has several records, give one of them:{listed}", code=2)
 
 
@@ -181,7 +182,7 @@ async def _record_named(client: Client, key: Key) -> Record:
 @click.argument("wanted", type=RecordType(), metavar="RECORD")
 @client_options
 @json_option
-def history(wanted: Record | Key, server: Server, *, as_json: bool) -> None:
+def history(wanted: Address | Key, server: Server, *, as_json: bool) -> None:
     """List the versions of a record, newest first.
 
     RECORD is naddr1…, KIND:PUBLIC-KEY:D (of any replaceable or addressable kind), or a KEY. The
@@ -223,7 +224,7 @@ def _as_json(event: Event) -> dict[str, object]:
 @client_options
 @json_option
 def show(
-    wanted: Record | Key,
+    wanted: Address | Key,
     as_of: int | None,
     named: str | None,
     server: Server,
@@ -265,7 +266,7 @@ def show(
 @client_options
 @json_option
 def diff(
-    wanted: Record | Key, old: str | None, new: str | None, server: Server, *, as_json: bool
+    wanted: Address | Key, old: str | None, new: str | None, server: Server, *, as_json: bool
 ) -> int:
     """Compare two versions of a record: tags, and content line by line.
 
@@ -306,7 +307,7 @@ def _painted(line: str) -> str:
 @click.argument("named", metavar="VERSION")
 @client_options
 @json_option
-def restore(wanted: Record | Key, named: str, server: Server, *, as_json: bool) -> None:
+def restore(wanted: Address | Key, named: str, server: Server, *, as_json: bool) -> None:
     """Publish an old version's tags and content anew, as the newest version.
 
     The key that signed the record signs it: `key_file` or `agent_key_file` of client.toml, or

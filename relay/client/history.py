@@ -11,7 +11,7 @@ from relay.client.connection import http_session
 from relay.client.errors import ClientError
 from relay.client.signed_get import reason_in, signed_get
 from relay.errors import Invalid
-from relay.nostr.event import event_from, weight_of
+from relay.nostr.event import Address, event_from, weight_of
 from relay.nostr.keys import is_signed
 from relay.nostr.kinds import KindClass, class_of
 
@@ -30,20 +30,6 @@ class NoHistory(ClientError):
     """The relay answers with something else than the versions of this record."""
 
 
-class Record(NamedTuple):
-    """The address of a replaceable or addressable event."""
-
-    kind: int
-    pubkey: str
-    d: str
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.pubkey}:{self.d}"
-
-    def has(self, event: Event) -> bool:
-        return event.kind == self.kind and event.pubkey == self.pubkey and _d_of(event) == self.d
-
-
 class History(NamedTuple):
     versions: list[Event]
     """Newest first; empty: nothing is stored, or nothing that this key may read."""
@@ -51,18 +37,15 @@ class History(NamedTuple):
     """Why there are no old versions, for people; empty: the relay keeps some."""
 
 
-def record_of(event: Event) -> Record | None:
+def record_of(event: Event) -> Address | None:
     """None: events of this kind are not replaced."""
     if class_of(event.kind) not in (KindClass.REPLACEABLE, KindClass.ADDRESSABLE):
         return None
-    return Record(event.kind, event.pubkey, _d_of(event))
+    d = "" if class_of(event.kind) is KindClass.REPLACEABLE else event.d
+    return Address(event.pubkey, event.kind, d)
 
 
-def _d_of(event: Event) -> str:
-    return "" if class_of(event.kind) is KindClass.REPLACEABLE else event.d
-
-
-async def history_of(client: Client, record: Record, key: SecretKey) -> History:
+async def history_of(client: Client, record: Address, key: SecretKey) -> History:
     """Raises NoHistory, Unreachable, QueryClosed."""
     memory = (await client.known_information()).get("memory")
     kept = memory.get("history") if isinstance(memory, dict) else None
@@ -70,14 +53,14 @@ async def history_of(client: Client, record: Record, key: SecretKey) -> History:
         wanted: dict[str, object] = {"kinds": [record.kind], "authors": [record.pubkey]}
         if class_of(record.kind) is not KindClass.REPLACEABLE:
             wanted["#d"] = [record.d]
-        newest = [event for event in await client.query(wanted) if record.has(event)]
+        newest = [event for event in await client.query(wanted) if record_of(event) == record]
         return History(newest[:1], f"{client.url} offers no old versions")
     versions = await _versions(client, record, key)
     none = f"the policies of {client.url} keep no old versions; its admin turns that on with"
     return History(versions, "" if kept else f'{none} include = ["memory-history"]')
 
 
-async def _versions(client: Client, record: Record, key: SecretKey) -> list[Event]:
+async def _versions(client: Client, record: Address, key: SecretKey) -> list[Event]:
     versions: list[Event] = []
     held = 0
     before: dict[str, str] = {}
@@ -103,7 +86,7 @@ async def _versions(client: Client, record: Record, key: SecretKey) -> list[Even
     raise NoHistory(f"{client.url} gives versions without end")
 
 
-def _page_in(body: bytes, record: Record) -> tuple[list[Event], str | None]:
+def _page_in(body: bytes, record: Address) -> tuple[list[Event], str | None]:
     """Raises NoHistory."""
     try:
         answer = orjson.loads(body)
@@ -111,6 +94,6 @@ def _page_in(body: bytes, record: Record) -> tuple[list[Event], str | None]:
         following = answer["next"]
     except (orjson.JSONDecodeError, KeyError, TypeError, Invalid) as wrong:
         raise NoHistory(f"not a list of versions: {wrong}") from None
-    if not all(record.has(event) and is_signed(event) for event in versions):
+    if not all(record_of(event) == record and is_signed(event) for event in versions):
         raise NoHistory("the relay gives versions of another record, or of a wrong signature")
     return versions, following if isinstance(following, str) else None

@@ -9,7 +9,8 @@ import pytest
 from aiohttp import web
 
 from relay.client import Client, Timeouts, history
-from relay.client.history import NoHistory, Record, history_of
+from relay.client.history import NoHistory, history_of
+from relay.nostr.event import Address
 from tests.cast import alice
 
 if TYPE_CHECKING:
@@ -43,4 +44,4 @@ async def test_versions_without_end_are_not_held(
     monkeypatch.setattr(history, "_MAX_HELD", 30_000)
     async with Client(repeating, alice, timeouts=Timeouts(), start_offline=True) as relay:
         with pytest.raises(NoHistory, match="more than 30000 bytes of versions"):
-            await history_of(relay, Record(30078, alice.pubkey, "note"), alice)
+            await history_of(relay, Address(alice.pubkey, 30078, "note"), alice)
