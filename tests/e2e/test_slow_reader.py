@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-ROWS = 50_000
+ROWS = 12_500
 MIB = 1 << 20
 OUTBOX = 4 * MIB
 """The default of `[limits] outbox_bytes`."""
@@ -131,7 +131,7 @@ async def test_a_client_that_stops_reading_is_closed_and_others_lose_nothing(
 
 @pytest.fixture(scope="module")
 def stocked(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path:
-    """A folder with 50,000 notes of about 1.3 KB; made once, whichever worker asks first."""
+    """A folder with 12,500 notes of about 5 KB; made once, whichever worker asks first."""
     base = tmp_path_factory.getbasetemp()
     home = (base if worker_id == "master" else base.parent) / "stocked"
     home.mkdir(exist_ok=True)
@@ -147,7 +147,7 @@ async def _stock(folder: Path, file: Path) -> None:
     now = int(time.time()) - ROWS
     with file.open("wb") as out:
         for n in range(ROWS):
-            out.write(cast.robot.sign(1, [], f"{n} " + "x" * 1000, now + n).raw + b"\n")
+            out.write(cast.robot.sign(1, [], f"{n} " + "x" * 5000, now + n).raw + b"\n")
     owner = ("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
     code, text = await command("init", str(folder), *owner)
     assert code == 0, text
@@ -157,7 +157,7 @@ async def _stock(folder: Path, file: Path) -> None:
 
 @pytest.fixture
 async def library(tmp_path: Path, stocked: Path) -> AsyncIterator[Rookery]:
-    """A relay with 50,000 notes, the newest of them numbered ROWS - 1."""
+    """A relay with 12,500 notes, the newest of them numbered ROWS - 1."""
     shutil.copytree(stocked, tmp_path / "data")
     async with Rookery(tmp_path / "data") as rookery:
         await rookery.start()
@@ -180,14 +180,14 @@ async def test_a_long_answer_waits_for_its_reader(
     library: Rookery, filters: list[dict[str, Any]]
 ) -> None:
     async with connected(library.url) as other, connected(library.url, **DEAF) as wire:
-        await other.query({"kinds": [1], "limit": 500})
+        await other.query({"kinds": [1], "limit": 100})
         before = memory(library)
         await wire.send("REQ", "all", *filters)
         # Others are served meanwhile, and what the paused one is not sent is not in memory.
         worst = 0.0
         for _ in range(40):
             began = time.monotonic()
-            assert len(await other.query({"kinds": [1], "limit": 500})) == 500
+            assert len(await other.query({"kinds": [1], "limit": 100})) == 100
             worst = max(worst, time.monotonic() - began)
         assert memory(library) - before < 32 * MIB
         assert worst < here(2)
@@ -233,7 +233,7 @@ async def test_too_much_during_a_long_answer_closes_it_instead_of_leaving_a_gap(
 async def test_many_paused_readers_cost_little(library: Rookery) -> None:
     async with contextlib.AsyncExitStack() as stack:
         other = await stack.enter_async_context(connected(library.url))
-        await other.query({"kinds": [1], "limit": 500})
+        await other.query({"kinds": [1], "limit": 100})
         before = memory(library)
         paused = [
             await stack.enter_async_context(connected(library.url, **DEAF)) for _ in range(20)
@@ -242,7 +242,7 @@ async def test_many_paused_readers_cost_little(library: Rookery) -> None:
             for sub in range(10):
                 await wire.send("REQ", f"{sub}", {"kinds": [1]})
         for _ in range(20):
-            await other.query({"kinds": [1], "limit": 500})
+            await other.query({"kinds": [1], "limit": 100})
         # At most a quarter of an outbox and a page for each, however much it asked for.
         assert memory(library) - before < len(paused) * 3 * MIB + 32 * MIB
         note = cast.robot.sign(1, [], f"{ROWS}", int(time.time()))
