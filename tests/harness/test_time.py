@@ -6,6 +6,8 @@ import ast
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -26,6 +28,7 @@ def evaluated_at_import(node: ast.AST) -> Iterator[ast.AST]:
             yield from evaluated_at_import(child)
 
 
+@pytest.mark.slow
 def test_no_module_reads_the_clock_when_it_is_imported() -> None:
     found = [
         f"{path.relative_to(TESTS)}:{node.lineno}"

@@ -494,6 +494,7 @@ async def test_validate_prints_errors_and_warnings(
     assert relay.visits == 0
 
 
+@pytest.mark.slow
 @pytest.mark.proves("X-21")
 async def test_the_benchmark_is_offline_and_deterministic(
     rookery: Rookery, relay: FakeRelay, capsys: Capture

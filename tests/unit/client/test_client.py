@@ -315,6 +315,7 @@ async def test_unrequested_unsigned_and_duplicate_events_are_dropped(
         assert await relay.query(CHAT) == [good]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("length", [600, 3000], ids=["by threads", "by processes"])
 async def test_a_forged_signature_is_found_in_a_long_answer_too(
     fake: FakeRelay, timeouts: Timeouts, length: int

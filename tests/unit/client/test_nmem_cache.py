@@ -106,6 +106,7 @@ def test_without_the_key_an_encrypted_file_is_not_opened_nor_changed(
     assert capfd.readouterr() == ("", "")  # SQLCipher has words of its own for it
 
 
+@pytest.mark.slow
 @pytest.mark.proves("M-09")
 def test_a_passphrase_encrypts_too(tmp_path: Path) -> None:
     phrase = CacheKey("it's a phrase")

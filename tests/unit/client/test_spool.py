@@ -165,6 +165,7 @@ def _put_fifty(path: Path, name: str) -> None:
     spool.close()
 
 
+@pytest.mark.slow
 def test_programs_share_one_file_from_its_creation(path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     programs = [context.Process(target=_put_fifty, args=(path, name)) for name in "abc"]

@@ -557,6 +557,7 @@ async def test_a_table_is_given_as_csv() -> None:
         assert [row[0] for row in csv.reader(io.StringIO(await response.text()))] == ["id", "tea"]
 
 
+@pytest.mark.slow
 async def test_a_page_of_a_stranger_is_small_and_rare() -> None:
     """Anybody makes a group of thousands: one page of people took the loop for four seconds."""
     async with site() as here:
@@ -632,6 +633,7 @@ async def test_a_deep_text_is_not_indented_to_a_hundred_megabytes() -> None:
             tracemalloc.stop()
 
 
+@pytest.mark.slow
 async def test_an_event_of_many_values_shows_some_of_them_one_by_one() -> None:
     """110,000 of them took the loop for 0.3 s; keys take longer."""
     values = [["t", *["x"] * 22] for _ in range(4990)]

@@ -131,6 +131,7 @@ def test_a_replay_applies_malformed_and_unauthorized_records() -> None:
     assert list(groups.by_id) == ["a/b"]
 
 
+@pytest.mark.slow
 @pytest.mark.proves("N29-55")
 def test_twenty_thousand_records_are_replayed_to_the_end() -> None:
     log = [event(admin, 9007, ["h", "tea"])]

@@ -61,6 +61,7 @@ def test_a_9000_fills_a_group_to_a_limit(world: World) -> None:
     assert world.join(stranger) == STORED, "filling it keeps nobody out"
 
 
+@pytest.mark.slow
 def test_a_group_remembers_so_many_keys(world: World) -> None:
     keys = [["p", f"{number:064x}"] for number in range(MAX_INVOLVED)]
     full = (False, "blocked: p: a group knows at most 100000 keys")

@@ -305,6 +305,7 @@ def test_the_backlogs_of_a_connection_hold_as_many_bytes_as_its_outbox(relay: Su
     assert client.contents() == ["there is room again"]
 
 
+@pytest.mark.slow
 def test_a_subscription_holds_no_text_of_what_it_waits_with_or_was_sent(relay: Subscribed) -> None:
     """An event of 10,000 short values takes 600 kB beside its bytes."""
     waiting, served = Client(), Client()
@@ -479,6 +480,7 @@ def a_walk_finds_the_same(policy: PolicySet, written: list[Any], readers: list[A
     assert sent == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 2])
 @pytest.mark.parametrize("filter_", [asked(kinds=[1]), asked(kinds=[1], since=1)])
 def test_a_large_row_is_not_copied_for_each_id_of_a_subscription(
@@ -511,6 +513,7 @@ def test_large_rows_fill_an_outbox_no_further_than_small_ones(relay: Subscribed)
     assert (len(client.contents()), full) == (3, [1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("filter_", "of_unknown", "for_all"),
     [

@@ -187,6 +187,7 @@ async def test_no_fault_of_the_index_reaches_a_client(
     assert relay.queries.open_subscriptions == 0
 
 
+@pytest.mark.slow
 async def test_a_long_answer_comes_in_pages(relay: SearchSide) -> None:
     await relay.write(*[note(f"tea {n}", n) for n in range(1200)])
     relay.limits.max_limit = relay.limits.default_limit = 5000

@@ -43,6 +43,7 @@ def relay(policy: PolicySet) -> IndexSide:
     return IndexSide(policy)
 
 
+@pytest.mark.slow
 async def test_stored_and_new_rows_are_indexed(relay: IndexSide) -> None:
     await relay.write_texts(*[f"tea {n}" for n in range(600)])
     async with relay.follower:

@@ -200,6 +200,7 @@ async def test_the_socket_is_not_read_while_too_many_events_are_unanswered(
     assert sorted(answers) == sorted(["OK", event.id, True, ""] for event in sent)
 
 
+@pytest.mark.slow
 async def test_the_socket_is_not_read_while_unanswered_events_take_much_memory(
     relay: Relay,
 ) -> None:

@@ -40,6 +40,7 @@ def found_in(source: str) -> list[int]:
     return [text.lineno for text in texts(ast.parse(source)) if STATEMENT.search(str(text.value))]
 
 
+@pytest.mark.slow
 def test_no_module_but_those_of_the_package_sql_holds_sql() -> None:
     found = []
     for path in sources():

@@ -10,6 +10,7 @@ import pytest
 from relay.storage.tokens import Tokenizer
 
 
+@pytest.mark.slow
 def test_it_may_be_closed_while_a_thread_uses_it() -> None:
     """A task that ends leaves its thread behind. SQLite would crash the process."""
     texts = [f"word{number} " * 50 for number in range(400)]

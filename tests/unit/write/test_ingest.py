@@ -295,6 +295,7 @@ async def test_no_list_is_signed_of_a_group_that_ended_in_the_batch(
     assert "tea" not in relay.state.groups.by_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [9000, 9001])
 async def test_a_note_waits_for_few_changes_of_a_large_group(relay: Relay, kind: int) -> None:
     """300 changes of a group of 10,000 by its admin kept the others waiting for 2 s and more."""

@@ -48,6 +48,7 @@ class Babbler:
         return Answer(told, 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.proves("X-21")
 def test_the_same_seed_gives_the_same_report_and_another_one_another() -> None:
     assert report_of(7) == report_of(7)
@@ -84,6 +85,7 @@ def test_marks_are_full_for_who_knows_all_and_none_for_who_knows_nothing() -> No
     assert (first.exact, first.calibration, first.false_memories) == (0.95, -1.0, len(Category))
 
 
+@pytest.mark.slow
 @pytest.mark.proves("X-21")
 def test_it_is_measured_against_no_memory_and_a_plain_file() -> None:
     report = report_of(7)
