@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from contextlib import AsyncExitStack
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from relay.cli.init import init_folder
 from tests import cast
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from tests.conversations.script import Script
     from tests.harness.postgres import PostgresServer
+
+AT_ONCE: Final = 3
+"""Scripts come in the order of their relays; one that does nothing takes CPU all the same."""
 
 
 class RunningRelay(Rookery):
@@ -43,13 +47,16 @@ class RunningRelay(Rookery):
 
 
 class Relays:
-    """One relay for all scripts that ask for the same preset and policy."""
+    """A relay for all scripts that ask for the same preset and policy; a few run at a time."""
 
     def __init__(self, postgres: PostgresServer | None = None) -> None:
         """`postgres`: where their events are; None: in files of SQLite."""
         self._postgres = postgres
         self._stack = AsyncExitStack()
-        self._running: dict[tuple[str, str], RunningRelay | AssertionError] = {}
+        self._numbers = count()
+        self._running: dict[tuple[str, str], RunningRelay] = {}
+        """The oldest first."""
+        self._died: dict[tuple[str, str], AssertionError] = {}
 
     async def __aenter__(self) -> Self:
         folder = tempfile.TemporaryDirectory(prefix="rookery-conversations-")
@@ -57,25 +64,36 @@ class Relays:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._stack.aclose()
+        async with self._stack:
+            while self._running:
+                await self._end_oldest()
 
     async def relay_for(self, script: Script) -> RunningRelay:
         """Raises AssertionError, again and again for a relay that could not be started."""
         asked = (script.preset, script.policy)
+        if asked in self._died:
+            raise self._died[asked]
         if asked not in self._running:
+            if len(self._running) == AT_ONCE:
+                await self._end_oldest()
             try:
                 self._running[asked] = await self._started(*asked)
             except AssertionError as died:
-                self._running[asked] = died
-        relay = self._running[asked]
-        if isinstance(relay, AssertionError):
-            raise relay
-        return relay
+                self._died[asked] = died
+                raise
+        return self._running[asked]
 
     async def _started(self, preset: str, policy: str) -> RunningRelay:
         database = None if self._postgres is None else await self._postgres.new_schema()
-        relay = RunningRelay(self._folder / str(len(self._running)), preset, policy, database)
-        await self._stack.enter_async_context(relay)
-        await relay.start()
-        self._stack.push_async_callback(relay.stop_in_order)
+        folder = self._folder / str(next(self._numbers))
+        relay = RunningRelay(folder, preset, policy, database)
+        async with AsyncExitStack() as begun:
+            await begun.enter_async_context(relay)
+            await relay.start()
+            begun.pop_all()
         return relay
+
+    async def _end_oldest(self) -> None:
+        relay = self._running.pop(next(iter(self._running)))
+        async with relay:
+            await relay.stop_in_order()
