@@ -180,6 +180,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
                 "Time since all that other relays had committed was taken over.",
                 shared.lag_s,
             )
+            metrics.watch("store_seq", "Newest seq that was taken over.", shared.committed)
         indexer = SearchIndexer(store, state, clock=unix_now)
         invitations = Invitations.of(state, ingest, relay_key, unix_now)
         queries = QueryRunner(

@@ -38,6 +38,13 @@ class FakeRelay:
         self._events: list[Event] = []
         self._subs: dict[ServerConnection, dict[str, tuple[Filter, ...]]] = {}
 
+    @property
+    def addresses(self) -> list[str]:
+        return [self.url]
+
+    async def settle(self) -> None:
+        """It is one process, as far as anybody knows."""
+
     async def restart(self) -> None:
         self.restarts += 1
 

@@ -33,6 +33,13 @@ class OtherRelay:
     document: dict[str, Any] = field(default_factory=dict)
     """NIP-11; empty when it has none."""
 
+    @property
+    def addresses(self) -> list[str]:
+        return [self.url]
+
+    async def settle(self) -> None:
+        """It is one process, as far as anybody knows."""
+
     async def restart(self) -> None:
         raise Failed("a relay of somebody else is not ours to restart")
 

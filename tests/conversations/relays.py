@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from contextlib import AsyncExitStack
 from itertools import count
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from relay.cli.init import init_folder
 from tests import cast
-from tests.harness.relay_program import Rookery
+from tests.harness.relay_program import Rookery, until
 
 if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
@@ -36,6 +37,13 @@ class RunningRelay(Rookery):
         if database is not None:
             self.set_up("storage", f'url = "{database}"')
 
+    @property
+    def addresses(self) -> list[str]:
+        return [self.url]
+
+    async def settle(self) -> None:
+        """It is one process."""
+
     async def restart(self) -> None:
         await self.stop_in_order()
         await self.start()
@@ -46,15 +54,63 @@ class RunningRelay(Rookery):
         assert code == 0, "\n".join([f"the relay ended with {code}; it printed:", *self.lines])
 
 
+class TwoRelays:
+    """Two processes on one database, as behind a balancer."""
+
+    url = "ws://relay.example/"
+
+    def __init__(self, folder: Path, preset: str, policy: str, database: str) -> None:
+        self._both = [RunningRelay(folder / name, preset, policy, database) for name in "ab"]
+        for relay in self._both:
+            relay.set_up("storage", "shared = true")
+            relay.set_up("relay", f'url = "{self.url}"')
+        first, second = self._both
+        shutil.copy(first.folder / "relay.key", second.folder)
+        self.roles = first.roles
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for relay in self._both:
+            await relay.__aexit__()
+
+    @property
+    def addresses(self) -> list[str]:
+        return [relay.url for relay in self._both]
+
+    async def settle(self) -> None:
+        async with until("both have taken over the same rows") as tries:
+            async for _ in tries:
+                if len({await relay.metric("store_seq") for relay in self._both}) == 1:
+                    return
+
+    async def start(self) -> None:
+        for relay in self._both:
+            await relay.start()
+
+    async def restart(self) -> None:
+        await self.stop_in_order()
+        await self.start()
+
+    async def stop_in_order(self) -> None:
+        for relay in self._both:
+            await relay.stop_in_order()
+
+
 class Relays:
     """A relay for all scripts that ask for the same preset and policy; a few run at a time."""
 
-    def __init__(self, postgres: PostgresServer | None = None) -> None:
-        """`postgres`: where their events are; None: in files of SQLite."""
+    def __init__(self, postgres: PostgresServer | None = None, *, shared: bool = False) -> None:
+        """`postgres`: where their events are; None: in files of SQLite.
+
+        `shared`: each is two processes on one database.
+        """
         self._postgres = postgres
+        self._shared = shared
         self._stack = AsyncExitStack()
         self._numbers = count()
-        self._running: dict[tuple[str, str], RunningRelay] = {}
+        self._running: dict[tuple[str, str], RunningRelay | TwoRelays] = {}
         """The oldest first."""
         self._died: dict[tuple[str, str], AssertionError] = {}
 
@@ -68,7 +124,7 @@ class Relays:
             while self._running:
                 await self._end_oldest()
 
-    async def relay_for(self, script: Script) -> RunningRelay:
+    async def relay_for(self, script: Script) -> RunningRelay | TwoRelays:
         """Raises AssertionError, again and again for a relay that could not be started."""
         asked = (script.preset, script.policy)
         if asked in self._died:
@@ -83,10 +139,15 @@ class Relays:
                 raise
         return self._running[asked]
 
-    async def _started(self, preset: str, policy: str) -> RunningRelay:
+    async def _started(self, preset: str, policy: str) -> RunningRelay | TwoRelays:
         database = None if self._postgres is None else await self._postgres.new_schema()
         folder = self._folder / str(next(self._numbers))
-        relay = RunningRelay(folder, preset, policy, database)
+        relay: RunningRelay | TwoRelays
+        if self._shared:
+            assert database is not None
+            relay = TwoRelays(folder, preset, policy, database)
+        else:
+            relay = RunningRelay(folder, preset, policy, database)
         async with AsyncExitStack() as begun:
             await begun.enter_async_context(relay)
             await relay.start()

@@ -20,6 +20,8 @@ from tests.conversations.values import MISSING, Names, Unknown, alike, made
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from relay.nostr.keys import SecretKey
 
 Frame = list[Any]
@@ -40,8 +42,16 @@ class Relay(Protocol):
     """Where a script is played."""
 
     url: str
+    """What clients log in to."""
     roles: dict[str, SecretKey]
     """Who has a standing there: owner, robot, rover; scripts that need another role cannot play."""
+
+    @property
+    def addresses(self) -> Sequence[str]:
+        """URLs that connections are made to in turn: one for each process of the relay."""
+
+    async def settle(self) -> None:
+        """Wait until what one process has acknowledged is in force in all."""
 
     async def restart(self) -> None: ...
 
@@ -160,6 +170,7 @@ class Run:
     connections: dict[str, Connection] = field(default_factory=dict)
     events: dict[str, dict[str, Any]] = field(default_factory=dict)
     made: int = 0
+    connects: int = 0
 
     async def play(self) -> None:
         steps = self.script.steps
@@ -174,6 +185,8 @@ class Run:
                 raise Failed(f"{self.script.path}: at the end {who} has {_short(frame)} unread")
 
     async def _do(self, step: s.Step, upcoming: s.Step | None) -> None:
+        if not isinstance(step.act, s.Hears):
+            await self.relay.settle()
         match step.act:
             case s.Says(frame):
                 await self._say(step.who, frame, upcoming)
@@ -324,7 +337,9 @@ class Run:
 
     async def _connection(self, who: str) -> Connection:
         if who not in self.connections:
-            socket = await _connected(self.relay.url)
+            addresses = self.relay.addresses
+            socket = await _connected(addresses[self.connects % len(addresses)])
+            self.connects += 1
             self.connections[who] = Connection(socket, self.manner.patience_s)
         return self.connections[who]
 

@@ -10,6 +10,7 @@ import pytest_asyncio
 from tests.conversations.relays import Relays
 from tests.conversations.runner import Manner, play
 from tests.conversations.script import all_paths, name_of, script_file
+from tests.effort import tries
 from tests.harness.postgres import postgres
 
 if TYPE_CHECKING:
@@ -46,10 +47,17 @@ def on_postgres() -> list[Path]:
     return [path for path in paths if not script_file(path).policy]
 
 
+def on_two_relays() -> list[Path]:
+    """Their connections go to two processes on one database in turn. CI plays all of
+    them, `make test` those about deletions."""
+    folders = ASK_THE_STORE[: tries(6, full=6, part=1)]
+    return [path for path in on_postgres() if name_of(path).startswith(folders)]
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def relays(request: pytest.FixtureRequest) -> AsyncIterator[Relays]:
-    server = request.getfixturevalue("postgres") if request.param == "postgres" else None
-    async with Relays(server) as running:
+    server = None if request.param == "sqlite" else request.getfixturevalue("postgres")
+    async with Relays(server, shared=request.param == "two-relays") as running:
         yield running
 
 
@@ -59,6 +67,7 @@ async def relays(request: pytest.FixtureRequest) -> AsyncIterator[Relays]:
     [
         *[played(path, "sqlite") for path in all_paths()],
         *[played(path, "postgres") for path in on_postgres()],
+        *[played(path, "two-relays") for path in on_two_relays()],
     ],
     indirect=["relays"],
 )

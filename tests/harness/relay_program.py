@@ -12,6 +12,7 @@ import sys
 from subprocess import DEVNULL, PIPE, STDOUT
 from typing import TYPE_CHECKING, Any, Final
 
+import aiohttp
 import websockets
 
 from relay.cli import run
@@ -76,6 +77,14 @@ class Rookery:
                 listening.set_result(found[1])
         if not listening.done():
             listening.set_exception(AssertionError("\n".join(["did not listen:", *self.lines])))
+
+    async def metric(self, name: str) -> float:
+        """`name` without `rookery_`, and without labels."""
+        address = self.url.replace("ws", "http", 1) + "/metrics"
+        async with aiohttp.ClientSession() as session, session.get(address) as answer:
+            found = re.search(rf"^rookery_{name} (\S+)$", await answer.text(), re.MULTILINE)
+        assert found is not None
+        return float(found[1])
 
     def send_signal(self, number: int) -> None:
         assert self._process is not None
