@@ -20,6 +20,9 @@ _MAX_PAGES: Final = 100
 forever."""
 _MAX_PAGES_OF_ALL: Final = 20_000
 """A relay that gives 250 events at a time has given five million then."""
+_SMALL: Final = 10
+_MAX_SMALL: Final = 1_000
+"""Pages of fewer events: they cost the client a request each, and the relay little."""
 MAX_ALL_BYTES: Final = 2**30
 """What all pages take in memory together, as `weight_of` estimates it."""
 MAX_READ_BYTES: Final = 2**34
@@ -31,13 +34,16 @@ class PageBudget:
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
-        self._bytes = self._pages = 0
+        self._bytes = self._pages = self._small = 0
 
     def spend(self, page: Sequence[Event]) -> None:
         """Raises AnswerTooLong."""
         self._pages += 1
         if self._pages > _MAX_PAGES_OF_ALL:
             raise AnswerTooLong(_MAX_PAGES_OF_ALL, "pages")
+        self._small += len(page) < _SMALL
+        if self._small > _MAX_SMALL:
+            raise AnswerTooLong(_MAX_SMALL, "small pages")
         self._bytes += sum(map(weight_of, page))
         if self._bytes > self._most_bytes:
             raise AnswerTooLong(self._most_bytes, "bytes in pages")
