@@ -87,10 +87,12 @@ def _pin_adopted(db: Any) -> None:
 
 
 def set_event_id(db: Any, event: Event) -> None:
-    """Record the event id of one's own row."""
-    d = event.d
-    db.execute("UPDATE _rk_observations SET event_id = ? WHERE d = ?", (event.id, d))
-    db.execute("UPDATE _rk_prompts SET event_id = ? WHERE d = ?", (event.id, d))
+    """Record the event of one's own row. It is one's own too where another key published the same
+    text: its copy may have come first."""
+    d, own = event.d, (event.id, ONESELF, event.created_at, event.d)
+    for table in ("_rk_observations", "_rk_prompts"):
+        changed = "event_id = ?, author = ?, created_at = ?"
+        db.execute(f"UPDATE {table} SET {changed} WHERE d = ?", own)  # noqa: S608  names of ours
     if event.kind == kinds.APP_DATA:
         if d.startswith("nmem:pin:"):
             db.execute(

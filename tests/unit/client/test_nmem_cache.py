@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
 
 NOBODY: frozenset[str] = frozenset()
 ANYWHERE = Scope()
@@ -364,6 +365,24 @@ def test_a_repeated_hook_is_recorded_once_under_the_newest_prompt(here: Database
         told(here, "PostToolUse", NOW + 3, tool_name="Read", tool_input={"file_path": "/w/a"})
     assert query(here, "SELECT prompt_id, content FROM observations") == [(2, "/w/a")]
     assert len(sent(here)) == 4
+
+
+@pytest.mark.parametrize("first", [alice, robot])
+def test_ones_own_record_stays_ones_own_when_another_key_copies_it(
+    here: Database, first: SecretKey
+) -> None:
+    """Copied with its text and `d`, for another machine to take it for the other's."""
+    draft = observation_draft(Observation("s", NOW, "marker", "Stop", "mine"), "rook", "den")
+    events = sorted(
+        (key.sign(draft.kind, draft.tags, draft.content, NOW) for key in (alice, robot)),
+        key=lambda event: event.pubkey != first.pubkey,
+    )
+    for event in events:
+        put_all(here, [event], robot.pubkey, NOBODY)
+    ((_, _, author, event_id, _),) = rows(here, "_rk_observations")
+    own = next(event for event in events if event.pubkey == robot.pubkey)
+    assert (author, event_id) == ("", own.id)
+    assert drop_deleted(here, [(event.id, alice.pubkey) for event in events]) == 0
 
 
 @pytest.mark.proves("M-14")
