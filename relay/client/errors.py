@@ -42,7 +42,8 @@ def split_reason(reason: str) -> tuple[str, str]:
 
     The prefix compares with `relay.errors.Prefix`; other relays may send prefixes not listed there.
     """
-    reason = reason[:MAX_SAID]
+    # One line: the next would begin like one of ours.
+    reason = " ".join(reason[:MAX_SAID].splitlines())
     found = _PREFIX(reason)
     return (found[1], found[2]) if found else ("", reason)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
@@ -78,7 +79,7 @@ def export_command(
     directory = None if where is None else Directory(where)
     data = b"".join(assembly.file(directory, git_branch))
     if output is None or output == Path("-"):
-        click.echo(data, nl=False)
+        _print(data)
     else:
         _write(output, data)
     for fault in assembly.faults:
@@ -243,6 +244,15 @@ async def _whole(
             click.echo(printable(fault), err=True)
         raise Incomplete(id_, assembly)
     return id_, assembly
+
+
+def _print(data: bytes) -> None:
+    """Byte for byte; on a terminal without what would control it."""
+    if sys.stdout.isatty():
+        lines = data.decode(errors="replace").split("\n")
+        click.echo("\n".join(map(printable, lines)), nl=False)
+    else:
+        click.echo(data, nl=False)
 
 
 def _write(path: Path, data: bytes) -> None:

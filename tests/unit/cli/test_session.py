@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import stat
+import sys
 from hashlib import sha256
 from io import BytesIO, TextIOWrapper
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.cli.humanize import counted
+from relay.cli.session import export
 from relay.memory import fence
 from relay.nostr import pns
 from relay.nostr.event import event_from_raw
@@ -115,6 +117,19 @@ async def test_export_writes_a_file_with_o(
     out.chmod(0o644)
     assert await rookery("export", SESSION, "-o", str(out), "--cwd", "/elsewhere") == 0
     assert out.stat().st_mode & 0o777 == 0o600, "of a file that was there too"
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_an_export_is_byte_for_byte_but_does_not_control_a_terminal(
+    monkeypatch: pytest.MonkeyPatch,
+    capsysbinary: pytest.CaptureFixture[bytes],
+    is_terminal: bool,  # noqa: FBT001
+) -> None:
+    data = b'{"one": "\x1b[2J"}\r\n\xe2\x80\xae\xff\x00\n'
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: is_terminal)
+    export._print(data)
+    shown = '{"one": "\ufffd[2J"}\ufffd\n\ufffd\ufffd\ufffd\n'.encode()
+    assert capsysbinary.readouterr().out == (shown if is_terminal else data)
 
 
 @pytest.mark.proves("D-24")

@@ -378,6 +378,18 @@ async def test_of_what_a_relay_says_little_is_kept(fake: FakeRelay, timeouts: Ti
         assert [len(notice) for notice in relay.notices] == [2000]
 
 
+async def test_a_refusal_is_one_line(fake: FakeRelay, timeouts: Timeouts) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say("CLOSED", frame[1], "blocked: no\nrookery: stored\r\u2028\u0085yes")
+
+    fake.on["REQ"] = refuse
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        with pytest.raises(QueryClosed) as closed:
+            await relay.query(CHAT)
+    assert len(str(closed.value).splitlines()) == 1
+    assert (closed.value.prefix, closed.value.text[:18]) == ("blocked", "no rookery: stored")
+
+
 async def test_a_large_frame_of_many_arrays_is_not_parsed(
     fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
