@@ -18,7 +18,8 @@ from relay.memory.systems import MEMORY_SYSTEMS
 
 __all__ = ["relay"]
 
-for _name in ("encodings.idna", "uvloop"):  # imported only by `serve` itself
+# Imported only by `serve` itself, or only for a database.
+for _name in ("encodings.idna", "uvloop", "relay.storage.postgres.store"):
     import_module(_name)
 for _module, _ in COMMANDS.values():
     import_module(f"relay.cli.{_module}")
