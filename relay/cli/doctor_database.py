@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from relay.config import StorageConfig
     from relay.storage.postgres.health import Health
 
-_CONNECTIONS: Final = 10
+_CONNECTIONS: Final = 15
 """Of a relay at most."""
 _DURABLE: Final = frozenset({"on", "remote_apply", "local", "remote_write"})
 _MANY_DEAD: Final = 100_000
