@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client import Client, ClientClosed, QueryClosed, Subscription, Timeouts, Unanswered
+from relay.client import (
+    Client,
+    ClientClosed,
+    QueryClosed,
+    Subscription,
+    Timeouts,
+    Unanswered,
+    connection,
+)
 from relay.client import subscription as subscription_module
 from relay.client.errors import AnswerTooLong
 from tests.cast import alice, bob
@@ -280,6 +288,19 @@ async def test_a_live_subscription_closed_by_a_busy_relay_is_opened_again(
         fake.events.append(chat("meanwhile", NOW + 1))
         assert await texts(events, 2) == ["before", "meanwhile"]
     assert len(fake.verbs("REQ")) == 2
+
+
+async def test_a_relay_that_says_that_it_stops_and_stays_is_left(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def stop(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say("CLOSED", frame[1], "error: the relay is stopping")
+
+    monkeypatch.setattr(connection, "_ENDING_S", 0.05)
+    fake.on["REQ"] = stop
+    async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT):
+        await fake.until(lambda: fake.visits == 3)
+    assert len(fake.verbs("REQ")) <= 3
 
 
 # A slow reader
