@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from relay.cli.init import init_folder
 from tests import cast
-from tests.harness.relay_program import Rookery, until
+from tests.harness.relay_program import Rookery, level
 
 if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
@@ -80,10 +80,7 @@ class TwoRelays:
         return [relay.url for relay in self._both]
 
     async def settle(self) -> None:
-        async with until("both have taken over the same rows") as tries:
-            async for _ in tries:
-                if len({await relay.metric("store_seq") for relay in self._both}) == 1:
-                    return
+        await level(self._both)
 
     async def start(self) -> None:
         for relay in self._both:

@@ -150,6 +150,14 @@ class OwnProcess(Rookery):
         return sum("listening on" in line for line in self.lines)
 
 
+async def level(relays: Sequence[Rookery]) -> None:
+    """Wait until relays on one database have taken over the same rows."""
+    async with until("all have taken over the same rows") as tries:
+        async for _ in tries:
+            if len({await relay.metric("store_seq") for relay in relays}) == 1:
+                return
+
+
 async def command(*args: str, stdin: bytes = b"", cwd: Path | None = None) -> tuple[int, str]:
     """One finished `rookery …`: its exit code, and what it printed on both streams."""
     process = await start_rookery(*args, stdin=PIPE, cwd=cwd)
@@ -179,8 +187,9 @@ async def _finished(process: Process, stdin: bytes) -> tuple[int, bytes, bytes]:
 class Wire:
     """A bare client: frames as they are."""
 
-    def __init__(self, socket: Any) -> None:
+    def __init__(self, socket: Any, url: str) -> None:
         self._socket = socket
+        self.url = url
         self.challenge = ""
 
     async def send(self, *message: object) -> None:
@@ -263,7 +272,7 @@ async def connected(url: str, **options: Any) -> AsyncIterator[Wire]:
     # No pings of its own: a test that is busy for a while answers none.
     options = {"ping_interval": None, **options}
     async with websockets.connect(url, max_size=None, **options) as socket:
-        wire = Wire(socket)
+        wire = Wire(socket, url)
         greeting = await wire.receive()
         assert greeting[0] == "AUTH"
         wire.challenge = greeting[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
+import shutil
 import time
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
@@ -15,7 +16,7 @@ from relay.nostr.event import event_from_raw
 from relay.nostr.keys import SecretKey
 from relay.nostr.kinds import GROUP_MEMBER_NOTICES
 from tests import cast
-from tests.harness.relay_program import Rookery, Wire, connected, until
+from tests.harness.relay_program import Rookery, Wire, connected, level, until
 from tests.leaks.guards import Table, found, happen, signed_row
 from tests.leaks.people import KEYS, RELAY, TRUSTED_ADDRESS, VIEWERS
 
@@ -41,10 +42,16 @@ Frames = list[list[Any]]
 
 
 class LeakRelay:
-    """A relay, and the table that is published on it."""
+    """A relay, and the table that is published on it.
 
-    def __init__(self, rookery: Rookery, stack: contextlib.AsyncExitStack) -> None:
+    Of two processes on one database, `rookery` takes what is written and `other` is asked.
+    """
+
+    def __init__(
+        self, rookery: Rookery, stack: contextlib.AsyncExitStack, other: Rookery | None = None
+    ) -> None:
         self.rookery = rookery
+        self._other = other
         self.stack = stack
         self.table = Table(int(time.time()) - A_WHILE_S)
         found(self.table)
@@ -65,14 +72,25 @@ class LeakRelay:
     async def connect(self, viewer: str) -> Wire:
         """A connection on which nobody has logged in."""
         options = {"local_addr": (TRUSTED_ADDRESS, 0)} if VIEWERS[viewer].is_trusted else {}
-        return await self.stack.enter_async_context(connected(self.rookery.url, **options))
+        asked = self._other or self.rookery
+        await self.settle()
+        return await self.stack.enter_async_context(connected(asked.url, **options))
+
+    @property
+    def is_two(self) -> bool:
+        return self._other is not None
+
+    async def settle(self) -> None:
+        """Wait until what was written is known where it is asked for."""
+        if self._other is not None:
+            await level([self.rookery, self._other])
 
     async def log_in(self, wire: Wire, viewer: str) -> None:
         for name in VIEWERS[viewer].keys:
             await self.log_in_as(wire, name)
 
     async def log_in_as(self, wire: Wire, name: str) -> None:
-        await wire.log_in(self._keys[name], self.rookery.url, int(time.time()))
+        await wire.log_in(self._keys[name], wire.url, int(time.time()))
 
     async def ban_those_who_are_here(self) -> None:
         """Connections of who is banned are older than the ban: a later one does not log in."""
@@ -136,6 +154,7 @@ class LeakRelay:
         async with until("what expires has expired") as tries:
             async for _ in tries:
                 if time.time() > self.expires:
+                    await self.settle()
                     return
 
     async def signed_rows(self) -> list[Row]:
@@ -152,31 +171,39 @@ class LeakRelay:
 
 
 @contextlib.asynccontextmanager
-async def leak_relay(folder: Path, policy: str = "") -> AsyncIterator[LeakRelay]:
+async def leak_relay(
+    folder: Path, policy: str = "", database: str | None = None
+) -> AsyncIterator[LeakRelay]:
     """A relay with the foundation of the table; at the end it must stop in order. `policy`: more
-    of it."""
-    async with Rookery(folder) as rookery, contextlib.AsyncExitStack() as stack:
-        await rookery.init(
-            "--owner",
-            cast.owner.pubkey,
-            "--agent",
-            cast.robot.pubkey,
-            "--agent",
-            cast.rover.pubkey,
-            "--preset",
-            "open",
-        )
-        trust = f'[actors]\ntrusted_readers = ["{TRUSTED_ADDRESS}/32"]\n'
-        (folder / "policies" / "50-trust.toml").write_text(trust + DERIVED + policy)
-        await rookery.start()
-        relay = LeakRelay(rookery, stack)
-        await relay.open_to_write()
-        await relay.publish(relay.table.foundation)
-        yield relay
-        await stack.aclose()
-        assert await rookery.stop() == 0
-    print(*rookery.lines, sep="\n")
-    assert "Traceback" not in "\n".join(rookery.lines)
+    of it. `database`: of two processes."""
+    names = ["one"] if database is None else ["one", "other"]
+    async with contextlib.AsyncExitStack() as running:
+        processes = [await running.enter_async_context(Rookery(folder / name)) for name in names]
+        for each in processes:
+            await set_up(each, policy, database)
+            if each is not processes[0]:
+                shutil.copy(processes[0].folder / "relay.key", each.folder)
+            await each.start()
+        async with contextlib.AsyncExitStack() as stack:
+            relay = LeakRelay(processes[0], stack, *processes[1:])
+            await relay.open_to_write()
+            await relay.publish(relay.table.foundation)
+            yield relay
+        for each in processes:
+            assert await each.stop() == 0
+    for each in processes:
+        print(*each.lines, sep="\n")
+        assert "Traceback" not in "\n".join(each.lines)
+
+
+async def set_up(rookery: Rookery, policy: str, database: str | None) -> None:
+    owner, agents = cast.owner.pubkey, (cast.robot.pubkey, cast.rover.pubkey)
+    named = [word for agent in agents for word in ("--agent", agent)]
+    await rookery.init("--owner", owner, *named, "--preset", "open")
+    trust = f'[actors]\ntrusted_readers = ["{TRUSTED_ADDRESS}/32"]\n'
+    (rookery.folder / "policies" / "50-trust.toml").write_text(trust + DERIVED + policy)
+    if database is not None:
+        rookery.set_up("storage", f'url = "{database}"\nshared = true')
 
 
 def event_of(fields: dict[str, Any]) -> Event:
