@@ -228,7 +228,7 @@ class QueryRunner:
         self._fanout = fanout
         self._index = index
         self._one_search = asyncio.Semaphore(1)
-        """Searches of unknown keys wait here: a known one waits for at most one of them."""
+        """Searches of unknown keys wait here for each other."""
         self._invites = invites
         self._limits = limits
         self._clock = clock

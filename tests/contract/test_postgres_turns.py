@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.access.actors import Actors
+from relay.access.quotas import SizedBy
 from relay.access.visibility import ANONYMOUS, visibility_for
 from relay.groups.group import Groups
 from relay.storage.postgres import reading
@@ -28,7 +29,7 @@ UNKNOWN = visibility_for(ANONYMOUS, (), Actors(), Groups())
 
 
 @pytest.mark.parametrize("greedy", [UNKNOWN, EVERYTHING], ids=["unknown", "known"])
-async def test_a_short_page_does_not_wait_for_long_reads(
+async def test_short_reads_do_not_wait_for_long_ones(
     postgres: PostgresServer, greedy: Visibility, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By tag nothing is read while the table of tags is locked."""
@@ -40,7 +41,7 @@ async def test_a_short_page_does_not_wait_for_long_reads(
     by_tag = asked(tag_t=["tea"])
     async with postgres.unreadable(f"{postgres.schema_of(url)}.tags"):
         pages = [asyncio.create_task(read(store, by_tag, greedy)) for _ in range(5)]
-        counts = [asyncio.create_task(store.count([by_tag], greedy, now=0)) for _ in range(5)]
+        counts = [asyncio.create_task(store.count([by_tag], greedy, now=0)) for _ in range(8)]
         async with until("several wait for the table") as tries:
             async for _ in tries:
                 if await postgres.value(_WAITING) > 1:
@@ -48,8 +49,10 @@ async def test_a_short_page_does_not_wait_for_long_reads(
         for reader in (UNKNOWN, EVERYTHING):
             async with asyncio.timeout(ANSWER_S):
                 assert await read(store, asked(ids=[event.id]), reader) == [event.raw]
+        async with asyncio.timeout(ANSWER_S):
+            assert [each.of for each in await store.sizes(SizedBy.KIND, 5)] == [1]
         assert not any(each.done() for each in (*pages, *counts))
     assert await asyncio.gather(*pages) == [[event.raw]] * 5
-    assert await asyncio.gather(*counts) == [1] * 5
+    assert await asyncio.gather(*counts) == [1] * 8
     await store.close()
     await postgres.empty(url)

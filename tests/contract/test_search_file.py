@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import stat
 from contextlib import closing
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,9 +22,12 @@ from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.test_store_search import found, indexed, says, sought
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked, change, unsigned, write
+from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from relay.access.visibility import Visibility
 
 
 async def opened(folder: Path) -> SqliteStore:
@@ -195,32 +199,29 @@ async def test_a_read_that_takes_too_long_is_interrupted(
     await store.close()
 
 
-async def test_a_known_key_waits_for_at_most_one_read_of_unknown_ones(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("reads", ["count", "search"])
+async def test_a_known_key_waits_for_no_read_of_unknown_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reads: str
 ) -> None:
-    """Of reads that do not end on the loop: each may take ten seconds of the one thread."""
+    """Of reads that do not end on the loop: each may take ten seconds of its thread."""
     store = await opened(tmp_path)
-    await write(store, unsigned(cast.alice, content="x"))
-    began: list[object] = []
-    may_end = asyncio.Event()
-
-    async def waits(query: object, _seconds: float) -> list[tuple[int]]:
-        began.append(query)
-        await may_end.wait()
-        return [(0,)]
-
+    await says(store, "tea")
     monkeypatch.setattr(store, "_read_now", lambda _query, _how: None)
-    monkeypatch.setattr(store._reader_conn, "rows_within", waits)
+    monkeypatch.setattr(sqlite_store, "_SEARCH_S", ANSWER_S)
+    may_end = Event()
+
+    async def read(viewer: Visibility) -> list[int]:
+        if reads == "count":
+            return [await store.count([asked(kinds=[1])], viewer, now=0)]
+        return list(await store.search(sought("tea"), viewer, limit=5, upto=MAX, now=0))
+
+    await store._unknown_conn._db.set_progress_handler(lambda: not may_end.wait(ANSWER_S), 1)
     unknown = visibility_for(ANONYMOUS, (), Actors(), Groups())
-    reads = [
-        asyncio.ensure_future(store.count([asked(kinds=[1])], viewer, now=0))
-        for viewer in (*[unknown] * 5, EVERYTHING)
-    ]
-    for _ in range(20):
-        await asyncio.sleep(0)
-    assert len(began) == 2
+    unknown_reads = [asyncio.ensure_future(read(unknown)) for _ in range(5)]
+    assert await read(EVERYTHING) == [1]
+    assert not any(each.done() for each in unknown_reads)
     may_end.set()
-    assert await asyncio.gather(*reads) == [0] * 6
+    assert await asyncio.gather(*unknown_reads) == [[1]] * 5
     await store.close()
 
 

@@ -31,7 +31,6 @@ from relay.storage.tokens import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
 
     from relay.access.visibility import Visibility
     from relay.lifecycle.rows import Slot, Stored
@@ -47,8 +46,8 @@ _SHORT_S: Final = 0.1
 """A page that takes longer is read again, in its turn among those that do: they keep no others
 waiting."""
 _AT_ONCE: Final = 2
-"""Counts and short pages of unknown keys, and long pages of known and of unknown ones: each of
-these. So some connections are left for known keys."""
+"""Short pages of unknown keys, and counts and long pages of known and of unknown ones: each of
+these. So some connections are left for others."""
 _CHUNK_ROWS: Final = 5_000
 _MAX_EXPLAINED: Final = 4
 _MAX_STEPS: Final = 64
@@ -68,9 +67,9 @@ class Reader(ABC):
         self._tokenizer = Tokenizer()
         self._words = Words(self._tokenizer)
         self._compiler = Compiler(hashes, self._words)
-        self._counts = asyncio.Semaphore(_AT_ONCE)
         self._short_pages = asyncio.Semaphore(_AT_ONCE)
-        """Both of unknown keys."""
+        """Of unknown keys."""
+        self._counts = {known: asyncio.Semaphore(_AT_ONCE) for known in (False, True)}
         self._long_pages = {known: asyncio.Semaphore(_AT_ONCE) for known in (False, True)}
 
     def page_now(self, query: PageQuery) -> Page | None:
@@ -249,7 +248,8 @@ class Reader(ABC):
         """As `_read`, of the first rows."""
         await self._current()
         with suppress(TooSlow):
-            async with self._turn(visibility, self._short_pages):
+            turn = nullcontext() if visibility.is_known else self._short_pages
+            async with turn:
                 return await self._page_within(query, _SHORT_S)
         async with self._long_pages[visibility.is_known]:
             return await self._page_within(query, _READ_S)
@@ -261,13 +261,8 @@ class Reader(ABC):
 
     async def _read(self, query: Query, visibility: Visibility) -> Sequence[Any]:
         """For clients: raises TooSlow."""
-        async with self._turn(visibility, self._counts):
+        async with self._counts[visibility.is_known]:
             return await self._rows(query, _READ_S)
-
-    def _turn(
-        self, visibility: Visibility, unknown: asyncio.Semaphore
-    ) -> AbstractAsyncContextManager[object]:
-        return nullcontext() if visibility.is_known else unknown
 
     async def _rows(self, query: Query, within_s: float | None = None) -> Sequence[Any]:
         await self._current()

@@ -5,10 +5,10 @@
   locked while the loop does other things.
 - Short reads run on the loop: the trip to a thread and back takes longer than they do (12 and 32 us
   for 10 rows, `python -m tests.bench.trips`). A progress handler stops one that exceeds its budget;
-  it starts again on `reader_conn`.
+  it starts again on `reader_conn` or `unknown_conn`.
 - What may take long runs on connections of aiosqlite: `reader_conn` wide scans, `search_conn` full
-  text searches, `bulk_conn` queries over the whole file, the text index, and checkpoints, which no
-  commit waits for.
+  text searches, `unknown_conn` both for unknown keys, `bulk_conn` queries over the whole file, the
+  text index, and checkpoints, which no commit waits for.
 - The tags of the newest rows are in memory (`tag_buffer`): writing the tag table is most of a
   commit's cost.
 """
@@ -19,7 +19,7 @@ import asyncio
 import sqlite3
 from array import array
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AsyncExitStack, asynccontextmanager, closing, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 from itertools import accumulate
 from operator import itemgetter
@@ -79,7 +79,6 @@ if TYPE_CHECKING:
         Sequence,
         Set,
     )
-    from contextlib import AbstractAsyncContextManager
     from pathlib import Path
 
     from relay.access.management import Management
@@ -157,15 +156,15 @@ class SqliteStore:
         self._factory = ReaderFactory(path, hashes, tag_buffer)
         self._loop_conn = self._new_loop_conn()
         self._reader_conn = AsyncReader(self._factory.page_reader)
-        self._one_unknown = asyncio.Semaphore(1)
-        """Reads of unknown keys wait here for the reader: a known one waits for at most one."""
         self._search_conn = AsyncReader(self._factory.search_reader)
+        self._unknown_conn = AsyncReader(self._factory.search_reader)
+        """For reads and searches of unknown keys: known ones wait for none of them."""
         self._checkpoint_conn = AsyncReader(partial(connection, path))
         self._bulk_conn = BulkReader(self._factory.bulk_reader)
         self._checkpoints = Checkpoints(
             path,
             self._checkpoint_conn,
-            (self._bulk_conn, self._reader_conn, self._search_conn),
+            (self._bulk_conn, self._reader_conn, self._search_conn, self._unknown_conn),
             self._writing,
             self._writer.check_files,
             self._writer.flush_some,
@@ -216,6 +215,7 @@ class SqliteStore:
             for db in (
                 self._reader_conn,
                 self._search_conn,
+                self._unknown_conn,
                 self._bulk_conn,
                 self._checkpoint_conn,
             ):
@@ -294,8 +294,7 @@ class SqliteStore:
         if page is not None:
             return page
         sql = self._compiler.page(query, "e.raw")
-        async with self._turn(query.visibility):
-            rows = await self._reader_conn.page_within(sql, _READ_S)
+        rows = await self._reader_for(query.visibility).page_within(sql, _READ_S)
         return self._paged(rows, query)
 
     def page_now(self, query: PageQuery) -> Page | None:
@@ -389,13 +388,12 @@ class SqliteStore:
         self, filters: Sequence[Filter], query: Query, visibility: Visibility
     ) -> list[Any]:
         if any(filter_.search is not None for filter_ in filters):
-            return await self._searched(query)
+            return await self._searched(query, visibility)
         if sum([filter_.values for filter_ in filters]) <= _MANY_VALUES:
             rows = self._read_now(query, _all_of)
             if rows is not None:
                 return rows
-        async with self._turn(visibility):
-            return await self._reader_conn.rows_within(query, _READ_S)
+        return await self._reader_for(visibility).rows_within(query, _READ_S)
 
     async def items(
         self,
@@ -613,12 +611,10 @@ class SqliteStore:
         rows = self._read_now(query, _page_of)
         if rows is not None:
             return rows
-        async with self._turn(visibility):
-            return await self._reader_conn.page_within(query, _READ_S)
+        return await self._reader_for(visibility).page_within(query, _READ_S)
 
-    def _turn(self, visibility: Visibility) -> AbstractAsyncContextManager[None]:
-        """For one read on the reader's thread."""
-        return nullcontext() if visibility.is_known else self._one_unknown
+    def _reader_for(self, visibility: Visibility) -> AsyncReader:
+        return self._reader_conn if visibility.is_known else self._unknown_conn
 
     def _place_of(self, raw: bytes) -> Place:
         event = event_in(raw)
@@ -679,7 +675,7 @@ class SqliteStore:
             query = self._compiler.search(
                 search, filter_, visibility, limit=limit, upto=upto, now=now
             )
-            return [row[0] for row in await self._searched(query)]
+            return [row[0] for row in await self._searched(query, visibility)]
         meanings = None if search.excluded else self._meanings
         most = limit if meanings is None else max(limit, NEAREST)
         stems = self._index.stems
@@ -687,7 +683,8 @@ class SqliteStore:
         known = self._readable_rows.of(visibility, filter_)
         points = dict(
             await self._worked(
-                lambda rows: _finished(best(Asking(rows, stems, asked, known), search, most))
+                lambda rows: _finished(best(Asking(rows, stems, asked, known), search, most)),
+                visibility,
             )
         )
         if meanings is None:
@@ -704,17 +701,20 @@ class SqliteStore:
             query = self._compiler.readable(
                 part, filter_, visibility, limit=left, upto=upto, now=now
             )
-            near += [seq for (seq,) in await self._searched(query)]
+            near += [seq for (seq,) in await self._searched(query, visibility)]
         cosines = await asyncio.to_thread(meanings.cosines, question, {*points, *near})
         return fused(points, cosines, limit)
 
-    async def _searched(self, query: Query) -> list[Any]:
-        return await self._worked(lambda rows: rows(*query))
+    async def _searched(self, query: Query, visibility: Visibility) -> list[Any]:
+        return await self._worked(lambda rows: rows(*query), visibility)
 
-    async def _worked(self, work: Callable[[Callable[..., list[Any]]], T]) -> T:
+    async def _worked(
+        self, work: Callable[[Callable[..., list[Any]]], T], visibility: Visibility
+    ) -> T:
+        db = self._search_conn if visibility.is_known else self._unknown_conn
         try:
             async with self._index_faults():
-                return await self._search_conn.work_within(work, _SEARCH_S)
+                return await db.work_within(work, _SEARCH_S)
         except TooSlow:
             raise TooWide from None
 
