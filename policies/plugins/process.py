@@ -151,6 +151,8 @@ class _Child(asyncio.SubprocessProtocol):
         self._chatter = 0
         """Lines that were not JSON since the last answer."""
         self._complaint = b""
+        self._is_paused = False
+        """Stderr."""
 
     # requests
 
@@ -289,15 +291,17 @@ class _Child(asyncio.SubprocessProtocol):
             text = line.decode("utf-8", "replace").strip()
             if text:
                 self._notes.add(logging.WARNING, text)
-        pipe = cast("asyncio.ReadTransport", self._pipe(2))
-        if pipe.is_reading():
+        if not self._is_paused:  # asyncio tells of a pipe since Python 3.11.4 only
+            self._is_paused = True
+            pipe = cast("asyncio.ReadTransport", self._pipe(2))
             pipe.pause_reading()
-            self._loop.call_later(len(data) / _STDERR_RATE, _resume_reading, pipe)
+            self._loop.call_later(len(data) / _STDERR_RATE, self._resume_reading, pipe)
 
-
-def _resume_reading(pipe: asyncio.ReadTransport) -> None:
-    if not pipe.is_closing():
-        pipe.resume_reading()
+    def _resume_reading(self, pipe: asyncio.ReadTransport) -> None:
+        """Of stderr."""
+        self._is_paused = False
+        if not pipe.is_closing():
+            pipe.resume_reading()
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
