@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from policies.engine import PolicySet
     from policies.write_rule import Place
+    from relay.errors import Reject
     from relay.lifecycle.rows import Keep
     from relay.nostr.event import Event
-    from relay.nostr.ok import Reject
 
 _EXAMPLES: Final = 3
 _NO_GROUPS: Final = Groups()

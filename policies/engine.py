@@ -22,11 +22,10 @@ from policies.rules.work import too_little_work
 from policies.settings import AuthWrites, Limits, Memory, SchemaMode
 from policies.write_rule import Place, RulesByKind, WriteRule
 from relay.access.visibility import visibility_for
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.facts import Origin, Who
 from relay.lifecycle.retention import SweepRules
 from relay.nostr import kinds
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

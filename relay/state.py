@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from relay.access.quotas import Quota, UsageLimit
     from relay.access.read_rules import ReadRule, Target
     from relay.access.visibility import Viewer, Visibility
+    from relay.errors import Reject
     from relay.facts import Facts, Origin
     from relay.groups.context import GroupSettings
     from relay.groups.group import Groups
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from relay.memory.registry import MemorySystems
     from relay.nostr.event import Event
     from relay.nostr.kinds import KindSet
-    from relay.nostr.ok import Reject
 
 _CACHED_VIEWERS: Final = 4096
 _CACHED_GROUPS: Final = 1_000_000

@@ -16,9 +16,9 @@ from __future__ import annotations
 from policies.plugins.chain import Chain
 from policies.plugins.definition import Plugin, PluginDefinition, plugin_from
 from policies.plugins.protocol import Question, Rule, objection
+from relay.errors import Reject
 from relay.facts import Arrival
 from relay.nostr.event import Event
-from relay.nostr.ok import Reject
 
 __all__ = [
     "Arrival",

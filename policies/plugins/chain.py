@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from policies.plugins.definition import Plugin
     from policies.plugins.protocol import RunningPlugin
+    from relay.errors import Reject
     from relay.facts import Arrival, Origin
     from relay.nostr.event import Event
-    from relay.nostr.ok import Reject
 
 
 class Chain:

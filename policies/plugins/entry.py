@@ -18,7 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from policies.plugins.protocol import PluginLog, no_answer, rule_name
-from relay.nostr.ok import Reject
+from relay.errors import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

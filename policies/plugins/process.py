@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from policies.plugins.definition import Command
     from policies.plugins.protocol import HealthReport, Question
-    from relay.nostr.ok import Reject
+    from relay.errors import Reject
 
 _START_S: Final = 3.0
 """From the start of a process to its first answer, if longer than its deadline: interpreters start

@@ -8,11 +8,10 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.facts import Arrival, Origin
 from relay.nostr import kinds
 from relay.nostr.event import Event
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,11 +11,10 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.memory.encrypted import may_be_encrypted
 from relay.memory.fields import NOT_AN_OBJECT
 from relay.nostr.event import object_in
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from policies.patterns import Patterns

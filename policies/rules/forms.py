@@ -8,10 +8,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.facts import Origin
 from relay.nostr import kinds
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final, assert_never
 from policies.rules.people import ENVELOPES
 from policies.settings import AnonymousRead, SchemaMode, TsRule, Vouchers
 from relay.access.read_rules import Match
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.facts import Origin, Who
 from relay.memory.check_options import CheckOptions
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from policies.settings import Memory

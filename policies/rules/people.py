@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, assert_never
 
 from policies.settings import AuthWrites
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.facts import Origin, Who
 from relay.nostr import kinds
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Set

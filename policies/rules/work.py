@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.nostr.nip13 import committed_target, difficulty
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from relay.nostr.event import Event

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from relay.errors import Invalid, Prefix, Unsupported
+from relay.errors import Invalid, Prefix, Reject, Unsupported
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence

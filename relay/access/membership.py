@@ -17,11 +17,10 @@ import msgspec
 
 from relay.access.actors import author_words, is_known
 from relay.access.management import ListChange, ListName
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject, WriteOutcome
 from relay.facts import Who
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
-from relay.nostr.ok import Reject, WriteOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 import msgspec
 
 from relay.access.read_rules import Row
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.nostr import kinds
 from relay.nostr.event import Event, is_hex64
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Final
 
 from relay.access.actors import Attestations, is_known, vouches
 from relay.access.read_rules import Match, ReadRule, targets_of
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.facts import Who
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import DELETE_GROUP, GROUP_MEMBER_NOTICES, is_kind
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence, Set

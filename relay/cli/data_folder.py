@@ -18,8 +18,7 @@ from relay.cli.folder_lock import locked
 from relay.cli.options import no_data_folder
 from relay.cli.services import run_services
 from relay.config import load_config
-from relay.errors import FolderBusy, UserError
-from relay.nostr.ok import Reject, WriteOutcome, ok_reply
+from relay.errors import FolderBusy, Reject, UserError, WriteOutcome, ok_reply
 from relay.server.control import ALLOWED, BANNED, DryRunReply, RemoteFolder, Rows
 from relay.write.commands import Purpose, Unconnected
 
@@ -29,11 +28,11 @@ if TYPE_CHECKING:
 
     from relay.access.quotas import Sized, SizedBy
     from relay.cli.services import Services
+    from relay.errors import Result
     from relay.facts import Origin
     from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.nostr.ok import Result
     from relay.observe import LogLine, LogLines, Refusal, Status
     from relay.server.control import DataFolder
     from relay.write.sweeper import SweepLine

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, BinaryIO, Final, assert_never
 import msgspec
 import orjson
 
-from relay.errors import Invalid, Prefix, Refused
+from relay.errors import Invalid, Prefix, Refused, WriteOutcome, ok_reply
 from relay.nostr.event import Event, event_from, is_hex64
 from relay.nostr.kinds import RELAY_SIGNED, is_ephemeral
-from relay.nostr.ok import WriteOutcome, ok_reply
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.facts import Origin, Who
 from relay.groups.actions import PRIVATE_FLAGS
 from relay.groups.group import Groups, Pin
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from relay.groups.actions import Flag

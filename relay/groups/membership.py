@@ -13,7 +13,7 @@ from enum import Enum, auto
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.facts import Origin
 from relay.groups.actions import InviteUse, PutUsers, RemoveUsers
 from relay.groups.context import NOT_A_MEMBER, RULE, GroupContext, Joins, Ruling, rejected
@@ -21,7 +21,6 @@ from relay.groups.group import Group, group_after, pins_of
 from relay.groups.notices import Draft, draft_of
 from relay.groups.timeline import check_created_at, check_previous
 from relay.nostr import kinds
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Set

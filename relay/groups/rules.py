@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, assert_never
 
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.facts import Origin, Who
 from relay.groups.actions import (
     Action,
@@ -44,7 +44,6 @@ from relay.groups.notices import draft_of
 from relay.groups.subgroups import check_placement, detach_subgroups, place_group
 from relay.groups.timeline import check_created_at, check_previous
 from relay.nostr import kinds
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Set

@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.groups.context import RULE, rejected
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

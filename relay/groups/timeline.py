@@ -16,8 +16,8 @@ from relay.nostr import kinds
 if TYPE_CHECKING:
     from collections.abc import Set
 
+    from relay.errors import Reject
     from relay.groups.context import GroupContext
-    from relay.nostr.ok import Reject
 
 _CHAT: Final = frozenset(
     {kinds.CHAT, kinds.THREAD_REPLY, kinds.THREAD, kinds.THREAD_COMMENT, kinds.COMMENT}

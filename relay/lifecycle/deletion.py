@@ -8,10 +8,10 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
+from relay.errors import WriteOutcome
 from relay.lifecycle.rows import DeletedBy, Forgotten, Slot, Tombstone, Vanish
 from relay.nostr import kinds
 from relay.nostr.event import address_of, event_from_raw, is_hex64
-from relay.nostr.ok import WriteOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set

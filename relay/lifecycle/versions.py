@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from relay.errors import WriteOutcome
 from relay.groups.group import Groups
 from relay.lifecycle.deletion import is_deleted, take_out
 from relay.lifecycle.rows import (
@@ -27,7 +28,6 @@ from relay.memory.registry import RecordName
 from relay.nostr import kinds
 from relay.nostr.kinds import is_ephemeral
 from relay.nostr.nip40 import expiry_of
-from relay.nostr.ok import WriteOutcome
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

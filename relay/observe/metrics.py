@@ -23,7 +23,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from relay import __version__
-from relay.nostr.ok import Reject, WriteOutcome
+from relay.errors import Reject, WriteOutcome
 from relay.observe.costly import SLOW_S, CostlyRead, CostlyReads
 from relay.observe.day import Day, Totals
 from relay.observe.histogram import Histogram

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from ipaddress import IPv4Address, IPv6Address
 
+    from relay.errors import Reject
     from relay.nostr.event import Event
-    from relay.nostr.ok import Reject
 
 _REFUSALS: Final = 1000
 _MAX_GROUP: Final = 64

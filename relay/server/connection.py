@@ -15,7 +15,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 
 from relay.access.actors import Attestations, is_known, vouches
 from relay.access.visibility import BANNED
-from relay.errors import Invalid, Prefix, Refused
+from relay.errors import Invalid, Prefix, Refused, WriteOutcome, ok_reply
 from relay.facts import Origin
 from relay.nostr import messages
 from relay.nostr.agents import attestation_of
@@ -31,7 +31,6 @@ from relay.nostr.messages import (
     Publish,
     Subscribe,
 )
-from relay.nostr.ok import WriteOutcome, ok_reply
 from relay.observe import PARSED_OF, REQUEST, request_id
 from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import Outbox
@@ -44,11 +43,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from ipaddress import IPv4Address, IPv6Address
 
+    from relay.errors import Result
     from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
     from relay.nostr.messages import ClientMessage
     from relay.nostr.nip42 import RelayAddress
-    from relay.nostr.ok import Result
     from relay.server.services import ServerServices
     from relay.server.session import Effect
     from relay.server.turns import Turns

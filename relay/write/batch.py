@@ -22,7 +22,7 @@ from relay.access.membership import (
     withdrawn,
 )
 from relay.access.quotas import subnet_of
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject, WriteOutcome
 from relay.facts import Origin
 from relay.groups.actions import users_in
 from relay.groups.group import Groups, replayed
@@ -51,7 +51,6 @@ from relay.lifecycle.rows import (
 from relay.lifecycle.versions import add_row, move, plan_for
 from relay.nostr import kinds
 from relay.nostr.erasure import Erasure
-from relay.nostr.ok import Reject, WriteOutcome
 from relay.write.candidate import Candidate, candidate_of, sender_of
 from relay.write.commands import (
     ExpireRows,
@@ -71,12 +70,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Set
 
     from relay.access.quotas import InviteGuesses, MinuteCounter, TokenBuckets
+    from relay.errors import Result
     from relay.groups.context import Ruling
     from relay.groups.group import Group
     from relay.lifecycle.rows import Found, Lookups
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.nostr.ok import Result
     from relay.state import RelayState
     from relay.write.commands import LaneItem
     from relay.write.judge import Judgement

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from relay.errors import Refused
+from relay.errors import Refused, Reject
 from relay.facts import Origin
 from relay.groups.actions import Action, action_of, group_of
 from relay.lifecycle.deletion import DeletionTargets, deletion_targets
@@ -19,7 +19,6 @@ from relay.memory.registry import MemorySystems, References
 from relay.nostr import kinds
 from relay.nostr.agents import Attestation, check_persona
 from relay.nostr.event import Event, address_of, is_hex64
-from relay.nostr.ok import Reject
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Set

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
-from relay.nostr.ok import WriteOutcome
+from relay.errors import WriteOutcome
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
 
     from relay.access.management import ListChange
+    from relay.errors import Reject, Result
     from relay.facts import Facts, Origin
     from relay.lifecycle.retention import SweepRules
     from relay.lifecycle.rows import Stored
     from relay.lifecycle.versions import HistoryRules
     from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
-    from relay.nostr.ok import Reject, Result
 
 
 class Author(Protocol):

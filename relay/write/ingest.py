@@ -17,14 +17,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, assert_never
 
 from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCounter, TokenBuckets
-from relay.errors import Prefix, StoreFault
+from relay.errors import Prefix, Reject, StoreFault, ok_reply
 from relay.facts import Arrival, Origin
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import WritePlan
 from relay.nostr import kinds
 from relay.nostr.event import weight_of
 from relay.nostr.keys import are_signed
-from relay.nostr.ok import Reject, ok_reply
 from relay.observe import request_id
 from relay.write.batch import Batch
 from relay.write.candidate import candidate_of, sender_of
@@ -50,11 +49,11 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
 
     from relay.access.management import ListChange
+    from relay.errors import Result
     from relay.groups.group import Group, Groups
     from relay.lifecycle.rows import Found, Lookups, Stored
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.nostr.ok import Result
     from relay.observe import Metrics
     from relay.observe.traces import Traces
     from relay.state import RelayState

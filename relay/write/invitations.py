@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from relay.access.visibility import Viewer
+    from relay.errors import Reject
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.nostr.ok import Reject
     from relay.state import RelayState
 
     class Lane(Protocol):

@@ -24,7 +24,7 @@ from relay.access.membership import RULE as MEMBERSHIP
 from relay.access.membership import Members, is_counted, ruling_on_request, untimely
 from relay.access.quotas import CountedEvent, Per, Token, check_usage_limits, subnet_of
 from relay.access.visibility import ANONYMOUS, Viewer, names_restricted, visibility_for
-from relay.errors import Invalid, Prefix, Refused
+from relay.errors import Invalid, Prefix, Refused, Reject, Result, WriteOutcome
 from relay.facts import Origin, Who
 from relay.groups.actions import JoinRequest
 from relay.groups.context import Ruling
@@ -34,7 +34,6 @@ from relay.lifecycle.rows import Stored
 from relay.lifecycle.versions import unstored_outcome
 from relay.nostr import kinds
 from relay.nostr.kinds import is_ephemeral
-from relay.nostr.ok import Reject, Result, WriteOutcome
 from relay.write.candidate import refused_form
 from relay.write.derived import derived_group
 from relay.write.pins import outdated_pins

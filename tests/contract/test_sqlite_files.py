@@ -15,11 +15,10 @@ import pytest
 
 from relay.access.management import ListChange, ListName
 from relay.access.quotas import Account, Size, SizedBy
-from relay.errors import StoreFault, StoreVersion
+from relay.errors import StoreFault, StoreVersion, WriteOutcome
 from relay.lifecycle.rows import Keep, version_of
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
-from relay.nostr.ok import WriteOutcome
 from relay.storage.sqlite.opening import SCHEMA_VERSION
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast

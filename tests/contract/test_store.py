@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.access.read_rules import Match
-from relay.errors import StoreFault
+from relay.errors import StoreFault, WriteOutcome
 from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group, Groups
 from relay.lifecycle.rows import Found, Keep, OwnRow, Slot, Stored, Tombstone, WritePlan
 from relay.nostr.kinds import KindSet
-from relay.nostr.ok import WriteOutcome
 from relay.storage import PageQuery
 from tests import cast
 from tests.contract.crowd import ALICE, BOB, CAROL, ORDERED, a_wide_crowd, keys, rule, seen_by

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.access.management import ListChange, ListName
-from relay.errors import StoreFault
+from relay.errors import StoreFault, WriteOutcome
 from relay.lifecycle.deletion import delete_banned_author, event_target
 from relay.lifecycle.rows import WritePlan
-from relay.nostr.ok import WriteOutcome
 from tests.cast import alice, bob
 from tests.contract.writing import (
     NOTHING_WANTED,

@@ -11,6 +11,7 @@ import pytest
 from relay.access.actors import Actors, Household
 from relay.access.read_rules import Match, ReadRule
 from relay.access.visibility import ANONYMOUS, Viewer
+from relay.errors import WriteOutcome
 from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group, Groups
@@ -18,7 +19,6 @@ from relay.lifecycle.rows import Found, Stored, WritePlan
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import MAX_PREFIXES
 from relay.nostr.kinds import KindSet
-from relay.nostr.ok import WriteOutcome
 from relay.storage import PageQuery, Place
 from tests import cast
 from tests.contract.crowd import (

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from relay.errors import WriteOutcome
 from relay.lifecycle.deletion import key_target
 from relay.lifecycle.rows import Slot, Stored, Tombstone, Vanish, WritePlan
 from relay.nostr.event import event_from_raw, signed
-from relay.nostr.ok import WriteOutcome
 from relay.storage import PageQuery
 from relay.storage.sqlite import writer as module
 from tests import cast

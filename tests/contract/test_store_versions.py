@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.access.quotas import Account, Size, SizedBy
+from relay.errors import WriteOutcome
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import event_target
 from relay.lifecycle.rows import Slot
 from relay.lifecycle.versions import DAY_S, History
 from relay.nostr import kinds
-from relay.nostr.ok import WriteOutcome
 from tests.cast import alice, bob
 from tests.contract.writing import Batch, asked, change, look_up, raws, read, unsigned, write
 

@@ -11,6 +11,7 @@ import msgspec
 from relay.access.actors import Actors
 from relay.access.read_rules import Match
 from relay.access.visibility import everything_visible
+from relay.errors import WriteOutcome
 from relay.groups.context import GroupSettings
 from relay.groups.group import Groups
 from relay.lifecycle.deletion import (
@@ -26,7 +27,6 @@ from relay.nostr import kinds
 from relay.nostr.erasure import Erasure
 from relay.nostr.event import signed
 from relay.nostr.filters import FilterTerms, filter_from
-from relay.nostr.ok import WriteOutcome
 from relay.storage import PageQuery
 from relay.write import lookups
 from relay.write.candidate import Sender, candidate_of

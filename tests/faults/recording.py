@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from relay.errors import WriteOutcome
 from relay.facts import Origin
-from relay.nostr.ok import WriteOutcome
 from relay.storage.sqlite.store import SqliteStore
 from tests.faults.contents import Contents, contents, raws_in
 from tests.faults.vfs import Call, Disk, Step
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
+    from relay.errors import Result
     from relay.groups.group import Groups
     from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.event import Event
-    from relay.nostr.ok import Result
 
 
 @dataclass

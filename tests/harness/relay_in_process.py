@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 import policies
 from relay.access.management import changes_of
+from relay.errors import ok_reply
 from relay.facts import Origin
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import event_from_raw
-from relay.nostr.ok import ok_reply
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
 from relay.read.linked_rows import NO_LINKS, LinkedRows
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from concurrent.futures import Executor
 
     from policies import PolicySet
+    from relay.errors import Reject, Result
     from relay.groups.group import Groups
     from relay.lifecycle.rows import Stored
     from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.nostr.ok import Reject, Result
     from relay.read.linked_rows import Links
     from relay.storage import Store
     from relay.write.ingest import Plugins

@@ -17,9 +17,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from relay.config import LogConfig, LogFormat, LogLevel
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject, WriteOutcome
 from relay.nostr.filters import Filter
-from relay.nostr.ok import Reject, WriteOutcome
 from relay.observe import (
     REQUEST,
     CostlyReads,

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
     from policies import PolicySet
+    from relay.errors import Result
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
-    from relay.nostr.ok import Result
 
 relay = person("relay")
 RELAY = relay.pubkey

@@ -17,7 +17,7 @@ from policies.load import PRESETS, load
 from relay.access.quotas import Size
 from relay.access.visibility import Viewer, visibility_for
 from relay.cli.policy.worlds import candidate_in
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups, Role
@@ -25,7 +25,6 @@ from relay.lifecycle.rows import Found, Stored
 from relay.nostr import kinds
 from relay.nostr.event import signed
 from relay.nostr.filters import Filter
-from relay.nostr.ok import Reject
 from relay.write.candidate import Sender
 from relay.write.judge import screen_and_judge
 from relay.write.lookups import accounts_of

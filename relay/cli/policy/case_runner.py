@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 from policies.cases import ACCEPT, HIDDEN, NO_LOGIN, NOW, SHOWN, Cast, policy_for
 from relay.access.visibility import Viewer, visibility_for
 from relay.cli.policy.worlds import CONNECTION, candidate_in, case_world
+from relay.errors import Reject, ok_reply
 from relay.groups.actions import group_or_none
 from relay.lifecycle.rows import Stored
 from relay.nostr.filters import Filter
-from relay.nostr.ok import Reject, ok_reply
 from relay.write.candidate import Sender
 from relay.write.judge import screen_and_judge
 

@@ -27,7 +27,7 @@ from relay.cli.policy.folder import (
 )
 from relay.cli.policy.worlds import candidate_in, supposed_world
 from relay.clock import unix_now
-from relay.errors import Invalid, Refused, UserError
+from relay.errors import Invalid, Refused, Reject, UserError, ok_reply
 from relay.facts import Origin, Who
 from relay.groups.actions import group_or_none
 from relay.groups.group import Groups
@@ -35,7 +35,6 @@ from relay.lifecycle.rows import Stored
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.event import Event, event_from, event_from_raw, is_hex64, signed
 from relay.nostr.keys import is_signed, npub
-from relay.nostr.ok import Reject, ok_reply
 from relay.server.control import DryRunReply
 from relay.write.candidate import Sender
 from relay.write.judge import BAD_SIGNATURE, screen_and_judge

@@ -17,13 +17,13 @@ from relay.access.quotas import (
     UsageCounter,
     check_usage_limits,
 )
+from relay.errors import Reject, WriteOutcome
 from relay.facts import Origin, Who
 from relay.groups.group import Group, Groups, Role
 from relay.lifecycle.rows import Found, Stored, slot_of, version_of
 from relay.memory.registry import RecordName
 from relay.nostr import kinds
 from relay.nostr.kinds import is_ephemeral
-from relay.nostr.ok import Reject, WriteOutcome
 from relay.write.candidate import Candidate, Sender, candidate_of
 from relay.write.judge import screen_and_judge
 from relay.write.lookups import accounts_of

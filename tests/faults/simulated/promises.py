@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from relay.nostr.ok import WriteOutcome
+from relay.errors import WriteOutcome
 from relay.write.commands import WriteEvent
 from tests import cast
 

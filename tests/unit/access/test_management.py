@@ -25,8 +25,7 @@ from relay.access.management import (
     listed,
     management_of,
 )
-from relay.errors import Invalid, Unsupported
-from relay.nostr.ok import Reject
+from relay.errors import Invalid, Reject, Unsupported
 from tests.cast import alice, bob, owner, person
 from tests.contract.writing import unsigned
 

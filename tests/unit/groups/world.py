@@ -11,6 +11,7 @@ from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from relay.access.actors import Actors
+from relay.errors import WriteOutcome, ok_reply
 from relay.facts import Origin, Who
 from relay.groups.actions import Flag, group_of, previous_in
 from relay.groups.context import GroupSettings
@@ -23,7 +24,6 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
 from relay.nostr.event import Event, signed
 from relay.nostr.kinds import KindClass, class_of
-from relay.nostr.ok import WriteOutcome, ok_reply
 from relay.write import world as judging
 from relay.write.candidate import Sender, candidate_of
 from relay.write.judge import judge

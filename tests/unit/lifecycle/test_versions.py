@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.access.read_rules import Match
-from relay.errors import Invalid
+from relay.errors import Invalid, WriteOutcome
 from relay.lifecycle.deletion import is_deleted, key_target
 from relay.lifecycle.rows import (
     Found,
@@ -33,7 +33,6 @@ from relay.nostr import kinds
 from relay.nostr.event import Event, address_of, event_from_raw
 from relay.nostr.kinds import KindSet
 from relay.nostr.nip40 import expiry_of
-from relay.nostr.ok import WriteOutcome
 from tests.cast import admin, alice, bob
 from tests.contract.writing import kept_as, read, unsigned, write
 from tests.harness.reference_store import ReferenceStore

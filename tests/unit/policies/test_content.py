@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.facts import Origin, Who
 from relay.nostr import kinds
-from relay.nostr.ok import Reject
 from tests.cast import alice, robot
 from tests.harness.folders import faults_of, loaded
 from tests.unit.policies.facts import NOBODY, being, event_by

@@ -21,8 +21,8 @@ from tests.harness.folders import loaded
 from tests.unit.policies.facts import NOBODY, NOW, being, event_by
 
 if TYPE_CHECKING:
+    from relay.errors import Reject
     from relay.facts import Facts
-    from relay.nostr.ok import Reject
 
 KNOWN = being(Who.KNOWN, Who.MEMBER)
 AGENT = being(Who.AGENT, Who.KNOWN)

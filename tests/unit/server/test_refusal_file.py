@@ -6,9 +6,8 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.files import replace_file
-from relay.nostr.ok import Reject
 from relay.observe import Refusals
 from relay.server.refusal_file import FILE, kept_refusals, read_refusals
 from tests import cast

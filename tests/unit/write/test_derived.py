@@ -11,13 +11,13 @@ import pytest
 
 from relay.access.actors import Attestations
 from relay.access.quotas import SizedBy
+from relay.errors import WriteOutcome
 from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Found, Stored, slot_of
 from relay.nostr import kinds
 from relay.nostr.agents import Attestation
-from relay.nostr.ok import WriteOutcome
 from relay.write.candidate import Sender, candidate_of
 from relay.write.judge import judge
 from relay.write.world import World

@@ -16,9 +16,9 @@ import orjson
 import pytest
 from blockbuster import blockbuster_ctx
 
+from relay.errors import Reject, WriteOutcome, ok_reply
 from relay.facts import Origin, Who
 from relay.nostr.event import Event, event_from
-from relay.nostr.ok import Reject, WriteOutcome, ok_reply
 from relay.write.replay import rebuilt_groups
 from tests.cast import alice, bob, carol, dave, owner, robot
 from tests.harness.controlled_store import ControlledStore

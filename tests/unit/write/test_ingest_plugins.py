@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.facts import Arrival, Origin
-from relay.nostr.ok import Reject
 from tests.cast import alice, owner, robot
 from tests.harness.relay_in_process import (
     DUPLICATE,

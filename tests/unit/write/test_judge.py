@@ -9,13 +9,12 @@ import pytest
 
 from relay.access.management import ListChange, ListName, Management
 from relay.access.quotas import GUESSES_PER_KEY, Size
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject, WriteOutcome
 from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Found, Stored, slot_of
 from relay.nostr import kinds
-from relay.nostr.ok import Reject, WriteOutcome
 from relay.write.candidate import Candidate, Sender, candidate_of
 from relay.write.judge import judge, screen_and_judge
 from relay.write.lookups import accounts_of

@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING
 from policies.plugins import Chain, Plugin
 from policies.plugins.definition import Command, Entry
 from policies.write_rule import Place
+from relay.errors import ok_reply
 from relay.facts import Arrival, Origin
-from relay.nostr.ok import ok_reply
 from tests.cast import alice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from policies.plugins import Rule
+    from relay.errors import Reject
     from relay.nostr.event import Event
-    from relay.nostr.ok import Reject
 
 SIFTER = Path(__file__).with_name("sifter.py")
 NOON = 1_772_000_000

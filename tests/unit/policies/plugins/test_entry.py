@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from policies.plugins import Chain, objection
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.facts import Arrival, Origin
-from relay.nostr.ok import Reject
 from tests.harness.patience import ANSWER_S
 from tests.unit.policies.plugins.stage import ARRIVAL, SILENT, function, note, said
 

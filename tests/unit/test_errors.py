@@ -1,4 +1,4 @@
-"""relay/nostr/ok.py: outcomes, refusals, the text of OK."""
+"""relay/errors.py: outcomes, refusals, the text of OK."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject, WriteOutcome, ok_reply
 from relay.facts import Who
-from relay.nostr.ok import Reject, WriteOutcome, ok_reply
 from tests.unit.policies.facts import NOBODY, being
 
 MACHINE_WORDS = {
