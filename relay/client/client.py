@@ -292,7 +292,7 @@ class Client:
         them; a shorter answer is then the last page, and no further REQ is sent."""
         wanted = filters_of(filters)
         seen: set[str] = set()
-        budget = PageBudget(most_bytes)
+        budget = PageBudget(most_bytes, page)
         for position, filter_ in enumerate(wanted):
             earlier = [other for other in wanted[:position] if _is_whole(other)]
             async with aclosing(

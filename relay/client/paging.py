@@ -32,8 +32,10 @@ MAX_READ_BYTES: Final = 2**34
 class PageBudget:
     """What the pages of one `query_all` may take: a relay can make up events without end."""
 
-    def __init__(self, most_bytes: int) -> None:
+    def __init__(self, most_bytes: int, page: int = _SMALL * 2) -> None:
+        """`page`: events that each request asks for."""
         self._most_bytes = most_bytes
+        self._small_page = min(_SMALL, page // 2)
         self._bytes = self._pages = self._small = 0
 
     def spend(self, page: Sequence[Event]) -> None:
@@ -41,7 +43,7 @@ class PageBudget:
         self._pages += 1
         if self._pages > _MAX_PAGES_OF_ALL:
             raise AnswerTooLong(_MAX_PAGES_OF_ALL, "pages")
-        self._small += len(page) < _SMALL
+        self._small += len(page) < self._small_page
         if self._small > _MAX_SMALL:
             raise AnswerTooLong(_MAX_SMALL, "small pages")
         self._bytes += sum(map(weight_of, page))

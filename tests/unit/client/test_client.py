@@ -502,6 +502,15 @@ async def test_pages_without_end_raise(
     assert len(fake.verbs("REQ")) <= 22
 
 
+async def test_small_pages_that_were_asked_for_may_be_many(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.events = [chat(f"{n}", 1000 + n) for n in range(20)]
+    monkeypatch.setattr(paging, "_MAX_SMALL", 2)
+    async with Client(fake.url, alice, timeouts=timeouts) as relay:
+        assert len([event async for event in relay.query_all(CHAT, page=4)]) == 20
+
+
 async def test_pages_that_are_too_large_together_raise(fake: FakeRelay, timeouts: Timeouts) -> None:
     fake.events = [chat("x" * 3000, 1000 + n) for n in range(5)]
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
