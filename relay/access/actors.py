@@ -120,6 +120,19 @@ def holds_agent_role(pubkey: str, actors: Actors, group: Group) -> bool:
     )
 
 
+def is_agent_by_role(pubkey: str, actors: Actors, groups: Groups) -> bool:
+    """Whether the key is an agent in any group by its role there. Looks at no group that somebody
+    else made: everybody may make thousands."""
+    households = [household.keys for household in actors.households]
+    makers = frozenset((actors.relay,)).union(actors.owners, actors.agents, *households)
+    own = groups.groups_of(pubkey)
+    return any(
+        holds_agent_role(pubkey, actors, groups.by_id[group_id])
+        for maker in makers
+        for group_id in own & groups.made_by(maker)
+    )
+
+
 def is_known(pubkey: str, actors: Actors, groups: Groups) -> bool:
     """Whether KNOWN holds: an owner, an agent, a member of any group, or allowed."""
     return (
@@ -141,10 +154,7 @@ def vouches(attestation: Attestation, actors: Actors, groups: Groups) -> bool:
         and actors.banned.isdisjoint((owner, attestation.agent))
         and is_known(owner, actors, groups)
         and not actors.is_agent(owner)
-        and not any(
-            holds_agent_role(owner, actors, groups.by_id[group_id])
-            for group_id in groups.groups_of(owner)
-        )
+        and not is_agent_by_role(owner, actors, groups)
     )
 
 

@@ -282,6 +282,8 @@ class Groups:
     """pin → ids of the groups that pin it."""
     former: Mapping[str, frozenset[str]] = field(default_factory=dict)
     """pubkey → ids of the deleted groups that it was a member of at their end."""
+    founded: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """pubkey → ids of the groups that it made."""
     _moderated: dict[str, frozenset[str]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -296,6 +298,10 @@ class Groups:
 
     def groups_of(self, pubkey: str) -> frozenset[str]:
         return self.memberships.get(pubkey, frozenset())
+
+    def made_by(self, pubkey: str) -> frozenset[str]:
+        """The groups of which the key is the founder."""
+        return self.founded.get(pubkey, frozenset())
 
     def moderated_by(self, pubkey: str) -> frozenset[str]:
         """The groups in which the key has a role with rights."""
@@ -317,7 +323,7 @@ class Groups:
         `users`: whose membership may differ; None: anybody's.
         """
         before = self.by_id.get(group.id)
-        memberships, pinned = self.memberships, self.pinned
+        memberships, pinned, founded = self.memberships, self.pinned, self.founded
         if before is None or before.members is not group.members:
             old = frozenset[str]() if before is None else before.members.keys()
             new: Set[str] = group.members.keys()
@@ -326,19 +332,21 @@ class Groups:
             memberships = _moved(memberships, old, new, group.id)
         if (() if before is None else before.pins) != group.pins:
             pinned = _moved(pinned, _pinned_by(before), _pinned_by(group), group.id)
+        if before is None or before.founder != group.founder:
+            founded = _moved(founded, _founder_of(before), {group.founder}, group.id)
         by_id = {**self.by_id, group.id: group}
-        return replace(self, by_id=by_id, memberships=memberships, pinned=pinned)
+        return replace(self, by_id=by_id, memberships=memberships, pinned=pinned, founded=founded)
 
     def without_group(self, group_id: str, left: EndedGroup | None = None) -> Groups:
         """These groups after one is deleted; without `left` only operators read its 9008."""
         before = self.by_id.get(group_id)
         old = frozenset[str]() if before is None else before.members.keys()
-        groups = Groups(
-            {key: group for key, group in self.by_id.items() if key != group_id},
-            self.ended,
-            _moved(self.memberships, old, frozenset(), group_id),
-            _moved(self.pinned, _pinned_by(before), frozenset(), group_id),
-            self.former,
+        groups = replace(
+            self,
+            by_id={key: group for key, group in self.by_id.items() if key != group_id},
+            memberships=_moved(self.memberships, old, frozenset(), group_id),
+            pinned=_moved(self.pinned, _pinned_by(before), frozenset(), group_id),
+            founded=_moved(self.founded, _founder_of(before), frozenset(), group_id),
         )
         return groups.with_ended({group_id: left or EndedGroup()})
 
@@ -481,6 +489,10 @@ def _difference(known: frozenset[str], keys: Set[str]) -> frozenset[str]:
 
 def _pinned_by(group: Group | None) -> frozenset[Pin]:
     return frozenset() if group is None else frozenset((tag[0], tag[1]) for tag in group.pins)
+
+
+def _founder_of(group: Group | None) -> frozenset[str]:
+    return frozenset() if group is None else frozenset((group.founder,))
 
 
 def _moved(

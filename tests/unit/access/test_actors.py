@@ -1,0 +1,48 @@
+"""Who vouches for an agent (NIP-AA)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from relay.access.actors import Actors, vouches
+from relay.groups.group import Group, Groups
+from relay.nostr.agents import Attestation
+from tests.cast import alice, bob, owner, robot
+
+ACTORS = Actors(frozenset({owner.pubkey}))
+HERS = Attestation(robot.pubkey, alice.pubkey)
+
+
+class Looked(dict[str, Group]):
+    """Counts the groups that are looked at."""
+
+    times = 0
+
+    def __getitem__(self, group_id: str) -> Group:
+        self.times += 1
+        return super().__getitem__(group_id)
+
+
+def group(group_id: str, founder: str, *roles: str) -> Group:
+    return Group(group_id, members={founder: ("admin",), alice.pubkey: roles}, founder=founder)
+
+
+def test_who_is_an_agent_by_a_role_that_an_owner_gave_vouches_for_nobody() -> None:
+    groups = Groups().with_group(group("tea", owner.pubkey)).with_group(group("tap", bob.pubkey))
+    assert vouches(HERS, ACTORS, groups)
+    # Whoever makes a group gives roles in it.
+    assert vouches(HERS, ACTORS, groups.with_group(group("tap", bob.pubkey, "agent")))
+    as_agent = groups.with_group(group("tea", owner.pubkey, "agent"))
+    assert not vouches(HERS, ACTORS, as_agent)
+    assert vouches(HERS, ACTORS, as_agent.without_group("tea"))
+    assert vouches(HERS, ACTORS, as_agent.with_group(group("tea", owner.pubkey)))
+
+
+def test_of_thousands_of_groups_that_others_made_none_is_looked_at() -> None:
+    """Each event of a connection with 64 agents asks of 64 owners."""
+    groups = Groups().with_group(group("tea", owner.pubkey))
+    for number in range(200):
+        groups = groups.with_group(group(f"{number}", bob.pubkey, "agent"))
+    looked = Looked(groups.by_id)
+    assert vouches(HERS, ACTORS, replace(groups, by_id=looked))
+    assert looked.times == 1
