@@ -25,9 +25,10 @@ import orjson
 
 from policies.plugins.protocol import PluginLog, log_plugin, no_answer, objection
 from relay.facts import Origin
+from relay.nostr.keys import without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from policies.plugins.definition import Command
     from policies.plugins.protocol import HealthReport, Question
@@ -50,8 +51,6 @@ _STOP_S: Final = 2.0
 _MOMENT_S: Final = 0.1
 _STDERR_RATE: Final = 256 * 1024
 """Bytes read per second; a process that writes more has to wait."""
-_SECRETS: Final = ("ROOKERY_KEY", "NOSTR_SECRETBOX_KEY", "NMEM_KEY")
-"""Environment variables that a plug-in does not get."""
 
 
 def line_of(question: Question) -> bytes:
@@ -309,11 +308,6 @@ def _signal(pid: int, number: signal.Signals) -> None:
         os.killpg(pid, number)
 
 
-def environment(outer: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables passed to the process."""
-    return {name: value for name, value in outer.items() if name not in _SECRETS}
-
-
 def _parts(questions: Sequence[Question]) -> Iterator[Sequence[Question]]:
     """A batch in parts that are written at once."""
     begin = size = 0
@@ -388,7 +382,7 @@ class ProcessPlugin:
                 lambda: life,
                 *command.words,
                 cwd=command.folder,
-                env=environment(os.environ),
+                env=without_secrets(os.environ),
                 start_new_session=True,
             )
         except OSError as wrong:

@@ -19,6 +19,7 @@ from relay.client import Unreachable
 from relay.client.settings import Actor, find_settings
 from relay.clock import unix_now
 from relay.errors import UserError
+from relay.nostr.keys import SECRET_VARIABLES
 
 if TYPE_CHECKING:
     from relay.client.settings import ClientSettings
@@ -50,6 +51,8 @@ def console_command(server: Server, *, no_browser: bool, as_json: bool) -> None:
         return
     click.echo(printable(link))
     if not no_browser:
+        for name in SECRET_VARIABLES:  # a browser outlives this command and starts others
+            os.environ.pop(name, None)
         webbrowser.open(link)
 
 

@@ -41,7 +41,12 @@ _LOGIN_PAUSE_S: Final = 1.0
 """Between logins after the first ones: a relay may ask for the next one with each answer."""
 _LARGE: Final = 2**20
 _MAX_BRACKETS: Final = 1_000_000
-"""Arrays and objects of a large frame: each takes up to 240 bytes of memory for 3 on the wire."""
+"""Arrays and objects of a large text: each takes up to 240 bytes of memory for 3 on the wire."""
+
+
+def is_bomb(text: str) -> bool:
+    """Whether parsed JSON would take far more memory than its text."""
+    return len(text) > _LARGE and text.count("[") + text.count("{") > _MAX_BRACKETS
 
 
 async def _refuse_redirect(
@@ -320,7 +325,7 @@ class Connection:
         self._set_lost()
 
     def _dispatch(self, text: str) -> None:
-        if len(text) > _LARGE and text.count("[") + text.count("{") > _MAX_BRACKETS:
+        if is_bomb(text):
             return
         if text.startswith(_EVENT_START):
             receive_raw = self._raw_sinks.get(

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import aiohttp
 import orjson
 
-from relay.client.connection import Connection, body_of, http_session
+from relay.client.connection import Connection, body_of, http_session, is_bomb
 from relay.client.errors import ClientClosed, NotARelay, Unanswered, Unreachable
 from relay.errors import UserError
 from relay.nostr.nip42 import relay_address
@@ -166,8 +166,9 @@ class Reconnector:
         except (aiohttp.ClientError, OSError) as error:
             raise Unreachable(self.url, error_text(error)) from error
         try:
-            return orjson.loads(reply)
-        except orjson.JSONDecodeError:
+            text = reply.decode()
+            return None if is_bomb(text) else orjson.loads(text)
+        except ValueError:
             return None
 
     def _prepare(self) -> None:

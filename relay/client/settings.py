@@ -7,6 +7,7 @@ key.
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 from contextlib import suppress
@@ -146,7 +147,9 @@ def find_settings(
 
 
 def _running_on(folder: Path) -> str | None:
-    """URL of the relay that runs on a data folder; None: none answers."""
+    """URL of the relay that runs on a data folder; None: none answers. Raises UserError."""
+    for path in (folder, folder / "control.sock"):
+        _refuse_foreign(path, "name a relay with --relay")
     try:
         with socket.socket(socket.AF_UNIX) as control:
             control.settimeout(_ANSWER_S)
@@ -161,6 +164,15 @@ def _running_on(folder: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigFaults):
         return None
     return url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:") or None
+
+
+def _refuse_foreign(path: Path, remedy: str) -> None:
+    """Raises UserError for a file of the current folder that somebody else put there: whose key is
+    signed with reads along, and so does the relay that memory is sent to."""
+    with suppress(OSError):
+        owner = path.stat().st_uid
+        if owner not in (0, os.geteuid()):
+            raise UserError(f"{path} belongs to another user ({owner}); {remedy}")
 
 
 def read_client_file(home: Path) -> ClientFile:
@@ -243,6 +255,7 @@ def _key(
         )
     made_by_serve = here / "data" / "keys" / f"{name}.nsec"
     if made_by_serve.exists():
+        _refuse_foreign(made_by_serve, "name a key with --key-file")
         return _key_in(made_by_serve)
     raise UserError(
         f"no key to sign with: give --key-file FILE or set ROOKERY_KEY (there is no key_file in"

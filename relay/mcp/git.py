@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.mcp.arguments import ToolFault
+from relay.nostr.keys import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -183,7 +184,9 @@ def _lines(count: str) -> int:
 
 async def _git(folder: Path, *arguments: str) -> bytes:
     """git's output. Raises NotInGit if git fails, ToolFault."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment = without_secrets(
+        {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    )
     try:
         process = await asyncio.create_subprocess_exec(
             "git",

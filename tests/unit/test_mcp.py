@@ -191,6 +191,22 @@ def repository(tmp_path: Path) -> Repository:
     return Repository(tmp_path / "code")
 
 
+@pytest.mark.process
+async def test_git_gets_no_secret_of_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = tmp_path / "said"
+    git_ = tmp_path / "git"
+    git_.write_text(f'#!/bin/sh\necho "$ROOKERY_KEY/$NMEM_KEY/$KEPT" > {said}\nexit 1\n')
+    git_.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for name in ("ROOKERY_KEY", "NMEM_KEY", "KEPT"):
+        monkeypatch.setenv(name, "x")
+    with pytest.raises(git.NotInGit):
+        await git.commits_in(tmp_path, "a", 1)
+    assert said.read_text() == "//x\n"
+
+
 @pytest.mark.slow
 @pytest.mark.proves("M-29")
 @pytest.mark.process

@@ -219,7 +219,7 @@ def branch_of(folder: Path) -> str | None:
             if git.is_file():  # a work tree of its own
                 git = parent / git.read_text().removeprefix("gitdir:").strip()
             head = (git / "HEAD").read_text().strip()
-        except OSError:
+        except (OSError, UnicodeDecodeError):
             continue
         return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/") else None
     return None

@@ -723,3 +723,9 @@ async def test_an_envelope_of_another_device_cannot_be_opened(
     said_to(pns.wrap(other, inner, 5, b"\1" * 32).raw)
     assert await rookery("pns", "unwrap") == 1
     assert "envelope: belongs to another channel" in capsys.readouterr().err
+
+
+def test_a_branch_that_is_no_text_is_none(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "HEAD").write_bytes(b"ref: refs/heads/\xff\n")
+    assert export.branch_of(tmp_path) is None

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import gzip
+import os
+import webbrowser
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import orjson
 import pytest
 from aiohttp import web
+from click.testing import CliRunner
 
 from relay.cli import console
-from relay.client import Client, NotARelay
+from relay.client import CallRefused, Client, NotARelay, connection
 from relay.client.connection import body_of, http_session
 from relay.client.settings import ClientFile, ClientSettings
 from relay.errors import UserError
@@ -23,14 +30,12 @@ if TYPE_CHECKING:
 EXPANDED = 20_000_000
 
 
-@pytest.fixture
-async def bomb() -> AsyncIterator[str]:
-    """The URL of a relay that answers with few bytes, which become many."""
-    packed = gzip.compress(b'{"path": "' + b"x" * EXPANDED + b'"}')
-    assert len(packed) < EXPANDED / 500
+@contextlib.asynccontextmanager
+async def answering(body: bytes, **headers: str) -> AsyncIterator[str]:
+    """The URL of a relay that answers every request with this."""
 
     async def answer(_: web.Request) -> web.StreamResponse:
-        return web.Response(body=packed, headers={"Content-Encoding": "gzip"})
+        return web.Response(body=body, headers=headers)
 
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", answer)
@@ -39,6 +44,15 @@ async def bomb() -> AsyncIterator[str]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     yield f"ws://127.0.0.1:{runner.addresses[0][1]}"
     await runner.cleanup()
+
+
+@pytest.fixture
+async def bomb() -> AsyncIterator[str]:
+    """The URL of a relay that answers with few bytes, which become many."""
+    packed = gzip.compress(b'{"path": "' + b"x" * EXPANDED + b'"}')
+    assert len(packed) < EXPANDED / 500
+    async with answering(packed, **{"Content-Encoding": "gzip"}) as url:
+        yield url
 
 
 async def test_a_compressed_body_is_expanded_to_a_limit(bomb: str) -> None:
@@ -56,3 +70,35 @@ async def test_a_document_or_link_that_is_too_long_is_none(bomb: str) -> None:
     settings = ClientSettings(bomb, owner, Path(), None, ClientFile())
     with pytest.raises(UserError, match="has no console"):
         await console._link(settings)
+
+
+async def test_a_browser_gets_no_secret_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = []
+    monkeypatch.setenv("ROOKERY_KEY", owner.nsec)
+    monkeypatch.setenv("NMEM_KEY", "x")
+    monkeypatch.setattr(webbrowser, "open", lambda link: opened.append((link, "".join(os.environ))))
+    async with answering(b'{"path": "/console/link/abc"}') as url:
+        run = partial(CliRunner().invoke, console.console_command, ["--relay", url])
+        assert (await asyncio.to_thread(run)).exit_code == 0
+    ((link, names),) = opened
+    assert link.endswith("/console/link/abc")
+    assert "PATH" in names
+    assert "_KEY" not in names
+
+
+async def test_a_reply_of_many_arrays_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would take 35 times its bytes of memory."""
+    monkeypatch.setattr(connection, "_LARGE", 2000)
+    monkeypatch.setattr(connection, "_MAX_BRACKETS", 900)
+    refused = []
+    for arrays in (800, 1000):
+        body = orjson.dumps({"result": [[]] * arrays})
+        async with (
+            answering(body) as url,
+            Client(url, owner, timeouts=TIMEOUTS, start_offline=True) as relay,
+        ):
+            try:
+                assert await relay.call("listbannedpubkeys") == [[]] * arrays
+            except CallRefused:
+                refused.append(arrays)
+    assert refused == [1000]

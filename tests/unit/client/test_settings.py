@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
@@ -89,6 +90,24 @@ def test_broken_settings_of_a_running_relay_are_no_fault_of_a_client(
 
         relay.submit(answer)
         assert found(tmp_path).relay == "ws://127.0.0.1:7777"
+
+
+@pytest.mark.usefixtures("keys_of_serve")
+def test_key_and_relay_of_the_current_folder_are_its_user_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a folder where others may write, somebody else can be the first to make `data`."""
+    key_file = tmp_path / "data/keys/owner.nsec"
+    if (user := os.geteuid()) == 0:
+        for path in (tmp_path / "data", key_file):
+            os.chown(path, 4711, -1)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    with pytest.raises(UserError, match=r"data belongs to another user \(.*--relay"):
+        found(tmp_path)
+    with pytest.raises(UserError, match=r"owner.nsec belongs to another user \(.*--key-file"):
+        found(tmp_path, relay="ws://127.0.0.1:1")
+    assert found(tmp_path, relay="ws://127.0.0.1:1", ROOKERY_KEY=alice.nsec).key.pubkey
 
 
 def test_without_a_chosen_folder_no_key_is_read_from_it(tmp_path: Path) -> None:

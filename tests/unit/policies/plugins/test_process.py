@@ -17,10 +17,11 @@ import pytest
 
 from policies.plugins import Chain, Plugin, Question
 from policies.plugins.definition import Command
-from policies.plugins.process import environment, line_of
+from policies.plugins.process import line_of
 from policies.plugins.protocol import PluginLog
 from policies.write_rule import Place
 from relay.facts import Arrival, Origin
+from relay.nostr.keys import SECRET_VARIABLES, without_secrets
 from tests.cast import alice, bob
 from tests.harness.patience import ANSWER_S
 from tests.unit.policies.plugins.stage import ARRIVAL, NOON, SILENT, note, process, said, until
@@ -151,7 +152,7 @@ async def test_a_process_knows_the_environment_but_no_secret_of_it(
     monkeypatch.setenv("ROOKERY_KEY", alice.nsec)
     async with Chain([process("environment")]) as chain:
         assert await said(chain, "ALLOWED", "ROOKERY_KEY") == ["blocked: these", "blocked: not set"]
-    assert "NOSTR_SECRETBOX_KEY" not in environment({"NOSTR_SECRETBOX_KEY": "x", "NMEM_KEY": "y"})
+    assert without_secrets(dict.fromkeys((*SECRET_VARIABLES, "PATH"), "x")) == {"PATH": "x"}
 
 
 # -- what is no answer ----------------------------------------------------------------------------
