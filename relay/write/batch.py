@@ -61,7 +61,7 @@ from relay.write.commands import (
     WriteEvent,
 )
 from relay.write.derived import followers
-from relay.write.judge import is_paced, judge
+from relay.write.judge import is_paced, judge, screen_and_judge
 from relay.write.lookups import lookups_for
 from relay.write.pins import all_pinning, pins_left
 from relay.write.world import World
@@ -200,6 +200,9 @@ class Batch:
         for item in self._items:
             match item:
                 case WriteEvent():
+                    if item.screened_by not in (None, self._policy):
+                        # It waited while these came into force, and the rest of the batch too.
+                        self._judge = screen_and_judge
                     item.result = self._write(next(candidates))
                 case ManagementChange():
                     item.result = self._manage(item)

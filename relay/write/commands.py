@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.versions import HistoryRules
     from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
+    from relay.state import Policy
 
 
 class Author(Protocol):
@@ -76,6 +77,8 @@ class WriteEvent:
     """In which its author sent it."""
     objection: Reject | None = None
     """Of the first plug-in that refuses the event."""
+    screened_by: Policy | None = None
+    """None: by those in force."""
 
 
 @dataclass(frozen=True, slots=True)

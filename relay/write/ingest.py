@@ -228,7 +228,13 @@ class Ingest:
         if refusal is None:
             is_over = origin is Origin.WIRE and self._weight >= _MAX_WEIGHT
             if is_over or not self._verifying.put(
-                WriteEvent(event, author, origin, message=author.message)
+                WriteEvent(
+                    event,
+                    author,
+                    origin,
+                    message=author.message,
+                    screened_by=self._state.policy,
+                )
             ):
                 refusal = QUEUE_FULL
             else:

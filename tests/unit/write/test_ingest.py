@@ -16,6 +16,7 @@ import orjson
 import pytest
 from blockbuster import blockbuster_ctx
 
+from policies import PolicySet
 from relay.errors import Reject, WriteOutcome, ok_reply
 from relay.facts import Origin, Who
 from relay.nostr.event import Event, event_from
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from policies import PolicySet
     from relay.facts import Facts
     from relay.nostr.keys import SecretKey
 
@@ -246,6 +246,42 @@ async def test_a_reload_during_a_commit_is_for_the_next_batch(
     assert not caplog.records
     (refused,) = await relay.take(chat(alice, "more?"))
     assert refused[0] is False
+
+
+async def test_what_waited_for_other_policies_is_screened_by_those_that_judge_it(
+    relay: Relay, tmp_path: Path
+) -> None:
+    (tmp_path / "new").mkdir()
+    stricter = loaded(tmp_path / "new", actors=ACTORS, own="[limits]\nmax_event_tags = 1\n")
+    relay.store.may_commit.clear()
+    first = relay.post(chat(alice, "tea?"))
+    await relay.store.append_called.wait()
+    waiting = relay.post(on(alice, 9, ["t", "milk"], ["t", "sugar"]))
+    relay.state.enforce(stricter)
+    relay.store.may_commit.set()
+    await waiting.answer
+    assert first.answers == [STORED]
+    assert [is_taken for is_taken, _ in waiting.answers] == [False]
+
+
+async def test_no_batch_is_judged_by_two_sets_of_policies(
+    relay: Relay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A push comes while the first of three events is judged."""
+    (tmp_path / "new").mkdir()
+    shut = '[[rule]]\nname = "shut"\nmatch = { kinds = [9] }\nwrite = ["nobody"]\n'
+    stricter = loaded(tmp_path / "new", actors=ACTORS, own=shut)
+    refusal = PolicySet.refusal
+
+    def pushed_meanwhile(policy: PolicySet, event: Event, facts: Facts) -> Reject | None:
+        relay.state.enforce(stricter)
+        return refusal(policy, event, facts)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PolicySet, "refusal", pushed_meanwhile)
+        assert await relay.take(*[chat(alice, text) for text in "abc"]) == [STORED] * 3
+    assert len(relay.store.plans) == 1
+    assert [is_taken for is_taken, _ in await relay.take(chat(alice, "d"))] == [False]
 
 
 # lists of large groups ---------------------------------------------------------------------------
