@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
-_TO_VERSION_1 = """
+_TO_VERSION_2 = """
+DROP TABLE policy_versions;
+UPDATE meta SET value = '2' WHERE name = 'schema';
+"""
+_TO_VERSION_1 = f"""
+{_TO_VERSION_2}
 ALTER TABLE head DROP COLUMN changes_after;
 DROP TABLE changes, used_calls;
 UPDATE meta SET value = '1' WHERE name = 'schema';
@@ -50,20 +55,24 @@ async def executed(url: str, sql: str) -> None:
         await db.close()
 
 
-async def test_a_database_of_version_1_is_migrated(postgres: PostgresServer) -> None:
+@pytest.mark.parametrize("downgrade", [_TO_VERSION_1, _TO_VERSION_2], ids=["1", "2"])
+async def test_a_database_of_an_earlier_version_is_migrated(
+    postgres: PostgresServer, downgrade: str
+) -> None:
     url = await postgres.new_schema()
     event = unsigned(cast.alice, content="from before")
     store = await PostgresStore.open(url, TERMS)
     row = await stored(store, event)
     await store.close()
     shape, indices = await queried(url, _SHAPE), await queried(url, _INDICES)
-    await executed(url, _TO_VERSION_1)
+    await executed(url, downgrade)
     store = await PostgresStore.open(url, TERMS, is_shared=True)
     await store.follow()
     assert await read(store) == [event.raw]
     await store.close()
     assert (await queried(url, _SHAPE), await queried(url, _INDICES)) == (shape, indices)
-    assert await queried(url, "SELECT seq, changes_after FROM head") == [(row.seq, row.seq)]
+    changes_after = row.seq if downgrade == _TO_VERSION_1 else 0
+    assert await queried(url, "SELECT seq, changes_after FROM head") == [(row.seq, changes_after)]
     assert await queried(url, "SELECT value FROM meta WHERE name = 'schema'") == [
         (str(SCHEMA_VERSION),)
     ]

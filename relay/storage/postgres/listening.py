@@ -1,5 +1,5 @@
-"""What other processes commit: they tell their head, and a query every half second makes up for a
-notification that was missed."""
+"""What other processes commit: they tell their head, or the version of the policies that they push;
+a query every half second makes up for a notification that was missed."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ class Touch:
 
 
 class HeadListener:
-    """`advance` gets heads, also old ones, and when the database was asked for it, or None. One
-    task, with a connection of its own.
+    """`advance` gets heads, also old ones, and when the database was asked for it, or None;
+    `pushed` the newest version of the policies. One task, with a connection of its own.
 
     The connection holds a lock for as long as it lives: `start` tells whether it may have it.
     """
@@ -87,6 +87,7 @@ class HeadListener:
         touch: Touch,
         committed: Callable[[], int],
         advance: Callable[[int, float | None], None],
+        pushed: Callable[[int], None],
         *,
         is_shared: bool,
     ) -> None:
@@ -97,6 +98,7 @@ class HeadListener:
         self._is_shared = is_shared
         self._committed = committed
         self._advance = advance
+        self._pushed = pushed
         self._token: str | None = None
         """Of the process that last had the database for itself: perhaps this one."""
         self.is_first = not is_shared
@@ -164,11 +166,12 @@ class HeadListener:
         try:
             while True:
                 asked_at, before = monotonic(), self._committed()
-                head = await db.fetchval(QUERIES["head"], timeout=_ANSWER_S)
+                head, policies = await db.fetchrow(QUERIES["news"], timeout=_ANSWER_S)
                 if head < before:
                     self._connections.refuse(EARLIER)
                 self._touch.is_lost = False
                 self._advance(head, asked_at)
+                self._pushed(policies)
                 if self._is_shared:
                     await self._lead(db)
                 if await self._ended(_POLL_S):
@@ -192,7 +195,11 @@ class HeadListener:
         return self._end.is_set()
 
     def _noted(self, _db: Any, _pid: int, _channel: str, payload: object) -> None:
-        self._advance(int(str(payload)), None)
+        number = int(str(payload))
+        if number < 0:
+            self._pushed(-number)
+        else:
+            self._advance(number, None)
 
     async def close(self) -> None:
         # Not cancelled: a statement that is cancelled opens a connection to say so.

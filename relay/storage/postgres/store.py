@@ -27,6 +27,7 @@ from relay.storage.postgres.erasing import Erasing
 from relay.storage.postgres.following import ended_in
 from relay.storage.postgres.listening import HeadListener, Touch
 from relay.storage.postgres.opening import opened
+from relay.storage.postgres.policies import PolicyVersions
 from relay.storage.postgres.reading import Reader
 from relay.storage.postgres.rows import stored
 from relay.storage.postgres.sql.named import QUERIES
@@ -95,8 +96,14 @@ class PostgresStore(Reader):
         self._heard = head
         self._take_over: Callable[[Others], Lookups | None] | None = None
         self._index = TextIndex(connections, self.committed)
+        self.policies = PolicyVersions(connections)
         self._listener = HeadListener(
-            connections, self._touch, self.committed, self._told, is_shared=is_shared
+            connections,
+            self._touch,
+            self.committed,
+            self._told,
+            self.policies.heard,
+            is_shared=is_shared,
         )
         self._appends: set[asyncio.Task[int]] = set()
         self._closed = False

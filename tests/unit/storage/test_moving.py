@@ -39,7 +39,10 @@ __all__ = ["postgres"]
 
 pytestmark = pytest.mark.process
 
-NOT_ENTRIES = {"meta", "head", "events", "old_versions", "tags", "texts", "changes", "used_calls"}
+NOT_ENTRIES = {
+    *("meta", "head", "events", "old_versions", "tags", "texts", "changes", "used_calls"),
+    "policy_versions",
+}
 """Rows, what follows from them, and what is kept for minutes or is of one store."""
 
 

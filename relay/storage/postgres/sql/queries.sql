@@ -57,6 +57,9 @@ WHERE EXISTS (SELECT FROM gone);
 -- :head  -> seq
 SELECT seq FROM head;
 
+-- :news  -> seq, newest version of the policies or 0
+SELECT seq, (SELECT coalesce(max(version), 0) FROM policy_versions) FROM head;
+
 -- :rows_by_id  [id] -> columns of a row
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM events AS e WHERE e.id = ANY($1::bytea[]);
@@ -386,3 +389,24 @@ WHERE schemaname = current_schema() AND relname IN ('events', 'old_versions', 't
 
 -- :vacuum  what may hold deleted texts
 VACUUM events, old_versions, tags, texts, management, tombstones, changes;
+
+-- :policy_versions  limit -> columns of a version but for its files; newest first
+SELECT version, at, by, message, sha256, number, bytes FROM policy_versions
+ORDER BY version DESC LIMIT $1;
+
+-- :policy_files  version or null for the newest -> columns of a version
+SELECT version, at, by, message, sha256, number, bytes, files FROM policy_versions
+WHERE version = coalesce($1::bigint, (SELECT max(version) FROM policy_versions));
+
+-- :lock_policies  nobody else pushes until the end of the transaction
+LOCK TABLE policy_versions IN SHARE ROW EXCLUSIVE MODE;
+
+-- :add_policies  columns of a version
+INSERT INTO policy_versions (version, at, by, message, sha256, number, bytes, files)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
+
+-- :drop_policies  version  it, and older ones
+DELETE FROM policy_versions WHERE version <= $1;
+
+-- :tell_policies  version  negative: `commit` tells a seq on the same channel
+SELECT pg_notify('rookery_' || current_schema(), (-$1::bigint)::text);

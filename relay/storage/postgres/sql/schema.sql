@@ -167,3 +167,15 @@ CREATE TABLE management (
     note     bytea NOT NULL               -- the reason, or the text
 );
 CREATE UNIQUE INDEX management_item ON management (register, sha256(item));
+
+-- Policy files for all relays on the database (`[storage] policies`). The newest version is in force.
+CREATE TABLE policy_versions (
+    version bigint  PRIMARY KEY,          -- counted from 1
+    at      bigint  NOT NULL,             -- by the clock of who pushed it
+    by      text    NOT NULL,
+    message text    NOT NULL,
+    sha256  text    NOT NULL,             -- of `files`, in hex
+    number  integer NOT NULL,             -- of files
+    bytes   bigint  NOT NULL,             -- of their contents
+    files   bytea   NOT NULL              -- MessagePack: [[name, content]], by name
+);

@@ -1,0 +1,79 @@
+"""Policy files kept in a database, for all relays on it: numbered versions, each whole.
+
+Invariants: a version never changes once it is stored; the newest is the one in force. A name of a
+file leads nowhere but into the folder that it is written to.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from relay.errors import ConfigFaults, Fault, Invalid, StoreFault
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_FILES: Final = 256
+MAX_BYTES: Final = 32 << 20
+"""Of all files of a version."""
+KEPT: Final = 200
+"""Versions; a push drops what is older."""
+MAX_NAME: Final = 200
+MAX_NOTE: Final = 500
+"""Characters of who pushed, and of their message."""
+
+
+class PolicyVersion(NamedTuple):
+    number: int
+    """From 1 on."""
+    at: int
+    """Unix seconds, by the clock of who pushed."""
+    by: str
+    message: str
+    sha256: str
+    """Of the files as `packed` has them, in hex."""
+    files: int
+    bytes: int
+
+
+class Overtaken(StoreFault):
+    """Another version was pushed than the one that the pusher had seen; `newest` is None when all
+    are gone."""
+
+    def __init__(self, newest: PolicyVersion | None) -> None:
+        super().__init__("another version of the policies was pushed")
+        self.newest = newest
+
+
+def packed(files: Mapping[str, bytes]) -> bytes:
+    """Name → content; equal files give equal bytes. Raises Invalid for what is no set of files."""
+    if len(files) > MAX_FILES:
+        raise Invalid(f"{len(files)} files, at most {MAX_FILES} are allowed")
+    size = sum(map(len, files.values()))
+    if size > MAX_BYTES:
+        raise Invalid(f"{size:,} bytes in all, at most {MAX_BYTES:,} are allowed")
+    for name in files:
+        if not _is_name(name):
+            raise Invalid(f"{name!r} is no name of a policy file")
+    return msgspec.msgpack.encode(sorted(files.items()))
+
+
+def unpacked(data: bytes, version: PolicyVersion) -> dict[str, bytes]:
+    """Raises ConfigFaults when it is not what was pushed."""
+    try:
+        files = dict(msgspec.msgpack.decode(data, type=list[tuple[str, bytes]]))
+        if sha256(packed(files)).hexdigest() == version.sha256:
+            return files
+    except (msgspec.MsgspecError, Invalid):
+        pass
+    name = f"version {version.number} of the policies"
+    raise ConfigFaults([Fault(name, 0, "is damaged in the database: push another")])
+
+
+def _is_name(name: str) -> bool:
+    """A relative path without steps out of its folder."""
+    is_plain = 0 < len(name) <= MAX_NAME and name.isprintable() and "\\" not in name
+    return is_plain and all(part not in ("", ".", "..") for part in name.split("/"))
