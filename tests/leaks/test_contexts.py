@@ -16,7 +16,7 @@ from mcp import Client as McpClient
 
 import relay.client
 from relay.cli import rookery
-from relay.client.nmem import Nmem
+from relay.client.nmem import Nmem, memory
 from relay.client.nmem.apply import put_all
 from relay.client.nmem.updates import set_about
 from relay.errors import RookeryError
@@ -237,12 +237,15 @@ def no_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @asynccontextmanager
 async def boxed(folder: Path) -> AsyncIterator[tuple[Nmem, Toolbox]]:
-    """A memory whose relay is away, and its tools."""
-    async with (
-        Nmem("ws://127.0.0.1:1", cast.robot, folder / "nmem.db") as nmem,
-        Toolbox(nmem, Place(folder, "rook"), lambda: NOW + 60) as toolbox,
-    ):
-        yield nmem, toolbox
+    """A memory whose relay is away, for which no answer waits, and its tools."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(freshness, "_WAIT_S", 0.0)
+        patched.setattr(memory, "_RECALL_S", 0.0)
+        async with (
+            Nmem("ws://127.0.0.1:1", cast.robot, folder / "nmem.db") as nmem,
+            Toolbox(nmem, Place(folder, "rook"), lambda: NOW + 60) as toolbox,
+        ):
+            yield nmem, toolbox
 
 
 async def test_the_mcp_server_offers_these_tools_and_nothing_else(tmp_path: Path) -> None:

@@ -503,25 +503,35 @@ async def test_a_request_that_is_being_answered_goes_after_silent_sockets(
 ) -> None:
     monkeypatch.setattr("relay.server.app._MAX_SILENT", 3)
     monkeypatch.setattr("relay.server.app._CHECK_EVERY_S", 0.01)
-    may_answer = asyncio.Event()
+    is_asked, may_answer = asyncio.Event(), asyncio.Event()
 
     async def is_writable(_: Server) -> bool:
+        is_asked.set()
         return await may_answer.wait()
 
     monkeypatch.setattr(Server, "_is_writable", is_writable)
     loop = asyncio.get_running_loop()
-    async with serving() as relay, contextlib.AsyncExitStack() as stack:
+    async with (
+        serving() as relay,
+        contextlib.AsyncExitStack() as stack,
+        asyncio.timeout(ANSWER_S),
+    ):
         address = ("127.0.0.1", relay.server.port)
-        asking, *silent = [stack.enter_context(socket.create_connection(address)) for _ in range(7)]
-        for each in (asking, *silent):
-            each.settimeout(0)
+
+        def connection() -> socket.socket:
+            made = stack.enter_context(socket.create_connection(address))
+            made.settimeout(0)
+            return made
+
+        asking = connection()
         await loop.sock_sendall(asking, b"GET /readyz HTTP/1.1\r\nHost: relay\r\n\r\n")
-        async with asyncio.timeout(ANSWER_S):
-            for each in silent[:4]:
-                with contextlib.suppress(ConnectionError):
-                    assert await loop.sock_recv(each, 1) == b""
-            may_answer.set()
-            assert await loop.sock_recv(asking, 15) == b"HTTP/1.1 200 OK"
+        await is_asked.wait()  # until then it is as silent as the others
+        silent = [connection() for _ in range(6)]
+        for each in silent[:4]:
+            with contextlib.suppress(ConnectionError):
+                assert await loop.sock_recv(each, 1) == b""
+        may_answer.set()
+        assert await loop.sock_recv(asking, 15) == b"HTTP/1.1 200 OK"
 
 
 async def test_answers_that_are_not_read_are_dropped_oldest_first(
