@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import signal
 import subprocess
 import tempfile
 from contextlib import asynccontextmanager, suppress
@@ -78,24 +79,33 @@ class PostgresServer:
         )
         given = {**_SETTINGS, **(settings or {})}
         words = [word for item in given.items() for word in ("-c", "=".join(item))]
-        with (self._folder / "log").open("wb") as log:
-            self._server = subprocess.Popen(
-                [*_as(owner), bin_ / "postgres", "-D", data, "-k", self._folder, *words],
-                cwd="/",
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        self._await_start(bin_)
+        self._bin = bin_
+        places = "-D", str(data), "-k", str(self._folder)
+        self._command = [*_as(owner), str(bin_ / "postgres"), *places, *words]
+        self.start()
 
-    def _await_start(self, bin_: Path) -> None:
-        ready = [str(bin_ / "pg_isready"), "-q", "-h", str(self._folder)]
+    def start(self) -> None:
+        """Also again, after `crash`."""
+        with (self._folder / "log").open("ab") as log:
+            self._server = subprocess.Popen(
+                self._command, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+        ready = [str(self._bin / "pg_isready"), "-q", "-h", str(self._folder)]
         while subprocess.run(ready, check=False, cwd="/").returncode:
             try:
                 self._server.wait(0.02)
             except subprocess.TimeoutExpired:
                 continue
             raise RuntimeError((self._folder / "log").read_text())
+
+    def crash(self) -> None:
+        """All of its processes, in whatever they do."""
+        self.send_signal(signal.SIGKILL)
+        self._server.wait()
+
+    @property
+    def socket(self) -> Path:
+        return self._folder / ".s.PGSQL.5432"
 
     def url(self, schema: str) -> str:
         return f"postgresql://{_USER}@/postgres?host={self._folder}&search_path={schema}"

@@ -7,7 +7,7 @@ is replaced by the next call.
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import asyncpg
@@ -30,6 +30,11 @@ _SETTINGS: Final = {
     "application_name": "rookery",
     "jit": "off",  # no query here runs long enough to pay for it
     "timezone": "UTC",
+}
+_WRITE_SETTINGS: Final = {
+    **_SETTINGS,
+    # Of a relay that stands still or is cut off in a batch, whose lock all others wait for.
+    "idle_in_transaction_session_timeout": "10s",
 }
 _PAGE_SETTINGS: Final = {
     **_SETTINGS,
@@ -60,6 +65,12 @@ FAULTS: Final = (
     asyncpg.InternalClientError,
     OSError,  # TimeoutError too
 )
+
+
+def end(db: Any) -> None:
+    """A connection that is of no use any more, or is lost already."""
+    with suppress(asyncpg.InterfaceError):  # the pool has taken a lost one back
+        db.terminate()
 
 
 async def _kept_as_is(_: Any) -> None:
@@ -93,7 +104,7 @@ class Connections:
         try:
             self._readers = await self._pool(_READERS, _SETTINGS)
             self._pagers = await self._pool(_PAGERS, _PAGE_SETTINGS)
-            self._writers = await self._pool(1, _SETTINGS)
+            self._writers = await self._pool(1, _WRITE_SETTINGS)
         except (*FAULTS, ValueError) as error:  # ValueError: the url is none
             raise fault_of(error) from error
 
@@ -121,7 +132,7 @@ class Connections:
     def abandon(self) -> None:
         """The server does not answer: nobody waits for it any longer."""
         for db in self._used:
-            db.terminate()
+            end(db)
 
     async def listener(self, within_s: float = _CONNECT_S) -> Any:
         """A connection of its own. Raises StoreFault."""

@@ -27,7 +27,8 @@ _FOLDED_BACK: Final = frozenset({kinds.CREATE_INVITE, kinds.JOIN_REQUEST})
 
 Change = tuple[str, bytes, bytes | None]
 """what, item, group: `list` and its name; `group` whose records are to be read again; `gone`, a
-9009 or 9021 by its id; `passed`, an ephemeral event; `erased`, by the request or empty."""
+9009 or 9021 by its id; `passed`, an ephemeral event; `erased`, by the request or empty. A `batch`,
+by its name, is for the relay that wrote it."""
 
 
 class Changes:

@@ -172,8 +172,7 @@ class HeadListener:
                 self._touch.is_lost = False
                 self._advance(head, asked_at)
                 self._pushed(policies)
-                if self._is_shared:
-                    await self._lead(db)
+                await self._lead(db)
                 if await self._ended(_POLL_S):
                     await db.close(timeout=_ANSWER_S)
                     return

@@ -7,6 +7,7 @@ it, so rows become visible in the order of their seq. A statement takes all rows
 from __future__ import annotations
 
 import asyncio
+import secrets
 from contextlib import suppress
 from dataclasses import dataclass, field
 from time import monotonic
@@ -22,7 +23,7 @@ from relay.lifecycle.rows import ERASURE_DAYS, Found, Tombstone, narrowed, refer
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
 from relay.nostr.event import event_from_raw
 from relay.storage.hashes import id_key
-from relay.storage.postgres.connections import FAULTS
+from relay.storage.postgres.connections import FAULTS, end
 from relay.storage.postgres.following import Changes, others_since
 from relay.storage.postgres.rows import stored
 from relay.storage.postgres.sql.named import QUERIES
@@ -113,7 +114,7 @@ class Writer:
     ) -> int:
         try:
             asked_at = monotonic()
-            head, transaction = await db.fetchrow(QUERIES["head_locked"])
+            head = await db.fetchval(QUERIES["head"])
             lookups = await self._caught_up(db, head, asked_at) or lookups
             last_seq = await self._changed(db, Found(head), lookups, decide)
             if last_seq is None:
@@ -122,11 +123,12 @@ class Writer:
         except BaseException:
             await _rolled_back(db)
             raise
+        batch = secrets.token_hex(16)
         try:
-            await db.execute(QUERIES["commit"] % (last_seq, last_seq))
+            await db.execute(QUERIES["commit"] % (last_seq, last_seq, batch, last_seq))
         except FAULTS:
             await _rolled_back(db)
-            if not await self._has_committed(transaction):
+            if not await self._has_committed(last_seq, batch):
                 raise
         self.head = last_seq
         return last_seq
@@ -156,8 +158,11 @@ class Writer:
         self._touch.confirm(asked_at)
         return lookups
 
-    async def _has_committed(self, transaction: int) -> bool:
-        """Whether it was, though its connection was lost meanwhile. Raises StoreFault."""
+    async def _has_committed(self, last_seq: int, batch: str) -> bool:
+        """Whether it was, though its connection was lost meanwhile. Raises StoreFault.
+
+        The status of the transaction would not tell: after a crash its number is given again.
+        """
         for wait_s in _ASK_AGAIN_S:
             if self._touch.is_lost:
                 break
@@ -165,7 +170,7 @@ class Writer:
                 async with self._connections.reading() as db, db.transaction():
                     # Until the server has noticed the loss, the transaction holds the lock.
                     await db.execute(QUERIES["lock"])
-                    return bool(await db.fetchval(QUERIES["has_committed"], transaction))
+                    return bool(await db.fetchval(QUERIES["has_committed"], last_seq, batch))
             await asyncio.sleep(wait_s)
         raise StoreFault("database: the connection was lost in a commit, and nothing answers")
 
@@ -547,10 +552,9 @@ def _columns(rows: Sequence[tuple[Any, ...]], number: int) -> list[list[Any]]:
 async def _rolled_back(db: Any) -> None:
     """Unless the connection is lost, which does the same."""
     try:
-        if not db.is_closed():
-            await db.execute(QUERIES["rollback"])
+        await db.execute(QUERIES["rollback"])
     except FAULTS:
-        db.terminate()
+        end(db)
 
 
 async def _add_tombstones(db: Any, tombstones: Sequence[Tombstone]) -> None:

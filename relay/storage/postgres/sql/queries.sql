@@ -1,11 +1,11 @@
 -- :begin  -> in the transaction that it begins, no other process writes
 BEGIN; SELECT pg_advisory_xact_lock('head'::regclass::oid::bigint);
 
--- :head_locked  -> seq of the newest row ever committed, id of the transaction
-SELECT seq, pg_current_xact_id()::text::bigint FROM head;
-
--- :commit  with %d: seq; tells the other processes
-UPDATE head SET seq = %d; SELECT pg_notify('rookery_' || current_schema(), '%d'); COMMIT;
+-- :commit  with %d: seq, %s: hex that names the batch; tells the other processes
+UPDATE head SET seq = %d;
+INSERT INTO changes (seq, what, item) VALUES (%d, 'batch', '\x%s');
+SELECT pg_notify('rookery_' || current_schema(), '%d');
+COMMIT;
 
 -- :lock  -> as in `begin`, in a transaction
 SELECT pg_advisory_xact_lock('head'::regclass::oid::bigint);
@@ -13,9 +13,9 @@ SELECT pg_advisory_xact_lock('head'::regclass::oid::bigint);
 -- :rollback
 ROLLBACK;
 
--- :has_committed  id of a transaction -> whether it was committed; null: it runs still
-SELECT CASE pg_xact_status($1::bigint::text::xid8)
-    WHEN 'committed' THEN true WHEN 'aborted' THEN false END;
+-- :has_committed  seq, hex that names the batch -> whether it was committed, within the last minute
+SELECT EXISTS (
+    SELECT FROM changes WHERE seq = $1 AND what = 'batch' AND item = decode($2, 'hex'));
 
 -- :use_call  id, until, now -> a row unless it was used
 WITH old AS (DELETE FROM used_calls WHERE until < $3)
@@ -41,7 +41,7 @@ SELECT $1, * FROM unnest($2::text[], $3::bytea[], $4::bytea[]);
 -- A `record` is what the state of groups is built from.
 SELECT h.changes_after, c.seq, c.what, c.item, c.grp
 FROM head AS h LEFT JOIN (
-    SELECT seq, what, item, grp FROM changes WHERE seq > $1
+    SELECT seq, what, item, grp FROM changes WHERE seq > $1 AND what <> 'batch'
     UNION ALL
     SELECT seq, 'record', raw, grp FROM events WHERE seq > $1
     AND (kind BETWEEN 9000 AND 9022 OR kind BETWEEN 39000 AND 39005)

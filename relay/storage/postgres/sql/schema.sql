@@ -16,10 +16,10 @@ CREATE TABLE head (
 INSERT INTO head VALUES (0, 0);
 
 -- What batches changed beside adding rows, for the other relays on the database, which read on from
--- their seq. A minute of it is kept; empty when the database is not shared.
+-- their seq, and which batches there were. A minute of it is kept.
 CREATE TABLE changes (
     seq  bigint NOT NULL,                 -- of the head after the batch
-    what text   NOT NULL,                 -- list, group, gone, passed, erased: see writer.py
+    what text   NOT NULL,                 -- batch, list, group, gone, passed, erased: see following.py
     item bytea  NOT NULL,
     grp  bytea,
     at   timestamptz NOT NULL DEFAULT now()

@@ -1,0 +1,174 @@
+"""A connection or the server is lost in a batch: what is in the database is what the relay says."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager, suppress
+from threading import Event as Signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.errors import StoreFault
+from relay.storage.postgres import listening
+from relay.storage.postgres.connections import _WRITE_SETTINGS
+from relay.storage.postgres.store import PostgresStore
+from tests import cast
+from tests.contract.writing import TERMS, Batch, read, stored, unsigned
+from tests.harness.database_proxy import AtCommit, Proxy
+from tests.harness.patience import ANSWER_S
+from tests.harness.postgres import MISSING, PostgresServer, programs
+from tests.harness.relay_program import until
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator
+
+    from relay.lifecycle.rows import Found, Stored, WritePlan
+    from relay.nostr.event import Event
+
+pytestmark = pytest.mark.process
+
+
+@asynccontextmanager
+async def store_behind(
+    proxy: Proxy, server: PostgresServer, *, is_shared: bool
+) -> AsyncIterator[tuple[PostgresStore, str]]:
+    """And the address of its database."""
+    direct = await server.new_schema()
+    url = direct.replace(str(server.socket.parent), str(proxy.host))
+    store = await PostgresStore.open(url, TERMS, is_shared=is_shared)
+    store.take_over = lambda _: None
+    try:
+        yield store, direct
+    finally:
+        await store.close()
+    await server.empty(direct)
+
+
+async def stored_again(store: PostgresStore, event: Event) -> Stored:
+    """As soon as the database answers."""
+    async with until("it is stored") as tries:
+        async for _ in tries:
+            with suppress(StoreFault):
+                return await stored(store, event)
+    raise AssertionError
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_a_commit_whose_answer_is_lost_is_known_to_be_one(
+    postgres: PostgresServer, *, is_shared: bool
+) -> None:
+    async with (
+        Proxy(postgres.socket) as proxy,
+        store_behind(proxy, postgres, is_shared=is_shared) as (store, _),
+    ):
+        for number in range(2):
+            proxy.at_commit = AtCommit.LOSE_ANSWER
+            row = await stored(store, unsigned(cast.alice, content=f"{number}"))
+            assert (row.seq, proxy.cut_commits) == (number + 1, number + 1)
+        assert len(await read(store)) == 2
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+async def test_a_commit_that_never_arrives_is_an_error_and_the_next_is_none(
+    postgres: PostgresServer, *, is_shared: bool
+) -> None:
+    async with (
+        Proxy(postgres.socket) as proxy,
+        store_behind(proxy, postgres, is_shared=is_shared) as (store, _),
+    ):
+        proxy.at_commit = AtCommit.LOSE_REQUEST
+        event = unsigned(cast.alice)
+        with pytest.raises(StoreFault):
+            await stored(store, event)
+        assert (await stored_again(store, event)).seq == 1
+
+
+@pytest.fixture
+def own_server() -> Iterator[PostgresServer]:
+    """Of this test alone, to be crashed."""
+    bin_ = programs()
+    if bin_ is None:
+        pytest.skip(MISSING)
+    server = PostgresServer(bin_)
+    yield server
+    server.stop()
+
+
+@pytest.mark.slow
+async def test_a_batch_that_a_crash_undid_is_not_taken_for_the_one_after_it(
+    own_server: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server gives the number of an undone transaction again."""
+    monkeypatch.setattr(listening, "_ANSWER_S", ANSWER_S)  # else it may notice the loss first
+    lost = unsigned(cast.alice, content="lost")
+    async with (
+        Proxy(own_server.socket) as proxy,
+        store_behind(proxy, own_server, is_shared=True) as (store, url),
+    ):
+        other = await PostgresStore.open(url, TERMS, is_shared=True)
+        other.take_over = lambda _: None
+        is_over = asyncio.Event()
+
+        async def crash() -> None:
+            await asyncio.to_thread(own_server.crash)
+            await asyncio.to_thread(own_server.start)
+            await stored_again(other, unsigned(cast.bob))
+            is_over.set()
+
+        proxy.at_commit, proxy.crash = AtCommit.CRASH, crash
+        with pytest.raises(StoreFault):
+            await stored(store, lost)
+        await is_over.wait()
+        proxy.mend()
+        assert (await stored_again(store, lost)).seq == 2
+        await other.close()
+
+
+async def test_a_relay_that_stands_still_in_a_batch_does_not_hold_up_the_others(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(_WRITE_SETTINGS, "idle_in_transaction_session_timeout", "200ms")
+    async with (
+        Proxy(postgres.socket) as proxy,
+        store_behind(proxy, postgres, is_shared=True) as (store, url),
+    ):
+        batch, has_begun, may_end = Batch(unsigned(cast.alice)), Signal(), Signal()
+
+        def decide(found: Found) -> WritePlan:
+            has_begun.set()
+            may_end.wait(ANSWER_S)
+            return batch.decide(found)
+
+        stopped = asyncio.create_task(store.append(batch.wanted, decide))
+        await asyncio.to_thread(has_begun.wait, ANSWER_S)
+        other = await PostgresStore.open(url, TERMS, is_shared=True)
+        assert (await stored(other, unsigned(cast.bob))).seq == 1
+        await other.close()
+        may_end.set()
+        with pytest.raises(StoreFault):
+            await stopped
+
+
+async def test_others_are_heard_of_after_connections_were_lost_in_a_batch(
+    postgres: PostgresServer,
+) -> None:
+    async with (
+        Proxy(postgres.socket) as proxy,
+        store_behind(proxy, postgres, is_shared=True) as (store, _),
+    ):
+        loop, batch = asyncio.get_running_loop(), Batch(unsigned(cast.alice))
+
+        def decide(found: Found) -> WritePlan:
+            async def lose_all() -> None:
+                proxy.cut()
+                while not store._touch.is_lost:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                proxy.mend()
+
+            asyncio.run_coroutine_threadsafe(lose_all(), loop).result()
+            return batch.decide(found)
+
+        with pytest.raises(StoreFault):
+            await store.append(batch.wanted, decide)
+        await stored_again(store, unsigned(cast.alice))
