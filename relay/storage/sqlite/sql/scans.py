@@ -85,6 +85,8 @@ class IndexScan(NamedTuple):
     start: Condition
     times_of: str
     ordered: bool
+    one: bool = False
+    """It finds one row at most, so that there is nothing to sort."""
 
     def times(self, shape: Shape) -> list[Condition]:
         of = self.times_of
@@ -107,9 +109,9 @@ class IndexScan(NamedTuple):
     def in_order(self, shape: Shape, rest: Condition, columns: str) -> Condition:
         where = all_of([self.start, *self.times(shape), rest])
         a = self.times_of
+        order = "" if self.one else f" ORDER BY {a}.created_at DESC, {a}.id_key, {a}.seq"
         return Condition(
-            f"SELECT {columns} {self.source} WHERE {where.sql}"
-            f" ORDER BY {a}.created_at DESC, {a}.id_key, {a}.seq LIMIT ?",
+            f"SELECT {columns} {self.source} WHERE {where.sql}{order} LIMIT ?",
             (*where.values, SIZE),
         )
 
@@ -166,7 +168,8 @@ def by_authors(number: int, at_most: int) -> list[IndexScan]:
 def by_ids(number: int) -> IndexScan:
     """The `number` ids of the filter."""
     start = _any(ID_KEYS, IDS, ("id_key", "id"), number)
-    return IndexScan("FROM events AS e INDEXED BY events_id", start, "e", ordered=number == 1)
+    one = number == 1
+    return IndexScan("FROM events AS e INDEXED BY events_id", start, "e", ordered=one, one=one)
 
 
 def _any(keys: int, values: int, columns: tuple[str, str], number: int) -> Condition:
