@@ -14,11 +14,14 @@ from enum import Enum, auto
 from itertools import product
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from relay.access.actors import Attestations, is_known, vouches
 from relay.access.read_rules import Match, ReadRule, targets_of
 from relay.errors import Prefix, Reject
 from relay.facts import Who
 from relay.nostr import kinds
+from relay.nostr.agents import Attestation
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import DELETE_GROUP, GROUP_MEMBER_NOTICES, is_kind
 
@@ -28,7 +31,6 @@ if TYPE_CHECKING:
     from relay.access.actors import Actors
     from relay.access.read_rules import Row, Target
     from relay.groups.group import Groups
-    from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
 
 _FOR_MEMBERS: Final = "this group is for its members"
@@ -46,8 +48,7 @@ checked as always. Each takes 4 us of the loop. With more (kind, d) in a REQ `li
 closes nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class Viewer:
+class Viewer(msgspec.Struct, frozen=True, cache_hash=True):
     """Who reads."""
 
     keys: frozenset[str] = frozenset()
@@ -254,6 +255,8 @@ class Visibility:
             return BANNED
         needs, combinations = "", 0
         for filter_ in filters:
+            if filter_.kinds is None and not filter_.tags:
+                return None  # some of what it can match anyone may read
             combinations += _number_of_combinations(filter_)
             reason = self._unreadable(filter_, combinations)
             if reason is None:
@@ -269,16 +272,16 @@ class Visibility:
         It asks for the state of groups by `#d` alone, and of each the viewer misses a list that
         members may read (39001, 39002 …). So is a group that is hidden or does not exist (N29-108).
         """
-        if self.viewer.keys or not filters or sum(map(_lists_in, filters)) > _MAX_COMBINATIONS:
+        if self.viewer.keys or not filters or not all(map(_names_group_state, filters)):
+            return None
+        if sum(map(_lists_in, filters)) > _MAX_COMBINATIONS:
             return None
         if not all(map(self._misses_lists, filters)):
             return None
         return Reject(Prefix.AUTH_REQUIRED, _FOR_MEMBERS, "read")
 
     def _misses_lists(self, filter_: Filter) -> bool:
-        if filter_.kinds is None or filter_.impossible or not filter_.kinds <= _GROUP_STATE:
-            return False
-        asked = sorted(filter_.kinds & _GROUP_LISTS)
+        asked = sorted((filter_.kinds or _NO_KINDS) & _GROUP_LISTS)
         group_ids = filter_.tag_values("d")
         if not asked or not group_ids:
             return False
@@ -316,11 +319,10 @@ class Visibility:
 
     def _hidden_by_rules(self, filter_: Filter) -> str | None:
         """`needs` of a rule, if rules hide every row that the filter could match."""
-        needs = ""
-        combinations = list(_combinations(filter_, self.foreign_h))
-        if not combinations:
+        needs, kinds = "", filter_.kinds
+        if kinds is None or not all(map(self._covering, kinds)):
             return None
-        for kind, d, in_group in combinations:
+        for kind, d, in_group in _combinations(filter_, kinds, self.foreign_h):
             rule = self._blocking_rule(filter_, kind, d, in_group=in_group)
             if rule is None:
                 return None
@@ -496,6 +498,10 @@ def _names_one(filter_: Filter | None, only_by: frozenset[str]) -> bool:
     )
 
 
+def _names_group_state(filter_: Filter) -> bool:
+    return filter_.kinds is not None and filter_.kinds <= _GROUP_STATE and not filter_.impossible
+
+
 def _lists_in(filter_: Filter) -> int:
     """How many lists of groups (39001, 39002 …) the filter names."""
     return len((filter_.kinds or _NO_KINDS) & _GROUP_LISTS) * len(filter_.tag_values("d") or ())
@@ -512,15 +518,13 @@ def _number_of_combinations(filter_: Filter) -> int:
 
 
 def _combinations(
-    filter_: Filter, foreign_h: frozenset[int]
+    filter_: Filter, kinds: frozenset[int], foreign_h: frozenset[int]
 ) -> Iterator[tuple[int, str | None, bool]]:
-    """(kind, d or None for any, in a group?) that the filter can match; empty: any kind."""
-    if filter_.kinds is None:
-        return iter(())
+    """(kind, d or None for any, in a group?) that the filter, of these kinds, can match."""
     ds: list[str | None] = list(filter_.tag_values("d") or [None])
-    names_groups = filter_.tag_values("h") and filter_.kinds.isdisjoint(foreign_h)
+    names_groups = filter_.tag_values("h") and kinds.isdisjoint(foreign_h)
     in_group = [True] if names_groups else [False, True]
-    return product(sorted(filter_.kinds), ds, in_group)
+    return product(sorted(kinds), ds, in_group)
 
 
 def _covers(rule: ReadRule, kind: int, d: str | None, *, in_group: bool) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import binascii
 import re
-from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 import orjson
 
 from relay.errors import Invalid, Prefix, Refused, TooManyRecords, Unsupported
@@ -28,35 +28,33 @@ RESTARTING: Final = Refused(Prefix.ERROR, "the relay is restarting")
 """Of open subscriptions, before the relay closes the connection."""
 
 
-@dataclass(frozen=True, slots=True)
-class Publish:
+class _Message(msgspec.Struct, frozen=True):
+    """A Struct because each frame makes one: a frozen dataclass takes four times as long."""
+
+
+class Publish(_Message, frozen=True):
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class Login:
+class Login(_Message, frozen=True):
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribe:
+class Subscribe(_Message, frozen=True):
     sub: str
     filters: tuple[Filter, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Count:
+class Count(_Message, frozen=True):
     sub: str
     filters: tuple[Filter, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Close:
+class Close(_Message, frozen=True):
     sub: str
 
 
-@dataclass(frozen=True, slots=True)
-class NegOpen:
+class NegOpen(_Message, frozen=True):
     """Opens a negentropy session; its ids are separate from those of subscriptions."""
 
     sub: str
@@ -64,53 +62,45 @@ class NegOpen:
     message: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class NegMessage:
+class NegMessage(_Message, frozen=True):
     sub: str
     message: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class NegClose:
+class NegClose(_Message, frozen=True):
     sub: str
 
 
-@dataclass(frozen=True, slots=True)
-class BadNeg:
+class BadNeg(_Message, frozen=True):
     """A malformed NEG-OPEN or NEG-MSG: NEG-ERR."""
 
     sub: str
     refused: Refused
 
 
-@dataclass(frozen=True, slots=True)
-class BadEvent:
+class BadEvent(_Message, frozen=True):
     """An EVENT or AUTH with an invalid event whose id is readable: OK false."""
 
     id: str
     refused: Refused
 
 
-@dataclass(frozen=True, slots=True)
-class BadQuery:
+class BadQuery(_Message, frozen=True):
     """A malformed REQ: CLOSED."""
 
     sub: str
     refused: Refused
 
 
-@dataclass(frozen=True, slots=True)
-class BadCount(BadQuery):
+class BadCount(BadQuery, frozen=True):
     """A malformed COUNT: CLOSED, but its id names no subscription (N45-05)."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeepAlive:
+class KeepAlive(_Message, frozen=True):
     """`["PING"]` or `["PONG"]`, which clients send through an idle connection: no answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class BadFrame:
+class BadFrame(_Message, frozen=True):
     """Not a Nostr message, and no id in it to answer to: NOTICE."""
 
     refused: Refused

@@ -12,12 +12,15 @@ connection (1008). PING and PONG get no answer and count for nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
+
+import msgspec
+from msgspec.structs import replace
 
 from relay.access.visibility import Viewer
 from relay.errors import Invalid, Prefix, Refused
 from relay.nostr import kinds, messages
+from relay.nostr.event import Event
 from relay.nostr.messages import (
     BadCount,
     BadEvent,
@@ -40,7 +43,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence, Set
 
     from relay.nostr.agents import Attestation
-    from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.messages import ClientMessage
     from relay.nostr.nip42 import RelayAddress
@@ -69,20 +71,17 @@ _TOO_MANY_CALLS: Final = Refused(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class VerifyLogin:
+class VerifyLogin(msgspec.Struct, frozen=True):
     """Check the signature, then call `logged_in` or `login_refused`."""
 
     event: Event
 
 
-@dataclass(frozen=True, slots=True)
-class Hangup:
+class Hangup(msgspec.Struct, frozen=True):
     code: int
     reason: str
 
