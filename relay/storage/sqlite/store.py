@@ -318,8 +318,8 @@ class SqliteStore:
         if query.filter.ids is not None:
             rows = self._read_now(self._compiler.page(query, "e.raw"), _page_of)
             return None if rows is None else self._paged(rows, query)
-        found = self._read_now(self._compiler.page(query, "e.seq"), _all_of)
-        return None if found is None else self._page_of_seqs([seq for (seq,) in found], query)
+        found = self._read_now(self._compiler.page(query, None), _all_of)
+        return None if found is None else self._page_of_seqs(orjson.loads(found[0][0]), query)
 
     def _paged(self, rows: list[tuple[bytes]], query: PageQuery) -> Page:
         raws = [raw for (raw,) in rows]
@@ -751,7 +751,7 @@ class SqliteStore:
             return Query(asked.readable.sql, [*asked.readable.values, 1, "[]"])
         if search is not None and search.required:
             return self._compiler.search(search, filter_, visibility, limit=1, upto=upto, now=now)
-        return self._compiler.page(PageQuery(filter_, visibility, 1, upto, now, size=1), "e.seq")
+        return self._compiler.page(PageQuery(filter_, visibility, 1, upto, now, size=1), None)
 
     # -- both -----------------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ from relay.storage.sqlite.sql.scans import (
     by_kinds,
     by_tag,
     by_words,
+    listed_seqs,
     merged,
     score,
     shape_of,
@@ -136,8 +137,9 @@ class Compiler:
         """How many plans and conditions are kept."""
         return len(self._plans) + len(self._reading)
 
-    def page(self, query: PageQuery, columns: str) -> Query:
-        """The next rows in order. `columns` are of `e`, the events table."""
+    def page(self, query: PageQuery, columns: str | None) -> Query:
+        """The next rows in order. `columns` are of `e`, the events table; None: one row, that has a
+        JSON list of their seqs."""
         filter_, visibility, limit, upto, now, size, after = query
         arguments = Arguments(
             filter_,
@@ -177,7 +179,7 @@ class Compiler:
         shape: Shape,
         filter_: Filter,
         visibility: Visibility,
-        columns: str,
+        columns: str | None,
         *,
         scans_buffer: bool,
     ) -> Condition:
@@ -190,6 +192,8 @@ class Compiler:
                 self.visible(visibility, filter_),
             ]
         )
+        if columns is None:
+            return listed_seqs(scans, shape, rest)
         if len(scans) == 1 and scans[0].ordered:
             return scans[0].in_order(shape, rest, columns)
         return merged(scans, shape, rest, columns)

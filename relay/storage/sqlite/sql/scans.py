@@ -214,7 +214,30 @@ def by_d_prefixes(prefixes: Sequence[str]) -> IndexScan:
 
 
 def merged(scans: Sequence[IndexScan], shape: Shape, rest: Condition, columns: str) -> Condition:
-    """The first `size` rows of several scans: each gives its first `size`, then they are sorted."""
+    """The first `size` rows of several scans."""
+    places = _places(scans, shape, rest)
+    return Condition(
+        f"SELECT {columns} FROM ({places.sql}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
+        f" {_SORTED_OUT}",
+        places.values,
+    )
+
+
+def listed_seqs(scans: Sequence[IndexScan], shape: Shape, rest: Condition) -> Condition:
+    """seq of the first `size` rows, in order, as one JSON list.
+
+    The sqlite3 module lets other threads run at each row that it fetches.
+    """
+    if len(scans) == 1 and scans[0].ordered:
+        found = scans[0].in_order(shape, rest, "e.seq AS seq")
+    else:
+        found = _places(scans, shape, rest)
+    # Its rows come in order: SQLite sorts a subquery that has a LIMIT before it takes from it.
+    return Condition(f"SELECT json_group_array(seq) FROM ({found.sql})", found.values)
+
+
+def _places(scans: Sequence[IndexScan], shape: Shape, rest: Condition) -> Condition:
+    """created_at, id_key and seq: each scan gives its first `size`, then they are sorted."""
     parts = []
     values: list[Bound] = []
     for scan in scans:
@@ -224,9 +247,4 @@ def merged(scans: Sequence[IndexScan], shape: Shape, rest: Condition, columns: s
         text = query.sql.replace("SELECT", "SELECT DISTINCT", 1) if not scan.ordered else query.sql
         parts.append(f"SELECT * FROM ({text})")
         values.extend(query.values)
-    inner = " UNION ".join(parts) + " ORDER BY 1 DESC, 2, 3 LIMIT ?"
-    return Condition(
-        f"SELECT {columns} FROM ({inner}) AS k CROSS JOIN events AS e ON e.seq = k.seq"
-        f" {_SORTED_OUT}",
-        (*values, SIZE),
-    )
+    return Condition(" UNION ".join(parts) + " ORDER BY 1 DESC, 2, 3 LIMIT ?", (*values, SIZE))
