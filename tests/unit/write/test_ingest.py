@@ -27,7 +27,7 @@ from tests.harness.folders import loaded
 from tests.harness.relay_in_process import DUPLICATE, NOON, RELAY, STORED, Home, Letter
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
     from pathlib import Path
 
     from relay.facts import Facts
@@ -360,14 +360,28 @@ async def test_a_note_waits_for_few_changes_of_a_large_group(relay: Relay, kind:
     assert len(batches) <= 2 + 299 * 7 // 512
 
 
-async def test_a_note_waits_for_few_large_events(relay: Relay) -> None:
-    """Of one connection or many: 2 MiB are committed together."""
+def deletions(number: int) -> Event:
+    targets = [["e", f"{number * 1000 + n:064x}"] for n in range(100)]
+    return alice.sign(5, targets, "", NOON)
+
+
+@pytest.mark.parametrize(
+    ("large", "together"),
+    [
+        (lambda n: article(NOON, d=f"{n}", content="x" * 100_000), 512 * 4096 // 100_000),
+        (deletions, 512 // (100 // 4)),  # a tombstone for each target
+    ],
+)
+async def test_a_note_waits_for_few_large_events(
+    relay: Relay, large: Callable[[int], Event], together: int
+) -> None:
+    """Of one connection or many: 2 MiB are committed together, or 2,000 targets of deletions."""
     relay.store.append_called.clear()
     relay.store.may_commit.clear()
-    large = [article(NOON, d=f"{number}", content="x" * 100_000) for number in range(40)]
-    letters = [relay.post(large[0], connection=1)]
+    events = [large(number) for number in range(40)]
+    letters = [relay.post(events[0], connection=1)]
     await relay.store.append_called.wait()
-    letters += [relay.post(event, connection=n % 4) for n, event in enumerate(large[1:])]
+    letters += [relay.post(event, connection=n % 4) for n, event in enumerate(events[1:])]
     note = article(NOON)
     letters.append(relay.post(note, connection=9))
     while relay.ingest.waiting["commit"] < 40:  # noqa: ASYNC110 -- threads verify them
@@ -376,7 +390,7 @@ async def test_a_note_waits_for_few_large_events(relay: Relay) -> None:
     assert [await letter.answer for letter in letters] == [STORED] * 41
     batches = [list(plan.adds) for plan in relay.store.plans]
     assert note.id in batches[1]
-    assert max(map(len, batches)) <= 512 * 4096 // 100_000 + 2
+    assert max(map(len, batches)) <= together + 2
 
 
 # one batch, in order -----------------------------------------------------------------------------
