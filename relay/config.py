@@ -42,6 +42,15 @@ class Synchronous(StrEnum):
     NORMAL = "NORMAL"
 
 
+class PolicySource(StrEnum):
+    """`[storage] policies`: where a relay reads its policies."""
+
+    FOLDER = "folder"
+    """`policies/` of its data folder."""
+    DATABASE = "database"
+    """The newest version that `rookery policy push` has stored, for all relays on the database."""
+
+
 class LogLevel(StrEnum):
     DEBUG = "debug"
     INFO = "info"
@@ -120,6 +129,7 @@ class StorageConfig:
     """Of the database. None: the environment has it (PGPASSWORD, PGPASSFILE), or none is asked."""
     shared: bool = False
     """Other relays, with the same key and policies, have the database open too."""
+    policies: PolicySource = PolicySource.FOLDER
     synchronous: Synchronous = Synchronous.FULL
     index_tags: frozenset[str] = FilterTerms().index_tags
     prefix_d_kinds: frozenset[int] = FilterTerms().prefix_d_kinds
@@ -409,6 +419,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
         "url": _database_url,
         "password_file": _path,
         "shared": _boolean,
+        "policies": _choice(PolicySource),
         "synchronous": _choice(Synchronous),
         "index_tags": _index_tags,
         "prefix_d_kinds": _kinds,
@@ -444,6 +455,11 @@ def _stores_agree(table: Table, found: dict[str, object]) -> None:
         table.wrong("password_file", "password_file requires url")
     if found["shared"] and not table.has("url"):
         table.wrong("shared", "shared requires url")
+    if found["policies"] is PolicySource.DATABASE and not table.has("url"):
+        table.wrong(
+            "policies",
+            'policies = "database" requires url: with SQLite the folder policies/ is the place',
+        )
     if table.has("synchronous") and table.has("url"):
         table.wrong("synchronous", "synchronous is of SQLite: PostgreSQL's is synchronous_commit")
 

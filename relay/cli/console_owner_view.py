@@ -147,7 +147,7 @@ class OwnersView:
 
     def _short(self, file: str) -> str:
         """Without the folder of the policies, which every own file has."""
-        return file.removeprefix(f"{self._services.folder / 'policies'}/")
+        return file.removeprefix(f"{self._services.policy_folder}/")
 
     def _file(self, name: str) -> str | None:
         """Of the files in force."""
@@ -162,7 +162,9 @@ class OwnersView:
         await asyncio.to_thread(save, edit, path, before)
 
     async def _checked(self, name: str, text: str, owner: str) -> tuple[Path, Edit]:
-        folder = self._services.folder / "policies"
+        folder = self._services.policy_folder
+        if self._services.pushed is not None:
+            raise Invalid("name: the policies are those of the database: `rookery policy push`")
         file = self._file(name)
         if file is not None and file.startswith(_PACKAGED):
             raise Invalid("name: is a file of the package: make one of yours")
@@ -173,7 +175,7 @@ class OwnersView:
             return path, await asyncio.to_thread(checked, path, text, folder, self._policy, owner)
 
     async def policy_file(self, name: str) -> str | None:
-        folder = self._services.folder / "policies"
+        folder = self._services.policy_folder
         file = self._file(name)
         if file is None:  # one that was just saved, or has faults
             try:

@@ -31,6 +31,7 @@ from relay.cli.hook import hook_faults
 from relay.cli.humanize import counted, size_of
 from relay.cli.move_switch import MOVED
 from relay.cli.options import Colour, coloured, folder_option, json_option, print_json, printable
+from relay.cli.pushed_policies import policies_of
 from relay.cli.status import disk_of, running_status
 from relay.clock import unix_now
 from relay.config import LOOPBACK, Config, load_config
@@ -615,15 +616,20 @@ def _policies(seen: Examined) -> Iterator[Finding]:
 
 
 def _policy_faults(folder: Path) -> Iterator[Finding]:
+    home, cure = policies_of(folder), "correct it; `rookery policy check` reads the files again"
+    if home != folder / "policies":
+        cure = "correct it in a folder, then `rookery policy push`"
+        if not home.is_dir():
+            return  # the first start takes them
     try:
-        found = policies.load(folder / "policies", MEMORY_SYSTEMS)
+        found = policies.load(home, MEMORY_SYSTEMS)
     except ConfigFaults as wrong:
         for fault in wrong.faults:
-            yield error(str(fault), "correct it; `rookery policy check` reads the files again")
+            yield error(str(fault), cure)
         return
     if not (found.actors.owners or found.actors.households):
         yield warning(
-            f"{folder}/policies: [actors] owners is empty: nobody may govern the relay",
+            f"{home}: [actors] owners is empty: nobody may govern the relay",
             "name your public key in policies/00-actors.toml",
         )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from relay.cli.database import password_in
 from relay.cli.findings import Finding, error, warning
 from relay.cli.humanize import counted
-from relay.config import LOOPBACK
+from relay.config import LOOPBACK, PolicySource
 from relay.errors import RookeryError, UserError, how_to_install
 from relay.storage.moving import is_unfinished
 
@@ -51,6 +51,9 @@ async def database_findings(storage: StorageConfig, *, is_running: bool) -> Sequ
     found = [*_server(health.server), *_safety(health.server), *_tables(health)]
     if "sslmode=disable" not in storage.url:  # else somebody has thought of it
         found += _encryption(health.server)
+    if storage.policies is PolicySource.DATABASE and health.policies == 0:
+        cure = "`rookery policy push --data DIR` stores those of DIR/policies"
+        found.append(error("no policies were pushed to the database", cure))
     found += _places(health.server, is_running=is_running)
     return found
 

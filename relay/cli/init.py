@@ -73,6 +73,7 @@ _SETTINGS: Final = """\
 # url = "postgresql://rookery@/rookery"  # none: SQLite here; needs the extra "postgres"
 # password_file = "database.password"  # none; of the database
 # shared = false                       # true: other relays use the database too, with the same key
+# policies = "folder"                  # "database": all relays on it take what `policy push` stores
 # synchronous = "FULL"                 # "NORMAL" may lose acknowledged events at a power loss
 # index_tags = ["hk"]                  # multi-letter tags that filters may name
 # prefix_d_kinds = [30078, 78]         # kinds where a #d value ending in ":" is a prefix

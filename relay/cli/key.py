@@ -16,6 +16,7 @@ import click
 
 from relay.cli.humanize import counted
 from relay.cli.options import CommandGroup, confirm, folder_option, json_option, print_json
+from relay.cli.pushed_policies import policies_of
 from relay.errors import FolderBusy, UserError
 from relay.files import sync
 from relay.nostr.keys import read_key_file
@@ -126,7 +127,7 @@ def _naming(folder: Path, old: SecretKey) -> list[str]:
     """Policy files that name the key."""
     return [
         path.name
-        for path in sorted((folder / "policies").glob("*.toml"))
+        for path in sorted(policies_of(folder).glob("*.toml"))
         if {old.npub, old.pubkey} & set(path.read_text("utf-8", "replace").split('"'))
     ]
 

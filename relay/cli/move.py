@@ -103,7 +103,7 @@ def _checked(folder: Path) -> Path:
 def _asked(source: str, target: str, password_file: Path | None) -> _Asked:
     """Raises UserError, ConfigFaults."""
     from relay.cli.move_switch import Switch, settings_with
-    from relay.config import load_config
+    from relay.config import PolicySource, load_config
 
     if _is_url(source) and _is_url(target):
         raise UserError("name the data folder of the relay in --from or --to", code=2)
@@ -113,6 +113,11 @@ def _asked(source: str, target: str, password_file: Path | None) -> _Asked:
     config = load_config(folder / "rookery.toml")
     if _is_url(source) and config.storage.url != source:
         raise UserError(f"{folder}/rookery.toml: [storage] url is not {source}")
+    if config.storage.policies is PolicySource.DATABASE:
+        raise UserError(
+            "the policies are those of the database: `rookery policy pull`, [storage] policies ="
+            ' "folder" and a restart put them into the folder; then move'
+        )
     to = target if _is_url(target) else None
     if config.storage.url == to:
         raise UserError(f"the events of {folder} are there already")

@@ -1,4 +1,4 @@
-"""Reload of the policy files: within 2 s of a change, or at once on SIGHUP.
+"""Reload of the policies: within 2 s of a change of the files or a push, or at once on SIGHUP.
 
 Invariant: a set of files takes effect whole or not at all. While a file has a fault, the previous
 set stays in force, and the log, `/readyz` and a metric say so.
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Final
 from policies.changes import rule_changes
 from policies.reload import fingerprint, reloaded
 from relay.access.management import BannedAuthorRows
-from relay.errors import ConfigFaults
+from relay.cli.policy_files import plugin_faults
+from relay.errors import ConfigFaults, StoreFault
 from relay.write.commands import ManagementChange
 
 if TYPE_CHECKING:
@@ -39,13 +40,16 @@ class PolicyReload:
         self._services = services
         self._requested = requested
         self._rights_changed = rights_changed
-        self._folder = services.folder / "policies"
+        self._pushed = services.pushed
+        self._folder = services.policy_folder
         self._policy = services.policy
         self._files = services.policy_files
         self._faults = ""
         self._task: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> PolicyReload:
+        if self._pushed is not None:
+            self._pushed.call_when_pushed(self._requested.set)
         self._task = asyncio.create_task(self._run(), name="policy reload")
         return self
 
@@ -70,20 +74,37 @@ class PolicyReload:
             await self._check()
 
     async def _check(self) -> None:
+        is_asked = self._requested.is_set()
+        self._requested.clear()
+        try:
+            if self._pushed is not None:
+                self._folder = await self._pushed.newest()
+        except StoreFault:  # the store says so itself; the next poll asks again
+            return
+        except ConfigFaults as faults:
+            if str(faults) != self._faults:
+                self._report(faults)
+            return
         files = await asyncio.to_thread(fingerprint, self._folder, self._policy.watched)
         # A fault can be mended without a change of the fingerprint (a missing file, a permission):
         # while there is one, every poll reads the files again.
-        is_changed = files != self._files or self._requested.is_set()
+        is_changed = files != self._files or is_asked
         if not is_changed and not self._faults:
             return
-        self._requested.clear()
         self._files = files
-        policy = await asyncio.to_thread(reloaded, self._policy, self._folder)
+        policy = await asyncio.to_thread(self._read)
         if not isinstance(policy, ConfigFaults):
             changes = await asyncio.to_thread(_changes_of, self._policy, policy)
             self._enforce(policy, changes)
         elif is_changed or str(policy) != self._faults:
             self._report(policy)
+
+    def _read(self) -> PolicySet | ConfigFaults:
+        found = reloaded(self._policy, self._folder)
+        if self._pushed is None or isinstance(found, ConfigFaults):
+            return found
+        faults = plugin_faults(found)
+        return ConfigFaults(faults) if faults else found
 
     def _report(self, faults: ConfigFaults) -> None:
         self._faults = str(faults)
@@ -98,6 +119,10 @@ class PolicyReload:
         services, before = self._services, self._policy
         self._policy, self._faults = policy, ""
         services.state.enforce(policy)
+        version = ""
+        if self._pushed is not None:
+            self._pushed.took(self._folder)
+            version = f" (version {self._pushed.in_force})"
         was_deleting = before.banned_rows is BannedAuthorRows.DELETE
         self._delete_rows_of_banned(before.actors.banned if was_deleting else frozenset())
         self._list_members()
@@ -105,7 +130,8 @@ class PolicyReload:
         self._rights_changed()
         services.readiness.clear("policies")
         services.metrics.reloaded(ok=True)
-        _log.info("policies reloaded: %s", rule_changes(before, policy) or "no rule changed")
+        told = rule_changes(before, policy) or "no rule changed"
+        _log.info("policies reloaded%s: %s", version, told)
         for change in changes:
             _log.warning("policies: %s", change)
         known = {note.text for note in before.notes}

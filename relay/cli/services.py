@@ -13,7 +13,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from shutil import disk_usage
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import policies
@@ -21,8 +23,11 @@ from policies.plugins import Chain
 from policies.reload import fingerprint
 from relay.cli.backup import LAST_BACKUP, back_up_before_upgrade, drop_safety_copies
 from relay.cli.database import password_in
+from relay.cli.policy_files import plugin_faults, write_folder
+from relay.cli.pushed_policies import NONE_YET, PushedPolicies
 from relay.clock import unix_now
-from relay.errors import Outdated, StoreFault, UserError, how_to_install
+from relay.config import PolicySource
+from relay.errors import ConfigFaults, Outdated, StoreFault, UserError, how_to_install
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms
 from relay.nostr.keys import read_key_file
@@ -59,10 +64,9 @@ from relay.write.sweeper import Sweeper
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-    from pathlib import Path
 
     from policies.reload import Fingerprint
-    from relay.config import Config
+    from relay.config import Config, StorageConfig
     from relay.groups.group import Groups
     from relay.nostr.keys import SecretKey
     from relay.storage import Store
@@ -82,6 +86,8 @@ class Services:
     """As read at start; `state.policy` is the one in force."""
     policy_files: Fingerprint
     """Taken before the policy files were read: a change during startup is still noticed."""
+    pushed: PushedPolicies | None
+    """None: the policies are those of the folder."""
     clock: Callable[[], int]
     terms: FilterTerms
     addresses: OwnAddresses
@@ -113,6 +119,11 @@ class Services:
     def relay_pubkey(self) -> str:
         return self.relay_key.pubkey
 
+    @property
+    def policy_folder(self) -> Path:
+        """Of the policies in force."""
+        return self.folder / "policies" if self.pushed is None else self.pushed.folder
+
     def sweeper(self, ahead_s: int = 0) -> Sweeper:
         """A new one, not started. Several may run at the same time. `ahead_s`: how far its clock is
         ahead, for a dry run."""
@@ -139,8 +150,9 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
 
     Raises UserError, ConfigFaults or StoreFault when the folder cannot be used.
     """
-    policy_files = fingerprint(folder / "policies")
-    relay_key, policy = _rules(folder)
+    relay_key, pushed = _relay_key(folder), None
+    if config.storage.policies is PolicySource.FOLDER:
+        policy_files, policy = _rules(folder / "policies", relay_key)
     terms = FilterTerms(
         config.storage.index_tags, config.storage.prefix_d_kinds, SqliteStore.features.search
     )
@@ -152,10 +164,14 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
     else:
         store = database = await _opened_database(folder, config, terms)
         shared = database if config.storage.shared else None
+        if config.storage.policies is PolicySource.DATABASE:
+            pushed = PushedPolicies(folder, database.policies)
     metrics.watch("disk_free_bytes", "Free space for the store.", lambda: disk_usage(folder).free)
     matcher = FtsMatcher()
     verifiers, comparers = ThreadPoolExecutor(2, "verify"), ThreadPoolExecutor(2, "negentropy")
     try:
+        if pushed is not None:
+            policy_files, policy = await _pushed_rules(pushed, relay_key, metrics)
         groups = await _groups(store, shared, relay_key, policy)
         state = RelayState(policy, groups, await store.management())
         linked_rows = LinkedRows(store, state, unix_now)
@@ -221,6 +237,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
                 relay_key=relay_key,
                 policy=policy,
                 policy_files=policy_files,
+                pushed=pushed,
                 clock=unix_now,
                 terms=terms,
                 addresses=addresses,
@@ -330,10 +347,14 @@ def check_start(folder: Path, config: Config) -> None:
 
     Raises UserError, ConfigFaults or StoreFault when it would fail. The lock is not needed.
     """
-    _rules(folder)
+    relay_key = _relay_key(folder)
     store = folder / "rookery.db"
     if config.storage.url is not None:
         _check_database(folder, config)
+    if config.storage.policies is PolicySource.FOLDER:
+        _rules(folder / "policies", relay_key)
+    else:
+        asyncio.run(_check_pushed(config.storage, relay_key))
     schema = schema_of(store)
     if schema is not None and schema > SCHEMA_VERSION:
         raise too_new(store, schema)
@@ -342,9 +363,47 @@ def check_start(folder: Path, config: Config) -> None:
         usable(server.tls_cert, server.tls_key)
 
 
-def _rules(folder: Path) -> tuple[SecretKey, policies.PolicySet]:
-    key = _relay_key(folder)
-    return key, policies.load(folder / "policies", MEMORY_SYSTEMS, key.pubkey)
+def _rules(folder: Path, key: SecretKey) -> tuple[Fingerprint, policies.PolicySet]:
+    files = fingerprint(folder)
+    return files, policies.load(folder, MEMORY_SYSTEMS, key.pubkey)
+
+
+async def _pushed_rules(
+    pushed: PushedPolicies, key: SecretKey, metrics: Metrics
+) -> tuple[Fingerprint, policies.PolicySet]:
+    folder = await pushed.first()
+    files, policy = await asyncio.to_thread(_rules_of_version, folder, key)
+    pushed.took(folder)
+    metrics.watch(
+        "policy_version",
+        "Version of the policies in force, of those in the database.",
+        lambda: pushed.in_force,
+    )
+    return files, policy
+
+
+def _rules_of_version(folder: Path, key: SecretKey) -> tuple[Fingerprint, policies.PolicySet]:
+    files, policy = _rules(folder, key)
+    faults = plugin_faults(policy)
+    if faults:
+        raise ConfigFaults(faults)
+    return files, policy
+
+
+async def _check_pushed(storage: StorageConfig, key: SecretKey) -> None:
+    """Raises UserError, ConfigFaults, StoreFault."""
+    from relay.storage.postgres.policies import opened_policies
+
+    assert storage.url is not None
+    async with opened_policies(storage.url, password_in(storage.password_file)) as versions:
+        found = await versions.read()
+    if found is None:
+        raise UserError(NONE_YET)
+    version, files = found
+    with TemporaryDirectory() as parent:
+        folder = Path(parent) / f"version {version.number}"
+        write_folder(folder, files)
+        _rules_of_version(folder, key)
 
 
 def _back_up_before_upgrade(folder: Path) -> None:

@@ -222,6 +222,8 @@ def _screen(
         "queues: " + ", ".join(f"{what} {numbers.get(n, 0):,.0f}" for n, what in _QUEUES.items()),
         *_disk_lines(disk),
     ]
+    if version := numbers.get("policy_version", 0):
+        parts.append(f"policies: version {version:.0f} of the database")
     if vectors := numbers.get("search_vectors", 0):
         parts.append(f"recall by meaning: {vectors:,.0f} texts compared")
     erasing = numbers.get("erasure_pending_seconds", 0)

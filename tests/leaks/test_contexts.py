@@ -113,7 +113,7 @@ key: rotate show
 member: add invite list remove
 memory: diff export forget get history import list restore set show why
 nmem: import maintain mark pin purge rebuild search status sync unpin
-policy: check diff explain log show sweep test
+policy: check diff explain log pull push show sweep test versions
 profile: set
 session: export follow forget import list resume show verify view
 session pns: derive unwrap wrap

@@ -60,6 +60,7 @@ SETTINGS_AND_DEFAULTS: dict[str, dict[str, object]] = {
         "url": None,
         "password_file": None,
         "shared": False,
+        "policies": "folder",
         "synchronous": "FULL",
         "index_tags": {"hk"},
         "prefix_d_kinds": {30078, 78},
@@ -331,6 +332,10 @@ BAD = [
     ),
     ('[storage]\npassword_file = "x"', "2: password_file requires url"),
     ("[storage]\nshared = true", "2: shared requires url"),
+    (
+        '[storage]\npolicies = "database"',
+        '2: policies = "database" requires url: with SQLite the folder policies/ is the place',
+    ),
     (
         '[storage]\nurl = "postgresql://db/x"\nsynchronous = "FULL"',
         "3: synchronous is of SQLite: PostgreSQL's is synchronous_commit",

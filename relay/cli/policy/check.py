@@ -50,10 +50,8 @@ def check_command(
         found = load(home, MEMORY_SYSTEMS)
     except ConfigFaults as wrong:
         if as_json:
-            print_json({"ok": False, "faults": _listed(wrong.faults), "warnings": []})
-        for fault in wrong.faults:
-            said = coloured(printable(str(fault)), Colour.REFUSED, sys.stderr)
-            click.echo(said, file=sys.stderr)
+            print_json({"ok": False, "faults": listed(wrong.faults), "warnings": []})
+        print_faults(wrong.faults)
         return 1
     warnings = warnings_of(found)
     before = (
@@ -67,7 +65,7 @@ def check_command(
             {
                 "ok": True,
                 "faults": [],
-                "warnings": _listed(warnings),
+                "warnings": listed(warnings),
                 "access": changes,
                 "notes": left_open(found),
                 "rules": rules_in(found),
@@ -75,12 +73,7 @@ def check_command(
             }
         )
     else:
-        for warning in warnings:
-            click.echo(f"{printable(str(warning))} {coloured('(warning)', Colour.WARNING)}")
-        for change in changes:
-            click.echo(f"{printable(change)} {coloured('(warning)', Colour.WARNING)}")
-        for note in left_open(found):
-            click.echo(f"note: {note}")
+        print_warnings(found, [*map(str, warnings), *changes])
         number = len(warnings) + len(changes)
         told = f", {counted(number, 'warning')}" if number else ""
         ok = coloured("ok:", Colour.OK)
@@ -89,7 +82,20 @@ def check_command(
     return 1 if strict and (warnings or (changes and against is not None)) else 0
 
 
-def _listed(faults: Iterable[Fault]) -> list[dict[str, object]]:
+def print_faults(faults: Iterable[Fault]) -> None:
+    for fault in faults:
+        said = coloured(printable(str(fault)), Colour.REFUSED, sys.stderr)
+        click.echo(said, file=sys.stderr)
+
+
+def print_warnings(found: PolicySet, warnings: Iterable[str]) -> None:
+    for warning in warnings:
+        click.echo(f"{printable(warning)} {coloured('(warning)', Colour.WARNING)}")
+    for note in left_open(found):
+        click.echo(f"note: {note}")
+
+
+def listed(faults: Iterable[Fault]) -> list[dict[str, object]]:
     return [{"file": fault.file, "line": fault.line, "text": fault.text} for fault in faults]
 
 

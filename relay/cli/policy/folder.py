@@ -10,6 +10,7 @@ import click
 
 from relay.cli.database import has_store
 from relay.cli.options import no_data_folder
+from relay.cli.pushed_policies import policies_of
 from relay.errors import UserError
 from relay.groups.group import Groups, replayed
 from relay.nostr import kinds
@@ -34,11 +35,16 @@ data_option = click.option(
 def policy_folder(given: Path | None) -> Path:
     """The folder of policy files to read. Raises UserError."""
     home = given or Path("data")
-    if (home / "policies").is_dir():
-        return home / "policies"
+    if policies_of(home).is_dir():
+        return policies_of(home)
     if not home.is_dir():
         raise no_data_folder(home)
     if (home / "rookery.toml").exists():
+        if policies_of(home) != home / "policies":
+            raise UserError(
+                f"the policies of {home} are those of the database, and its relay has taken none"
+                " yet: start it, or name a folder of policy files"
+            )
         raise UserError(f"{home} has no subfolder policies; `rookery init` makes one")
     return home
 
@@ -48,10 +54,12 @@ def store_folder(given: Path | None) -> Path | None:
 
     Policies outside a data folder are not those of a relay.
     """
-    home = policy_folder(given)
-    folder = home.absolute().parent
-    is_whole = has_store(folder) and (folder / "relay.key").is_file()
-    return folder if is_whole and home.name == "policies" else None
+    home = policy_folder(given).absolute()
+    for folder in (home.parent, home.parent.parent):
+        is_whole = has_store(folder) and (folder / "relay.key").is_file()
+        if is_whole and policies_of(folder) == home:
+            return folder
+    return None
 
 
 def relay_key_of(folder: Path) -> str:

@@ -11,6 +11,7 @@ import click
 
 from policies import load
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json
+from relay.cli.pushed_policies import policies_of
 from relay.cli.tables import Column, Holds, print_table
 from relay.errors import ConfigFaults
 from relay.lifecycle.retention import DAY_S
@@ -44,7 +45,7 @@ def sweep_command(folder: Path, days: int | None, *, dry_run: bool, as_json: boo
     purpose = Purpose.DRY_RUN if dry_run else Purpose.SWEEP
     lines = asyncio.run(_swept(folder, purpose, (days or 0) * DAY_S))
     try:
-        load(folder / "policies", MEMORY_SYSTEMS)
+        load(policies_of(folder), MEMORY_SYSTEMS)
     except ConfigFaults:  # else a stopped relay's folder would not have been opened
         click.echo(
             "the policy files have faults (`rookery policy check`): these are the rules that the"

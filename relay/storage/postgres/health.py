@@ -37,6 +37,8 @@ class Health(NamedTuple):
     tables: Sequence[TableState]
     move: str | None
     """The mark of `rookery move`."""
+    policies: int | None = None
+    """The newest version; 0: none was pushed. None: the tables are older."""
 
 
 async def health_of(url: str, password: str | None) -> Health:
@@ -59,6 +61,10 @@ async def _asked(db: Any) -> Health:
     if has_meta:
         for name in ("program", "schema", "moving"):
             meta[name] = await db.fetchval(QUERIES["get_meta"], name)
+    schema = int(meta.get("schema") or 0)
+    policies = None
+    if schema == SCHEMA_VERSION:
+        _, policies = await db.fetchrow(QUERIES["news"])
     indices = dict(await db.fetch(_QUERIES["indices"]))
     wanted = {
         found[1]: found[0] for text in SCRIPTS for found in _INDEX.finditer(FILES.script(text))
@@ -66,9 +72,10 @@ async def _asked(db: Any) -> Health:
     return Health(
         server,
         meta.get("program") or "another",
-        int(meta.get("schema") or 0),
+        schema,
         {name: " ".join(text.split()) for name, text in wanted.items() if name not in indices},
         [name for name, is_valid in indices.items() if not is_valid],
         [TableState(*row) for row in await db.fetch(_QUERIES["tables"])],
         meta.get("moving"),
+        policies,
     )

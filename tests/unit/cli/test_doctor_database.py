@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.cli.doctor_database import database_findings
-from relay.config import StorageConfig
+from relay.config import PolicySource, StorageConfig
 from relay.nostr.filters import FilterTerms
 from relay.storage.postgres.store import PostgresStore
 from tests.harness.postgres import postgres
@@ -47,6 +47,12 @@ async def test_a_server_that_may_lose_what_it_has_committed_is_found(
 ) -> None:
     findings = await database_findings(StorageConfig(await made(postgres)), is_running=False)
     assert {each.text.partition(":")[0] for each in findings} == OF_TESTS
+
+
+async def test_policies_that_nobody_pushed_are_missed(postgres: PostgresServer) -> None:
+    storage = StorageConfig(await made(postgres), policies=PolicySource.DATABASE)
+    findings = await database_findings(storage, is_running=False)
+    assert "no policies were pushed to the database" in {each.text for each in findings}
 
 
 async def test_a_database_before_its_first_start_is_well(postgres: PostgresServer) -> None:

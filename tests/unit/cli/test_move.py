@@ -109,3 +109,15 @@ def test_what_makes_no_sense_is_said(
     stocked(tmp_path / "data", 1)
     assert run(["move", *(word.format(tmp_path / "data") for word in words)]) == code
     assert says in capsys.readouterr().err
+
+
+def test_policies_of_the_database_are_put_into_the_folder_before_a_move(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    stocked(folder, 1)
+    (folder / "rookery.toml").write_text(f'[storage]\nurl = "{URL}"\npolicies = "database"\n')
+    assert run(["move", "--from", URL, "--to", str(folder)]) == 1
+    assert (
+        "the policies are those of the database: `rookery policy pull`" in capsys.readouterr().err
+    )

@@ -1,32 +1,38 @@
-"""relay/cli/policy_reload.py: no change of the files is missed."""
+"""relay/cli/policy_reload.py: no change of the files is missed, and no version of the database
+taken that may not be. Whole relays: tests/e2e/test_pushed_policies.py."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from unittest.mock import MagicMock
 
 import policies
 from policies.reload import fingerprint
 from relay.cli.policy_reload import PolicyReload
+from relay.cli.pushed_policies import PushedPolicies
+from relay.errors import ConfigFaults, Fault, StoreFault
 from relay.memory.systems import MEMORY_SYSTEMS
+from relay.storage.policy_versions import PolicyVersion
 from tests.cast import alice
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     import pytest
 
+    from policies import PolicySet
     from policies.reload import Fingerprint
+    from relay.storage.postgres.policies import PolicyVersions
 
 
 async def test_several_faults_are_noted_in_one_line(tmp_path: Path) -> None:
     home = tmp_path / "policies"
     home.mkdir()
     services, noted = MagicMock(), asyncio.Future[str]()
-    services.folder = tmp_path
+    services.folder, services.policy_folder, services.pushed = tmp_path, home, None
     services.policy = policies.load(home, MEMORY_SYSTEMS, alice.pubkey)
     services.policy_files = fingerprint(home)
     services.readiness.note = lambda _, text: noted.set_result(text)
@@ -45,7 +51,7 @@ async def test_a_change_while_the_relay_starts_is_noticed(
     home.mkdir()
     services, enforced = MagicMock(), asyncio.Event()
     looks: list[Fingerprint] = []
-    services.folder = tmp_path
+    services.folder, services.policy_folder, services.pushed = tmp_path, home, None
     services.policy = policies.load(home, MEMORY_SYSTEMS, alice.pubkey)
     services.policy_files = fingerprint(home)
     services.state.enforce = lambda _: enforced.set()
@@ -62,3 +68,105 @@ async def test_a_change_while_the_relay_starts_is_noticed(
         while len(looks) < 5 and not enforced.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert enforced.is_set()
+
+
+# policies of the database ------------------------------------------------------------------------
+
+
+class Versions:
+    """Of a database: what was pushed, by its number."""
+
+    def __init__(self, **files: str) -> None:
+        self.newest = 1
+        self.pushed = {1: {f"{name}.toml": text.encode() for name, text in files.items()}}
+        self.fault: Exception | None = None
+        self.refused = asyncio.Event()
+        self.changed: Callable[[], None] = lambda: None
+
+    def heard(self, newest: int) -> None:
+        self.newest = newest
+        self.changed()
+
+    async def versions(self, limit: int) -> Sequence[PolicyVersion]:
+        return [PolicyVersion(max(self.pushed), 0, "", "", "", 0, 0)]
+
+    async def read(self, number: int) -> tuple[PolicyVersion, dict[str, bytes]]:
+        if self.fault is not None:
+            self.refused.set()
+            raise self.fault
+        return PolicyVersion(number, 0, "", "", "", 0, 0), self.pushed[number]
+
+    def push(self, **files: str) -> None:
+        number = self.newest + 1
+        self.pushed[number] = {f"{name}.toml": text.encode() for name, text in files.items()}
+        self.heard(number)
+
+
+class Reloading:
+    """A relay's reload: the sets that came into force, and what was noted instead."""
+
+    def __init__(self, folder: Path, versions: Versions) -> None:
+        self.pushed = PushedPolicies(folder, cast("PolicyVersions", versions))
+        self.services = MagicMock()
+        self.enforced: asyncio.Queue[PolicySet] = asyncio.Queue()
+        self.noted: asyncio.Queue[str] = asyncio.Queue()
+
+    async def __aenter__(self) -> Reloading:
+        home = await self.pushed.first()
+        self.pushed.took(home)
+        services = self.services
+        services.pushed, services.policy_folder = self.pushed, home
+        services.policy = policies.load(home, MEMORY_SYSTEMS, alice.pubkey)
+        services.policy_files = fingerprint(home)
+        services.state.enforce = self.enforced.put_nowait
+        services.readiness.note = lambda _, text: self.noted.put_nowait(text)
+        self.reload = PolicyReload(services, asyncio.Event(), MagicMock())
+        await self.reload.__aenter__()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.reload.__aexit__()
+
+
+async def test_a_push_is_taken_and_the_version_before_it_leaves(tmp_path: Path) -> None:
+    versions = Versions(own="[limits]\nmax_event_tags = 9\n")
+    async with Reloading(tmp_path, versions) as relay, asyncio.timeout(ANSWER_S):
+        assert relay.pushed.in_force == 1
+        versions.push(own="[limits]\nmax_event_tags = 8\n")
+        assert (await relay.enforced.get()).limits.max_event_tags == 8
+        assert relay.pushed.in_force == 2
+        assert [path.name for path in (tmp_path / "policy-versions").iterdir()] == ["2"]
+
+
+async def test_no_plug_in_comes_from_the_database(tmp_path: Path) -> None:
+    versions = Versions(own="")
+    async with Reloading(tmp_path, versions) as relay, asyncio.timeout(ANSWER_S):
+        versions.push(own='[[plugin]]\nname = "p"\nrun = "true"\n')
+        assert 'policy-versions/2/own.toml:1: plug-in "p": whoever' in await relay.noted.get()
+        assert (relay.pushed.in_force, relay.enforced.qsize()) == (1, 0)
+
+
+async def test_what_cannot_be_taken_leaves_the_version_in_force(tmp_path: Path) -> None:
+    versions = Versions(own="")
+    async with Reloading(tmp_path, versions) as relay, asyncio.timeout(ANSWER_S):
+        versions.fault = ConfigFaults([Fault("version 2 of the policies", 0, "is damaged")])
+        versions.push(own="[limits]\nmax_event_tags = 8\n")
+        assert "version 2 of the policies: is damaged" in await relay.noted.get()
+        versions.fault = OSError(28, "No space left on device")
+        versions.push(own="[limits]\nmax_event_tags = 7\n")
+        assert "policy-versions/3: cannot be written: No space" in await relay.noted.get()
+        assert relay.pushed.in_force == 1
+        versions.fault = None  # and it is tried again
+        assert (await relay.enforced.get()).limits.max_event_tags == 7
+        assert relay.pushed.in_force == 3
+
+
+async def test_a_database_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
+    versions = Versions(own="")
+    async with Reloading(tmp_path, versions) as relay, asyncio.timeout(ANSWER_S):
+        versions.fault = StoreFault("database: it does not answer")
+        versions.push(own="[limits]\nmax_event_tags = 8\n")
+        await versions.refused.wait()
+        versions.fault = None
+        assert (await relay.enforced.get()).limits.max_event_tags == 8
+        assert relay.noted.empty()

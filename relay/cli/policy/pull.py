@@ -1,0 +1,58 @@
+"""`rookery policy pull`: a version of the database becomes the policy files of a folder."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from relay.cli.options import WholeNumber, folder_option, json_option, print_json
+from relay.cli.policy.pushed import described, files_in, versions_of
+from relay.cli.policy.versions import as_object
+from relay.cli.policy_files import has_changes, replace_folder
+from relay.errors import UserError
+
+if TYPE_CHECKING:
+    from relay.storage.policy_versions import PolicyVersion
+
+
+@click.command("pull", epilog="Example: rookery policy pull ./policies --data ./data")
+@click.argument(
+    "home", type=click.Path(file_okay=False, path_type=Path), required=False, metavar="[DIR]"
+)
+@folder_option
+@click.option(
+    "--version", "number", type=WholeNumber(1), metavar="N", help="Not the newest but version N."
+)
+@click.option("--force", is_flag=True, help="Also over changes of DIR that were not pushed.")
+@json_option
+def pull_command(
+    home: Path | None, folder: Path, number: int | None, *, force: bool, as_json: bool
+) -> None:
+    """Write the policy files that the database has into DIR, all or none.
+
+    DIR is the folder `policies` of the data folder when it is not given. Its files are replaced
+    only if they are those of a version; other files than policies stay.
+    """
+    home = home or folder / "policies"
+    version, files = asyncio.run(_version(folder, number))
+    if not force and home.is_dir() and has_changes(home):
+        raise UserError(
+            f"{home} has changes that were not pushed: push them, name another folder, or lose them"
+            " with --force"
+        )
+    try:
+        replace_folder(home, files, version)
+    except OSError as error:
+        raise UserError(f"{home} was not changed: {error.strerror or error}") from None
+    if as_json:
+        print_json({"folder": str(home), **as_object(version)})
+    else:
+        click.echo(f"{home} is {described(version)} now")
+
+
+async def _version(data: Path, number: int | None) -> tuple[PolicyVersion, dict[str, bytes]]:
+    async with versions_of(data) as versions:
+        return await files_in(versions, number)

@@ -1,0 +1,171 @@
+"""The files of a policy folder as one set: read, written as a folder, put in the place of another.
+
+Invariant: a folder is written whole beside its place and then renamed. Everything here blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from relay.errors import Fault, Invalid, UserError
+from relay.files import make_private, replace_file, sync
+from relay.storage.policy_versions import MAX_BYTES, MAX_FILES, packed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from policies import PolicySet
+    from relay.storage.policy_versions import PolicyVersion
+
+_NOTE: Final = ".version.json"
+
+
+class Note(msgspec.Struct, frozen=True):
+    """In a folder: from which version its files are, or as which they were pushed."""
+
+    version: int
+    sha256: str
+    files: list[str]
+
+
+def files_of(folder: Path, policy: PolicySet) -> dict[str, bytes]:
+    """All files that `policy` was read from, but those of the package. Raises UserError."""
+    own = [Path(each) for each in (*policy.files, *policy.key_files)]
+    return _read(folder, [path for path in own if path.is_relative_to(folder)])
+
+
+def _read(folder: Path, paths: Iterable[Path]) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    left = MAX_BYTES
+    for path in dict.fromkeys(paths):
+        try:
+            with path.open("rb") as file:
+                content = file.read(left + 1)
+        except OSError as error:
+            raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+        left -= len(content)
+        if left < 0 or len(found) == MAX_FILES:
+            raise UserError(
+                f"{folder} has more than {MAX_FILES} files or {MAX_BYTES >> 20} MiB: too much for a"
+                " version"
+            )
+        found[path.relative_to(folder).as_posix()] = content
+    return found
+
+
+def plugin_faults(policy: PolicySet) -> list[Fault]:
+    """Policies of the database may have none."""
+    return [
+        Fault(
+            each.place.file,
+            each.place.line,
+            f'plug-in "{each.name}": whoever may write to the database would run programs on every'
+            " relay; keep policies with plug-ins in the folder of each relay",
+        )
+        for each in policy.plugins
+    ]
+
+
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """As `PolicyVersion.sha256`. Raises UserError."""
+    try:
+        return sha256(packed(files)).hexdigest()
+    except Invalid as wrong:
+        raise UserError(wrong.text) from None
+
+
+def note_of(folder: Path) -> Note | None:
+    """None: the files are of no version. Raises UserError."""
+    try:
+        return msgspec.json.decode((folder / _NOTE).read_bytes(), type=Note)
+    except FileNotFoundError:
+        return None
+    except (OSError, msgspec.MsgspecError) as error:
+        raise UserError(f"{folder / _NOTE} cannot be read: {error}") from None
+
+
+def note(folder: Path, version: PolicyVersion, files: Iterable[str]) -> None:
+    """Raises OSError."""
+    text = msgspec.json.encode(Note(version.number, version.sha256, sorted(files)))
+    replace_file(folder / _NOTE, text + b"\n")
+
+
+def has_changes(folder: Path) -> bool:
+    """Whether it has policy files that are not those of the version that it notes."""
+    files = set(_policy_files(folder))
+    noted = note_of(folder)
+    if noted is None:
+        return bool(files)
+    there = {path for path in (folder / name for name in noted.files) if path.is_file()}
+    return digest_of(_read(folder, files | there)) != noted.sha256
+
+
+def _policy_files(folder: Path) -> list[Path]:
+    """What a relay would read whether another file names it or not."""
+    return [path for path in folder.glob("*.toml") if not path.name.startswith(".")]
+
+
+def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
+    """A new folder with these files, and nothing more. Raises OSError."""
+    made = _beside(folder, "new")
+    make_private(made)
+    _fill(made, files)
+    made.rename(folder)
+    sync(folder.parent)
+
+
+def replace_folder(folder: Path, files: Mapping[str, bytes], version: PolicyVersion) -> None:
+    """These files in the place of the policy files of a folder, which may be missing. What else it
+    has stays. Raises OSError; the folder is as it was then."""
+    made, before = _beside(folder, "new"), folder.with_name(f".{folder.name}.before")
+    if before.exists() and not folder.exists():  # it was interrupted between the two
+        before.rename(folder)
+    if folder.exists():
+        gone = _policy_files(folder)
+        noted = note_of(folder)
+        if noted is not None:
+            gone += [folder / name for name in noted.files]
+        shutil.copytree(folder, made, symlinks=True)
+        for path in gone:
+            (made / path.relative_to(folder)).unlink(missing_ok=True)
+    else:
+        make_private(made)
+    _fill(made, files)
+    note(made, version, files)
+    sync(made)
+    if not folder.exists():
+        made.rename(folder)
+    else:
+        shutil.rmtree(before, ignore_errors=True)
+        folder.rename(before)
+        try:
+            made.rename(folder)
+        except OSError:
+            before.rename(folder)
+            raise
+        shutil.rmtree(before, ignore_errors=True)
+    sync(folder.parent)
+
+
+def _beside(folder: Path, what: str) -> Path:
+    """A name for what takes its place, free of what an earlier run left."""
+    path = folder.with_name(f".{folder.name}.{what}")
+    shutil.rmtree(path, ignore_errors=True)
+    return path
+
+
+def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.unlink(missing_ok=True)  # a link would be written through
+        path.write_bytes(content)
+        sync(path)
+    for where, _, _ in os.walk(folder, topdown=False):
+        sync(Path(where))
