@@ -28,7 +28,6 @@ from tests.conversations.values import Names, Unknown, alike, made
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
 
 HEAD = "# A title.\npeople alice bob\nnames tea\n"
 
@@ -98,11 +97,15 @@ def test_a_script_that_cannot_be_read_says_where_and_why(text: str, why: str) ->
         read(text, "a-script")
 
 
-@pytest.mark.parametrize("path", all_paths(), ids=name_of)
-def test_each_script_can_be_read_and_says_what_it_holds_the_relay_to(path: Path) -> None:
-    script = script_file(path)
-    ours = re.search(r"\b([A-Z]-\d|docs/|policies/|memory §|R[CGPE0]\b)", script.title)
-    assert script.proves or ours, script.title
+def test_each_script_can_be_read_and_says_what_it_holds_the_relay_to() -> None:
+    ours = re.compile(r"\b([A-Z]-\d|docs/|policies/|memory §|R[CGPE0]\b)")
+    scripts = {name_of(path): script_file(path) for path in all_paths()}
+    assert len(scripts) > 200
+    assert [
+        name
+        for name, script in scripts.items()
+        if not script.proves and not ours.search(script.title)
+    ] == []
 
 
 def test_a_script_tells_what_relay_it_wants() -> None:

@@ -101,7 +101,7 @@ async def load(rookery: OwnProcess, kind: int = 1) -> AsyncIterator[Visits]:
         while not stop.is_set():
             written.append(note(f"{len(written)}", kind))
             yield written[-1]
-            await asyncio.sleep(0.001)  # enough to be always in the middle of something
+            await asyncio.sleep(0.004)  # enough to be always in the middle of something
 
     async with Client(rookery.url, cast.robot) as writer, Client(rookery.url) as reader:
         async with reader.subscribe(mine) as seen:

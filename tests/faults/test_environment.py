@@ -301,7 +301,7 @@ async def test_a_restart_that_is_ended_anywhere_loses_nothing(
     chance, writing = Random(number), Writing()
     async with OwnProcess(tmp_path / "data") as rookery:
         await begun(rookery)
-        for _ in range(tries(20, 3, 2)):
+        for _ in range(tries(20, 3, 1)):
             async with connected(rookery.url) as wire:
                 await writing.one(wire)
             asked = asyncio.create_task(command("restart", "--data", str(rookery.folder)))

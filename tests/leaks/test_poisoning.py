@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -137,12 +138,17 @@ def empty(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 @pytest.fixture
-def database(tmp_path: Path, way: Way, text: str, empty: bytes) -> Iterator[Database]:
-    (tmp_path / "nmem.db").write_bytes(empty)
-    with cache(tmp_path / "nmem.db") as made:
-        put_all(made, way.plant(text), cast.robot.pubkey, frozenset())
-        with made.transaction() as db:
-            set_about(db, {f"name:{EVE.pubkey}": text if way.name == "planted" else way.name})
+def databases(tmp_path: Path, way: Way, empty: bytes) -> Iterator[list[Database]]:
+    """A cache for each text."""
+    with ExitStack() as stack:
+        made = []
+        for number, text in enumerate(PLANTED):
+            path = tmp_path / f"{number}.db"
+            path.write_bytes(empty)
+            made.append(stack.enter_context(cache(path)))
+            put_all(made[-1], way.plant(text), cast.robot.pubkey, frozenset())
+            with made[-1].transaction() as db:
+                set_about(db, {f"name:{EVE.pubkey}": text if way.name == "planted" else way.name})
         yield made
 
 
@@ -151,24 +157,33 @@ def database(tmp_path: Path, way: Way, text: str, empty: bytes) -> Iterator[Data
 
 @pytest.mark.proves("M-28", "G-23")
 def test_the_start_of_a_session_tells_it_fenced_with_its_author(
-    database: Database, way: Way
+    databases: list[Database], way: Way
 ) -> None:
-    answer = told(database, "SessionStart", NOW + 60, "own", source="clear")
-    with database.reading() as db:
-        command = fenced_context_of(db, "rook", NOW + 60, source="clear")
-    assert answer == (f"{command}\n" if command else "")
-    assert len(answer) <= 10_000
-    if not way.is_in_context:
-        assert answer == ""
-        return
-    check_fenced(answer)
-    check_lines(answer)
-    check_authors(answer, [EVE.npub])
-    assert MARK in answer
+    for database in databases:
+        answer = told(database, "SessionStart", NOW + 60, "own", source="clear")
+        with database.reading() as db:
+            command = fenced_context_of(db, "rook", NOW + 60, source="clear")
+        assert answer == (f"{command}\n" if command else "")
+        assert len(answer) <= 10_000
+        if not way.is_in_context:
+            assert answer == ""
+            continue
+        check_fenced(answer)
+        check_lines(answer)
+        check_authors(answer, [EVE.npub])
+        assert MARK in answer
 
 
 @pytest.mark.proves("M-28", "M-29")
-def test_tools_tell_it_as_json_with_its_author(database: Database) -> None:
+def test_tools_tell_it_as_json_with_its_author(databases: list[Database]) -> None:
+    for database in databases:
+        for row in _told_by_tools(database):
+            assert row["author"].endswith(BY)
+            assert "\n" not in json.dumps(row)
+
+
+def _told_by_tools(database: Database) -> list[dict[str, Any]]:
+    """Every row with a text of Eve; none of a record that is too long to be one."""
     with database.reading() as db:
         ids = [number for (number,) in db.execute("SELECT id FROM observations")]
         found = get(db, ids)
@@ -179,20 +194,20 @@ def test_tools_tell_it_as_json_with_its_author(database: Database) -> None:
     rows = [tool(each) for each in found for tool in (hit, whole)]
     rows += [summarised(each, authors.get(each.id, "")) for each in sessions]
     if of_session is None:
-        return  # too long to be a record: not at all
+        assert not rows
+        return rows
     traced_ = traced(*of_session, labels.get("s", ""))
     rows += [prompt for prompt in traced_["prompts"] if prompt["content"] is not None]
     rows += [each for prompt in traced_["prompts"] for each in prompt["observations"]]
     rows += [traced_] if traced_["summary"] is not None else []
     assert rows
-    for row in rows:
-        assert row["author"].endswith(BY)
-        assert "\n" not in json.dumps(row)
+    return rows
 
 
 @pytest.mark.proves("M-06")
-def test_no_summary_of_ones_own_is_made_of_it(database: Database) -> None:
-    assert MARK not in _transcript_of(database, "s")
+def test_no_summary_of_ones_own_is_made_of_it(databases: list[Database]) -> None:
+    for database in databases:
+        assert MARK not in _transcript_of(database, "s")
 
 
 # -- one's own records of what others wrote -------------------------------------------------------

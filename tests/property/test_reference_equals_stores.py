@@ -38,7 +38,7 @@ from tests.contract.writing import (
     read_in_pages,
     unsigned,
 )
-from tests.effort import examples
+from tests.effort import examples, tries
 from tests.harness.reference_store import ReferenceStore
 from tests.property import world
 
@@ -429,7 +429,7 @@ def test_every_store_equals_the_reference(store: str, request: pytest.FixtureReq
     run_state_machine_as_test(
         Compared,
         settings=settings(
-            max_examples=examples(60 if store == "sqlite" else 15),
+            max_examples=examples(60) if store == "sqlite" else tries(15, 15, 4),
             stateful_step_count=12,
             deadline=None,
         ),
