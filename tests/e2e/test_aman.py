@@ -117,6 +117,10 @@ async def test_a_watcher_follows_through_a_restart_of_the_relay(
             await one.add_tool("u", "before", success=True, content="")
             assert len((await anext(snapshots)).tools) == 1
             await rookery.stop(signal.SIGKILL)
+            async with until("the writer knows") as tries:
+                async for _ in tries:
+                    if not one.is_online:
+                        break
             await one.add_tool("u", "away", success=True, content="")
             await restart(rookery)
             async with asyncio.timeout(ANSWER_S):
