@@ -31,7 +31,7 @@ from relay.cli.hook import hook_faults
 from relay.cli.humanize import counted, size_of
 from relay.cli.move_switch import MOVED
 from relay.cli.options import Colour, coloured, folder_option, json_option, print_json, printable
-from relay.cli.pushed_policies import policies_of
+from relay.cli.pushed_policies import has_pushed_policies, policies_of
 from relay.cli.status import disk_of, running_status
 from relay.clock import unix_now
 from relay.config import LOOPBACK, Config, load_config
@@ -617,7 +617,7 @@ def _policies(seen: Examined) -> Iterator[Finding]:
 
 def _policy_faults(folder: Path) -> Iterator[Finding]:
     home, cure = policies_of(folder), "correct it; `rookery policy check` reads the files again"
-    if home != folder / "policies":
+    if has_pushed_policies(folder):
         cure = "correct it in a folder, then `rookery policy push`"
         if not home.is_dir():
             return  # the first start takes them

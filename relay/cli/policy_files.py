@@ -83,11 +83,13 @@ def digest_of(files: Mapping[str, bytes]) -> str:
 def note_of(folder: Path) -> Note | None:
     """None: the files are of no version. Raises UserError."""
     try:
-        return msgspec.json.decode((folder / _NOTE).read_bytes(), type=Note)
+        noted = msgspec.json.decode((folder / _NOTE).read_bytes(), type=Note)
+        packed(dict.fromkeys(noted.files, b""))  # whoever made the folder may have written it
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError) as error:
-        raise UserError(f"{folder / _NOTE} cannot be read: {error}") from None
+    except (OSError, msgspec.MsgspecError, Invalid) as error:
+        raise UserError(f"{folder / _NOTE} cannot be read, delete it: {error}") from None
+    return noted
 
 
 def note(folder: Path, version: PolicyVersion, files: Iterable[str]) -> None:
@@ -122,35 +124,57 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 def replace_folder(folder: Path, files: Mapping[str, bytes], version: PolicyVersion) -> None:
     """These files in the place of the policy files of a folder, which may be missing. What else it
-    has stays. Raises OSError; the folder is as it was then."""
+    has stays. Raises OSError, UserError; the folder is as it was then."""
+    folder = folder.resolve()
     made, before = _beside(folder, "new"), folder.with_name(f".{folder.name}.before")
     if before.exists() and not folder.exists():  # it was interrupted between the two
         before.rename(folder)
-    if folder.exists():
-        gone = _policy_files(folder)
-        noted = note_of(folder)
-        if noted is not None:
-            gone += [folder / name for name in noted.files]
-        shutil.copytree(folder, made, symlinks=True)
-        for path in gone:
-            (made / path.relative_to(folder)).unlink(missing_ok=True)
-    else:
-        make_private(made)
-    _fill(made, files)
-    note(made, version, files)
-    sync(made)
+    try:
+        if folder.exists():
+            _copy_rest(folder, made)
+        else:
+            make_private(made)
+        _fill(made, files)
+        note(made, version, files)
+        sync(made)
+        _put_in_place(made, folder, before)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+    sync(folder.parent)
+
+
+def _copy_rest(folder: Path, made: Path) -> None:
+    """All but its policy files."""
+    gone = [path.name for path in _policy_files(folder)]
+    noted = note_of(folder)
+    if noted is not None:
+        gone += noted.files
+    shutil.copytree(folder, made, symlinks=True)
+    for name in gone:
+        _own(made, name).unlink(missing_ok=True)
+
+
+def _put_in_place(made: Path, folder: Path, before: Path) -> None:
     if not folder.exists():
         made.rename(folder)
-    else:
-        shutil.rmtree(before, ignore_errors=True)
-        folder.rename(before)
-        try:
-            made.rename(folder)
-        except OSError:
-            before.rename(folder)
-            raise
-        shutil.rmtree(before, ignore_errors=True)
-    sync(folder.parent)
+        return
+    shutil.rmtree(before, ignore_errors=True)
+    folder.rename(before)
+    try:
+        made.rename(folder)
+    except OSError:
+        before.rename(folder)
+        raise
+    shutil.rmtree(before, ignore_errors=True)
+
+
+def _own(folder: Path, name: str) -> Path:
+    """A path to which no link leads, as that may lead out of the folder."""
+    path = folder / name
+    for parent in reversed(path.parents):
+        if folder in parent.parents and parent.is_symlink():
+            parent.unlink()
+    return path
 
 
 def _beside(folder: Path, what: str) -> Path:
@@ -162,9 +186,9 @@ def _beside(folder: Path, what: str) -> Path:
 
 def _fill(folder: Path, files: Mapping[str, bytes]) -> None:
     for name, content in files.items():
-        path = folder / name
+        path = _own(folder, name)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # a link would be written through
+        path.unlink(missing_ok=True)  # perhaps a link
         path.write_bytes(content)
         sync(path)
     for where, _, _ in os.walk(folder, topdown=False):

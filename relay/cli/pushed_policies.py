@@ -85,14 +85,19 @@ class PushedPolicies:
                 shutil.rmtree(other, ignore_errors=True)
 
 
-def policies_of(folder: Path) -> Path:
-    """The policy files of a data folder, as its relay reads them: of the folder, or those that it
-    had last from the database."""
+def has_pushed_policies(folder: Path) -> bool:
+    """Whether the relay of a data folder takes them. Of settings with faults: no."""
     try:
         source = load_config(folder / "rookery.toml").storage.policies
     except ConfigFaults:
-        source = PolicySource.FOLDER
-    if source is PolicySource.FOLDER:
+        return False
+    return source is PolicySource.DATABASE
+
+
+def policies_of(folder: Path) -> Path:
+    """The policy files of a data folder, as its relay reads them: of the folder, or those that it
+    had last from the database."""
+    if not has_pushed_policies(folder):
         return folder / "policies"
     home = folder / _HOME
     numbers = [int(path.name) for path in home.glob("*") if path.name.isdecimal()]

@@ -30,8 +30,9 @@ from relay.cli.init import fresh_folder, is_fresh
 from relay.cli.move_switch import switched
 from relay.cli.options import WholeNumber, new_folder_option, printable
 from relay.cli.policy_reload import PolicyReload
+from relay.cli.pushed_policies import has_pushed_policies
 from relay.cli.services import check_start, run_services
-from relay.config import Config, ServerConfig, Synchronous, load_config
+from relay.config import Config, PolicySource, ServerConfig, Synchronous, load_config
 from relay.console import Console
 from relay.errors import FolderBusy, Prefix, Refused, UserError, how_to_install
 from relay.nostr.keys import npub
@@ -91,9 +92,11 @@ def serve_command(
     config = load_config(config_file or folder / "rookery.toml")
     if config_file is not None and not config_file.is_file():
         raise UserError(f"{config_file} does not exist", code=2)
-    if config.storage.url != database_of(folder):
+    is_pushed = config.storage.policies is PolicySource.DATABASE
+    if config.storage.url != database_of(folder) or is_pushed != has_pushed_policies(folder):
         raise UserError(
-            f"[storage] url must be in {folder}/rookery.toml: all other commands read it there",
+            f"[storage] url and policies must be in {folder}/rookery.toml: all other commands read"
+            " them there",
             code=2,
         )
     server = config.server

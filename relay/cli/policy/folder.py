@@ -10,7 +10,7 @@ import click
 
 from relay.cli.database import has_store
 from relay.cli.options import no_data_folder
-from relay.cli.pushed_policies import policies_of
+from relay.cli.pushed_policies import has_pushed_policies, policies_of
 from relay.errors import UserError
 from relay.groups.group import Groups, replayed
 from relay.nostr import kinds
@@ -40,7 +40,7 @@ def policy_folder(given: Path | None) -> Path:
     if not home.is_dir():
         raise no_data_folder(home)
     if (home / "rookery.toml").exists():
-        if policies_of(home) != home / "policies":
+        if has_pushed_policies(home):
             raise UserError(
                 f"the policies of {home} are those of the database, and its relay has taken none"
                 " yet: start it, or name a folder of policy files"

@@ -27,6 +27,7 @@ from relay.cli.policy_files import (
     plugin_faults,
     write_folder,
 )
+from relay.cli.pushed_policies import has_pushed_policies
 from relay.clock import unix_now
 from relay.errors import ConfigFaults, UserError
 from relay.memory.systems import MEMORY_SYSTEMS
@@ -106,7 +107,8 @@ def push_command(
     """
     if number is not None and home is not None:
         raise click.UsageError("name DIR or --version, not both")
-    asked = _Asked(folder, home or folder / "policies", number, over, by or _user(), message)
+    home = (home or folder / "policies").absolute()  # `packaged/` in a fault is no folder here
+    asked = _Asked(folder, home, number, over, by or _user(), message)
     try:
         pushed = asyncio.run(_pushed(asked))
     except ConfigFaults as wrong:
@@ -116,6 +118,12 @@ def push_command(
         click.echo("nothing was pushed", file=sys.stderr)
         return 1
     _report(pushed, as_json=as_json)
+    if not (as_json or has_pushed_policies(folder)):
+        click.echo(
+            f'the relay of {folder} reads its own files: with [storage] policies = "database" it'
+            " takes what is pushed",
+            err=True,
+        )
     return 0
 
 
@@ -170,7 +178,7 @@ def _checked(
     """What a relay would read of them. Raises ConfigFaults."""
     with TemporaryDirectory() as parent:
         name = asked.home.name if asked.number is None else f"version {asked.number}"
-        home = Path(parent) / name
+        home = Path(parent) / "new" / name
         write_folder(home, files)
         policy = load(home, MEMORY_SYSTEMS)
         faults = plugin_faults(policy)
@@ -179,7 +187,7 @@ def _checked(
         was = None if before is None else _loaded(Path(parent) / "before", before)
         if was is None:
             was = preset_policy(preset_of(home), MEMORY_SYSTEMS)
-        warnings = [str(each).removeprefix(f"{parent}/") for each in warnings_of(policy)]
+        warnings = [str(each).removeprefix(f"{parent}/new/") for each in warnings_of(policy)]
         return _Checked(files, policy, [*warnings, *access_changes(was, policy)])
 
 

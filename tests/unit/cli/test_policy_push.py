@@ -259,6 +259,7 @@ def test_a_pull_that_fails_changes_nothing(
         code, said = policy("pull", other)
     assert (code, "was not changed: No space left on device" in said) == (1, True)
     assert files_in(other) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "other"]
     rename = Path.rename
 
     def stuck(self: Path, target: Path) -> Path:
@@ -275,6 +276,50 @@ def test_a_pull_that_fails_changes_nothing(
     assert policy("pull", other)[0] == 0
     assert files_in(other) == files_in(data / "policies")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "other"]
+
+
+def test_a_pull_writes_and_deletes_nothing_outside_of_its_folder(
+    data: Path, policy: Policy, tmp_path: Path
+) -> None:
+    """By a note that somebody else wrote, or through links."""
+    other, outside = tmp_path / "other", tmp_path / "outside"
+    (data / "policies" / "lists").mkdir()
+    (data / "policies" / "lists" / "bad.txt").write_text("")
+    (data / "policies" / "30-own.toml").write_text('[bans]\nfiles = ["lists/bad.txt"]\n')
+    assert policy("push")[0] == 0
+    other.mkdir()
+    outside.mkdir()
+    (outside / "bad.txt").write_text("theirs")
+    (other / "lists").symlink_to(outside)
+    (other / ".version.json").write_text(
+        json.dumps({"version": 1, "sha256": "", "files": ["../outside/bad.txt"]})
+    )
+    code, said = policy("pull", other, "--force")
+    assert (code, ".version.json cannot be read, delete it" in said) == (1, True)
+    (other / ".version.json").unlink()
+    assert policy("pull", other)[0] == 0
+    assert policy("pull", other)[0] == 0
+    assert files_in(other) == files_in(data / "policies")
+    assert files_in(outside) == {"bad.txt": b"theirs"}
+    # A link in the place of the folder stays one.
+    (tmp_path / "link").symlink_to(other)
+    assert policy("pull", tmp_path / "link")[0] == 0
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_folder_is_named_by_a_dot(
+    data: Path, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(data / "policies")
+    assert policy("push", ".")[0] == 0
+    before = files_in(data / "policies")
+    (tmp_path / "before").mkdir()
+    monkeypatch.chdir(tmp_path / "before")
+    assert policy("pull", ".")[0] == 0
+    monkeypatch.chdir(tmp_path / "before")
+    assert files_in(tmp_path / "before") == before
+    (tmp_path / "before" / "60-own.toml").write_text("[limits]\nmax_event_tags = 77\n")
+    assert policy("push", ".")[0] == 0
 
 
 def test_nothing_is_pulled_before_a_push(policy: Policy) -> None:
