@@ -18,7 +18,7 @@ from relay.read.subscriptions import Subscriptions
 from relay.storage import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterator, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from relay.access.visibility import Viewer
     from relay.lifecycle.rows import Stored
@@ -96,9 +96,11 @@ class Subscription:
         else:
             self.has_overflowed = True
 
-    def end_backlog(self) -> Iterator[tuple[Stored, Filter, Links]]:
+    def end_backlog(self) -> Iterable[tuple[Stored, Filter, Links]]:
         """What waited, in order; from now on live rows are not held."""
-        backlog, self.backlog = self.backlog or [], None
+        backlog, self.backlog = self.backlog, None
+        if not backlog:
+            return ()
         self.outbox.held_bytes -= sum([len(row.event.raw) for row, _, _ in backlog])
         return ((_whole(row), filter_, links) for row, filter_, links in backlog)
 
@@ -203,8 +205,9 @@ class Fanout:
         self._live.add(subscription, subscription.filters)
 
     def close(self, subscription: Subscription) -> None:
-        costs, is_unknown = self._costs.pop(id(subscription), (None, False))
-        if costs is not None:
+        known = self._costs.pop(id(subscription), None)
+        if known is not None:
+            costs, is_unknown = known
             self._held = self._held.plus(costs, -1)
             if is_unknown:
                 self._held_unknown = self._held_unknown.plus(costs, -1)

@@ -9,7 +9,7 @@ import secrets
 from enum import Enum
 from itertools import count
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -36,11 +36,12 @@ from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import Outbox
 from relay.read.query import QueryQueue
 from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
+from relay.server.socket_input import SocketInput
 from relay.server.turns import Slice
 from relay.write.judge import BAD_SIGNATURE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
     from ipaddress import IPv4Address, IPv6Address
 
     from relay.errors import Result
@@ -65,11 +66,12 @@ _LINGER_S: Final = 5.0
 _STOP_S: Final = 2.5
 """How long a stop waits for the OKs of accepted events."""
 _HEARTBEAT_S: Final = 60.0
-"""A ping this often; without a pong within half of it the connection is closed."""
+"""A ping when nothing came for so long; when nothing comes in half of it the connection ends."""
+_PING: Final = b"\x89\x00"
 _LARGE_FRAME: Final = 16 << 10
 """Bytes: what is in a larger one can take the loop 0.2 s."""
-_CONTROL: Final = frozenset({WSMsgType.PING, WSMsgType.PONG})
 _MESSAGES: Final = frozenset({WSMsgType.TEXT, WSMsgType.BINARY})
+_HANDLED: Final = _MESSAGES | {WSMsgType.PING, WSMsgType.PONG}
 _FRAME_S: Final = 3e-6
 """What aiohttp takes for a frame, before it can be measured here."""
 _FRAME_HEAD: Final = 6
@@ -97,11 +99,18 @@ class RelaySocket(web.WebSocketResponse):
             compress=compression,
             decode_text=False,
             timeout=_CLOSE_S,
-            heartbeat=_HEARTBEAT_S,
             autoping=False,  # or all pings that are buffered are answered before any other work
         )
         self._max_message_length = max_message_length
         self._taken = (0, 0)
+
+    def next(self) -> Awaitable[Any]:
+        """`receive`, in half of the time for a message that has arrived and that it only passes."""
+        reader = self._reader
+        if reader is None or self._closing or self._closed:
+            return self.receive()
+        arrived = reader._buffer
+        return reader.read() if arrived and arrived[0][0].type in _MESSAGES else self.receive()
 
     def taken(self, size: int) -> None:
         """A message of so many bytes was taken."""
@@ -133,8 +142,10 @@ class Connection:
     __slots__ = (
         "_address",
         "_all_answered",
+        "_beat",
         "_expiry",
         "_hangup",
+        "_input",
         "_is_stopping",
         "_logged_in",
         "_may_read_on",
@@ -168,10 +179,12 @@ class Connection:
         """`logged_in` is called after each login."""
         transport, loop = request.transport, asyncio.get_running_loop()
         assert transport is not None
+        assert isinstance(request.protocol, SocketInput)
         limits = services.config.limits
         self._services = services
         self._outbox_bytes = limits.outbox_bytes
         self._request = request
+        self._input = request.protocol
         self._address = address
         self.connection = next(_CONNECTION_IDS)
         self.message = 0
@@ -201,6 +214,8 @@ class Connection:
         self._logged_in = logged_in
         self._expiry: asyncio.TimerHandle | None = None
         """Ends attestations when the first of them ends."""
+        self._beat: asyncio.TimerHandle | None = None
+        """Looks whether something came."""
         self._is_stopping = False
         self._all_answered = asyncio.Event()
 
@@ -311,8 +326,12 @@ class Connection:
         REQUEST.set(self.request_id)
         _log.debug("connected", extra={"address": str(self._address)})
         self.outbox.put(self._session.greeting())
+        self._listen()
         try:
-            async for frame in socket:
+            while True:
+                frame = await socket.next()
+                if frame.type not in _HANDLED:  # the socket is closed, or closes
+                    break
                 if self._is_stopping:
                     continue
                 traffic.frames_in += 1
@@ -325,15 +344,13 @@ class Connection:
                 elif frame.type is WSMsgType.BINARY:
                     work.begin()
                     self._take(_BINARY, frame.data)
-                elif frame.type in _CONTROL:
+                else:
                     work.begin()
                     if frame.type is WSMsgType.PING:
                         await socket.pong(frame.data)
                     if work.end(_FRAME_S):
                         await work.rest()
                     continue
-                else:
-                    break
                 size = len(frame.data)
                 traffic.bytes_in += size
                 socket.taken(size)
@@ -352,8 +369,9 @@ class Connection:
         except ConnectionError:
             pass  # closed while the socket sent a pong
         finally:
-            if self._expiry is not None:
-                self._expiry.cancel()
+            for timer in (self._expiry, self._beat):
+                if timer is not None:
+                    timer.cancel()
             self.outbox.close()
             try:
                 if self._session.is_heavy:
@@ -373,8 +391,14 @@ class Connection:
         self._take(message, data)
 
     def _take(self, message: ClientMessage, data: bytes) -> None:
-        for effect in self._session.receive(message, self._services.clock(), len(data)):
-            self._act(effect)
+        outbox = self.outbox
+        outbox.is_held = True
+        try:
+            for effect in self._session.receive(message, self._services.clock(), len(data)):
+                self._act(effect)
+        finally:
+            outbox.is_held = False
+            outbox.flush()
 
     def _act(self, effect: Effect) -> None:
         match effect:
@@ -462,6 +486,21 @@ class Connection:
         self._may_read_on = None
 
     # -- closing ----------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        """Ping a client that was silent for long, end the connection of one that stays so."""
+        silent_s, later = self._input.silent_s, asyncio.get_running_loop().call_later
+        if silent_s < _HEARTBEAT_S:
+            self._beat = later(_HEARTBEAT_S - silent_s, self._listen)
+        else:
+            self.outbox.put_framed(_PING)
+            self._beat = later(_HEARTBEAT_S / 2, self._end_if_silent)
+
+    def _end_if_silent(self) -> None:
+        if self._input.silent_s < _HEARTBEAT_S:
+            self._listen()
+        elif self._input.transport is not None:
+            self._input.transport.abort()
 
     def _too_slow(self) -> None:
         self._services.metrics.too_slow()

@@ -126,6 +126,11 @@ class SocketInput(web.RequestHandler):
     def is_known(self) -> bool:
         return self._websocket is not None and self._websocket.is_known
 
+    @property
+    def silent_s(self) -> float:
+        """Seconds since something came."""
+        return self._work.so_far
+
     def carries(self, messages: Messages) -> None:
         """From now on messages of this websocket arrive."""
         self._websocket = messages
@@ -138,23 +143,32 @@ class SocketInput(web.RequestHandler):
 
     def _take(self, data: bytes) -> None:
         """Until its slice is over; the rest waits for the next turn."""
-        size = len(data) if self._websocket is not None else _PIECE
-        for start in range(0, len(data) or 1, size or 1):
-            self._work.begin()
-            self._take_piece(data[start : start + size])
-            if self._work.end() and self._resting is None:
-                self._left = data[start + size :]
-                self._pause_transport_reading()
-                self._resting = asyncio.create_task(self._rest(), name="input waits for its turn")
+        work = self._work
+        if self._websocket is not None:
+            work.begin()
+            self._take_of_websocket(data)
+            if work.end() and self._resting is None:
+                self._wait_for_turn(b"")
+            return
+        for start in range(0, len(data) or 1, _PIECE):
+            work.begin()
+            self._take_piece(data[start : start + _PIECE])
+            if work.end() and self._resting is None:
+                self._wait_for_turn(data[start + _PIECE :])
                 return
 
+    def _wait_for_turn(self, left: bytes) -> None:
+        self._left = left
+        self._pause_transport_reading()
+        self._resting = asyncio.create_task(self._rest(), name="input waits for its turn")
+
+    def _take_of_websocket(self, data: bytes) -> None:
+        super().data_received(data)
+        self._fresh += len(data)
+        if self._held + self._fresh > _SMALL:
+            self._unfinished.note(self, self.unfinished())
+
     def _take_piece(self, data: bytes) -> None:
-        if self._websocket is not None:
-            super().data_received(data)
-            self._fresh += len(data)
-            if self._held + self._fresh > _SMALL:
-                self._unfinished.note(self, self.unfinished())
-            return
         before = self._request_count
         super().data_received(data)
         if self._request_count != before and self._messages:

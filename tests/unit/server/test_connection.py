@@ -104,6 +104,15 @@ async def test_a_query_closed_by_the_relay_does_not_count_as_open(relay: Relay) 
     assert await visit.asks({"kinds": [7]}, sub="b") == [["EOSE", "b"]]
 
 
+async def test_a_silent_client_is_pinged_and_then_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.server.connection._HEARTBEAT_S", 0.2)
+    async with serving() as relay, ClientSession() as http:
+        silent = await http.ws_connect(f"http://{relay.at}/", autoping=False)
+        heard = [(await silent.receive()).type for _ in range(3)]
+        assert heard[:2] == [WSMsgType.TEXT, WSMsgType.PING]
+        assert heard[2] in (WSMsgType.CLOSED, WSMsgType.ERROR)
+
+
 # logins ------------------------------------------------------------------------------------------
 
 
