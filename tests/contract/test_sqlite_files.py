@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,10 @@ from relay.errors import StoreFault, StoreVersion, WriteOutcome
 from relay.lifecycle.rows import Keep, version_of
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
+from relay.storage.sqlite.copying import facts_of
 from relay.storage.sqlite.opening import SCHEMA_VERSION
 from relay.storage.sqlite.store import SqliteStore
+from relay.storage.sqlite.verifying import snapshot
 from tests import cast
 from tests.contract.writing import (
     TERMS,
@@ -89,6 +92,26 @@ async def test_a_database_with_the_mark_of_another_program_is_refused(path: Path
     pragma(path, "application_id", 7)
     with pytest.raises(StoreVersion, match="another program"):
         await SqliteStore.open(path, TERMS)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "TRIGGER moving_on AFTER INSERT ON events BEGIN DELETE FROM tombstones; END",
+        "VIEW more AS WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n FROM c) SELECT n FROM c",
+    ],
+)
+async def test_a_file_that_does_something_by_itself_is_refused(path: Path, program: str) -> None:
+    """Somebody has changed a backup."""
+    await made(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"CREATE {program}")
+    said = "of somebody else: use another backup"
+    with pytest.raises(StoreVersion, match=said):
+        await SqliteStore.open(path, TERMS)
+    for look in (facts_of, snapshot):
+        with pytest.raises(StoreVersion, match=said):
+            look(path)
 
 
 async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:

@@ -29,6 +29,9 @@ _MEM0_FIELDS: Final = (
     "user_id", "agent_id", "app_id", "run_id", "actor_id", "role", "attributed_to",
     "expiration_date", "categories", "metadata", "type",
 )  # fmt: skip
+_MOST_VALUES: Final = 5_000_000
+"""Commas and opening brackets of a JSON file: each may be a value that takes 100 bytes of memory,
+of two or three in the file."""
 _RULE: Final = re.compile(r"^---[ \t]*\r?(?:\n|\Z)", re.MULTILINE)
 
 
@@ -129,7 +132,9 @@ class Document(NamedTuple):
 
 def json_in(data: bytes, name: str, form: Form | None, reader: Reader) -> Document:
     """A JSON document, or one JSON value per line. `form`: None: detected. Raises Invalid if it is
-    of no known form."""
+    of no known form, or has too many values."""
+    if sum(map(data.count, (b",", b"[", b"{"))) > _MOST_VALUES:
+        raise Invalid(f"{name}: over {_MOST_VALUES:,} values: import it in parts")
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from relay.errors import StoreFault, StoreVersion
 from relay.files import sync
 from relay.storage.sqlite.connections import connection, fault_of
-from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION
+from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, refuse_programs
 from relay.storage.sqlite.sql.named import QUERIES, VERIFY_QUERIES
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def facts_of(copy: Path) -> CopyFacts:
                 raise StoreVersion(f"{copy} is a database of another program")
             if schema > SCHEMA_VERSION:
                 raise StoreVersion(f"{copy} has schema {schema}, newer than {SCHEMA_VERSION}")
+            refuse_programs(db, copy)
             wrong = db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if wrong != "ok":
                 raise StoreFault(f"{copy} is damaged: {' '.join(wrong.split())}")

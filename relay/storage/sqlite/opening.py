@@ -13,6 +13,7 @@ from relay.storage.hashes import Hashes
 from relay.storage.rows import DAMAGED, event_in
 from relay.storage.sqlite.compacting import unfinished
 from relay.storage.sqlite.connections import connection, fault_of, index_path
+from relay.storage.sqlite.sql.moving import LOG_SCRIPT
 from relay.storage.sqlite.sql.named import FILES, QUERIES
 from relay.storage.sqlite.wal import is_cut_short
 
@@ -52,6 +53,7 @@ def open_file(
     except sqlite3.Error as error:
         raise fault_of(error, path) from error
     try:
+        refuse_programs(db, path)
         _migrate(db, path)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
@@ -79,6 +81,16 @@ def open_file(
     except RookeryError:
         db.close()
         raise
+
+
+def refuse_programs(db: sqlite3.Connection, path: Path) -> None:
+    """Raises StoreVersion when the file does something by itself that no Rookery has put there: a
+    trigger undoes deletions, a view never ends. For a file that comes from a backup."""
+    for name, text in db.execute(QUERIES["programs"]):
+        if text not in LOG_SCRIPT:
+            raise StoreVersion(
+                f"{path} has a trigger or view {name!r} of somebody else: use another backup"
+            )
 
 
 def _needed(db: sqlite3.Connection, name: str) -> Any:

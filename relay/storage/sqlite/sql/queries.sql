@@ -204,6 +204,9 @@ INSERT OR IGNORE INTO tags VALUES (?, ?, ?, ?, ?);
 -- :count_tables  -> how many tables and indices the file has
 SELECT count(*) FROM sqlite_master;
 
+-- :programs  -> name, text of triggers and views
+SELECT name, sql FROM sqlite_master WHERE type IN ('trigger', 'view');
+
 -- :delete_events  [seq]
 DELETE FROM events WHERE seq IN (SELECT value FROM json_each(:seqs));
 

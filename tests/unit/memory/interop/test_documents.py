@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from relay.errors import Invalid
 from relay.memory.check_options import CheckOptions
+from relay.memory.interop import documents
 from relay.memory.interop.documents import Reader, form_of_markdown, json_in, markdown_in
 from relay.memory.interop.records import Fault, Form, Item, Note, Recorded, Sifter, draft_of
 from relay.memory.junk import Sieve
@@ -179,6 +180,14 @@ def test_the_markdown_of_mem0s_plugin_is_several_memories() -> None:
         "---\nTests run with `make test`.\n\n---\n\nA rule belongs to the text."
     )
     assert second[2] == "The port is 7777."
+
+
+def test_a_file_of_too_many_values_is_not_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """128 MiB of them would take seven gigabytes of memory."""
+    monkeypatch.setattr(documents, "_MOST_VALUES", 1000)
+    for data in (b'["a"' + b',"a"' * 1000 + b"]", b"[" * 1001, b"{}\n" * 1001):
+        with pytest.raises(Invalid, match=r"x.json: over 1,000 values: import it in parts"):
+            json_in(data, "x.json", None, READER)
 
 
 def test_a_page_of_several_says_so() -> None:
