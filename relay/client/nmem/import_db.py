@@ -6,6 +6,7 @@ counted and skipped. Importing again adds nothing.
 
 from __future__ import annotations
 
+import sqlite3
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -56,6 +57,13 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 _BATCH: Final = 500
+_MAX_PART: Final = 16 << 20
+"""Bytes of the rows that are held at a time, but for the last one."""
+_MAX_CELL: Final = 8 << 20
+_NO_TABLE: Final = (
+    "SELECT 1 FROM sqlite_master WHERE name = ?"
+    " AND (type <> 'table' OR sql NOT LIKE 'CREATE TABLE%')"
+)
 _COLUMNS: Final[Mapping[str, str]] = {
     "sessions": "SELECT id, project, started_at, ended_at, signature, summary FROM sessions"
     " ORDER BY started_at, id",
@@ -123,14 +131,7 @@ def _read_all(
         "observations": lambda db, row: _put_observation(db, row, settings, hashes, now, done),
     }
     for table, put in puts.items():
-        try:
-            rows = source.execute(_COLUMNS[table]).fetchall()
-        except Exception as error:
-            raise CacheUnusable(
-                f"{path} cannot be read as a database of nmem: {error}; set NMEM_KEY if it is"
-                " encrypted"
-            ) from error
-        for part in _parts(rows):
+        for part in _parts(_rows_of(source, table, path)):
             with database.transaction() as db:
                 for row in part:
                     try:
@@ -141,9 +142,33 @@ def _read_all(
                 progress(len(part))
 
 
-def _parts(rows: list[Any]) -> Iterator[list[Any]]:
-    for start in range(0, len(rows), _BATCH):
-        yield rows[start : start + _BATCH]
+def _rows_of(source: Any, table: str, path: Path) -> Iterator[Sequence[Any]]:
+    """Somebody else may have written the file: a view would run what it says, without end perhaps.
+    Raises CacheUnusable."""
+    try:
+        if isinstance(source, sqlite3.Connection):
+            source.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL)
+            source.execute("PRAGMA trusted_schema = OFF")
+        if source.execute(_NO_TABLE, (table,)).fetchone():
+            raise ValueError(f"{table} is no table")
+        yield from source.execute(_COLUMNS[table])
+    except Exception as error:
+        raise CacheUnusable(
+            f"{path} cannot be read as a database of nmem: {error}; set NMEM_KEY if it is encrypted"
+        ) from error
+
+
+def _parts(rows: Iterator[Sequence[Any]]) -> Iterator[list[Sequence[Any]]]:
+    part: list[Sequence[Any]] = []
+    size = 0
+    for row in rows:
+        part.append(row)
+        size += sum([len(cell) for cell in row if isinstance(cell, (str, bytes))])
+        if len(part) == _BATCH or size > _MAX_PART:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part
 
 
 def adopt(db: Any, secrets: SecretFilter, group: str | None) -> Imported:

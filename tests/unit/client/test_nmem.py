@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from relay.client import Client
-from relay.client.nmem import Nmem, NotFound, Order
+from relay.client.nmem import Nmem, NotFound, Order, import_db
 from relay.client.nmem import memory as memory_module
 from relay.client.nmem.apply import put_all
 from relay.client.nmem.database import CacheUnusable
@@ -521,6 +521,38 @@ async def test_an_invalid_nmem_database_is_reported(
         with pytest.raises(CacheUnusable, match=r"theirs\.db"):
             await memory.import_file(path)
     assert (path.read_bytes() if path.exists() else None) == content
+
+
+async def test_a_view_in_the_database_of_somebody_else_is_not_read(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    """It may have rows without end."""
+    path = tmp_path / "theirs.db"
+    endless = "WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM c)"
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.executescript(GROWN)
+        theirs.execute("ALTER TABLE prompts RENAME TO others")
+        theirs.execute(
+            f"CREATE VIEW prompts AS {endless} SELECT n AS id, 's' AS session_id, 1 AS timestamp,"
+            " 'user' AS source, 'x' AS content FROM c"
+        )
+    async with nmem(fake, tmp_path) as memory:
+        with pytest.raises(CacheUnusable, match="prompts is no table"):
+            await memory.import_file(path)
+
+
+async def test_few_large_rows_of_a_database_are_held_at_a_time(
+    fake: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(import_db, "_MAX_PART", 10)
+    path = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.executescript(GROWN)
+    parts: list[int] = []
+    async with nmem(fake, tmp_path) as memory:
+        await memory.import_file(path, progress=parts.append)
+    assert sum(parts) == 8
+    assert max(parts) < 4
 
 
 # -- settings and summaries -----------------------------------------------------------------------
