@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from unittest.mock import MagicMock
 
 import pytest
 
 from policies import load
+from relay.cli.console_owner_view import OwnersView
 from relay.cli.policy.edit import checked, new_file, save
 from relay.errors import Invalid
 from relay.memory.systems import MEMORY_SYSTEMS
@@ -126,3 +128,10 @@ def test_a_new_file_has_a_plain_name(folder: Path, name: str) -> None:
 def test_a_text_is_bounded(folder: Path) -> None:
     with pytest.raises(Invalid, match="characters"):
         edited(folder, "#" * 100_001)
+
+
+async def test_policies_of_the_database_are_not_edited_here() -> None:
+    services = MagicMock()  # `pushed` is not None
+    view = OwnersView(services, MagicMock(), list, MagicMock())
+    with pytest.raises(Invalid, match="those of the database: `rookery policy push`"):
+        await view.save_policy("50-own.toml", "", "", owner.pubkey)
