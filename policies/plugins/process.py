@@ -25,7 +25,7 @@ import orjson
 
 from policies.plugins.protocol import PluginLog, log_plugin, no_answer, objection
 from relay.facts import Origin
-from relay.nostr.keys import without_secrets
+from relay.memory.secrets import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -19,7 +19,7 @@ from relay.client import Unreachable
 from relay.client.settings import Actor, find_settings
 from relay.clock import unix_now
 from relay.errors import UserError
-from relay.nostr.keys import SECRET_VARIABLES
+from relay.memory.secrets import SECRET_VARIABLES
 
 if TYPE_CHECKING:
     from relay.client.settings import ClientSettings

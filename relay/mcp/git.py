@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.mcp.arguments import ToolFault
-from relay.nostr.keys import without_secrets
+from relay.memory.secrets import without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

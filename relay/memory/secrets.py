@@ -1,4 +1,4 @@
-"""Redaction of secrets before text is stored or sent (M-30).
+"""Redaction of secrets before text is stored or sent (M-30), and from what other programs get.
 
 RE2 on bytes: linear time for any text and any configured pattern. Nothing reports what was found.
 """
@@ -16,10 +16,12 @@ import re2
 from relay.errors import Invalid
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     Span = tuple[int, int]
 
+SECRET_VARIABLES: Final = ("ROOKERY_KEY", "NOSTR_SECRETBOX_KEY", "NMEM_KEY", "PGPASSWORD")
+"""Environment variables that no other program gets: keys, and the password of the database."""
 _MARK: Final = b"[REDACTED]"
 _LOOKAHEAD: Final = 4096
 """Characters after a cut that are searched too, so that a secret across the cut is redacted."""
@@ -43,6 +45,11 @@ _HARMLESS: Final = (
     r"|[0-9a-fA-F]{40}$|[0-9a-fA-F]{7,12}$"
 )
 """Prefixes and forms of harmless tokens: paths, URLs, UUIDs, hashes."""
+
+
+def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a program that is not ours."""
+    return {name: value for name, value in environ.items() if name not in SECRET_VARIABLES}
 
 
 class Sensitivity(StrEnum):

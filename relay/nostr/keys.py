@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from coincurve import PrivateKey, PublicKeyXOnly
 
@@ -13,15 +13,7 @@ from relay.nostr.nip19 import decode_bech32, encode_bech32
 from relay.nostr.schnorr import signing
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-SECRET_VARIABLES: Final = ("ROOKERY_KEY", "NOSTR_SECRETBOX_KEY", "NMEM_KEY", "PGPASSWORD")
-"""Environment variables that no other program gets: keys, and the password of the database."""
-
-
-def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a program that is not ours."""
-    return {name: value for name, value in environ.items() if name not in SECRET_VARIABLES}
+    from collections.abc import Sequence
 
 
 class SecretKey:

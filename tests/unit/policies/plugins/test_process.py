@@ -21,7 +21,7 @@ from policies.plugins.process import line_of
 from policies.plugins.protocol import PluginLog
 from policies.write_rule import Place
 from relay.facts import Arrival, Origin
-from relay.nostr.keys import SECRET_VARIABLES, without_secrets
+from relay.memory.secrets import SECRET_VARIABLES, without_secrets
 from tests.cast import alice, bob
 from tests.harness.patience import ANSWER_S
 from tests.unit.policies.plugins.stage import ARRIVAL, NOON, SILENT, note, process, said, until
