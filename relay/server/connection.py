@@ -19,7 +19,6 @@ from relay.errors import Invalid, Prefix, Refused, WriteOutcome, ok_reply
 from relay.facts import Origin
 from relay.nostr import messages
 from relay.nostr.agents import attestation_of
-from relay.nostr.event import weight_of
 from relay.nostr.keys import is_signed
 from relay.nostr.messages import (
     BadFrame,
@@ -275,9 +274,9 @@ class Connection:
     def closed_by_relay(self, sub: str) -> None:
         self._session.closed_by_relay(sub)
 
-    def answered(self, event: Event, result: Result) -> None:
+    def answered(self, event: Event, weight: int, result: Result) -> None:
         self._unanswered -= 1
-        self._unanswered_weight -= weight_of(event)
+        self._unanswered_weight -= weight
         if result is WriteOutcome.STORED:
             self.outbox.put(messages.ok(event.id, None))
         else:
@@ -404,8 +403,7 @@ class Connection:
         match effect:
             case Publish(event):
                 self._unanswered += 1
-                self._unanswered_weight += weight_of(event)
-                self._services.ingest.submit(event, self, Origin.WIRE)
+                self._unanswered_weight += self._services.ingest.submit(event, self, Origin.WIRE)
             case Subscribe(sub, filters):
                 self._queries.subscribe(sub, filters)
             case Close(sub):

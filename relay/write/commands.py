@@ -45,8 +45,11 @@ class Author(Protocol):
     def message(self) -> int | None:
         """Number of the message that it sends now, on its connection."""
 
-    def answered(self, event: Event, result: Result) -> None:
-        """Called once per event, after the commit or a refusal. Must not block or raise."""
+    def answered(self, event: Event, weight: int, result: Result) -> None:
+        """Called once per event, after the commit or a refusal. Must not block or raise.
+
+        `weight`: of the event, as `weight_of` estimates it.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Unconnected:
     connection: int | None = None
     message: int | None = None
 
-    def answered(self, event: Event, result: Result) -> None:
+    def answered(self, event: Event, weight: int, result: Result) -> None:
         if self.told is not None:
             self.told(result)
 
@@ -70,6 +73,8 @@ class WriteEvent:
     """A submitted event."""
 
     event: Event
+    weight: int
+    """As `weight_of` estimates it, once for all who ask."""
     author: Author
     origin: Origin
     result: Result = WriteOutcome.STORED

@@ -224,14 +224,17 @@ class Ingest:
         await committing
         await self.delivered()
 
-    def submit(self, event: Event, author: Author, origin: Origin) -> None:
-        """Queue an event; `author.answered` is called when it is committed or refused."""
+    def submit(self, event: Event, author: Author, origin: Origin) -> int:
+        """Queue an event; `author.answered` is called when it is committed or refused. Returns what
+        it weighs, as `weight_of` estimates it."""
+        weight = weight_of(event)
         refusal = self._screened(event, origin)
         if refusal is None:
             is_over = origin is Origin.WIRE and self._weight >= _MAX_WEIGHT
             if is_over or not self._verifying.put(
                 WriteEvent(
                     event,
+                    weight,
                     author,
                     origin,
                     message=author.message,
@@ -240,11 +243,12 @@ class Ingest:
             ):
                 refusal = QUEUE_FULL
             else:
-                self._weight += weight_of(event)
+                self._weight += weight
         if refusal is not None:
             self._metrics.answered([refusal])
             self._record_refusal(refusal, event, author, author.message)
-            author.answered(event, refusal)
+            author.answered(event, weight, refusal)
+        return weight
 
     async def published(
         self, event: Event, keys: frozenset[str], address: IPv4Address | IPv6Address | None
@@ -375,10 +379,10 @@ class Ingest:
         return self._asking
 
     def _refuse(self, item: WriteEvent, refusal: Reject) -> None:
-        self._weight -= weight_of(item.event)
+        self._weight -= item.weight
         self._metrics.answered([refusal])
         self._record_refusal(refusal, item.event, item.author, item.message)
-        item.author.answered(item.event, refusal)
+        item.author.answered(item.event, item.weight, refusal)
 
     def _signed(self, events: Sequence[Event]) -> list[bool]:
         """Whether each signature is valid. On any thread; the store prepares there too."""
@@ -412,8 +416,8 @@ class Ingest:
 
     def _cost_of(self, item: LaneItem) -> int:
         match item:
-            case WriteEvent(event=event):
-                cost = 1 + weight_of(event) // _WEIGHT_PER_COST
+            case WriteEvent(event=event, weight=weight):
+                cost = 1 + weight // _WEIGHT_PER_COST
                 if event.kind == kinds.DELETION:
                     cost += len(event.tags) // _TARGETS_PER_COST
                 if event.kind in _CHANGES_A_GROUP:
@@ -485,11 +489,11 @@ class Ingest:
         for item in batch:
             match item:
                 case WriteEvent():
-                    self._weight -= weight_of(item.event)
+                    self._weight -= item.weight
                     result = fault or item.result
                     if isinstance(result, Reject):
                         self._record_refusal(result, item.event, item.author, item.message)
-                    item.author.answered(item.event, result)
+                    item.author.answered(item.event, item.weight, result)
                 case ManagementChange():
                     item.answered(fault or item.result)
                 case ExpireRows() | SweepRows() | SweepVersions():

@@ -73,8 +73,8 @@ class Witnessed(Letter):
         super().__init__()
         self._run = run
 
-    def answered(self, event: Event, result: Result) -> None:
-        super().answered(event, result)
+    def answered(self, event: Event, weight: int, result: Result) -> None:
+        super().answered(event, weight, result)
         if result is WriteOutcome.STORED:
             self._run.tell(event.id)
             self._run.answered.append(event)

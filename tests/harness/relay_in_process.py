@@ -88,7 +88,7 @@ class Letter:
         self.answers: list[tuple[bool, str]] = []
         """There must be one."""
 
-    def answered(self, _event: Event, result: Result) -> None:
+    def answered(self, _event: Event, _weight: int, result: Result) -> None:
         self.answers.append(ok_reply(result))
         if not self.answer.done():
             self.answer.set_result(self.answers[0])

@@ -283,7 +283,7 @@ class Postbox:
     def __init__(self) -> None:
         self.answers: asyncio.Queue[Result] = asyncio.Queue()
 
-    def answered(self, _event: Event, result: Result) -> None:
+    def answered(self, _event: Event, _weight: int, result: Result) -> None:
         self.answers.put_nowait(result)
 
 

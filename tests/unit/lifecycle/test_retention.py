@@ -40,6 +40,7 @@ from relay.lifecycle.rows import (
 )
 from relay.lifecycle.versions import History
 from relay.memory.systems import MEMORY_SYSTEMS
+from relay.nostr.event import weight_of
 from relay.nostr.kinds import KindSet
 from relay.write.commands import Purpose, SweepRows, WriteEvent
 from tests.cast import admin, alice, owner, robot
@@ -150,7 +151,7 @@ async def test_a_row_added_in_the_same_batch_holds_a_clear(house: Callable[..., 
         loop = asyncio.get_running_loop()
         rows = await home.store.since(0, 10)
         sweeping = SweepRows(rows, home.policy.sweeps, Purpose.SWEEP, loop.create_future())
-        home.ingest._lane.put(WriteEvent(late, letter, Origin.WIRE))
+        home.ingest._lane.put(WriteEvent(late, weight_of(late), letter, Origin.WIRE))
         home.ingest.sweep(sweeping)
         assert await letter.answer == STORED
         assert await sweeping.done
