@@ -11,7 +11,7 @@ import json
 import re
 from hashlib import sha256
 from itertools import chain
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
 import orjson
@@ -129,7 +129,17 @@ class _Frame(msgspec.Struct, array_like=True, gc=False):
     event: _Fields
 
 
+class _SevenFields(_Fields, gc=False, forbid_unknown_fields=True):
+    pass
+
+
+class _Submission(msgspec.Struct, array_like=True, gc=False, forbid_unknown_fields=True):
+    verb: Literal["EVENT"]
+    event: _SevenFields
+
+
 _decode_frame: Final = msgspec.json.Decoder(_Frame).decode
+_decode_submission: Final = msgspec.json.Decoder(_Submission).decode
 
 
 def event_in_frame(text: str) -> Event:
@@ -139,12 +149,32 @@ def event_in_frame(text: str) -> Event:
         event = _decode_frame(text).event
     except (msgspec.DecodeError, RecursionError) as error:
         raise Invalid(f"event: {error}") from None
-    if not (_HEX64(event.pubkey) and _HEX128(event.sig)):
+    return _checked(event)
+
+
+def submitted_event(frame: bytes) -> Event | None:
+    """The event of a client's EVENT frame that `event_from` would take, at three quarters of its
+    cost. None: it would not, or there is more in the frame than an event of seven fields."""
+    try:
+        return _checked(_decode_submission(frame).event)
+    except (msgspec.DecodeError, UnicodeDecodeError, Invalid):
+        return None
+
+
+def _checked(fields: _Fields) -> Event:
+    """Of types that are checked. Raises Invalid."""
+    if not (_HEX64(fields.pubkey) and _HEX128(fields.sig)):
         raise Invalid("pubkey, sig: must be 64 and 128 lowercase hex characters")
-    if not (0 <= event.created_at <= MAX_CREATED_AT and 0 <= event.kind <= MAX_KIND):
+    if not (0 <= fields.created_at <= MAX_CREATED_AT and 0 <= fields.kind <= MAX_KIND):
         raise Invalid("created_at, kind: out of range")
     return _with_checked_id(
-        event.id, event.pubkey, event.created_at, event.kind, event.tags, event.content, event.sig
+        fields.id,
+        fields.pubkey,
+        fields.created_at,
+        fields.kind,
+        fields.tags,
+        fields.content,
+        fields.sig,
     )
 
 

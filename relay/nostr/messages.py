@@ -15,7 +15,7 @@ import msgspec
 import orjson
 
 from relay.errors import Invalid, Prefix, Refused, TooManyRecords, Unsupported
-from relay.nostr.event import Event, event_from, is_hex64
+from relay.nostr.event import Event, event_from, is_hex64, submitted_event
 from relay.nostr.filters import Filter, FilterTerms, filter_from
 
 MAX_VALUES: Final = 10_000
@@ -124,6 +124,8 @@ ClientMessage = (
 
 EVENT_END: Final = b"]"
 """The end of an EVENT frame, after the event."""
+_SUBMISSION: Final = b'["EVENT",{'
+"""How the frames of nearly all clients begin."""
 _NOT_JSON: Final = Invalid("message is not JSON")
 _KEEP_ALIVE: Final = KeepAlive()
 _FRAME_START: Final = re.compile(
@@ -139,6 +141,10 @@ _NOT_ARRAY: Final = BadFrame(
 
 def parse(text: str | bytes, terms: FilterTerms, max_filters: int) -> ClientMessage:
     """One client frame; its size was checked before."""
+    if isinstance(text, bytes) and text.startswith(_SUBMISSION):
+        event = submitted_event(text)
+        if event is not None:
+            return Publish(event)
     try:
         frame = orjson.loads(text)
     except (orjson.JSONDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""`event_in_frame` accepts and refuses the same events as `event_from`."""
+"""`event_in_frame` and `submitted_event` accept and refuse the same events as `event_from`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.errors import Invalid
-from relay.nostr.event import Event, event_from, event_in_frame
+from relay.nostr.event import Event, event_from, event_in_frame, submitted_event
 from tests.cast import alice
 
 GOLDEN = Path(__file__).parents[2] / "golden"
@@ -33,7 +33,14 @@ def both(text: str) -> tuple[Event | None, Event | None]:
         quick = event_in_frame(framed(text))
     except Invalid:
         quick = None
+    assert submitted(text) in (None, slow)
     return slow, quick
+
+
+def submitted(text: str | bytes) -> Event | None:
+    """The same in the frame of a client; None too when there is more in it than an event."""
+    sent = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+    return submitted_event(b'["EVENT",' + sent + b"]")
 
 
 @pytest.mark.parametrize("name", ["events.jsonl", "events_generated.jsonl"])
@@ -111,3 +118,25 @@ def test_every_event_is_read_back_to_the_byte(
     event = alice.sign(1, tags, content, created_at)
     assert both(event.raw.decode()) == (event, event)
     assert event_in_frame(framed(event.raw)).raw == event.raw
+    sent = submitted(event.raw)
+    assert sent == event
+    assert sent.raw == event.raw
+
+
+ODD: list[bytes] = [
+    GOOD.raw[:-1] + b',"seen":1}',
+    GOOD.raw[:-1] + b',"seen":"\xff"}',
+    GOOD.raw[:-1] + b',"seen":' + b"[" * 5000 + b"]" * 5000 + b"}",
+    GOOD.raw + b",1",
+    GOOD.raw + b",",
+    GOOD.raw.replace(b'"t"', b'"\\ud800"'),
+    GOOD.raw.replace(b'"t"', b'"\xed\xa0\x80"'),
+    GOOD.raw.replace(b"\\n", b"\n"),
+]
+
+
+@pytest.mark.parametrize("text", ODD, ids=range(len(ODD)))
+def test_a_frame_with_more_or_less_than_an_event_is_left_to_who_says_what_is_wrong(
+    text: bytes,
+) -> None:
+    assert submitted(text) is None
