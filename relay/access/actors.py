@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from relay.facts import Who
 
 if TYPE_CHECKING:
     from relay.groups.group import Group, Groups
     from relay.nostr.agents import Attestation
+
+
+_OF_A_STRANGER: Final = frozenset({Who.ANYONE, Who.AUTHOR})
 
 
 class Attestations(Enum):
@@ -86,7 +89,9 @@ def author_words(
     pubkey: str, actors: Actors, groups: Groups, group: Group | None
 ) -> frozenset[Who]:
     """The who-words that hold for an author writing into `group` (None: outside every group)."""
-    who = {Who.ANYONE, Who.AUTHOR}
+    if group is None and not is_known(pubkey, actors, groups):
+        return _OF_A_STRANGER
+    who = set(_OF_A_STRANGER)
     if actors.is_owner(pubkey):
         who.add(Who.OWNER)
     if actors.is_agent(pubkey):

@@ -129,6 +129,8 @@ class UsageCounter:
 
     def add(self, event: Event, group: str | None) -> None:
         """Count a new row."""
+        if not self._sizes:
+            return
         size = Size(1, len(event.raw))
         for account in self._with(event, group):
             self._sizes[account] = self._sizes[account].plus(size)

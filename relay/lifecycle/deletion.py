@@ -62,6 +62,8 @@ def may_delete(deletion: Event, target: Event) -> bool:
 
 def is_deleted(event: Event, slot: Slot | None, found: Found) -> bool:
     """Whether a tombstone refuses this event (N09-10, N09-11, G-12)."""
+    if not found.tombstones:  # so of most batches
+        return False
     for tombstone in found.tombstones.get(event_target(event.id), ()):
         if not tombstone.by or (
             tombstone.by == event.pubkey and not kinds.is_undeletable(event.kind)

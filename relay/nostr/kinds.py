@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum, auto
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ class KindClass(Enum):
     ADDRESSABLE = auto()
 
 
+@lru_cache(1024)
 def class_of(kind: int) -> KindClass:
     """Kinds outside every range are regular (N01-44)."""
     if 30000 <= kind < 40000:

@@ -77,6 +77,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.state import RelayState
+    from relay.write.candidate import Sender
     from relay.write.commands import LaneItem
     from relay.write.judge import Judgement
 
@@ -141,12 +142,13 @@ class Batch:
         derived = policy.groups.derived
         keep_of, systems = policy.keep.keep_of, policy.systems
         foreign_h = policy.groups.foreign_h
+        senders: dict[int, Sender] = {}
         self._candidates = [
             candidate_of(
                 item.event,
                 keep_of(item.event),
                 systems,
-                sender_of(item.author, item.origin),
+                _sender_of(item, senders),
                 is_here,
                 item.objection,
                 foreign_h=foreign_h,
@@ -631,3 +633,11 @@ def _joined_after(request: Event, rows: Iterable[Stored]) -> Set[str]:
         and row.event.created_at > request.created_at + _CLOCK_SKEW_S
         and request.pubkey in row.event.tag_values("p")
     }
+
+
+def _sender_of(item: WriteEvent, made: dict[int, Sender]) -> Sender:
+    """One for all events of an author in a batch; `made`: by identity of the author."""
+    sender = made.get(id(item.author))
+    if sender is None or sender.origin is not item.origin:
+        sender = made[id(item.author)] = sender_of(item.author, item.origin)
+    return sender
