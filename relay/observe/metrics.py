@@ -31,7 +31,7 @@ from relay.observe.refusals import Refusals
 from relay.observe.traces import configured_traces
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from prometheus_client.core import Metric
 
@@ -157,10 +157,18 @@ class Metrics(Collector):
         for kind, number in kinds.items():
             _count(self._swept, str(kind), number)
 
-    def answered(self, results: Iterable[WriteOutcome | Reject]) -> None:
+    def answered(self, results: Sequence[WriteOutcome | Reject]) -> None:
         """Counts outcomes of events."""
         events, refusals = self._events, self._refusals
+        stored = results.count(WriteOutcome.STORED)
+        if stored:
+            key = _OUTCOMES[WriteOutcome.STORED]
+            events[key] = events.get(key, 0) + stored
+        if stored == len(results):
+            return
         for result in results:
+            if result is WriteOutcome.STORED:
+                continue
             if isinstance(result, Reject):
                 key = ("refused", result.prefix.value)
                 _count(refusals, result.rule, 1)

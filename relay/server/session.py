@@ -185,14 +185,15 @@ class Session:
 
     def receive(self, message: ClientMessage, now: int, size: int) -> Sequence[Effect]:
         """`size`: bytes of the frame. `now`: Unix seconds."""
+        if isinstance(message, Publish):  # first: most are
+            self._bad_frames = 0
+            return self._publish(message, now)
         if isinstance(message, BadFrame):
             return self._bad(message.refused)
         if isinstance(message, KeepAlive):
             return ()
         self._bad_frames = 0
         match message:
-            case Publish():
-                return self._publish(message, now)
             case Subscribe():
                 return self._subscribe(message, size)
             case Close(sub):

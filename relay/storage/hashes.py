@@ -23,7 +23,7 @@ class Hashes:
     """Keyed 64-bit hashes of tags and slots: without the key nobody can produce collisions."""
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self._unfed = blake2b(digest_size=8, key=key)
         self._short = lru_cache(maxsize=65_536)(self._hash)
 
     def tag(self, name: str, value: str) -> int:
@@ -42,8 +42,9 @@ class Hashes:
         return f"{self._hash('') % 2**64:016x}"
 
     def _hash(self, text: str) -> int:
-        digest = blake2b(text.encode(), digest_size=8, key=self._key).digest()
-        return int.from_bytes(digest, "big", signed=True)
+        hashed = self._unfed.copy()  # a new one takes longer
+        hashed.update(text.encode())
+        return int.from_bytes(hashed.digest(), "big", signed=True)
 
     def of_event(self, event: Event, index_tags: frozenset[str]) -> set[int]:
         """Every hash under which the event can be found by a tag (N01-31)."""

@@ -11,6 +11,7 @@ import os
 import sqlite3
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -74,8 +75,8 @@ _VACUUM_PAGES: Final = 256
 _QUIET_ROWS: Final = 2048
 """In a quiet moment twice as many tag rows are flushed at once: some 10 ms."""
 
-_Columns = tuple[tuple[bytes, int, bytes, int, int, int], str, list[tuple[int, int, int, int]]]
-"""What follows from the event alone: id to created_at, `d`, (hash, created_at, id_key, kind)."""
+_Columns = tuple[tuple[bytes, int, bytes, int, int, int], str, set[int]]
+"""What follows from the event alone: id to created_at, `d`, hashes of its tags."""
 _SizeKey = tuple[bytes, int, str]
 """pubkey, kind, group or empty."""
 
@@ -494,19 +495,16 @@ class Writer:
             prepared[event.id] = self._columns_of(event)
 
     def _columns_of(self, event: Event) -> _Columns:
-        key = id_key(event.id)
-        at, kind = event.created_at, event.kind
         return (
             (
                 bytes.fromhex(event.id),
-                key,
-                bytes.fromhex(event.pubkey),
-                id_key(event.pubkey),
-                kind,
-                at,
+                id_key(event.id),
+                *_columns_of_key(event.pubkey),
+                event.kind,
+                event.created_at,
             ),
             event.d,
-            [(hash_, at, key, kind) for hash_ in self._hashes.of_event(event, self._index_tags)],
+            self._hashes.of_event(event, self._index_tags),
         )
 
     def _add(self, rows: list[Stored], change: _Change) -> list[TagRow]:
@@ -516,7 +514,8 @@ class Writer:
         for row in rows:
             event, seq = row.event, row.seq
             found = self._prepared.pop(event.id, None)
-            columns, d, hashed = self._columns_of(event) if found is None else found
+            columns, d, hashes = self._columns_of(event) if found is None else found
+            _, key, pubkey, _, kind, at = columns
             slot = None if row.slot is None else self._hashes.slot(*row.slot)
             events.append(
                 (
@@ -531,10 +530,10 @@ class Writer:
                     event.raw,
                 )
             )
-            for hash_, at, key, kind in hashed:
-                tags.append((hash_, at, key, seq, kind))
-            change.grow((columns[2], columns[4], row.group or ""), 1, len(event.raw))
-            if event.kind == kinds.GIFT_WRAP:
+            for hash_ in hashes:
+                tags.append((hash_, at, key, seq, kind))  # noqa: PERF401
+            change.grow((pubkey, kind, row.group or ""), 1, len(event.raw))
+            if kind == kinds.GIFT_WRAP:
                 change.grow_received(event, 1)
         self._insert("events", _EVENT_COLUMNS, events)
         tags.sort()
@@ -782,6 +781,11 @@ class Writer:
                 db.execute("COMMIT")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         db.close()
+
+
+@lru_cache(4096)
+def _columns_of_key(pubkey: str) -> tuple[bytes, int]:
+    return bytes.fromhex(pubkey), id_key(pubkey)
 
 
 def _key_of(pubkey: str) -> dict[str, Value]:
