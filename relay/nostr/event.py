@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from hashlib import sha256
-from itertools import chain
+from itertools import chain, filterfalse
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 import msgspec
@@ -223,13 +223,11 @@ def weight_of(event: Event) -> int:
     elif values > _FEW_VALUES:
         texts = _WIDE_WEIGHT * size
     else:
-        texts = sum(map(_text_weight, chain((content,), *tags)))
+        all_ = (content, *chain.from_iterable(tags))
+        wide = filterfalse(str.isascii, all_)
+        texts = sum(map(len, all_)) + (_WIDE_WEIGHT - 1) * sum(map(len, wide))
     further = max(0, values - 2 * len(tags))
     return _OWN_WEIGHT + size + texts + _TAG_WEIGHT * len(tags) + _VALUE_WEIGHT * further
-
-
-def _text_weight(text: str) -> int:
-    return len(text) if text.isascii() else _WIDE_WEIGHT * len(text)
 
 
 def event_from_raw(raw: bytes) -> Event:
