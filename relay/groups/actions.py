@@ -1,9 +1,9 @@
 """Event → Action: what a 9000–9022 asks for, its tags parsed once.
 
 Invariants: rules and fold read Actions, never tags. `action_of` parses an event to be written and
-raises Invalid if it is malformed. `logged_action` parses a row of the log with the same parsers and
-skips what is malformed, because an older version may have accepted it. For an event that
-`action_of` accepts, both return the same Action.
+raises Invalid if it is malformed. `logged_action` parses a row of the log with the same parsers,
+but never raises: an older version may have accepted what is malformed or too long by now. For an
+event that `action_of` accepts, both return the same Action.
 """
 
 from __future__ import annotations

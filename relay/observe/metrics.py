@@ -68,7 +68,7 @@ class WriteStages:
     parse: Histogram = field(default_factory=Histogram)
     """Of one frame in `PARSED_OF`, not only of events."""
     verify_queue: Histogram = field(default_factory=Histogram)
-    """How long the first event of a batch waited; so of `plugin_queue` and `commit_queue`."""
+    """How long one event of a batch was queued; so of `plugin_queue` and `commit_queue`."""
     verify: Histogram = field(default_factory=Histogram)
     plugin_queue: Histogram = field(default_factory=Histogram)
     plugins: Histogram = field(default_factory=Histogram)

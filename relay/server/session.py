@@ -238,14 +238,14 @@ class Session:
         replaced = (Close(sub),) if self._remove(sub) else ()
         adds = _held_by(message.filters, size)
         held = self._held.plus(adds)
-        text = self._over(held)
+        text = self._exceeded_by(held)
         if text is None:
             self._open[sub], self._held = adds, held
             return *replaced, message
         refused = Refused(Prefix.RATE_LIMITED, text)
         return *replaced, Reply(messages.closed(sub, refused))
 
-    def _over(self, held: _Held) -> str | None:
+    def _exceeded_by(self, held: _Held) -> str | None:
         """Which limit one more subscription, with which they hold this, would exceed."""
         if len(self._open) >= self._max_subscriptions:
             return f"at most {self._max_subscriptions} open subscriptions"
