@@ -29,6 +29,10 @@ _EMBEDDED: Final = 8
 """Texts at a time: a fifth of a second."""
 _PAUSE_RATIO: Final = 19
 """During writes it pauses so many times as long as it worked: 5 % of a core."""
+_READING_SHARE: Final = 0.1
+"""Of the time, when it is spent on queries: the loop is busy with them, or will soon be."""
+_READING_PAUSE_RATIO: Final = 3
+"""Then: 25 % of a core."""
 _WRITING_S: Final = 0.5
 """After a commit: on a busy machine there may be none while a batch is indexed."""
 _MAX_PAUSE_S: Final = 1.0
@@ -53,8 +57,13 @@ class SearchIndexer:
         state: RelayState,
         *,
         clock: Callable[[], int],
+        reading_s: Callable[[], float] = lambda: 0.0,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
+        """`reading_s`: seconds that all queries took so far."""
+        self._reading_s = reading_s
+        self._read = (0.0, 0.0)
+        """When it was looked at last, and what it gave."""
         self._store = store
         self._state = state
         self._clock = clock
@@ -159,9 +168,21 @@ class SearchIndexer:
         return has_more
 
     async def _rest_after(self, seconds: float) -> None:
-        """Of work, during writes."""
+        """Of work, during writes or many reads."""
+        is_read = self._is_read()
         if self._is_written_to():
             await self._pause(_PAUSE_RATIO * seconds)
+        elif is_read:
+            await self._pause(_READING_PAUSE_RATIO * seconds)
+
+    def _is_read(self) -> bool:
+        """Since it was asked last, and no search waits."""
+        (before, took), self._read = (
+            self._read,
+            (asyncio.get_running_loop().time(), self._reading_s()),
+        )
+        at, taken = self._read
+        return taken - took > _READING_SHARE * (at - before) and not self._waiting_searches
 
     def _is_written_to(self) -> bool:
         """And no search waits."""

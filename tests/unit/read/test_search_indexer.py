@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from copy import copy
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,8 @@ from tests.harness.folders import loaded
 from tests.harness.read_side import ReadSide
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from policies import PolicySet
 
 TERMS = FilterTerms(search=True)
@@ -27,8 +30,12 @@ class IndexSide(ReadSide):
         super().__init__(policy)
         self.follower = self.another()
 
-    def another(self, timeout_s: float = 5.0) -> SearchIndexer:
-        return SearchIndexer(self.store, self.state, clock=lambda: 0, timeout_s=timeout_s)
+    def another(
+        self, timeout_s: float = 5.0, reading_s: Callable[[], float] = lambda: 0.0
+    ) -> SearchIndexer:
+        return SearchIndexer(
+            self.store, self.state, clock=lambda: 0, reading_s=reading_s, timeout_s=timeout_s
+        )
 
     async def write_texts(self, *texts: str, kind: int = 1) -> None:
         await self.write(*[unsigned(alice, kind, content=text) for text in texts])
@@ -126,6 +133,23 @@ async def test_a_pause_between_two_commits_is_not_the_end_of_writes(
             await asyncio.sleep(0)
         assert relay.store.index_calls == 1
         assert await relay.follower.reached(100)
+
+
+async def test_indexing_gives_way_to_reads_unless_a_search_waits(
+    relay: IndexSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rest lasts for ever here: only a search ends it. Queries take years each time it looks."""
+    monkeypatch.setattr("relay.read.search_indexer._MAX_PAUSE_S", 3600.0)
+    monkeypatch.setattr("relay.read.search_indexer._READING_PAUSE_RATIO", 1e12)
+    monkeypatch.setattr("relay.read.search_indexer._WRITING_S", 0.0)
+    read = count(10**9, 10**9)
+    follower = relay.another(reading_s=lambda: float(next(read)))
+    await relay.write_texts(*[f"tea {n}" for n in range(600)])
+    async with follower:
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert relay.store.index_calls == 1
+        assert await follower.reached(600)
 
 
 def searching(policy: PolicySet, *kinds: int | tuple[int, int]) -> PolicySet:
