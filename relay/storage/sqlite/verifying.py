@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from array import array
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
@@ -69,6 +69,8 @@ _MOST_SHOWN: Final = 100
 _LOOKED_AT: Final = 20_000
 """Rows with wrong tags that are compared at a time."""
 _SHOWN_FAULTS: Final = 20
+_DENSE: Final = 1_000_000
+"""Up to this seq, and 16 for each row, an array of all takes less than a dictionary of rows."""
 
 
 class Check(StrEnum):
@@ -282,7 +284,11 @@ class _Verification:
         self._tags_upto: int = db.execute(QUERIES["get_meta"], ("tags_upto",)).fetchone()[0]
         self._total, newest = db.execute(VERIFY["state"]).fetchone()
         self._newest: int = newest or 0
-        self._tags = array("q", bytes(8 * (self._newest + 1)))
+        self._tags: array[int] | defaultdict[int, int] = (
+            array("q", bytes(8 * (self._newest + 1)))
+            if self._newest < _DENSE + 16 * self._total
+            else defaultdict(int)  # few rows are left, or somebody has made up a seq
+        )
         """seq → hashes of its expected and its stored tags, which cancel each other out."""
         self._late_tags: dict[int, set[TagRow]] = {}
         """Of rows whose tags may be in the writer's memory only: some of these are stored."""
@@ -485,7 +491,8 @@ class _Verification:
                 tags[seq] ^= hash(tag)
             elif tag not in self._late_tags.get(seq, ()):
                 unfounded[seq] += 1
-        wrong = [seq for seq in range(newest + 1) if tags[seq] and seq not in self.report.broken]
+        seqs = range(newest + 1) if isinstance(tags, array) else sorted(tags)
+        wrong = [seq for seq in seqs if tags[seq] and seq not in self.report.broken]
         for start in range(0, len(wrong), _LOOKED_AT):
             self._compare_tags(wrong[start : start + _LOOKED_AT])
         for seq, number in unfounded.items():

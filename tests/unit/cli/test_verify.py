@@ -359,6 +359,19 @@ def test_a_damaged_index_of_the_file_is_built_again(folder: Path) -> None:
     assert repaired["left"]["findings"] == []
 
 
+def test_what_is_held_grows_with_the_rows_not_with_their_numbers(folder: Path) -> None:
+    tagged = f"seq = (SELECT seq FROM events WHERE {GROUP_MESSAGE})"
+    for what in (
+        f"tags SET seq = 1 << 50 WHERE {tagged}",
+        f"events SET seq = 1 << 50 WHERE {tagged}",
+    ):
+        plant(folder, f"UPDATE {what}")
+    plant(folder, "UPDATE meta SET value = 1 << 50 WHERE name = 'tags_upto'")
+    assert "tags" not in {each["check"] for each in findings(folder)}
+    plant(folder, "DELETE FROM tags WHERE seq = 1 << 50")
+    assert "tags" in {each["check"] for each in findings(folder)}
+
+
 def test_thousands_of_findings_are_counted_and_a_hundred_shown(folder: Path) -> None:
     plant(folder, "DELETE FROM tags")
     plant(folder, "UPDATE meta SET value = 1000 WHERE name = 'tags_upto'")
