@@ -148,6 +148,9 @@ def find_settings(
 
 def _running_on(folder: Path) -> str | None:
     """URL of the relay that runs on a data folder; None: none answers. Raises UserError."""
+    # Any folder may be called so, and be closed to us: `Path.exists` would raise.
+    if not os.path.exists(folder / "control.sock"):
+        return None
     for path in (folder, folder / "control.sock"):
         _refuse_foreign(path, "name a relay with --relay")
     try:

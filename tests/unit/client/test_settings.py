@@ -103,6 +103,9 @@ def test_key_and_relay_of_the_current_folder_are_its_user_s_own(
             os.chown(path, 4711, -1)
     else:
         monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+    assert found(tmp_path, ROOKERY_KEY=alice.nsec).relay == "ws://127.0.0.1:7777"
+    with socket.socket(socket.AF_UNIX) as control:
+        control.bind(str(tmp_path / "data" / "control.sock"))
     with pytest.raises(UserError, match=r"data belongs to another user \(.*--relay"):
         found(tmp_path)
     with pytest.raises(UserError, match=r"owner.nsec belongs to another user \(.*--key-file"):
