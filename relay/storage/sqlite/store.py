@@ -315,8 +315,10 @@ class SqliteStore:
         if query.filter.values > _MANY_VALUES:
             return None
         # The index of ids has the id's first bytes alone: its rows are fetched in any case.
-        if query.filter.ids is not None:
-            rows = self._read_now(self._compiler.page(query, "e.raw"), _page_of)
+        ids = query.filter.ids
+        if ids is not None:
+            fetch = _all_of if len(ids) == 1 else _page_of
+            rows = self._read_now(self._compiler.page(query, "e.raw"), fetch)
             return None if rows is None else self._paged(rows, query)
         found = self._read_now(self._compiler.page(query, None), _all_of)
         return None if found is None else self._page_of_seqs(orjson.loads(found[0][0]), query)
