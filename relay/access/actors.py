@@ -141,10 +141,11 @@ def is_agent_by_role(pubkey: str, actors: Actors, groups: Groups) -> bool:
 def is_known(pubkey: str, actors: Actors, groups: Groups) -> bool:
     """Whether KNOWN holds: an owner, an agent, a member of any group, or allowed."""
     return (
-        actors.is_owner(pubkey)
-        or actors.is_agent(pubkey)
-        or groups.is_member(pubkey)
+        pubkey in actors.owners
+        or pubkey in actors.agents
         or pubkey in actors.allowed
+        or groups.is_member(pubkey)
+        or (bool(actors.households) and actors.in_household(pubkey))
     )
 
 

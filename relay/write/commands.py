@@ -6,7 +6,12 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
-from relay.errors import WriteOutcome
+import msgspec
+
+from relay.errors import Reject, Result, WriteOutcome
+from relay.facts import Origin
+from relay.nostr.event import Event
+from relay.state import Policy
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -14,14 +19,11 @@ if TYPE_CHECKING:
     from ipaddress import IPv4Address, IPv6Address
 
     from relay.access.management import ListChange
-    from relay.errors import Reject, Result
-    from relay.facts import Facts, Origin
+    from relay.facts import Facts
     from relay.lifecycle.retention import SweepRules
     from relay.lifecycle.rows import Stored
     from relay.lifecycle.versions import HistoryRules
     from relay.nostr.agents import Attestation
-    from relay.nostr.event import Event
-    from relay.state import Policy
 
 
 class Author(Protocol):
@@ -68,9 +70,8 @@ class Unconnected:
             self.told(result)
 
 
-@dataclass(slots=True)
-class WriteEvent:
-    """A submitted event."""
+class WriteEvent(msgspec.Struct):
+    """A submitted event. A Struct because of their number, as `Candidate`."""
 
     event: Event
     weight: int
