@@ -20,7 +20,8 @@ from relay.errors import StoreFault, StoreVersion, WriteOutcome
 from relay.lifecycle.rows import Keep, version_of
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
-from relay.storage.sqlite.copying import facts_of
+from relay.storage.sqlite.copying import copy_store, facts_of
+from relay.storage.sqlite.moving import SqliteSide
 from relay.storage.sqlite.opening import SCHEMA_VERSION
 from relay.storage.sqlite.store import SqliteStore
 from relay.storage.sqlite.verifying import snapshot
@@ -95,23 +96,44 @@ async def test_a_database_with_the_mark_of_another_program_is_refused(path: Path
 
 
 @pytest.mark.parametrize(
-    "program",
+    "foreign",
     [
-        "TRIGGER moving_on AFTER INSERT ON events BEGIN DELETE FROM tombstones; END",
-        "VIEW more AS WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n FROM c) SELECT n FROM c",
+        "CREATE TRIGGER moving_on AFTER INSERT ON events BEGIN DELETE FROM tombstones; END",
+        "CREATE VIEW more AS"
+        " WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n FROM c) SELECT n FROM c",
+        "CREATE INDEX slow ON events (length(hex(raw)))",
+        "CREATE INDEX some ON events (seq) WHERE raw LIKE '%a%'",
+        "CREATE TABLE more (n)",
+        "CREATE VIRTUAL TABLE words USING fts5 (text)",
+        "ALTER TABLE events ADD COLUMN twice AS (raw || raw)",
+        "ALTER TABLE groups ADD COLUMN n CHECK (length(hex(id)) > 0)",
+        "DROP INDEX events_d; CREATE INDEX events_d ON events (d COLLATE NOCASE) WHERE d > ''",
+        "DROP TABLE members; CREATE TABLE members (pubkey, grp, admin)",
+        "ANALYZE",
     ],
 )
-async def test_a_file_that_does_something_by_itself_is_refused(path: Path, program: str) -> None:
+async def test_a_file_with_something_of_somebody_else_is_refused(path: Path, foreign: str) -> None:
     """Somebody has changed a backup."""
     await made(path)
     with closing(sqlite3.connect(path)) as db:
-        db.execute(f"CREATE {program}")
-    said = "of somebody else: use another backup"
+        db.executescript(foreign)
+    said = "of somebody else: use another backup, or drop it"
     with pytest.raises(StoreVersion, match=said):
         await SqliteStore.open(path, TERMS)
-    for look in (facts_of, snapshot):
+    for look in (facts_of, snapshot, SqliteSide):
         with pytest.raises(StoreVersion, match=said):
             look(path)
+    with pytest.raises(StoreVersion, match=said):
+        copy_store(path, path.with_name("copy"), lambda _: None)
+
+
+async def test_a_file_that_lacks_an_index_is_refused(path: Path) -> None:
+    """Each search by it would read the whole table."""
+    await made(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DROP INDEX events_author")
+    with pytest.raises(StoreFault, match="lacks 'events_author'"):
+        await SqliteStore.open(path, TERMS)
 
 
 async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from relay.errors import StoreFault, StoreVersion
 from relay.files import sync
 from relay.storage.sqlite.connections import connection, fault_of
-from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, refuse_programs
+from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, check_schema
 from relay.storage.sqlite.sql.named import QUERIES, VERIFY_QUERIES
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def schema_of(path: Path) -> int | None:
 def copy_store(path: Path, copy: Path, note: Callable[[int], None]) -> None:
     """Write the store at `path` to the new file `copy` (0600), synced.
 
-    `note` gets the number of bytes written so far. Raises StoreFault, OSError.
+    `note` gets the number of bytes written so far. Raises StoreFault, StoreVersion, OSError.
     """
     os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
 
@@ -68,6 +68,7 @@ def copy_store(path: Path, copy: Path, note: Callable[[int], None]) -> None:
 
     try:
         with closing(connection(path)) as db:
+            check_schema(db, path)
             db.set_progress_handler(report, _STEPS)
             db.execute("VACUUM INTO ?", (str(copy),))
     except sqlite3.Error as error:
@@ -91,7 +92,7 @@ def facts_of(copy: Path) -> CopyFacts:
                 raise StoreVersion(f"{copy} is a database of another program")
             if schema > SCHEMA_VERSION:
                 raise StoreVersion(f"{copy} has schema {schema}, newer than {SCHEMA_VERSION}")
-            refuse_programs(db, copy)
+            check_schema(db, copy)
             wrong = db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if wrong != "ok":
                 raise StoreFault(f"{copy} is damaged: {' '.join(wrong.split())}")

@@ -13,7 +13,7 @@ from relay.storage.moving import TABLES, Line
 from relay.storage.rows import rows_after
 from relay.storage.sqlite.connections import connection, sqlite_faults
 from relay.storage.sqlite.copying import schema_of
-from relay.storage.sqlite.opening import SCHEMA_VERSION
+from relay.storage.sqlite.opening import SCHEMA_VERSION, check_schema
 from relay.storage.sqlite.sql.moving import (
     LOG_SCRIPT,
     MOVE_QUERIES,
@@ -52,6 +52,7 @@ class SqliteSide:
         self.name = str(path)
         with sqlite_faults(path):
             self._db = connection(path)
+            check_schema(self._db, path)
 
     async def _run(self, work: Callable[..., Any], *args: object) -> Any:
         with sqlite_faults(self.name):

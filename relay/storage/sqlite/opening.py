@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
+from contextlib import closing
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION: Final = 8
 APPLICATION_ID: Final = 0x526F6F6B  # "Rook"
+_COMMENT: Final = re.compile(r"--[^\n\0]*")
+_SPACE: Final = re.compile(r"[ \n]+")
 
 
 def fill_tag_buffer(
@@ -53,7 +58,6 @@ def open_file(
     except sqlite3.Error as error:
         raise fault_of(error, path) from error
     try:
-        refuse_programs(db, path)
         _migrate(db, path)
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
@@ -83,14 +87,42 @@ def open_file(
         raise
 
 
-def refuse_programs(db: sqlite3.Connection, path: Path) -> None:
-    """Raises StoreVersion when the file does something by itself that no Rookery has put there: a
-    trigger undoes deletions, a view never ends. For a file that comes from a backup."""
-    for name, text in db.execute(QUERIES["programs"]):
-        if text not in LOG_SCRIPT:
-            raise StoreVersion(
-                f"{path} has a trigger or view {name!r} of somebody else: use another backup"
-            )
+def check_schema(db: sqlite3.Connection, path: Path) -> None:
+    """Raises StoreVersion when the file has a trigger, view, table, index or constraint that no
+    Rookery makes, and StoreFault when it lacks one of the present schema.
+
+    For a file that comes from a backup. Before anything else is read: a trigger undoes deletions,
+    an expression in an index or a CHECK never ends.
+    """
+    needed, known = _schemas()
+    there = _objects(db)
+    for kind, name, _ in sorted(there - known, key=str):
+        raise StoreVersion(
+            f"{path} has {name!r} ({kind}) of somebody else: use another backup, or drop it"
+        )
+    if db.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
+        for kind, name, _ in sorted(needed - there):
+            raise StoreFault(f"{path} lacks {name!r} ({kind}): use another backup")
+
+
+def _objects(db: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    """Kind, name and text without comments: a file keeps those of the version that made it."""
+    return {
+        (kind, name, _SPACE.sub(" ", _COMMENT.sub("", text or "")).strip(" "))
+        for kind, name, text in db.execute(QUERIES["objects"])
+    }
+
+
+@cache
+def _schemas() -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str]]]:
+    """What each file of the present schema has, and all that files of any schema may have."""
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(FILES.script("schema.sql"))
+        needed = _objects(db)
+        db.executescript(LOG_SCRIPT)
+        known = _objects(db)
+        db.executescript(FILES.script("former.sql"))
+        return needed, known | _objects(db)
 
 
 def _needed(db: sqlite3.Connection, name: str) -> Any:
@@ -115,6 +147,7 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
         raise StoreVersion(f"{path} is a database of another program; move it away")
     if version > SCHEMA_VERSION:
         raise too_new(path, version)
+    check_schema(db, path)
     for step in range(version + 1, SCHEMA_VERSION + 1):
         _run(db, FILES.migration(step), step)
 

@@ -46,7 +46,7 @@ from relay.nostr.nip50 import searchable
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.sqlite.connections import fault_of, index_path
 from relay.storage.sqlite.fts import Stems
-from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, refuse_programs
+from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, check_schema
 from relay.storage.sqlite.sql.named import QUERIES, SEARCH_QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
 
@@ -192,7 +192,7 @@ def snapshot(path: Path) -> sqlite3.Connection:
         if schema != SCHEMA_VERSION:
             what = "start the relay once" if schema < SCHEMA_VERSION else "use a newer Rookery"
             raise StoreVersion(f"{path} has schema {schema}, not {SCHEMA_VERSION}: {what}")
-        refuse_programs(db, path)
+        check_schema(db, path)
     except BaseException:
         db.close()
         raise

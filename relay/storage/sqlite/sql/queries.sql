@@ -204,8 +204,8 @@ INSERT OR IGNORE INTO tags VALUES (?, ?, ?, ?, ?);
 -- :count_tables  -> how many tables and indices the file has
 SELECT count(*) FROM sqlite_master;
 
--- :programs  -> name, text of triggers and views
-SELECT name, sql FROM sqlite_master WHERE type IN ('trigger', 'view');
+-- :objects  -> kind, name and text of tables, indices, triggers and views
+SELECT type, name, sql FROM sqlite_master;
 
 -- :delete_events  [seq]
 DELETE FROM events WHERE seq IN (SELECT value FROM json_each(:seqs));
