@@ -870,7 +870,9 @@ async def test_long_phrases_that_repeat_a_word_do_not_stall_the_others(rookery: 
             for text in texts:
                 assert (await author.publish(cast.alice.sign(1, [], text, now)))[0]
         await wire.send("COUNT", "stored", {"search": f'b -"{run} a"'})
-        assert await wire.receive() == ["COUNT", "stored", {"count": 0}]
+        answer = await wire.receive()
+        # On a slow machine it is given up.
+        assert answer == ["COUNT", "stored", {"count": 0}] or "too broad" in answer[2], answer
     assert max(waits) < here(1)
 
 

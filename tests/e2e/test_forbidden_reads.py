@@ -8,14 +8,13 @@ from __future__ import annotations
 import base64
 import contextlib
 import json
-import signal
 import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from tests import cast
-from tests.harness.relay_program import Rookery, Wire, connected, until
+from tests.harness.relay_program import Rookery, Wire, connected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -167,18 +166,6 @@ async def test_one_of_two_keys_is_enough_until_it_is_gone(place: RelayWithGroups
     assert await wire.query({"kinds": [9], "#h": ["cave"]}) == []
 
 
-async def reload(place: RelayWithGroups, name: str, text: str) -> None:
-    """Put a policy file in place; back when it is in force."""
-    file = place.rookery.folder / "policies" / name
-    number = sum("policies reloaded" in line for line in place.rookery.lines)
-    file.write_text(text)
-    place.rookery.send_signal(signal.SIGHUP)
-    async with until("the policies are reloaded") as tries:
-        async for _ in tries:
-            if sum("policies reloaded" in line for line in place.rookery.lines) > number:
-                return
-
-
 @pytest.mark.proves("N42-16", "G-01", "S-14")
 async def test_an_agent_that_is_struck_off_hears_no_more_configuration(
     place: RelayWithGroups,
@@ -188,7 +175,7 @@ async def test_an_agent_that_is_struck_off_hears_no_more_configuration(
     assert (await wire.receive())[0] == "EOSE"
     await place.say(cast.owner, 30078, ["d", "snowclaw:config:global"], content='{"n":1}')
     assert await quiet_since(place, wire, "s") == ['{"n":1}']
-    await reload(place, "50-actors.toml", f'[actors]\nagents = ["{cast.robot.pubkey}"]\n')
+    await place.rookery.enforce("50-actors.toml", f'[actors]\nagents = ["{cast.robot.pubkey}"]\n')
     place.now += 1
     await place.say(cast.owner, 30078, ["d", "snowclaw:config:global"], content='{"n":2}')
     assert await quiet_since(place, wire, "s") == []
@@ -197,13 +184,13 @@ async def test_an_agent_that_is_struck_off_hears_no_more_configuration(
 
 @pytest.mark.proves("N42-16", "A-20", "G-01")
 async def test_a_reader_that_is_trusted_no_more_hears_no_more(place: RelayWithGroups) -> None:
-    await reload(place, "50-trust.toml", '[actors]\ntrusted_readers = ["127.0.0.0/8"]\n')
+    await place.rookery.enforce("50-trust.toml", '[actors]\ntrusted_readers = ["127.0.0.0/8"]\n')
     wire = await place.enter()
     await wire.send("REQ", "s", {"kinds": [30093]}, {"kinds": [1], "limit": 0})
     assert (await wire.receive())[0] == "EOSE"
     await place.say(cast.robot, 30093, *preference(place.now), content=pref(place.now))
     assert len(await quiet_since(place, wire, "s")) == 1
-    await reload(place, "50-trust.toml", "[actors]\ntrusted_readers = []\n")
+    await place.rookery.enforce("50-trust.toml", "[actors]\ntrusted_readers = []\n")
     ts = place.now = place.now + 1
     await place.say(cast.robot, 30093, *preference(ts), content=pref(ts))
     assert await quiet_since(place, wire, "s") == []

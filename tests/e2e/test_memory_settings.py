@@ -40,17 +40,6 @@ async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
     assert "Traceback" not in "\n".join(rookery.lines)
 
 
-async def enforce(rookery: Rookery, text: str) -> None:
-    """Put a policy file in place; back when it is in force."""
-    before = sum("policies reloaded" in line for line in rookery.lines)
-    (rookery.folder / "policies" / "50-own.toml").write_text(text)
-    rookery.send_signal(signal.SIGHUP)
-    async with until("the policies are reloaded") as tries:
-        async for _ in tries:
-            if sum("policies reloaded" in line for line in rookery.lines) > before:
-                return
-
-
 def signed(
     by: SecretKey, kind: int, *tags: Sequence[str], content: object = "", at: int | None = None
 ) -> Event:
@@ -243,9 +232,9 @@ async def test_what_decides_about_writes_takes_effect_while_everybody_stays_conn
         assert [await wire.publish(event) for event in (made, put)] == [TAKEN] * 2
         for name, change in CHANGES.items():
             assert await wire.publish(change.event()) == change.before, f"{name}, before"
-            await enforce(rookery, change.text)
+            await rookery.enforce("50-own.toml", change.text)
             assert await wire.publish(change.event()) == change.after, f"{name}, after"
-            await enforce(rookery, "")
+            await rookery.enforce("50-own.toml", "")
             assert await wire.publish(change.event()) == change.before, f"{name}, taken back"
 
 
@@ -255,7 +244,7 @@ async def test_another_tie_counts_from_the_reload_on(rookery: Rookery) -> None:
     async with connected(rookery.url) as wire:
         assert await wire.publish(high) == TAKEN
         assert await wire.publish(low) == (False, "duplicate: a newer version is stored")
-        await enforce(rookery, '[memory.aman]\ntie = "low"\n')
+        await rookery.enforce("50-own.toml", '[memory.aman]\ntie = "low"\n')
         assert await wire.publish(low) == TAKEN
 
 
@@ -284,19 +273,19 @@ async def test_what_decides_about_reads_takes_effect_on_an_open_connection(
         async def read(filter_: dict[str, Any]) -> set[str]:
             return {event["id"] for event in await reader.query(filter_)}
 
+        assert await read(ALL_AMAN) == set()
         for text, rows in [
-            ("", set()),
             ('[actors]\ntrusted_readers = ["127.0.0.0/8", "::1"]\n', {plain.id, sealed.id}),
             ('[memory.aman]\nanonymous_read = "encrypted"\n', {sealed.id}),
             ('[memory.aman]\nanonymous_read = "all"\n', {plain.id, sealed.id}),
             ('[memory.aman]\nanonymous_read = "none"\n', set()),
         ]:
-            await enforce(rookery, text)
+            await rookery.enforce("50-own.toml", text)
             assert await read(ALL_AMAN) == rows, text
         assert await read(by_key) == set()
-        await enforce(rookery, f'[memory.envelopes]\nkeys = ["{cast.dave.pubkey}"]\n')
+        await rookery.enforce("50-own.toml", f'[memory.envelopes]\nkeys = ["{cast.dave.pubkey}"]\n')
         assert await read(by_key) == {letter.id}
-        await enforce(rookery, "")
+        await rookery.enforce("50-own.toml", "")
         assert await read(by_key) == set()
 
 
@@ -304,7 +293,7 @@ async def test_what_decides_about_reads_takes_effect_on_an_open_connection(
 async def test_an_envelope_key_that_is_taken_away_is_live_no_more(rookery: Rookery) -> None:
     by_key = {"kinds": [1080], "authors": [cast.dave.pubkey]}
     listed = f'[memory.envelopes]\nkeys = ["{cast.dave.pubkey}"]\n'
-    await enforce(rookery, listed)
+    await rookery.enforce("50-own.toml", listed)
     async with connected(rookery.url) as writer, connected(rookery.url) as reader:
         await writer.log_in(cast.robot, rookery.url, int(time.time()))
         await reader.send("REQ", "live", by_key)
@@ -312,20 +301,20 @@ async def test_an_envelope_key_that_is_taken_away_is_live_no_more(rookery: Rooke
         open_one, sealed_one = envelope(), envelope()
         assert await writer.publish(open_one) == TAKEN
         assert (await reader.receive())[2]["id"] == open_one.id
-        await enforce(rookery, "")
+        await rookery.enforce("50-own.toml", "")
         assert await writer.publish(sealed_one) == TAKEN
         await reader.send("REQ", "again", by_key)
         heard: list[list[Any]] = []
         while not heard or heard[-1][1] != "again":
             heard.append(await reader.receive())
         assert [frame for frame in heard if frame[0] == "EVENT"] == []
-        await enforce(rookery, listed)
+        await rookery.enforce("50-own.toml", listed)
         assert {event["id"] for event in await reader.query(by_key)} == {open_one.id, sealed_one.id}
 
 
 @pytest.mark.proves("A-20")
 async def test_who_comes_through_a_proxy_is_trusted_by_their_own_address(rookery: Rookery) -> None:
-    await enforce(rookery, '[actors]\ntrusted_readers = ["127.0.0.0/8", "::1"]\n')
+    await rookery.enforce("50-own.toml", '[actors]\ntrusted_readers = ["127.0.0.0/8", "::1"]\n')
     row = preference("a", 5)
     async with connected(rookery.url) as wire:
         assert await wire.publish(row) == TAKEN
@@ -349,8 +338,8 @@ async def test_a_faulty_setting_is_named_and_nothing_changes(rookery: Rookery, f
     text, named = FAULTS[fault]
     good = rookery.folder / "policies" / "40-good.toml"
     async with connected(rookery.url) as wire:
-        good.write_text("[memory]\nowner_annotations = true\n")
         (rookery.folder / "policies" / "50-own.toml").write_text(text)
+        good.write_text("[memory]\nowner_annotations = true\n")
         rookery.send_signal(signal.SIGHUP)
         async with until("the log names the fault") as tries:
             async for _ in tries:
@@ -387,7 +376,7 @@ async def test_one_backfill_without_a_limit_gets_every_row_and_then_eose(
     file.write_bytes(b"".join(row.raw + b"\n" for row in rows))
     code, said = await command("import", str(file), "--data", str(rookery.folder))
     assert code == 0, said
-    await enforce(rookery, '[actors]\ntrusted_readers = ["127.0.0.0/8", "::1"]\n')
+    await rookery.enforce("50-own.toml", '[actors]\ntrusted_readers = ["127.0.0.0/8", "::1"]\n')
     async with connected(rookery.url) as wire:
         got = await answer_to(wire, ALL_AMAN)
         assert {row["id"] for row in got} == {row.id for row in rows}

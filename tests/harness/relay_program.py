@@ -90,6 +90,23 @@ class Rookery:
         assert self._process is not None
         self._process.send_signal(number)
 
+    async def enforce(self, name: str, text: str) -> None:
+        """Put a policy file in place that changes something; back when it is in force."""
+        before = self._changes_of_policies()
+        made = self.folder / f"{name}.new"
+        made.write_text(text)
+        made.replace(self.folder / "policies" / name)
+        self.send_signal(signal.SIGHUP)
+        async with until("the policies are reloaded") as tries:
+            async for _ in tries:
+                if self._changes_of_policies() > before:
+                    break
+
+    def _changes_of_policies(self) -> int:
+        """Without reloads for a signal that came after the poll had found the change."""
+        told = [line for line in self.lines if "policies reloaded" in line]
+        return sum("no rule changed" not in line for line in told)
+
     async def stop(self, number: int = signal.SIGTERM) -> int:
         """The exit code; the process that this test started, and no other, is ended."""
         process = self._process
