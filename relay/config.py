@@ -127,6 +127,8 @@ class StorageConfig:
     """`postgresql://…` without a password; None: SQLite, in the data folder."""
     password_file: Path | None = None
     """Of the database. None: the environment has it (PGPASSWORD, PGPASSFILE), or none is asked."""
+    replica: str | None = None
+    """`postgresql://…` of a server that follows it, for reads of clients; the same password."""
     shared: bool = False
     """Other relays, with the same key and policies, have the database open too."""
     policies: PolicySource = PolicySource.FOLDER
@@ -212,7 +214,7 @@ def with_storage(text: str, wanted: Mapping[str, str], foreign: str) -> str:
     header = at.get(("storage",))
     if header is None:
         return "\n".join([text.rstrip("\n"), "", "[storage]", *new, ""]) if new else text
-    gone = {at.get(("storage", key)) for key in ("url", "password_file", foreign)}
+    gone = {at.get(("storage", key)) for key in ("url", "password_file", "replica", foreign)}
     kept = [line for number, line in enumerate(lines[:header], 1) if number not in gone]
     rest = [line for number, line in enumerate(lines[header:], header + 1) if number not in gone]
     return "\n".join([*kept, *new, *rest])
@@ -418,6 +420,7 @@ SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
     "storage": {
         "url": _database_url,
         "password_file": _path,
+        "replica": _database_url,
         "shared": _boolean,
         "policies": _choice(PolicySource),
         "synchronous": _choice(Synchronous),
@@ -451,8 +454,9 @@ def _limits_agree(table: Table, found: dict[str, object]) -> None:
 
 
 def _stores_agree(table: Table, found: dict[str, object]) -> None:
-    if table.has("password_file") and not table.has("url"):
-        table.wrong("password_file", "password_file requires url")
+    for key in ("password_file", "replica"):
+        if table.has(key) and not table.has("url"):
+            table.wrong(key, f"{key} requires url")
     if found["shared"] and not table.has("url"):
         table.wrong("shared", "shared requires url")
     if found["policies"] is PolicySource.DATABASE and not table.has("url"):

@@ -55,7 +55,29 @@ async def database_findings(storage: StorageConfig, *, is_running: bool) -> Sequ
         cure = "`rookery policy push --data DIR` stores those of DIR/policies"
         found.append(error("no policies were pushed to the database", cure))
     found += _places(health.server, is_running=is_running)
+    if storage.replica is not None and health.program == "rookery":
+        found += await _replica(storage.url, storage.replica, password_in(storage.password_file))
     return found
+
+
+async def _replica(url: str, replica: str, password: str | None) -> Sequence[Finding]:
+    """A relay reads on the primary instead, whatever it is."""
+    from relay.storage.postgres.health import replica_health
+
+    try:
+        health = await replica_health(url, replica, password)
+    except RookeryError as wrong:
+        cure = "start the server, or correct [storage] replica"
+        return [warning(f"the replica does not answer: {wrong}", cure)]
+    if not health.is_of_same:
+        cure = "name a server that follows the one of url by streaming replication"
+        return [error("[storage] replica is a server of another database", cure)]
+    if not health.is_replica:
+        return [error("[storage] replica names a primary server", "name one that follows it")]
+    if health.behind > 0:
+        cure = "see pg_stat_replication on the primary: is replay paused, or the server too slow?"
+        return [warning(f"the replica is {counted(health.behind, 'row')} behind", cure)]
+    return ()
 
 
 def _server(server: Mapping[str, Any]) -> Iterator[Finding]:

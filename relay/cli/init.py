@@ -72,6 +72,7 @@ _SETTINGS: Final = """\
 [storage]
 # url = "postgresql://rookery@/rookery"  # none: SQLite here; needs the extra "postgres"
 # password_file = "database.password"  # none; of the database
+# replica = "postgresql://rookery@replica.example.org/rookery"  # none; clients read there
 # shared = false                       # true: other relays use the database too, with the same key
 # policies = "folder"                  # "database": all relays on it take what `policy push` stores
 # synchronous = "FULL"                 # "NORMAL" may lose acknowledged events at a power loss

@@ -69,7 +69,8 @@ if TYPE_CHECKING:
     from relay.config import Config, StorageConfig
     from relay.groups.group import Groups
     from relay.nostr.keys import SecretKey
-    from relay.storage import Store
+    from relay.storage import ClientReads, Store
+    from relay.storage.postgres.replica import ReplicaReader
     from relay.storage.postgres.store import PostgresStore
 
 _log = logging.getLogger("rookery")
@@ -159,11 +160,15 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
     metrics, readiness = Metrics(), Readiness()
     addresses = OwnAddresses(config.relay.url)
     shared: PostgresStore | None = None
+    reads: ClientReads | None = None
     if config.storage.url is None:
         store: Store = await _opened_file(folder, config, terms, metrics)
     else:
         store = database = await _opened_database(folder, config, terms)
         shared = database if config.storage.shared else None
+        if database.reader is not None:
+            reads = database.reader
+            _watch_replica(metrics, database.reader)
         if config.storage.policies is PolicySource.DATABASE:
             pushed = PushedPolicies(folder, database.policies)
     metrics.watch("disk_free_bytes", "Free space for the store.", lambda: disk_usage(folder).free)
@@ -202,7 +207,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         )
         invitations = Invitations.of(state, ingest, relay_key, unix_now)
         queries = QueryRunner(
-            store,
+            reads or store,
             state,
             fanout,
             config.limits,
@@ -211,7 +216,9 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             index=indexer,
             invites=invitations,
         )
-        negentropy = Negentropy(store, state, config.limits, clock=unix_now, workers=comparers)
+        negentropy = Negentropy(
+            reads or store, state, config.limits, clock=unix_now, workers=comparers
+        )
         metrics.watch(
             "events_waiting", "Events not yet committed.", lambda: ingest.waiting, "queue"
         )
@@ -298,7 +305,13 @@ async def _opened_database(folder: Path, config: Config, terms: FilterTerms) -> 
     url, password = config.storage.url, password_in(config.storage.password_file)
     assert url is not None
     await _check_whole(url, password)
-    return await PostgresStore.open(url, terms, password=password, is_shared=config.storage.shared)
+    return await PostgresStore.open(
+        url,
+        terms,
+        password=password,
+        is_shared=config.storage.shared,
+        replica=config.storage.replica,
+    )
 
 
 async def _opened_file(
@@ -419,6 +432,23 @@ def _back_up_before_upgrade(folder: Path) -> None:
             " on: a start after a week removes it",
             made,
         )
+
+
+def _watch_replica(metrics: Metrics, reader: ReplicaReader) -> None:
+    metrics.watch(
+        "replica_reads_total",
+        "Reads of clients, by the server that answered.",
+        lambda: reader.reads,
+        "from",
+    )
+    metrics.watch(
+        "replica_wait_seconds_total",
+        "Time until the replica had what this relay has, or did not have it.",
+        lambda: reader.waited_s,
+    )
+    metrics.watch(
+        "replica_lag_rows", "What the replica did not have when last asked.", reader.lag_rows
+    )
 
 
 def _watch_files(metrics: Metrics, folder: Path, store: SqliteStore) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from relay.nostr.nip77 import Items
     from relay.read.peer import Peer, Reader
     from relay.state import RelayState
-    from relay.storage import EventReader
+    from relay.storage import ClientReads
 
 _log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ class Negentropy:
 
     def __init__(
         self,
-        store: EventReader,
+        store: ClientReads,
         state: RelayState,
         limits: NegentropyLimits,
         *,

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from relay.read.fanout import Fanout
     from relay.read.peer import Peer
     from relay.state import RelayState
-    from relay.storage import EventReader, Place, Verb
+    from relay.storage import ClientReads, Place, Verb
 
 _log = logging.getLogger(__name__)
 
@@ -212,7 +212,7 @@ class QueryRunner:
 
     def __init__(
         self,
-        store: EventReader,
+        store: ClientReads,
         state: RelayState,
         fanout: Fanout,
         limits: QueryLimits,
@@ -666,7 +666,7 @@ def _log_slow(read: CostlyRead, rows: int, seconds: float) -> None:
 class _FilterScan:
     """The stored rows of one filter, from a position on."""
 
-    def __init__(self, store: EventReader, filter_: Filter, limit: int, upto: int) -> None:
+    def __init__(self, store: ClientReads, filter_: Filter, limit: int, upto: int) -> None:
         self._store = store
         self._filter = filter_
         self._upto = upto

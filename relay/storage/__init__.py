@@ -10,7 +10,8 @@ that were written; `seq` numbers rows in the order of commits and is never used 
 
     EventLog       what was committed, in order         state, data folder
     Appender       one transaction per batch            write.ingest
-    EventReader    pages, counts, searches              read.query, read.negentropy, linked rows
+    ClientReads    pages, counts, searches              read.query, read.negentropy
+    EventReader    and what is read for decisions       linked rows, versions, NIP-86
     SearchIndex    brings the log into the text index   read.search_indexer
     SweepSource    rows that may be deleted             write.sweeper
     Inspector      totals, lists, whether it can write  commands, HTTP
@@ -156,8 +157,11 @@ class Appender(EventLog, Protocol):
 Verb = Literal["REQ", "COUNT"]
 
 
-class EventReader(EventLog, Protocol):
-    """Rows that match a filter, may be read by a viewer and are not expired."""
+class ClientReads(Protocol):
+    """Rows that match a filter, may be read by a viewer and are not expired: for answers."""
+
+    def committed(self) -> int:
+        """As in `EventLog`."""
 
     async def page(self, query: PageQuery) -> Page:
         """The next rows; fewer than `size` once they have PAGE_BYTES."""
@@ -220,6 +224,10 @@ class EventReader(EventLog, Protocol):
         self, filters: Sequence[Filter], visibility: Visibility, verb: Verb, *, now: int
     ) -> Sequence[str]:
         """How the store answers, step by step, for the admin: tables and indices, no value."""
+
+
+class EventReader(EventLog, ClientReads, Protocol):
+    """And for decisions: on what is committed, not on a replica of it."""
 
     async def versions(
         self, slot: Slot, *, before: str | None, limit: int, now: int

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
-    from relay.storage import EventReader, Place, Store
+    from relay.storage import ClientReads, Place, Store
 
 TERMS: Final = FilterTerms()
 EVERYTHING: Final = everything_visible(Actors(), Groups())
@@ -257,7 +257,7 @@ async def look_up(
 
 
 async def read(
-    store: EventReader,
+    store: ClientReads,
     filter_: Filter | None = None,
     visibility: Visibility = EVERYTHING,
     *,
@@ -281,7 +281,7 @@ async def read(
 
 
 async def read_in_pages(
-    store: EventReader,
+    store: ClientReads,
     filter_: Filter,
     visibility: Visibility = EVERYTHING,
     *,

@@ -53,8 +53,14 @@ def programs() -> Path | None:
 class PostgresServer:
     """Runs until `stop`."""
 
-    def __init__(self, bin_: Path, settings: Mapping[str, str] | None = None) -> None:
-        """`settings`: in place of those for tests, which keep nothing."""
+    def __init__(
+        self,
+        bin_: Path,
+        settings: Mapping[str, str] | None = None,
+        follows: PostgresServer | None = None,
+    ) -> None:
+        """`settings`: in place of those for tests, which keep nothing. `follows`: this is a replica
+        of that one, by streaming replication."""
         # Not below the folder of a test: the path of a socket has 107 bytes at most, and the
         # server, which does not run as root, must reach it.
         self._folder = Path(tempfile.mkdtemp(prefix="pg"))
@@ -65,23 +71,23 @@ class PostgresServer:
         if owner is not None:
             os.chown(self._folder, owner.pw_uid, owner.pw_gid)
         data = self._folder / "data"
+        words = (
+            ("initdb", "-U", _USER, "-A", "trust", "-E", "UTF8", "--locale=C", "--no-instructions")
+            if follows is None
+            else ("pg_basebackup", "-U", _USER, "-h", str(follows._folder), "-c", "fast", "-R")
+        )
         subprocess.run(
-            [
-                *_as(owner),
-                str(bin_ / "initdb"),
-                *("-D", str(data), "-U", _USER, "-A", "trust", "-E", "UTF8"),
-                *("--locale=C", "--no-sync", "--no-instructions"),
-            ],
+            [*_as(owner), str(bin_ / words[0]), *words[1:], "-D", str(data), "--no-sync"],
             check=True,
             cwd="/",
             stdout=subprocess.DEVNULL,
             timeout=PROGRAM_S,
         )
         given = {**_SETTINGS, **(settings or {})}
-        words = [word for item in given.items() for word in ("-c", "=".join(item))]
+        options = [word for item in given.items() for word in ("-c", "=".join(item))]
         self._bin = bin_
         places = "-D", str(data), "-k", str(self._folder)
-        self._command = [*_as(owner), str(bin_ / "postgres"), *places, *words]
+        self._command = [*_as(owner), str(bin_ / "postgres"), *places, *options]
         self.start()
 
     def start(self) -> None:
@@ -102,6 +108,10 @@ class PostgresServer:
         """All of its processes, in whatever they do."""
         self.send_signal(signal.SIGKILL)
         self._server.wait()
+
+    def replica(self) -> PostgresServer:
+        """A server that follows this one, and cancels a read that holds it up for 200 ms."""
+        return PostgresServer(self._bin, {"max_standby_streaming_delay": "200ms"}, follows=self)
 
     @property
     def socket(self) -> Path:

@@ -59,6 +59,7 @@ SETTINGS_AND_DEFAULTS: dict[str, dict[str, object]] = {
     "storage": {
         "url": None,
         "password_file": None,
+        "replica": None,
         "shared": False,
         "policies": "folder",
         "synchronous": "FULL",
@@ -331,6 +332,7 @@ BAD = [
         "2: url must be like postgresql://rookery@db.example.org/rookery",
     ),
     ('[storage]\npassword_file = "x"', "2: password_file requires url"),
+    ('[storage]\nreplica = "postgresql://db/x"', "2: replica requires url"),
     ("[storage]\nshared = true", "2: shared requires url"),
     (
         '[storage]\npolicies = "database"',

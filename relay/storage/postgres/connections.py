@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import asyncpg
 
 from relay.errors import StoreFault, TooSlow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import AsyncIterator, Callable, Iterator
+    from contextlib import AbstractAsyncContextManager
 
     from asyncpg.pool import Pool
 
@@ -45,6 +46,8 @@ _PAGE_SETTINGS: Final = {
         ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"
     ),
 }
+On = Literal["reading", "paging", "snapshot"]
+"""The methods of `Connections` that give one to read on."""
 CLOSED: Final = "the store is closed"
 
 
@@ -80,9 +83,13 @@ async def _kept_as_is(_: Any) -> None:
 class Connections:
     """Use as a context; `url` is a `postgresql://` one."""
 
-    def __init__(self, url: str, password: str | None = None) -> None:
+    def __init__(
+        self, url: str, password: str | None = None, *, acquire_s: float | None = None
+    ) -> None:
+        """`acquire_s`: no read waits longer for a connection."""
         self._url = url
         self._password = password
+        self._acquire_s = acquire_s
         self._readers: Pool[Any]
         self._pagers: Pool[Any]
         self._writers: Pool[Any]
@@ -141,6 +148,10 @@ class Connections:
         except FAULTS as error:
             raise fault_of(error) from error
 
+    def holder(self, on: On) -> Callable[[float | None], AbstractAsyncContextManager[Any]]:
+        """The method of this name."""
+        return {"reading": self.reading, "paging": self.paging, "snapshot": self.snapshot}[on]
+
     @asynccontextmanager
     async def reading(self, within_s: float | None = None) -> AsyncIterator[Any]:
         """A connection of the pool, each statement its own transaction. Raises StoreFault.
@@ -160,7 +171,7 @@ class Connections:
     async def _held(self, pool: Pool[Any], within_s: float | None) -> AsyncIterator[Any]:
         self.check()
         try:
-            async with pool.acquire() as db:
+            async with pool.acquire(timeout=self._acquire_s) as db:
                 limit = asyncio.timeout(within_s)
                 try:
                     async with limit:

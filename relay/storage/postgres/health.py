@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from relay.storage.postgres.connections import Connections
@@ -12,9 +14,19 @@ from relay.storage.postgres.sql.named import FILES, QUERIES
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["OLDEST_SERVER", "SCHEMA_VERSION", "Health", "TableState", "health_of"]
+__all__ = [
+    "OLDEST_SERVER",
+    "SCHEMA_VERSION",
+    "Health",
+    "ReplicaHealth",
+    "TableState",
+    "health_of",
+    "replica_health",
+]
 
 _QUERIES: Final = FILES.statements("health.sql")
+_FOLLOWS_S: Final = 2.0
+_STEP_S: Final = 0.1
 _INDEX: Final = re.compile(r"^CREATE (?:UNIQUE )?INDEX (\w+)[^;]*;", re.MULTILINE)
 
 
@@ -50,6 +62,35 @@ async def health_of(url: str, password: str | None) -> Health:
             return await _asked(db)
     finally:
         await connections.close()
+
+
+class ReplicaHealth(NamedTuple):
+    is_replica: bool
+    is_of_same: bool
+    """Of this database."""
+    behind: int
+    """seq that it does not have, after some time to follow."""
+
+
+async def replica_health(url: str, replica: str, password: str | None) -> ReplicaHealth:
+    """Raises StoreFault when the replica cannot be asked."""
+    primary, there = Connections(url, password), Connections(replica, password)
+    await primary.open()
+    await there.open()
+    try:
+        async with primary.reading() as db:
+            system, head = await db.fetchval(_QUERIES["system"]), await db.fetchval(QUERIES["head"])
+        async with there.reading() as db:
+            is_of_same = system == await db.fetchval(_QUERIES["system"])
+            until = monotonic() + _FOLLOWS_S
+            while True:
+                seq, is_replica, *_ = await db.fetchrow(QUERIES["replica"])
+                if seq >= head or not is_replica or monotonic() > until:
+                    return ReplicaHealth(is_replica, is_of_same, head - seq)
+                await asyncio.sleep(_STEP_S)
+    finally:
+        await there.close()
+        await primary.close()
 
 
 async def _asked(db: Any) -> Health:

@@ -10,6 +10,8 @@ from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
+import asyncpg
+
 from relay.errors import StoreFault
 from relay.storage.postgres.connections import FAULTS, fault_of
 from relay.storage.postgres.sql.named import QUERIES
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from relay.storage.postgres.connections import Connections
+    from relay.storage.postgres.replica import Replica
 
 _POLL_S: Final = 0.5
 _ANSWER_S: Final = 1.5
@@ -90,6 +93,7 @@ class HeadListener:
         pushed: Callable[[int], None],
         *,
         is_shared: bool,
+        replica: Replica | None = None,
     ) -> None:
         """`is_shared`: others may have the database too. When one had it for itself while the
         connection was lost, nothing more is read or written: who may read it changed meanwhile."""
@@ -99,6 +103,7 @@ class HeadListener:
         self._committed = committed
         self._advance = advance
         self._pushed = pushed
+        self._replica = replica
         self._token: str | None = None
         """Of the process that last had the database for itself: perhaps this one."""
         self.is_first = not is_shared
@@ -164,6 +169,8 @@ class HeadListener:
     async def _follow(self, db: Any) -> None:
         """Until the end, or until the connection is lost."""
         try:
+            if self._replica is not None:
+                await self._begin_history(db, self._replica)
             while True:
                 asked_at, before = monotonic(), self._committed()
                 head, policies = await db.fetchrow(QUERIES["news"], timeout=_ANSWER_S)
@@ -178,6 +185,13 @@ class HeadListener:
                     return
         finally:
             db.terminate()
+
+    async def _begin_history(self, db: Any, replica: Replica) -> None:
+        """What was another server's replica until now, or of one that failed, has not got it."""
+        token, replica.history = secrets.token_hex(16), ""
+        with suppress(asyncpg.PostgresError):  # nothing can be written: it is not read
+            await db.execute(QUERIES["put_meta"], "history", token, timeout=_ANSWER_S)
+            replica.history = token
 
     async def _lead(self, db: Any) -> None:
         """One of all drops what all have read; also after the one that did was lost."""

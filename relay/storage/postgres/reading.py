@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from array import array
 from contextlib import nullcontext, suppress
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 
@@ -27,17 +27,22 @@ from relay.storage.postgres.sql.recall import Asking
 from relay.storage.postgres.sql.words import Words
 from relay.storage.recall import best
 from relay.storage.rows import event_in
-from relay.storage.tokens import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 
     from relay.access.visibility import Visibility
     from relay.lifecycle.rows import Slot, Stored
     from relay.nostr.filters import Filter
     from relay.storage import Verb
-    from relay.storage.postgres.connections import Connections
+    from relay.storage.postgres.connections import Connections, On
     from relay.storage.postgres.hashes import KeyedHashes
+    from relay.storage.tokens import Tokenizer
+
+    Ask = Callable[[Any], Awaitable["T"]]
+    """What is asked on a connection."""
+
+T = TypeVar("T")
 
 _SEARCH_S: Final = 2.0
 _READ_S: Final = 10.0
@@ -58,19 +63,28 @@ _STORED_COLUMNS: Final = ("seq", "raw", "grp", "quiet", "slot", "version", "expi
 _EVERYTHING: Final = everything_visible(Actors(), Groups())
 
 
+class Turns:
+    """Of reads that may take long."""
+
+    def __init__(self) -> None:
+        self.short_pages = asyncio.Semaphore(_AT_ONCE)
+        """Of unknown keys."""
+        self.counts = {known: asyncio.Semaphore(_AT_ONCE) for known in (False, True)}
+        self.long_pages = {known: asyncio.Semaphore(_AT_ONCE) for known in (False, True)}
+
+
 class Reader(ABC):
     """`relay.storage.EventReader` without the log."""
 
-    def __init__(self, connections: Connections, hashes: KeyedHashes) -> None:
+    def __init__(
+        self, connections: Connections, hashes: KeyedHashes, turns: Turns, tokenizer: Tokenizer
+    ) -> None:
         self._connections = connections
         self._hashes = hashes
-        self._tokenizer = Tokenizer()
+        self._tokenizer = tokenizer
         self._words = Words(self._tokenizer)
         self._compiler = Compiler(hashes, self._words)
-        self._short_pages = asyncio.Semaphore(_AT_ONCE)
-        """Of unknown keys."""
-        self._counts = {known: asyncio.Semaphore(_AT_ONCE) for known in (False, True)}
-        self._long_pages = {known: asyncio.Semaphore(_AT_ONCE) for known in (False, True)}
+        self._turns = turns
 
     def page_now(self, query: PageQuery) -> Page | None:
         self._connections.check()
@@ -131,18 +145,21 @@ class Reader(ABC):
         now: int,
         at_most: int,
     ) -> Items | None:
-        timestamps, ids = array("Q"), bytearray()
         if limit == 0 or filter_.impossible:
-            return Items(timestamps, b"")
+            return Items(array("Q"), b"")
         query = self._compiler.items(
             filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most + 1
         )
-        await self._current()
-        async with self._connections.snapshot() as db:
+
+        async def ask(db: Any) -> tuple[array[int], bytearray]:
+            timestamps, ids = array("Q"), bytearray()
             cursor = await db.cursor(query.sql, *query.values)
             while rows := await cursor.fetch(_CHUNK_ROWS):
                 timestamps.extend(map(itemgetter(0), rows))
                 ids.extend(b"".join(map(itemgetter(1), rows)))
+            return timestamps, ids
+
+        timestamps, ids = await self._ask(ask, on="snapshot")
         return None if len(timestamps) > at_most else Items(timestamps, bytes(ids))
 
     async def search(
@@ -156,19 +173,21 @@ class Reader(ABC):
                 search, filter_, visibility, limit=limit, upto=upto, now=now
             )
             return [seq for (seq,) in await self._searched(query)]
-        await self._current()
-        try:
-            async with self._connections.reading(_SEARCH_S) as db:
-                asking = Asking(
-                    db, self._compiler, self._words, filter_, visibility, upto=upto, now=now
-                )
-                return [seq for seq, _ in await best(asking, search, limit)]
-        except TooSlow:
-            raise TooWide from None
+
+        async def ask(db: Any) -> Sequence[int]:
+            asking = Asking(
+                db, self._compiler, self._words, filter_, visibility, upto=upto, now=now
+            )
+            return [seq for seq, _ in await best(asking, search, limit)]
+
+        return await self._within_search(ask)
 
     async def _searched(self, query: Query) -> Sequence[Any]:
+        return await self._within_search(_rows_of(query))
+
+    async def _within_search(self, ask: Ask[T]) -> T:
         try:
-            return await self._rows(query, _SEARCH_S)
+            return await self._ask(ask, _SEARCH_S, searches=True)
         except TooSlow:
             raise TooWide from None
 
@@ -246,29 +265,34 @@ class Reader(ABC):
 
     async def _paged(self, query: Query, visibility: Visibility) -> Sequence[Any]:
         """As `_read`, of the first rows."""
-        await self._current()
+        ask = _rows_of(query)
         with suppress(TooSlow):
-            turn = nullcontext() if visibility.is_known else self._short_pages
+            turn = nullcontext() if visibility.is_known else self._turns.short_pages
             async with turn:
-                return await self._page_within(query, _SHORT_S)
-        async with self._long_pages[visibility.is_known]:
-            return await self._page_within(query, _READ_S)
-
-    async def _page_within(self, query: Query, seconds: float) -> Sequence[Any]:
-        async with self._connections.paging(seconds) as db:
-            rows: Sequence[Any] = await db.fetch(query.sql, *query.values)
-            return rows
+                return await self._ask(ask, _SHORT_S, on="paging")
+        async with self._turns.long_pages[visibility.is_known]:
+            return await self._ask(ask, _READ_S, on="paging")
 
     async def _read(self, query: Query, visibility: Visibility) -> Sequence[Any]:
         """For clients: raises TooSlow."""
-        async with self._counts[visibility.is_known]:
+        async with self._turns.counts[visibility.is_known]:
             return await self._rows(query, _READ_S)
 
     async def _rows(self, query: Query, within_s: float | None = None) -> Sequence[Any]:
+        return await self._ask(_rows_of(query), within_s)
+
+    async def _ask(
+        self,
+        ask: Ask[T],
+        within_s: float | None = None,
+        on: On = "reading",
+        *,
+        searches: bool = False,
+    ) -> T:
+        """On such a connection. `searches`: in the text index too."""
         await self._current()
-        async with self._connections.reading(within_s) as db:
-            rows: Sequence[Any] = await db.fetch(query.sql, *query.values)
-            return rows
+        async with self._connections.holder(on)(within_s) as db:
+            return await ask(db)
 
     @abstractmethod
     def committed(self) -> int:
@@ -277,6 +301,14 @@ class Reader(ABC):
     @abstractmethod
     async def _current(self) -> None:
         """Before a read by the rights of now. Raises StoreFault."""
+
+
+def _rows_of(query: Query) -> Ask[Sequence[Any]]:
+    async def ask(db: Any) -> Sequence[Any]:
+        rows: Sequence[Any] = await db.fetch(query.sql, *query.values)
+        return rows
+
+    return ask
 
 
 def _is_full(raws: Iterable[bytes]) -> bool:

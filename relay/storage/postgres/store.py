@@ -28,7 +28,8 @@ from relay.storage.postgres.following import ended_in
 from relay.storage.postgres.listening import HeadListener, Touch
 from relay.storage.postgres.opening import opened
 from relay.storage.postgres.policies import PolicyVersions
-from relay.storage.postgres.reading import Reader
+from relay.storage.postgres.reading import Reader, Turns
+from relay.storage.postgres.replica import Replica, ReplicaReader
 from relay.storage.postgres.rows import stored
 from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.sql.sweep import SweepQueries
@@ -36,6 +37,7 @@ from relay.storage.postgres.sql.visibility import ReadConditions
 from relay.storage.postgres.text_index import TextIndex
 from relay.storage.postgres.writer import Writer
 from relay.storage.rows import event_in, rows_after
+from relay.storage.tokens import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence, Set
@@ -72,9 +74,10 @@ class PostgresStore(Reader):
         head: int,
         *,
         is_shared: bool,
+        replica: Replica | None = None,
     ) -> None:
         """Use `open`."""
-        super().__init__(connections, hashes)
+        super().__init__(connections, hashes, Turns(), Tokenizer())
         self.features = replace(self.features, shared=is_shared)
         self._terms = terms
         self._head = head
@@ -91,11 +94,19 @@ class PostgresStore(Reader):
             self._touch,
             head,
             is_shared=is_shared,
+            has_replica=replica is not None,
         )
         self._news = asyncio.Event()
         self._heard = head
         self._take_over: Callable[[Others], Lookups | None] | None = None
         self._index = TextIndex(connections, self.committed)
+        self._replica = replica
+        self.reader: ReplicaReader | None = None
+        """For reads of clients; None: there is no replica, the store is one."""
+        if replica is not None:
+            self.reader = ReplicaReader(
+                replica, connections, hashes, self._turns, self._tokenizer, self
+            )
         self.policies = PolicyVersions(connections)
         self._listener = HeadListener(
             connections,
@@ -104,6 +115,7 @@ class PostgresStore(Reader):
             self._told,
             self.policies.heard,
             is_shared=is_shared,
+            replica=replica,
         )
         self._appends: set[asyncio.Task[int]] = set()
         self._closed = False
@@ -116,9 +128,11 @@ class PostgresStore(Reader):
         *,
         password: str | None = None,
         is_shared: bool = False,
+        replica: str | None = None,
     ) -> PostgresStore:
         """Open the database at a `postgresql://` address, and make its tables if it is empty.
 
+        `replica`: the address of a server that follows it, for `reader`, with the same password.
         `is_shared`: other relays have it open too, the same way; the caller sets `take_over`, and
         calls `follow` after `news`. Else none may: raises StoreFault, also when one has, or
         StoreVersion for a database of another version or program.
@@ -130,7 +144,10 @@ class PostgresStore(Reader):
             hashes = await opened(connections, terms)
             async with connections.reading() as db:
                 head = await db.fetchval(QUERIES["head"])
-            store = cls(connections, hashes, terms, head, is_shared=is_shared)
+            follower = None if replica is None else Replica(replica, password, connections)
+            if follower is not None:
+                await follower.open()
+            store = cls(connections, hashes, terms, head, is_shared=is_shared, replica=follower)
             opened_so_far.pop_all()
             opened_so_far.push_async_callback(store.close)
             if not await store._listener.start():
@@ -211,8 +228,15 @@ class PostgresStore(Reader):
     def is_first(self) -> bool:
         return self._listener.is_first
 
-    async def _current(self) -> None:
+    async def current(self) -> None:
+        """Before a read by the rights of now. Raises StoreFault."""
         await self._touch.current()
+
+    _current = current
+
+    def indexed(self) -> tuple[str, int]:
+        """Rules of the text index, and the seq that it has reached."""
+        return self._index.upto
 
     def _advance(self, head: int) -> None:
         if head > self._head:
@@ -390,6 +414,8 @@ class PostgresStore(Reader):
         self._wake()
         async with AsyncExitStack() as last_first:  # each, also when one is cancelled
             last_first.callback(self._tokenizer.close)
+            if self._replica is not None:
+                last_first.push_async_callback(self._replica.close)
             last_first.callback(self._index.close)
             last_first.push_async_callback(self._connections.close)
             last_first.push_async_callback(self._listener.close)

@@ -30,6 +30,8 @@ class TextIndex:
         self._tokenizer = Tokenizer()
         self._lock = asyncio.Lock()
         self._checked = 0
+        self.upto = "", 0
+        """Its rules, and up to which seq it was when it was last written to or looked at."""
 
     async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
         head = self._head()
@@ -53,7 +55,8 @@ class TextIndex:
                 )
             if upto != before:
                 await db.execute(QUERIES["put_meta"], "search_upto", str(upto))
-            return upto
+        self.upto = rules, upto
+        return upto
 
     def _texts(
         self, rows: Sequence[tuple[int, int, bytes]], text_of: Callable[[Event], str | None]

@@ -85,6 +85,7 @@ class Writer:
         head: int,
         *,
         is_shared: bool,
+        has_replica: bool,
     ) -> None:
         """`is_shared`: other relays may write too."""
         self._connections = connections
@@ -94,6 +95,7 @@ class Writer:
         self._erasing = erasing
         self._touch = touch
         self._is_shared = is_shared
+        self._has_replica = has_replica
         self.take_over: Callable[[Others], Lookups | None] | None = None
         self.head = head
         """seq up to which all is taken over."""
@@ -187,9 +189,9 @@ class Writer:
         change = _Change()
         await self._apply(db, plan, change)
         await self._put_erasures(db, plan)
+        if found.last_seq == before and (self._is_shared or self._has_replica):
+            found.last_seq += 1  # other relays read on from their seq; a replica is compared by it
         if self._is_shared and (changes := change.noted.of(plan, erases=change.erases)):
-            if found.last_seq == before:
-                found.last_seq += 1  # the others read on from their seq
             await db.execute(QUERIES["add_changes"], found.last_seq, *_columns(changes, 3))
         if change.erases:
             self._erasing.begin(plan.erasures)

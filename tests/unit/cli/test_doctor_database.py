@@ -118,6 +118,18 @@ async def test_a_database_that_does_not_answer_is_found(
     assert one.text.startswith(says)
 
 
+async def test_a_replica_that_does_not_answer_or_is_none_is_found(
+    postgres: PostgresServer,
+) -> None:
+    url = await made(postgres)
+    for replica, says in (
+        ("postgresql:///none?host=/nowhere", "the replica does not answer: "),
+        (url, "[storage] replica names a primary server"),
+    ):
+        findings = await database_findings(StorageConfig(url, replica=replica), is_running=False)
+        assert findings[-1].text.startswith(says)
+
+
 async def test_a_password_file_that_is_not_there_is_found(tmp_path: Path) -> None:
     storage = StorageConfig("postgresql:///none", tmp_path / "none")
     (one,) = await database_findings(storage, is_running=False)

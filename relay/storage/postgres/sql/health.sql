@@ -16,6 +16,9 @@ SELECT current_setting('server_version_num')::integer AS version,
     coalesce((SELECT extract(epoch FROM max(now() - xact_start)) FROM pg_stat_activity
         WHERE datname = current_database() AND pid <> pg_backend_pid()), 0)::bigint AS open_s;
 
+-- :system  -> the number that a server and its replicas have in common
+SELECT system_identifier FROM pg_control_system();
+
 -- :indices  -> name, whether it can be used
 SELECT c.relname, i.indisvalid AND i.indisready FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid
 WHERE c.relnamespace = current_schema()::regnamespace;

@@ -60,6 +60,16 @@ SELECT seq FROM head;
 -- :news  -> seq, newest version of the policies or 0
 SELECT seq, (SELECT coalesce(max(version), 0) FROM policy_versions) FROM head;
 
+-- :begin_reading  -> all that follows sees one state
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
+
+-- :replica  -> seq, whether the server follows another one, what it says of its history, rules and seq of its text index
+SELECT seq, pg_is_in_recovery(),
+    (SELECT value FROM meta WHERE name = 'history'),
+    (SELECT value FROM meta WHERE name = 'search_rules'),
+    (SELECT value::bigint FROM meta WHERE name = 'search_upto')
+FROM head;
+
 -- :rows_by_id  [id] -> columns of a row
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM events AS e WHERE e.id = ANY($1::bytea[]);
