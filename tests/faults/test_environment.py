@@ -21,8 +21,8 @@ from aiohttp import ClientSession
 from relay.write.ingest import STORE_FAILED
 from tests import cast
 from tests.effort import tries
-from tests.faults.test_kill import Mutant, is_told_by, log_of
-from tests.harness.relay_program import OwnProcess, Rookery, command, connected, until
+from tests.faults.test_kill import is_told_by, log_of
+from tests.harness.relay_program import Mutant, OwnProcess, Rookery, command, connected, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator

@@ -7,12 +7,10 @@ import json
 import random
 import signal
 import sqlite3
-import sys
 import time
 from collections import Counter
 from contextlib import closing
-from pathlib import Path
-from subprocess import DEVNULL, PIPE, STDOUT
+from subprocess import DEVNULL
 from typing import TYPE_CHECKING, Final
 
 import pytest
@@ -26,13 +24,13 @@ from tests import cast
 from tests.effort import tries
 from tests.faults.contents import contradictions
 from tests.harness.programs import start_rookery
-from tests.harness.relay_program import Rookery, Wire, connected, outputs
+from tests.harness.relay_program import Mutant, Rookery, Wire, connected, outputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from relay.nostr.event import Event
-    from tests.harness.programs import Process
 
 KILLS: Final = tries(100, 10, 5)
 IN_FLIGHT: Final = 60
@@ -225,22 +223,6 @@ async def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:
     assert load.vanished
     assert len(load.stored) > KILLS * 20
     assert not any(text.startswith("error:") for text in load.refused), load.refused
-
-
-class Mutant(Rookery):
-    """A relay that was broken on purpose: `tests.faults.mutants`."""
-
-    def __init__(self, folder: Path, name: str) -> None:
-        super().__init__(folder)
-        self._name = name
-
-    async def _started(self, *args: str) -> Process:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tests.faults.mutants", self._name, *args),
-            stdout=PIPE,
-            stderr=STDOUT,
-            cwd=Path(__file__).parents[2],
-        )
 
 
 @pytest.mark.slow

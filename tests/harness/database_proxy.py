@@ -40,6 +40,7 @@ class Proxy:
         self.at_commit: AtCommit | None = None
         self.crash: Callable[[], Awaitable[None]]
         self.cut_commits = 0
+        self._stalls = self._reads_go_on = False
         self._links: set[_Link] = set()
         self._carried: set[asyncio.Task[None]] = set()
 
@@ -63,12 +64,16 @@ class Proxy:
     def stall(self, *, reads_go_on: bool = False) -> None:
         """Nothing goes through and nothing is lost, until `mend`. `reads_go_on`: only what the
         relay writes and what it hears of others is stalled."""
+        self._stalls, self._reads_go_on = True, reads_go_on
         for link in self._links:
-            if not reads_go_on or link.is_of_writes:
-                link.flows.clear()
+            self._hold(link)
+
+    def _hold(self, link: _Link) -> None:
+        if self._stalls and (link.is_of_writes or not self._reads_go_on):
+            link.flows.clear()
 
     def mend(self) -> None:
-        self.is_cut, self.at_commit = False, None
+        self.is_cut, self.at_commit, self._stalls = False, None, False
         for link in self._links:
             link.flows.set()
 
@@ -94,6 +99,7 @@ class Proxy:
         assert link.server is not None
         while data := await reader.read(1 << 16):
             link.is_of_writes |= _LISTENS in data or _WRITES in data
+            self._hold(link)
             await link.flows.wait()
             if self.at_commit is not None and _COMMITS in data:
                 what, self.at_commit = self.at_commit, None
@@ -101,7 +107,9 @@ class Proxy:
                 if what is AtCommit.LOSE_ANSWER:
                     link.loses_answer = True
                 elif what is AtCommit.CRASH:
-                    self.stall(reads_go_on=True)  # these do not hear of it before it is over
+                    for each in self._links:  # do not hear of it before it is over
+                        if each.is_of_writes:
+                            each.flows.clear()
                     await self.crash()
                 if what is not AtCommit.LOSE_ANSWER:
                     break

@@ -113,6 +113,11 @@ class PostgresServer:
         """A server that follows this one, and cancels a read that holds it up for 200 ms."""
         return PostgresServer(self._bin, {"max_standby_streaming_delay": "200ms"}, follows=self)
 
+    def stop_at_once(self) -> None:
+        """Without a checkpoint, as PostgreSQL's `immediate` does."""
+        self._server.send_signal(signal.SIGQUIT)
+        self._server.wait()
+
     @property
     def socket(self) -> Path:
         return self._folder / ".s.PGSQL.5432"
@@ -198,6 +203,11 @@ class PostgresServer:
     async def value(self, statement: str) -> Any:
         async with self._connected() as db:
             return await db.fetchval(statement)
+
+    async def rows(self, statement: str) -> list[Any]:
+        async with self._connected() as db:
+            found: list[Any] = await db.fetch(statement)
+            return found
 
     @asynccontextmanager
     async def unwritable(self, table: str) -> AsyncIterator[None]:

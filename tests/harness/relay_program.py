@@ -9,6 +9,7 @@ import json
 import re
 import signal
 import sys
+from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +22,6 @@ from tests.harness.programs import start_rookery
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-    from pathlib import Path
     from socket import socket
 
     from relay.nostr.event import Event
@@ -131,6 +131,8 @@ class Rookery:
             await self.stop(signal.SIGKILL)
 
 
+REPOSITORY: Final = Path(__file__).parents[2]
+
 # As systemd starts a service: with the socket of its socket unit as descriptor 3.
 ACTIVATE: Final = """
 import os, sys
@@ -165,6 +167,22 @@ class OwnProcess(Rookery):
     @property
     def starts(self) -> int:
         return sum("listening on" in line for line in self.lines)
+
+
+class Mutant(Rookery):
+    """Broken on purpose: `python -m MODULE NAME serve …`."""
+
+    def __init__(self, folder: Path, name: str, module: str = "tests.faults.mutants") -> None:
+        super().__init__(folder)
+        self._words = "-m", module, name
+
+    async def _started(self, *args: str) -> Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, *self._words, *args),
+            stdout=PIPE,
+            stderr=STDOUT,
+            cwd=REPOSITORY,
+        )
 
 
 async def level(relays: Sequence[Rookery]) -> None:

@@ -1,0 +1,134 @@
+"""One of several relays, broken on purpose: `python -m tests.faults.chaos.mutants NAME serve …`.
+
+Each is found by what a disturbance brings about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from relay.launcher import main
+from relay.nostr.kinds import GROUP_MEMBERS, REMOVE_USER
+from relay.storage.postgres.store import PostgresStore
+from relay.storage.postgres.writer import Writer
+from relay.write import following, replay
+from relay.write.batch import Batch
+from relay.write.commands import WriteEvent
+from relay.write.ingest import Ingest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from relay.errors import Reject
+    from relay.groups.group import Groups
+    from relay.lifecycle.rows import Found, Lookups, WritePlan
+    from relay.storage import Others
+    from relay.write.commands import LaneItem
+
+
+def answers_first() -> None:
+    """OK is sent when the batch is judged."""
+    append = PostgresStore.append
+    kept = set[asyncio.Task[int]]()
+
+    async def early(
+        self: PostgresStore, lookups: Lookups, decide: Callable[[Found], WritePlan]
+    ) -> int:
+        loop, decided = asyncio.get_running_loop(), asyncio.Event()
+
+        def deciding(found: Found) -> WritePlan:
+            plan = decide(found)
+            loop.call_soon_threadsafe(decided.set)
+            time.sleep(0.05)
+            return plan
+
+        work = asyncio.create_task(append(self, lookups, deciding))
+        kept.add(work)
+        work.add_done_callback(kept.discard)
+        waiting = asyncio.create_task(decided.wait())
+        await asyncio.wait([work, waiting], return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        return self.committed()
+
+    PostgresStore.append = early  # type: ignore[method-assign]
+
+
+def answers_ok_to_all() -> None:
+    """Also when the batch was not committed."""
+    answer = Ingest._answer
+
+    def believing(self: Ingest, batch: Sequence[LaneItem], fault: Reject | None) -> None:
+        is_judged = all(each.result is not None for each in batch if isinstance(each, WriteEvent))
+        answer(self, batch, None if is_judged else fault)
+
+    Ingest._answer = believing  # type: ignore[method-assign]
+
+
+def follows_itself() -> None:
+    """After a commit whose answer was lost."""
+    has_committed = Writer._has_committed
+
+    async def forgetting(self: Writer, *given: Any) -> bool:
+        head, is_one = self.head, await has_committed(self, *given)
+        asyncio.get_running_loop().call_soon(setattr, self, "head", head)
+        return is_one
+
+    Writer._has_committed = forgetting  # type: ignore[method-assign, assignment]
+
+
+def skips_a_batch() -> None:
+    """Of others, now and then: it is not sent live."""
+    overtaken = Ingest.overtaken
+    calls = 0
+
+    def skipping(self: Ingest, seqs: range, passed_on: Any) -> Lookups | None:
+        nonlocal calls
+        calls += 1
+        found = overtaken(self, seqs, passed_on)
+        if calls % 10 == 0:
+            self._due.remove(seqs)
+        return found
+
+    Ingest.overtaken = skipping  # type: ignore[method-assign]
+
+
+def follows_no_removals() -> None:
+    """Members whom others removed stay until it reads the groups again."""
+    groups_after, told = replay.groups_after, (REMOVE_USER, GROUP_MEMBERS)
+
+    def without_removals(groups: Groups, others: Others, relay_pubkey: str) -> Groups:
+        kept = [row for row in others.records if row.event.kind not in told]
+        return groups_after(groups, replace(others, records=kept), relay_pubkey)
+
+    following.groups_after = without_removals  # type: ignore[attr-defined]
+
+
+def judges_by_what_it_knew() -> None:
+    """Before the batch waited for those of others."""
+    begin = Batch.begin
+
+    def once(self: Batch, state: Any) -> None:
+        if not hasattr(self, "groups"):
+            begin(self, state)
+
+    Batch.begin = once  # type: ignore[method-assign]
+
+
+# What breaks it, the disturbance that shows it, and what the checker says.
+MUTANTS: Final = {
+    "follows_no_removals": (follows_no_removals, "stop_relay", "late"),
+    "answers_first": (answers_first, "kill_relay", "lost"),
+    "answers_ok_to_all": (answers_ok_to_all, "lose_commit", "lost"),
+    "follows_itself": (follows_itself, "lose_answer", "twice"),
+    "skips_a_batch": (skips_a_batch, "cut", "missed"),
+    "judges_by_what_it_knew": (judges_by_what_it_knew, "lose_answer", "verdicts"),
+}
+
+if __name__ == "__main__":
+    MUTANTS[sys.argv.pop(1)][0]()
+    sys.argv[0] = "rookery"
+    main()

@@ -1,0 +1,94 @@
+"""Several relays on one database, killed, stopped and cut off, keep what one of them promises.
+
+`CHAOS_S=600 make faults` does it for ten minutes, `SEED=7` with another order of disturbances.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from math import inf
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.effort import tries
+from tests.faults.chaos.checker import faults
+from tests.faults.chaos.mutants import MUTANTS
+from tests.faults.chaos.world import World
+from tests.harness.postgres import MISSING, PostgresServer, programs
+from tests.harness.relay_program import Mutant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.faults.chaos.history import History
+
+pytestmark = [pytest.mark.slow, pytest.mark.process]
+
+SECONDS = float(os.environ.get("CHAOS_S", tries(60, 15, 1)))
+MUTANT_S, TRIES = 5.0, 8
+"""It depends on the machine as well what happens at once: another world shows it then."""
+SOME = tries(1, 2, 6)
+"""Each so many of the mutants is tried."""
+SEED = int(os.environ.get("SEED", "1"))
+
+
+@pytest.fixture
+def server() -> Iterator[PostgresServer]:
+    """Of one test alone, to be killed."""
+    bin_ = programs()
+    if bin_ is None:
+        pytest.skip(MISSING)
+    made = PostgresServer(bin_)
+    yield made
+    made.stop()
+
+
+def figures(world: World, history: History) -> str:
+    done = ", ".join(f"{name} {number}" for name, number in sorted(world.disturbances.done.items()))
+    writes = [write for write in history.writes.values() if write.acknowledged < inf]
+    longest = max(write.acknowledged - write.invoked for write in writes)
+    answers = Counter(
+        each.text.split(":")[0] if each.is_stored is not None else "none"
+        for write in history.writes.values()
+        for each in write.attempts
+    )
+    got = sum(len(stream.got) for stream in history.streams)
+    return (
+        f"{done}; commits cut {sum(proxy.cut_commits for proxy in world.proxies)};"
+        f" {len(writes)} events acknowledged of {len(history.writes)}, answers {dict(answers)};"
+        f" {got} deliveries to {len(history.streams)} REQs; longest until an OK {longest:.1f} s,"
+        f" clients late by {max(history.lags):.2f} s"
+    )
+
+
+@pytest.mark.timeout(300 + 2 * SECONDS)
+async def test_relays_on_one_database_keep_their_promises(
+    tmp_path: Path, server: PostgresServer
+) -> None:
+    async with World(tmp_path, server, SEED) as world:
+        history = await world.run(SECONDS)
+        print(figures(world, history))
+        assert faults(history) == []
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", [*MUTANTS][::SOME])
+async def test_a_relay_that_breaks_one_is_found(
+    tmp_path: Path, server: PostgresServer, name: str
+) -> None:
+    _, disturbance, kind = MUTANTS[name]
+
+    def mutant(folder: Path) -> Mutant:
+        return Mutant(folder, name, "tests.faults.chaos.mutants")
+
+    found: list[str] = []
+    for seed in range(TRIES):
+        async with World(tmp_path / f"{seed}", server, seed, mutant) as world:
+            world.disturbances.only(disturbance)
+            found = faults(await world.run(MUTANT_S))
+        if any(line.startswith(kind) for line in found):
+            return
+    pytest.fail(f"not found: {found}")
