@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Key = TypeVar("Key")
 RowOf = TypeVar("RowOf", bound="Sequence[Any]")
 
+_FIRST_ROWS: Final = 8
 _STEP_ROWS: Final = 100
 """Read at once, before their sizes are known."""
 DAMAGED: Final = "the file is damaged: restore a backup"
@@ -61,6 +62,8 @@ def event_in(raw: bytes) -> Event:
 def stored(row: tuple[int, bytes, str | None, int, int | None, int, int | None]) -> Stored:
     seq, raw, group, quiet, slot, version, expires_at = row
     event = event_in(raw)
+    if expires_at is not None and type(expires_at) is not int:
+        raise StoreFault(f"store: row {seq} expires at no time; {DAMAGED}")
     place = None
     if slot is not None:
         d = "" if class_of(event.kind) is KindClass.REPLACEABLE else event.d
@@ -92,11 +95,16 @@ async def rows_after(
     found: list[RowOf] = []
     size = 0
     while len(found) < limit and size < PAGE_BYTES:
-        wanted = min(limit - len(found), _STEP_ROWS)
+        # As many as fit if they are as large as those before; sizes differ a thousandfold.
+        fitting = (PAGE_BYTES - size) * len(found) // size if size else _FIRST_ROWS
+        wanted = max(1, min(limit - len(found), _STEP_ROWS, fitting))
         rows = await read(after, wanted)
         for row in rows:
             found.append(row)
-            size += len(row[1])
+            try:
+                size += len(row[1])
+            except TypeError as error:
+                raise StoreFault(f"store: row {row[0]} has no event; {DAMAGED}") from error
             if size >= PAGE_BYTES:
                 break
         if len(rows) < wanted:

@@ -136,6 +136,54 @@ async def test_a_file_that_lacks_an_index_is_refused(path: Path) -> None:
         await SqliteStore.open(path, TERMS)
 
 
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("UPDATE events SET pubkey = 'abc'", "table events, row 1"),
+        ("UPDATE events SET raw = 7", "table events, row 1"),
+        ("UPDATE events SET expires_at = 'never'", "table events, row 1"),
+        ("INSERT INTO members VALUES (7, 'tea', 0)", "table members, row 7 tea"),
+        ("INSERT INTO groups VALUES (x'ff', 0, 0, 0)", "table groups, row b'"),
+        (
+            "INSERT INTO tombstones VALUES ('e:1', '', 'soon', '', NULL)",
+            "table tombstones, row e:1",
+        ),
+        ("UPDATE meta SET value = 'x' WHERE name = 'tags_upto'", "table meta, row tags_upto"),
+        ("DELETE FROM meta WHERE name = 'hash_key'", "table meta, row hash_key"),
+        ("UPDATE events SET raw = zeroblob(64 * 1024 * 1024 + 1)", "table events, row 1"),
+    ],
+)
+async def test_a_value_of_another_type_or_too_large_is_named(
+    path: Path, change: str, named: str
+) -> None:
+    """Somebody has changed a backup: SQLite keeps what it is given."""
+    await made(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(change)
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    for look in (facts_of, snapshot):
+        with pytest.raises(StoreFault, match=named):
+            look(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("raw = 7", "row 1 has no event"),
+        ("expires_at = 'never'", "row 1 expires at no time"),
+        ("raw = zeroblob(64 * 1024 * 1024 + 1)", "`rookery verify` names it"),
+    ],
+)
+async def test_a_row_that_cannot_be_read_is_a_fault(path: Path, change: str, said: str) -> None:
+    await made(path)
+    store = await SqliteStore.open(path, TERMS)
+    with closing(sqlite3.connect(path, isolation_level=None)) as db:
+        db.execute(f"UPDATE events SET {change}")
+    with pytest.raises(StoreFault, match=said):
+        await store.since(0, 10)
+    await store.close()
+
+
 async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
     path.write_bytes(b"these are not the rows you are looking for" * 100)
     before = path.read_bytes()

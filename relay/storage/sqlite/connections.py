@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+MAX_VALUE: Final = 64 * 2**20
+"""Bytes of a text or blob that is read: ten times as much is held when it is parsed."""
 _MMAP_BYTES: Final = 1 << 30
 _CACHE_KIB: Final = 65_536
 _BULK_CACHE_KIB: Final = 8_192
@@ -52,6 +54,7 @@ def connection(
         cached_statements=_STATEMENTS,
         factory=factory,
     )
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
     try:
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         db.execute("PRAGMA temp_store = MEMORY")
@@ -94,6 +97,10 @@ async def open_threaded(connector: Callable[[], sqlite3.Connection]) -> aiosqlit
 
 def fault_of(error: sqlite3.Error, where: object = "store") -> StoreFault:
     """Names `where`, and what to do about a damaged file."""
+    if getattr(error, "sqlite_errorcode", 0) == sqlite3.SQLITE_TOOBIG:
+        return StoreFault(
+            f"{where}: a value is over {MAX_VALUE:,} bytes; `rookery verify` names it"
+        )
     return StoreFault(f"{where}: {error}{f'; {DAMAGED}' if is_damage(error) else ''}")
 
 

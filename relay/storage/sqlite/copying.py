@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from relay.errors import StoreFault, StoreVersion
 from relay.files import sync
 from relay.storage.sqlite.connections import connection, fault_of
-from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, check_schema
+from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, check_schema, check_values
 from relay.storage.sqlite.sql.named import QUERIES, VERIFY_QUERIES
 
 if TYPE_CHECKING:
@@ -96,6 +96,7 @@ def facts_of(copy: Path) -> CopyFacts:
             wrong = db.execute("PRAGMA quick_check(1)").fetchone()[0]
             if wrong != "ok":
                 raise StoreFault(f"{copy} is damaged: {' '.join(wrong.split())}")
+            check_values(db, copy)
             events, newest = db.execute(VERIFY_QUERIES["state"]).fetchone()
             kept = db.execute(QUERIES["get_meta"], ("head",)).fetchone()
     except sqlite3.Error as error:

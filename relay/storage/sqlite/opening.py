@@ -15,9 +15,10 @@ from relay.errors import RookeryError, StoreFault, StoreVersion
 from relay.storage.hashes import Hashes
 from relay.storage.rows import DAMAGED, event_in
 from relay.storage.sqlite.compacting import unfinished
-from relay.storage.sqlite.connections import connection, fault_of, index_path
+from relay.storage.sqlite.connections import MAX_VALUE, connection, fault_of, index_path
 from relay.storage.sqlite.sql.moving import LOG_SCRIPT
 from relay.storage.sqlite.sql.named import FILES, QUERIES
+from relay.storage.sqlite.sql.value_types import KEYS, columns_of, rows_of_another_type
 from relay.storage.sqlite.wal import is_cut_short
 
 if TYPE_CHECKING:
@@ -103,6 +104,26 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
     if db.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
         for kind, name, _ in sorted(needed - there):
             raise StoreFault(f"{path} lacks {name!r} ({kind}): use another backup")
+
+
+def check_values(db: sqlite3.Connection, path: Path) -> None:
+    """Raises StoreFault, naming table and row, for a value of another type than its column has, or
+    of over MAX_VALUE bytes. Reads all rows but for their events."""
+    for table in KEYS:
+        columns = db.execute(columns_of(table)).fetchall()
+        if not columns:  # of a later schema
+            continue
+        row = db.execute(rows_of_another_type(table, columns, MAX_VALUE)).fetchone()
+        if row is not None:
+            named = " ".join([str(key)[:80] for key in row])
+            raise StoreFault(
+                f"{path}: table {table}, row {named}: a value of a wrong type or of over"
+                f" {MAX_VALUE:,} bytes: use another backup"
+            )
+    for (name,) in db.execute(QUERIES["wrong_meta"]):
+        raise StoreFault(
+            f"{path}: table meta, row {name}: a value of a wrong type: use another backup"
+        )
 
 
 def _objects(db: sqlite3.Connection) -> set[tuple[str, str, str]]:

@@ -46,7 +46,7 @@ from relay.nostr.nip50 import searchable
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.sqlite.connections import fault_of, index_path
 from relay.storage.sqlite.fts import Stems
-from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, check_schema
+from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, check_schema, check_values
 from relay.storage.sqlite.sql.named import QUERIES, SEARCH_QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
 
@@ -178,7 +178,7 @@ def verify(path: Path, rules: Rules, now: int, note: Callable[[int, int], None])
 
 
 def snapshot(path: Path) -> sqlite3.Connection:
-    """A connection in a transaction that reads. Raises StoreVersion."""
+    """A connection in a transaction that reads. Raises StoreFault, StoreVersion."""
     if not path.exists():
         raise StoreFault(f"{path} does not exist: nothing is stored yet")
     db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
@@ -193,6 +193,7 @@ def snapshot(path: Path) -> sqlite3.Connection:
             what = "start the relay once" if schema < SCHEMA_VERSION else "use a newer Rookery"
             raise StoreVersion(f"{path} has schema {schema}, not {SCHEMA_VERSION}: {what}")
         check_schema(db, path)
+        check_values(db, path)
     except BaseException:
         db.close()
         raise

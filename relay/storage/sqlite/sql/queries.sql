@@ -207,6 +207,13 @@ SELECT count(*) FROM sqlite_master;
 -- :objects  -> kind, name and text of tables, indices, triggers and views
 SELECT type, name, sql FROM sqlite_master;
 
+-- :wrong_meta  -> names of entries that are no number, or no text, or missing
+SELECT o.name FROM (
+    SELECT 'hash_key' AS name, 'text' AS type, 1 AS is_needed
+    UNION ALL VALUES ('tags_upto', 'integer', 1), ('head', 'integer', 0), ('index_tags', 'text', 0)
+) AS o LEFT JOIN meta AS m USING (name)
+WHERE typeof(m.value) <> o.type AND (o.is_needed OR m.name IS NOT NULL);
+
 -- :delete_events  [seq]
 DELETE FROM events WHERE seq IN (SELECT value FROM json_each(:seqs));
 
