@@ -17,7 +17,7 @@ import tarfile
 import zlib
 from contextlib import contextmanager
 from hashlib import sha256
-from typing import TYPE_CHECKING, BinaryIO, Final
+from typing import TYPE_CHECKING, Annotated, BinaryIO, Final
 
 import msgspec
 
@@ -60,7 +60,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """Version of the program that made it."""
     schema: int
     """Of the store."""
-    created_at: int
+    created_at: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     relay: str
     """Public key, 64 hex."""
     events: int
@@ -180,7 +180,7 @@ def _manifest(path: Path, stream: gzip.GzipFile) -> Manifest:
                 f" {SCHEMA_VERSION}: restore it with that version or a newer one"
             )
         manifest = msgspec.json.decode(text, type=Manifest)
-    except (msgspec.DecodeError, UnicodeDecodeError) as wrong:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as wrong:
         raise UserError(f"{path}: its manifest is damaged: {wrong}") from None
     for name, entry in manifest.files.items():
         if not _NAME.fullmatch(name) or entry.size < 0:

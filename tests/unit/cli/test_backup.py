@@ -243,6 +243,12 @@ def rewritten(home: Path, change: Callable[[bytes], bytes]) -> Path:
     return file
 
 
+def going_deep(_: bytes) -> bytes:
+    info, text = tarfile.TarInfo("manifest.json"), b'{"x":' + b"[" * 100_000
+    info.size = len(text)
+    return gzip.compress(info.tobuf() + text + bytes(-len(text) % 512))
+
+
 def with_file(name: str) -> Callable[[dict[str, Any], Files], None]:
     def change(manifest: dict[str, Any], files: Files) -> None:
         files[name] = b"evil"
@@ -350,6 +356,14 @@ BAD_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     ),
     "no manifest to speak of": (
         lambda home: repacked(home, with_manifest(files=["rookery.db"])),
+        "its manifest is damaged",
+    ),
+    "a manifest of no time": (
+        lambda home: repacked(home, with_manifest(created_at=10**17)),
+        "its manifest is damaged",
+    ),
+    "a manifest that goes deep": (
+        lambda home: rewritten(home, going_deep),
         "its manifest is damaged",
     ),
     "a manifest of a size below zero": (
