@@ -83,6 +83,30 @@ async def test_a_relay_writes_again_once_the_database_answers(
         assert await rookery.stop() == 0
 
 
+async def test_clients_read_on_a_replica_and_nothing_that_was_deleted(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    url = await postgres.new_schema()
+    follower = postgres.replica()
+    there = f'\nreplica = "{follower.url(postgres.schema_of(url))}"'
+    event = note("steeped leaves")
+    deletion = cast.alice.sign(5, [["e", event.id]], "", int(time.time()))
+    async with await made(tmp_path / "data", url, there) as rookery:
+        await rookery.start()
+        async with connected(rookery.url) as wire:
+            assert await wire.publish(event) == (True, "")
+            async with until("clients read on the replica") as tries:
+                async for _ in tries:
+                    assert len(await wire.query({"kinds": [1]})) == 1
+                    if await rookery.metric('replica_reads_total{from="replica"}'):
+                        break
+            await follower.execute("SELECT pg_wal_replay_pause()")
+            assert await wire.publish(deletion) == (True, "")
+            assert await wire.query({"kinds": [1]}) == []
+        assert await rookery.stop() == 0
+    follower.stop()
+
+
 async def test_two_relays_do_not_share_a_database(tmp_path: Path, postgres: PostgresServer) -> None:
     url = await postgres.new_schema()
     async with (

@@ -79,7 +79,7 @@ class Rookery:
             listening.set_exception(AssertionError("\n".join(["did not listen:", *self.lines])))
 
     async def metric(self, name: str) -> float:
-        """`name` without `rookery_`, and without labels."""
+        """`name` without `rookery_`, with its label."""
         address = self.url.replace("ws", "http", 1) + "/metrics"
         async with aiohttp.ClientSession() as session, session.get(address) as answer:
             found = re.search(rf"^rookery_{name} (\S+)$", await answer.text(), re.MULTILINE)
