@@ -20,7 +20,7 @@ from tests.harness.postgres import postgres
 from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from relay.storage import EventReader, Store
@@ -118,12 +118,54 @@ class ReopenablePostgres:
             await self._server.empty(self._url)
 
 
+class ReadsOnReplica(PostgresStore):
+    """All of its reads, where they can be."""
+
+    async def _ask(self, *args: Any, **options: Any) -> Any:
+        assert self.reader is not None
+        return await self.reader._ask(*args, **options)
+
+
+class ReopenableReplicated:
+    """Opened once."""
+
+    def __init__(self, server: PostgresServer, follower: PostgresServer) -> None:
+        self._server = server
+        self._follower = follower
+        self._store: PostgresStore
+
+    async def open(self) -> Store:
+        self._url = await self._server.new_schema()
+        there = self._follower.url(self._server.schema_of(self._url))
+        self._store = await ReadsOnReplica.open(self._url, TERMS, replica=there)
+        return self._store
+
+    async def close(self) -> None:
+        assert self._store.reader is not None
+        reads = self._store.reader.reads
+        assert reads["replica"] > reads["primary"], reads
+        await self._store.close()
+        await self._server.empty(self._url)
+
+
+@pytest.fixture(scope="module")
+def follower(postgres: PostgresServer) -> Iterator[PostgresServer]:
+    """A replica of the server."""
+    server = postgres.replica()
+    yield server
+    server.stop()
+
+
 # The second sqlite writes the tags of its newest rows to the file in slices of a few: what the
 # first does only after thousands of rows.
 GENERATIONS = {"sqlite": TAG_BUFFER_ROWS, "sqlite, short tail": 5}
 
 
 STORES = ["reference", *GENERATIONS, pytest.param("postgres", marks=pytest.mark.process)]
+
+
+REPLICATED = pytest.param("postgres, read on a replica", marks=pytest.mark.process)
+"""For reads alone."""
 
 
 def reopenable_on(request: pytest.FixtureRequest, folder: Path) -> Reopenable:
@@ -147,7 +189,7 @@ async def store(reopenable: Reopenable) -> Store:
     return await reopenable.open()
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=STORES)
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=[*STORES, REPLICATED])
 async def module_store(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Store]:
@@ -155,7 +197,12 @@ async def module_store(
 
     To open and to fill a store takes longer than to ask it. The tests run `on_module_loop`.
     """
-    reopenable = reopenable_on(request, tmp_path_factory.mktemp("store"))
+    reopenable: Reopenable | ReopenableReplicated
+    if request.param == REPLICATED.values[0]:
+        servers = [request.getfixturevalue(name) for name in ("postgres", "follower")]
+        reopenable = ReopenableReplicated(*servers)
+    else:
+        reopenable = reopenable_on(request, tmp_path_factory.mktemp("store"))
     yield await reopenable.open()
     await reopenable.close()
 

@@ -26,7 +26,7 @@ from tests.contract.writing import (
 from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from relay.lifecycle.rows import WritePlan
     from relay.nostr.event import Event
@@ -34,13 +34,6 @@ if TYPE_CHECKING:
     from tests.harness.postgres import PostgresServer
 
 pytestmark = pytest.mark.process
-
-
-@pytest.fixture(scope="module")
-def follower(postgres: PostgresServer) -> Iterator[PostgresServer]:
-    server = postgres.replica()
-    yield server
-    server.stop()
 
 
 class Relay:
