@@ -18,7 +18,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 from policies.plugins.protocol import PluginLog, no_answer, rule_name
-from relay.errors import Reject
+from relay.errors import Prefix, Reject
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +36,10 @@ def is_async(rule: Rule) -> bool:
     )
 
 
+def _is_typed(reject: Reject) -> bool:
+    return isinstance(reject.prefix, Prefix) and isinstance(reject.text, str)
+
+
 class _Outcome:
     """Turns a function's result into a refusal and reports its health."""
 
@@ -47,6 +51,8 @@ class _Outcome:
 
     def read(self, result: object) -> Reject | None:
         if result is None or isinstance(result, Reject):
+            if result is not None and not _is_typed(result):
+                return self.failed("returned a Reject of other than a Prefix and a text")
             if not self._is_well:
                 self._is_well = True
                 self._standing.recovered(self._name)
@@ -111,12 +117,15 @@ class AsyncRule:
             await asyncio.wait(tasks, timeout=_STOP_S)
 
     async def _call(self, question: Question) -> object:
-        """Its result or exception: a SystemExit must not end the relay."""
+        """Its result or exception: a SystemExit must not end the relay, nor an exception of its own
+        that is no Exception whoever asks."""
         try:
             answer: object = self._rule(*question)
             if inspect.isawaitable(answer):
                 return await answer
-        except (Exception, SystemExit, KeyboardInterrupt) as wrong:  # foreign code  # noqa: BLE001
+        except asyncio.CancelledError:
+            raise
+        except BaseException as wrong:  # foreign code  # noqa: BLE001
             return wrong
         return answer
 

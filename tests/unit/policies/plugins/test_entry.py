@@ -95,6 +95,18 @@ async def interrupting(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+class Own(BaseException):
+    pass
+
+
+async def raising_its_own(*_: object) -> None:
+    raise Own
+
+
+async def refusing_without_a_text(*_: object) -> Reject:
+    return Reject(Prefix.BLOCKED, None, "")  # type: ignore[arg-type]
+
+
 async def cancelling(*_: object) -> None:
     raise asyncio.CancelledError
 
@@ -111,6 +123,8 @@ def accepting(*_: object) -> bool:
         (leaving, "raised SystemExit at "),
         (leaving_late, "raised SystemExit at "),
         (interrupting, "raised KeyboardInterrupt at "),
+        (raising_its_own, "raised Own at "),
+        (refusing_without_a_text, "returned a Reject of other than"),
         (cancelling, "did not answer in time"),
         (accepting, "returned bool, not Reject or None"),
     ],
