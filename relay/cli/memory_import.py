@@ -187,7 +187,7 @@ def _read_folder(root: Path, form: Form | None, reader: Reader, done: _Import) -
             others += 1
             continue
         try:
-            fd = os.open(root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+            fd = _opened_below(root, name)
             changed = int(os.fstat(fd).st_mtime)
             data = _bytes_of(root / name, fd, _MAX_NOTE)
             texts[name], times[name] = data.decode(), changed
@@ -227,28 +227,59 @@ def _files_below(root: Path, done: _Import) -> list[str]:
     while folders:
         below, depth = folders.pop()
         try:
-            entries = list(os.scandir(root / below))
+            entries = _listed(root, below)
         except OSError as error:
             done.faults.append(Fault(below, str(error.strerror)))
             continue
-        for entry in entries:
-            name = f"{below}{entry.name}"
-            if entry.name.startswith("."):
+        for entry, mode in entries:
+            name = f"{below}{entry}"
+            if entry.startswith("."):
                 continue
             if not _is_text(name):
                 done.faults.append(Fault(printable(name), "its name is not UTF-8"))
-            elif entry.is_symlink():
+            elif stat.S_ISLNK(mode):
                 done.left_out.append(Fault(name, "a symbolic link, not followed"))
-            elif entry.is_dir(follow_symlinks=False):
+            elif stat.S_ISDIR(mode):
                 if depth == _MAX_DEPTH:
                     done.faults.append(Fault(name, f"over {_MAX_DEPTH} folders deep"))
                 else:
                     folders.append((f"{name}/", depth + 1))
-            elif entry.is_file(follow_symlinks=False):
+            elif stat.S_ISREG(mode):
                 found.append(name)
             if len(found) > MAX_RECORDS:
                 raise UserError(f"{root}: more than {MAX_RECORDS} files: import it in parts")
     return sorted(found)
+
+
+def _listed(root: Path, below: str) -> list[tuple[str, int]]:
+    """Names in a folder and what they are, as the type in a mode. Raises OSError."""
+    fd = _opened_below(root, below)
+    try:
+        return [(each.name, _type_of(each)) for each in os.scandir(fd)]
+    finally:
+        os.close(fd)
+
+
+def _type_of(entry: os.DirEntry[str]) -> int:
+    if entry.is_symlink():
+        return stat.S_IFLNK
+    if entry.is_dir(follow_symlinks=False):
+        return stat.S_IFDIR
+    return stat.S_IFREG if entry.is_file(follow_symlinks=False) else 0
+
+
+def _opened_below(root: Path, name: str) -> int:
+    """A descriptor of a file or folder: no symbolic link below `root` is followed, nor one that
+    took the place of a folder since it was listed. Raises OSError."""
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    for part in filter(None, name.split("/")):
+        parent = fd
+        try:
+            fd = os.open(part, flags, dir_fd=parent)
+        finally:
+            os.close(parent)
+    return fd
 
 
 def _is_text(name: str) -> bool:

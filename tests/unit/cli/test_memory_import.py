@@ -287,6 +287,27 @@ async def test_nothing_outside_of_the_folder_is_read(
     assert left_out == dict.fromkeys(("link.md", "linked"), "a symbolic link, not followed")
 
 
+async def test_a_link_that_takes_the_place_of_a_listed_folder_is_not_followed(
+    relay: FakeRelay, imported: Rookery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = folder(tmp_path, a="Inside.")
+    for place, text in ((root / "sub", "Inside too."), (tmp_path / "more", "Outside.")):
+        place.mkdir()
+        (place / "b.md").write_text(text)
+    listed = memory_import._files_below
+
+    def replaced(*args: Any) -> list[str]:
+        found = listed(*args)
+        (root / "sub").rename(tmp_path / "was")
+        (root / "sub").symlink_to("../more")
+        return found
+
+    monkeypatch.setattr(memory_import, "_files_below", replaced)
+    told = await imported(root)
+    assert [event.content for event in sent(relay)] == ["Inside."]
+    assert [each["where"] for each in told["why_errors"]] == ["sub/b.md"]
+
+
 async def test_a_file_that_is_no_text_or_too_large_does_not_stop_the_others(
     relay: FakeRelay, imported: Rookery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
