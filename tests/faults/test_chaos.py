@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.process]
 
 SECONDS = float(os.environ.get("CHAOS_S", tries(60, 15, 1)))
-MUTANT_S, TRIES = 5.0, 8
+DISTURBANCES = tries(1, 1, 3)
+"""Each so many of the disturbances happens."""
+MUTANT_S, TRIES = tries(5, 5, 2), 8
 """It depends on the machine as well what happens at once: another world shows it then."""
 SOME = tries(1, 2, 6)
 """Each so many of the mutants is tried."""
@@ -69,6 +71,7 @@ async def test_relays_on_one_database_keep_their_promises(
     tmp_path: Path, server: PostgresServer
 ) -> None:
     async with World(tmp_path, server, SEED) as world:
+        world.disturbances.some = world.disturbances.some[::DISTURBANCES]
         history = await world.run(SECONDS)
         print(figures(world, history))
         assert faults(history) == []
