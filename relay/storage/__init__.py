@@ -104,8 +104,8 @@ class Others:
     """Those in `rebuilt` that have ended."""
     lists: Mapping[ListName, Mapping[str, str]] = field(default_factory=dict)
     """Lists of NIP-86 that were changed, whole."""
-    passed_on: Sequence[Stored] = ()
-    """As in `WritePlan`."""
+    passed_on: Mapping[int, Sequence[Stored]] = field(default_factory=dict)
+    """seq of a batch, ascending → what it passed on, as in `WritePlan`."""
 
 
 class EventLog(Protocol):

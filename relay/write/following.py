@@ -97,4 +97,4 @@ class Following:
         state.manage(management)
         store.follow_from(upto)
         self.rights_changed()
-        self._ingest.overtaken(range(after + 1, upto + 1), ())
+        self._ingest.overtaken(range(after + 1, upto + 1), {})

@@ -448,11 +448,17 @@ class Ingest:
         if self._delivery is not None:
             await self._delivery
 
-    def overtaken(self, seqs: range, passed_on: Sequence[Stored]) -> Lookups | None:
-        """Others wrote these, and their state is in force: what the batch must look up now."""
-        self._due.append(seqs)
-        if passed_on:
-            self._due.append(passed_on)
+    def overtaken(self, seqs: range, passed_on: Mapping[int, Sequence[Stored]]) -> Lookups | None:
+        """Others wrote these, and their state is in force: what the batch must look up now.
+
+        `passed_on`: by the seq after which it is delivered, ascending.
+        """
+        start = seqs.start
+        for seq, rows in passed_on.items():
+            self._due += (range(start, seq + 1), rows)
+            start = seq + 1
+        if start < seqs.stop:
+            self._due.append(range(start, seqs.stop))
         if self._batch is None:
             return None
         self._state.begin_commit(seqs.stop - 1)

@@ -202,7 +202,7 @@ async def test_what_others_deleted_and_set_is_told(postgres: PostgresServer) -> 
         )
         assert told.ended == {"ended": EndedGroup(frozenset({cast.bob.pubkey}))}
         assert told.lists == {ListName.BANNED_KEYS: {cast.carol.pubkey: "rude"}}
-        assert told.passed_on == [Stored(0, typing, "tea")]
+        assert told.passed_on == {head: [Stored(0, typing, "tea")]}
 
 
 async def test_who_missed_too_much_must_read_again(postgres: PostgresServer) -> None:

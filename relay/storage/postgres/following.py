@@ -72,12 +72,15 @@ class Changes:
 async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str]]:
     """And the requests by which they erased something. Raises Outdated."""
     changes: dict[str, list[tuple[bytes, bytes | None]]] = {}
+    passed_on: dict[int, list[Stored]] = {}
     rows: list[Stored] = []
     for changes_after, seq, what, item, group in await db.fetch(QUERIES["changes_since"], after):
         if changes_after > after:
             raise Outdated("other relays have changed more than the database tells")
         if what == "record":
             rows.append(_row(seq, item, group))
+        elif what == "passed":
+            passed_on.setdefault(seq, []).append(_row(0, item, group))
         else:
             changes.setdefault(what, []).append((item, group))
     groups = sorted({group for _, group in changes.get("group", ()) if group is not None})
@@ -98,7 +101,6 @@ async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str
     if lists:
         for name, item, note in await db.fetch(QUERIES["management"], list(lists)):
             lists[ListName(name)][item.decode()] = note.decode()
-    passed_on = [_row(0, raw, group) for raw, group in changes.get("passed", ())]
     others = Others(after, upto, rows, gone, rebuilt, ended, lists, passed_on)
     return others, [item.hex() for item, _ in changes.get("erased", ())]
 

@@ -89,7 +89,7 @@ def skips_a_batch() -> None:
         nonlocal calls
         calls += 1
         found = overtaken(self, seqs, passed_on)
-        if calls % 10 == 0:
+        if calls % 10 == 0 and not passed_on:
             self._due.remove(seqs)
         return found
 
