@@ -26,6 +26,8 @@ _PAUSE_RATIO: Final = 9
 """A VACUUM of a large database runs for at most a tenth of the time."""
 _AGAIN_S: Final = 2.0
 _VACUUM_S: Final = 3600.0
+_MAX_REQUESTS: Final = 10_000
+"""That are told apart, while a reader or a lost database holds up the VACUUM."""
 
 
 class Erasing:
@@ -35,8 +37,8 @@ class Erasing:
         self._connections = connections
         self._left: dict[str | None, tuple[float, float]] = {None: (monotonic(), monotonic())}
         """When the first and the last of it was deleted, by the request that asked for it; of other
-        deletions under an empty one; None: when the store was opened, for the process before may
-        have left something."""
+        deletions under an empty one; None: of any request, for the process before may have left
+        something, or there were too many."""
         self._in_batch: frozenset[str] = frozenset()
         """Of a batch that may be committed at any moment."""
         self._next = 0.0
@@ -53,6 +55,9 @@ class Erasing:
         for request in self._in_batch:
             first, _ = self._left.get(request, (now, now))
             self._left[request] = (first, now)
+        if len(self._left) > _MAX_REQUESTS:
+            firsts = [first for first, _ in self._left.values()]
+            self._left = {None: (min(firsts), now)}
         self._in_batch = frozenset()
 
     @property
