@@ -9,7 +9,7 @@ import secrets
 from enum import Enum
 from itertools import count
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never, cast
 
 from aiohttp import WSCloseCode, WSMsgType, web
 
@@ -35,7 +35,6 @@ from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import Outbox
 from relay.read.query import QueryQueue
 from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
-from relay.server.socket_input import SocketInput
 from relay.server.turns import Slice
 from relay.write.judge import BAD_SIGNATURE
 
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from relay.nostr.nip42 import RelayAddress
     from relay.server.services import ServerServices
     from relay.server.session import Effect
+    from relay.server.socket_input import SocketInput
     from relay.server.turns import Turns
 
 _log = logging.getLogger(__name__)
@@ -178,12 +178,11 @@ class Connection:
         """`logged_in` is called after each login."""
         transport, loop = request.transport, asyncio.get_running_loop()
         assert transport is not None
-        assert isinstance(request.protocol, SocketInput)
         limits = services.config.limits
         self._services = services
         self._outbox_bytes = limits.outbox_bytes
         self._request = request
-        self._input = request.protocol
+        self._input = cast("SocketInput", request.protocol)
         self._address = address
         self.connection = next(_CONNECTION_IDS)
         self.message = 0
@@ -497,8 +496,8 @@ class Connection:
     def _end_if_silent(self) -> None:
         if self._input.silent_s < _HEARTBEAT_S:
             self._listen()
-        elif self._input.transport is not None:
-            self._input.transport.abort()
+        elif self._request.transport is not None:
+            self._request.transport.abort()
 
     def _too_slow(self) -> None:
         self._services.metrics.too_slow()

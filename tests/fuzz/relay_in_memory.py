@@ -57,11 +57,12 @@ class Memory:
     """Socket, request and transport of one connection; its other end is `said` and `heard`."""
 
     def __init__(self) -> None:
-        self._frames: asyncio.Queue[_Message | None] = asyncio.Queue()
+        self._frames: asyncio.Queue[_Message] = asyncio.Queue()
         self.heard: list[list[Any]] = []
         self.came = asyncio.Event()
         self.close_code: int | None = None
-        self.transport = self.writer = self
+        self.transport = self.protocol = self.writer = self
+        self.silent_s = 0.0
 
     # the client's end
 
@@ -70,21 +71,15 @@ class Memory:
         self._frames.put_nowait(_Message(kind, frame.data))
 
     def goes(self) -> None:
-        self._frames.put_nowait(None)
+        self._frames.put_nowait(_Message(WSMsgType.CLOSED, b""))
 
     # the relay's end
 
     def taken(self, _size: int) -> None:
         """Nobody bounds what has arrived here."""
 
-    def __aiter__(self) -> Memory:
-        return self
-
-    async def __anext__(self) -> _Message:
-        frame = await self._frames.get()
-        if frame is None:
-            raise StopAsyncIteration
-        return frame
+    async def next(self) -> _Message:
+        return await self._frames.get()
 
     def write(self, data: bytes) -> None:
         """Websocket frames as an outbox makes them: whole, unmasked, RFC 6455 §5.2."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 from aiohttp import WSMsgType
@@ -28,6 +28,9 @@ class _Frame:
     data: bytes
 
 
+_CLOSED: Final = _Frame(WSMsgType.CLOSED, b"")
+
+
 class Socket:
     """What `Connection` uses of aiohttp: the websocket, its request and its transport."""
 
@@ -38,7 +41,8 @@ class Socket:
         self._reads = asyncio.Event()
         self._reads.set()
         self.is_cut = False
-        self.transport = self.writer = self
+        self.transport = self.protocol = self.writer = self
+        self.silent_s = 0.0
 
     def send(self, frame: bytes) -> None:
         self._frames.put_nowait(_Frame(WSMsgType.TEXT, frame))
@@ -61,14 +65,9 @@ class Socket:
     def taken(self, _size: int) -> None:
         """Nobody bounds what has arrived here."""
 
-    def __aiter__(self) -> Socket:
-        return self
-
-    async def __anext__(self) -> _Frame:
+    async def next(self) -> _Frame:
         frame = await self._frames.get()
-        if frame is None or self.is_cut:
-            raise StopAsyncIteration
-        return frame
+        return _CLOSED if frame is None or self.is_cut else frame
 
     def write(self, data: bytes) -> None:
         if self.is_cut:
