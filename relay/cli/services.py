@@ -222,6 +222,11 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         metrics.watch(
             "events_waiting", "Events not yet committed.", lambda: ingest.waiting, "queue"
         )
+        metrics.watch(
+            "undelivered_batches",
+            "Batches of rows that live subscriptions do not have yet.",
+            lambda: ingest.undelivered,
+        )
         metrics.watch("search_lag_rows", "Rows not yet in the search index.", lambda: indexer.lag)
         metrics.watch(
             "negentropy_records", "Records in open negentropy snapshots.", lambda: negentropy.held

@@ -267,6 +267,11 @@ class Ingest:
             "commit": len(self._lane),
         }
 
+    @property
+    def undelivered(self) -> int:
+        """Batches of rows, committed or taken over, that live subscriptions do not have yet."""
+        return len(self._due) + self._delivering.locked()
+
     def _screened(self, event: Event, origin: Origin) -> Reject | None:
         state = self._state
         relay = self._relay_key.pubkey

@@ -186,10 +186,13 @@ class Mutant(Rookery):
 
 
 async def level(relays: Sequence[Rookery]) -> None:
-    """Wait until relays on one database have taken over the same rows."""
-    async with until("all have taken over the same rows") as tries:
+    """Wait until relays on one database have taken over the same rows, and sent what was live."""
+    async with until("all have taken over the same rows and sent them") as tries:
         async for _ in tries:
-            if len({await relay.metric("store_seq") for relay in relays}) == 1:
+            seqs = {await relay.metric("store_seq") for relay in relays}
+            if len(seqs) == 1 and not any(
+                [await relay.metric("undelivered_batches") for relay in relays]
+            ):
                 return
 
 
