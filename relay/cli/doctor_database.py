@@ -122,6 +122,12 @@ def _safety(server: Mapping[str, Any]) -> Iterator[Finding]:
                 f"{name} is off: a power failure may destroy the database",
                 f"set {name} = on in postgresql.conf",
             )
+    if server["is_open"]:
+        yield warning(
+            "every role of the server may connect to the database: it can hold the locks of the"
+            " relay, and stop its writes",
+            f'REVOKE CONNECT ON DATABASE "{server["name"]}" FROM PUBLIC',
+        )
     if not server["autovacuum"]:
         yield warning(
             "autovacuum is off: tables grow, and are planned by old numbers",

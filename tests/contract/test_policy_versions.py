@@ -23,8 +23,10 @@ from relay.storage.policy_versions import (
 )
 from relay.storage.postgres.policies import PolicyVersions, opened_policies
 from relay.storage.postgres.store import PostgresStore
-from tests.contract.writing import TERMS
+from tests import cast
+from tests.contract.writing import TERMS, read, stored, unsigned
 from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -122,6 +124,34 @@ async def test_a_store_hears_of_a_push_that_was_not_told(postgres: PostgresServe
         async with asyncio.timeout(ANSWER_S):
             await heard.wait()
         assert store.policies.newest == 7
+
+
+@pytest.mark.parametrize("forged", ["-1", "9223372036854775807", "9" * 5_000, "", "x"])
+async def test_a_notification_of_somebody_else_changes_nothing(
+    postgres: PostgresServer, forged: str
+) -> None:
+    """Whoever may connect to the database can send one, without a right to any table."""
+    async with opened_store(postgres) as (store, url), opened_policies(url, None) as other:
+        heard: list[int] = []
+
+        async def hears(number: int) -> None:
+            async with until("it hears of the version") as tries:
+                async for _ in tries:
+                    if store.policies.newest == number:
+                        return
+
+        store.policies.changed = lambda: heard.append(store.policies.newest)
+        await pushed(other, 0, b"old")
+        await pushed(other, 1, b"new")
+        await hears(2)
+        row = await stored(store, unsigned(cast.alice))
+        schema = postgres.schema_of(url)
+        await postgres.execute(f"SELECT pg_notify('rookery_{schema}', '{forged}')")
+        await pushed(other, 2, b"newer")
+        await hears(3)
+        assert heard == sorted(set(heard))
+        assert store.committed() == row.seq
+        assert await read(store) == [row.event.raw]
 
 
 async def test_a_version_that_was_damaged_is_refused(postgres: PostgresServer) -> None:

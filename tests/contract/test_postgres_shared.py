@@ -231,6 +231,19 @@ async def test_a_database_that_was_set_back_is_neither_read_nor_written(
             await asyncio.wait_for(read_on(one.store), ANSWER_S)
 
 
+async def test_a_notification_of_somebody_else_is_no_commit(postgres: PostgresServer) -> None:
+    async with processes(postgres, 2) as (one, other):
+        schema = postgres.schema_of(one.url)
+        for forged in ("9223372036854775807", "9" * 5_000, "-1", "", "x"):
+            await postgres.execute(f"SELECT pg_notify('rookery_{schema}', '{forged}')")
+        await one.store.news()
+        await one.store.follow()
+        assert one.others == []
+        row = await stored(other.store, unsigned(cast.alice))
+        assert (await one.hears()).upto == row.seq == one.store.committed()
+        assert await read(one.store) == [row.event.raw]
+
+
 async def test_a_call_is_used_once_by_all(postgres: PostgresServer) -> None:
     async with processes(postgres, 2) as (one, other):
         assert await one.store.use_call("aa", until=10, now=9)

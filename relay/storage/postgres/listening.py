@@ -1,5 +1,8 @@
-"""What other processes commit: they tell their head, or the version of the policies that they push;
-a query every half second makes up for a notification that was missed."""
+"""What other processes commit: they tell their head. A query every half second makes up for a
+notification that was missed, and tells the newest version of the policies.
+
+Whoever may connect to the database can notify, with any payload: it is a reason to look, no more.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,8 @@ _DROP_EVERY_S: Final = 10.0
 _LEFT_S: Final = 15.0
 """So long the server may keep a connection that is no more."""
 _OPENED_BY: Final = "opened_by"
+_MAX_DIGITS: Final = 19
+"""Of a head."""
 TAKEN: Final = "another relay took the database while the connection was lost: restart this one"
 EARLIER: Final = "the database has an earlier state than it had: restart this relay"
 LOST: Final = "database: it does not answer"
@@ -78,8 +83,9 @@ class Touch:
 
 
 class HeadListener:
-    """`advance` gets heads, also old ones, and when the database was asked for it, or None;
-    `pushed` the newest version of the policies. One task, with a connection of its own.
+    """`advance` gets heads, also old ones, and when the database was asked for it; or None for one
+    that somebody told, which may be wrong. `pushed` gets the newest version of the policies. One
+    task, with a connection of its own.
 
     The connection holds a lock for as long as it lives: `start` tells whether it may have it.
     """
@@ -129,7 +135,8 @@ class HeadListener:
         db = await self._connections.listener(_ANSWER_S)
         try:
             may_have = await db.fetchval(self._hold)
-            await db.add_listener(await db.fetchval(QUERIES["channel"]), self._noted)
+            if self._is_shared:
+                await db.add_listener(await db.fetchval(QUERIES["channel"]), self._noted)
         except BaseException:
             db.terminate()
             raise
@@ -208,11 +215,9 @@ class HeadListener:
         return self._end.is_set()
 
     def _noted(self, _db: Any, _pid: int, _channel: str, payload: object) -> None:
-        number = int(str(payload))
-        if number < 0:
-            self._pushed(-number)
-        else:
-            self._advance(number, None)
+        head = str(payload)
+        if head.isdecimal() and len(head) <= _MAX_DIGITS:
+            self._advance(int(head), None)
 
     async def close(self) -> None:
         # Not cancelled: a statement that is cancelled opens a connection to say so.

@@ -68,7 +68,6 @@ class PolicyVersions:
                 raise Overtaken(None if newest is None else PolicyVersion(*newest))
             await db.execute(QUERIES["add_policies"], *version, data)
             await db.execute(QUERIES["drop_policies"], version.number - KEPT)
-            await db.execute(QUERIES["tell_policies"], version.number)
         return version
 
 

@@ -207,7 +207,8 @@ class PostgresStore(Reader):
 
     async def follow(self) -> None:
         self._news.clear()
-        if self._heard > self._writer.head:  # else it was of this process
+        heard, self._heard = self._heard, 0  # if this fails, the next poll tells again
+        if heard > self._writer.head:  # else it was of this process
             await self._writer.follow()
 
     def follow_from(self, seq: int) -> None:

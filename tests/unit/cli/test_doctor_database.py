@@ -93,6 +93,18 @@ async def test_a_planted_fault_is_the_one_that_is_found(
     assert cure in one.cure
 
 
+async def test_a_database_that_others_may_connect_to_is_found(postgres: PostgresServer) -> None:
+    url = await made(postgres)
+    await postgres.execute("CREATE ROLE guest LOGIN")
+    try:
+        (one,) = await found(url)
+        assert "every role of the server may connect" in one.text
+        await postgres.execute(one.cure)
+        assert await found(url) == []
+    finally:
+        await postgres.execute("GRANT CONNECT ON DATABASE postgres TO PUBLIC; DROP ROLE guest")
+
+
 async def test_commits_that_a_crash_loses_are_found(postgres: PostgresServer) -> None:
     (one,) = await found(f"{await made(postgres)}&synchronous_commit=off")
     assert "a crash of the server loses acknowledged events" in one.text

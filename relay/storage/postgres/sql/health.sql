@@ -11,6 +11,10 @@ SELECT current_setting('server_version_num')::integer AS version,
         - current_setting('superuser_reserved_connections')::integer AS places,
     (SELECT count(*) FROM pg_stat_activity WHERE backend_type = 'client backend')::integer AS taken,
     age((SELECT datfrozenxid FROM pg_database WHERE datname = current_database())) AS transactions,
+    has_database_privilege('public', current_database(), 'CONNECT') AND EXISTS (
+        SELECT FROM pg_roles WHERE rolcanlogin AND NOT rolsuper AND rolname <> current_user
+    ) AS is_open,
+    current_database() AS name,
     coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false) AS is_encrypted,
     coalesce(host(inet_server_addr()), '') AS address,
     coalesce((SELECT extract(epoch FROM max(now() - xact_start)) FROM pg_stat_activity

@@ -417,6 +417,3 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8);
 
 -- :drop_policies  version  it, and older ones
 DELETE FROM policy_versions WHERE version <= $1;
-
--- :tell_policies  version  negative: `commit` tells a seq on the same channel
-SELECT pg_notify('rookery_' || current_schema(), (-$1::bigint)::text);
