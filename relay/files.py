@@ -26,6 +26,20 @@ def make_private(folder: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
 
 
+def opened_below(root: Path, name: str) -> int:
+    """A descriptor of a file or folder, for reading: no symbolic link below `root` is followed, nor
+    one that took the place of a folder since it was listed. Raises OSError."""
+    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    for part in filter(None, name.split("/")):
+        parent = fd
+        try:
+            fd = os.open(part, flags, dir_fd=parent)
+        finally:
+            os.close(parent)
+    return fd
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file of mode 0600, whole or not at all. One task at a time. Raises OSError."""
     part = path.with_suffix(".part")

@@ -27,6 +27,7 @@ from relay.client.information import limit_in, reads_prefixes
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.settings import Actor
 from relay.errors import Invalid, Prefix, UserError
+from relay.files import opened_below
 from relay.lifecycle.rows import Keep, version_of
 from relay.memory.interop.claude_mem import records_in
 from relay.memory.interop.documents import (
@@ -187,7 +188,7 @@ def _read_folder(root: Path, form: Form | None, reader: Reader, done: _Import) -
             others += 1
             continue
         try:
-            fd = _opened_below(root, name)
+            fd = opened_below(root, name)
             changed = int(os.fstat(fd).st_mtime)
             data = _bytes_of(root / name, fd, _MAX_NOTE)
             texts[name], times[name] = data.decode(), changed
@@ -253,7 +254,7 @@ def _files_below(root: Path, done: _Import) -> list[str]:
 
 def _listed(root: Path, below: str) -> list[tuple[str, int]]:
     """Names in a folder and what they are, as the type in a mode. Raises OSError."""
-    fd = _opened_below(root, below)
+    fd = opened_below(root, below)
     try:
         return [(each.name, _type_of(each)) for each in os.scandir(fd)]
     finally:
@@ -266,20 +267,6 @@ def _type_of(entry: os.DirEntry[str]) -> int:
     if entry.is_dir(follow_symlinks=False):
         return stat.S_IFDIR
     return stat.S_IFREG if entry.is_file(follow_symlinks=False) else 0
-
-
-def _opened_below(root: Path, name: str) -> int:
-    """A descriptor of a file or folder: no symbolic link below `root` is followed, nor one that
-    took the place of a folder since it was listed. Raises OSError."""
-    fd = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-    for part in filter(None, name.split("/")):
-        parent = fd
-        try:
-            fd = os.open(part, flags, dir_fd=parent)
-        finally:
-            os.close(parent)
-    return fd
 
 
 def _is_text(name: str) -> bool:

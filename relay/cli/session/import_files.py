@@ -14,7 +14,7 @@ from relay.cli.humanize import counted
 from relay.cli.options import Server, client_options, json_option, print_json, printable
 from relay.cli.progress import Amount, progress_bar
 from relay.cli.session.common import PATH, on_relay, plan_of, plan_options
-from relay.client.transcripts.files import files_in, lines_of, session_file, session_ids
+from relay.client.transcripts.files import files_in, root_of, session_file, session_ids
 from relay.errors import UserError
 from relay.memory.transcripts.lines import SessionFacts, line_of
 
@@ -85,7 +85,7 @@ def _files(paths: Sequence[Path]) -> Mapping[str, SessionFile]:
             raise UserError(f"{path} contains no session file (*.jsonl)")
         for file in inside:
             try:
-                found[file] = session_file(file)
+                found[file] = session_file(file, root_of(path))
                 if not _has_an_object(found[file]):
                     del found[file]
                     raise UserError(f"{file} is no session: no line of it is a JSON object")
@@ -109,8 +109,7 @@ def _files(paths: Sequence[Path]) -> Mapping[str, SessionFile]:
 def _has_an_object(file: SessionFile) -> bool:
     if file.opening != SessionFacts():
         return True
-    with file.path.open("rb") as opened:
-        return any(line_of(0, raw).fields is not None for raw in lines_of(opened, file.size))
+    return any(line_of(0, raw).fields is not None for raw in file.lines())
 
 
 def _report(result: ImportResult, file: SessionFile, *, is_renamed: bool, as_json: bool) -> None:

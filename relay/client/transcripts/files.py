@@ -5,12 +5,15 @@ Everything here blocks; call it in a thread.
 
 from __future__ import annotations
 
+import errno
 import os
+import stat
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import UserError
+from relay.files import opened_below
 from relay.memory.transcripts.lines import session_facts
 from relay.memory.transcripts.moved import comparable
 from relay.memory.transcripts.paths import PathTokens
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from relay.memory.transcripts.plan import Plan
 
 SUFFIX: Final = ".jsonl"
+_MAX_LINE: Final = 64 * 2**20
+_LINKED: Final = (errno.ELOOP, errno.ENOTDIR)
+"""Of a file that is a symbolic link, or in a folder that has become one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,10 @@ class SessionFile:
     changed_ms: int
     """Modification time, milliseconds since 1970."""
     opening: SessionFacts
+    inode: tuple[int, int]
+    """Device and number."""
+    root: Path | None = None
+    """See `opened`."""
 
     @property
     def session(self) -> str:
@@ -50,15 +60,32 @@ class SessionFile:
         )
 
     def lines(self) -> Iterator[bytes]:
-        """Each with its line end; one at a time in memory."""
-        with self.path.open("rb") as file:
+        """Each with its line end; one at a time in memory. Raises UserError when another file has
+        its name now, OSError."""
+        with opened(self.path, self.root) as file:
+            if _inode_of(os.fstat(file.fileno())) != self.inode:
+                raise UserError(f"{self.path} was replaced while it was read")
             yield from lines_of(file, self.size)
 
 
-def session_file(path: Path) -> SessionFile:
-    """Raises UserError for a missing file, a folder or an empty file; OSError."""
+def opened(path: Path, root: Path | None) -> BinaryIO:
+    """For reading. Below `root`, where others may have put it, no symbolic link is followed: a file
+    is missing then. Raises OSError."""
+    if root is None:
+        return path.open("rb")
     try:
-        with path.open("rb") as file:
+        return os.fdopen(opened_below(root, path.relative_to(root).as_posix()), "rb")
+    except OSError as error:
+        if error.errno in _LINKED:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from None
+        raise
+
+
+def session_file(path: Path, root: Path | None = None) -> SessionFile:
+    """`root`: as of `opened`. Raises UserError for a missing file, a folder or an empty file;
+    OSError."""
+    try:
+        with opened(path, root) as file:
             about = os.fstat(file.fileno())
             if not about.st_size:
                 raise UserError(f"{path} is empty")
@@ -67,21 +94,39 @@ def session_file(path: Path) -> SessionFile:
         raise UserError(f"there is no file {path}") from None
     except IsADirectoryError:
         raise UserError(f"{path} is a folder, not a session file") from None
-    return SessionFile(path, about.st_size, about.st_mtime_ns // 1_000_000, found)
+    changed_ms = about.st_mtime_ns // 1_000_000
+    return SessionFile(path, about.st_size, changed_ms, found, _inode_of(about), root)
+
+
+def _inode_of(about: os.stat_result) -> tuple[int, int]:
+    return about.st_dev, about.st_ino
 
 
 def lines_of(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """The lines of the next `size` bytes."""
-    while size > 0 and (raw := file.readline(size)):
+    """The lines of the next `size` bytes. Raises UserError for one that no session has."""
+    while size > 0 and (raw := file.readline(min(size, _MAX_LINE + 1))):
+        if len(raw) > _MAX_LINE:
+            raise UserError(f"a line of over {_MAX_LINE >> 20} MiB is in no session")
         size -= len(raw)
         yield raw
 
 
+def root_of(path: Path) -> Path | None:
+    """For `opened`, of what `files_in` finds: a link that was named is followed."""
+    return path if path.is_dir() else None
+
+
 def files_in(path: Path) -> list[Path]:
-    """The file itself, or every session file below a folder, by name."""
+    """The file itself, or every session file below a folder, by name. Symbolic links are none."""
     if not path.is_dir():
         return [path]
-    return sorted(found for found in path.rglob(f"*{SUFFIX}") if found.is_file())
+    return sorted(found for found in path.rglob(f"*{SUFFIX}") if _is_regular(found))
+
+
+def _is_regular(path: Path) -> bool:
+    with suppress(OSError):
+        return stat.S_ISREG(path.lstat().st_mode)
+    return False
 
 
 def session_ids(

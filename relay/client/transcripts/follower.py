@@ -9,7 +9,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Final
 
 from relay.client.errors import ClientError, PublishRefused
-from relay.client.transcripts.files import files_in, session_file, session_ids
+from relay.client.transcripts.files import files_in, root_of, session_file, session_ids
 from relay.client.transcripts.tail import UNIDENTIFIED, FileChange, Tail
 from relay.errors import UserError
 from relay.memory.transcripts.records import Status
@@ -90,7 +90,7 @@ class Follower:
         """Session id of each file; None: the id named in the file."""
         if not self._path.is_dir():
             return dict.fromkeys(paths)
-        files = [file for path in paths if (file := _identified(path)) is not None]
+        files = [file for path in paths if (file := _identified(path, self._path)) is not None]
         ids = session_ids(files, self._used_ids)
         self._used_ids |= {id_: path for path, id_ in ids.items() if id_ not in self._used_ids}
         named = {file.path: file.session for file in files}
@@ -98,7 +98,8 @@ class Follower:
 
     async def _add(self, path: Path, session: str | None) -> None:
         plan = self._plan if session is None else replace(self._plan, session=session)
-        tail = Tail(path, self._transcripts.pubkey, plan, self._place_of(path))
+        place, root = self._place_of(path), root_of(self._path)
+        tail = Tail(path, self._transcripts.pubkey, plan, place, root)
         change = await asyncio.to_thread(tail.resume)
         self._tails[path] = tail
         if change is FileChange.REWRITTEN:
@@ -162,10 +163,10 @@ class Follower:
         return self._places / f"{sha256(whose.encode()).hexdigest()[:32]}.place"
 
 
-def _identified(path: Path) -> SessionFile | None:
+def _identified(path: Path, root: Path) -> SessionFile | None:
     """The file, once it names its session; None: not yet."""
     try:
-        file = session_file(path)
+        file = session_file(path, root)
     except UserError:
         return None  # empty, or removed again
     return file if file.opening.session is not None or file.size > UNIDENTIFIED else None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
-from relay.client.transcripts.files import lines_of
+from relay.client.transcripts.files import lines_of, opened
 from relay.client.transcripts.session_events import Tally
 from relay.files import make_private
 from relay.memory.transcripts.lines import SessionFacts, session_facts
@@ -90,9 +90,13 @@ def _stamp_of(path: Path) -> _Stamp:
 class Tail:
     """One followed file."""
 
-    def __init__(self, path: Path, author: str, plan: Plan, offset_file: Path) -> None:
-        """`author`: who will sign, 64 hex. `offset_file`: where the offset is saved."""
+    def __init__(
+        self, path: Path, author: str, plan: Plan, offset_file: Path, root: Path | None = None
+    ) -> None:
+        """`author`: who will sign, 64 hex. `offset_file`: where the offset is saved. `root`: see
+        `opened`."""
         self.path = path
+        self._root = root
         self.tally = Tally()
         self._author = author
         self._plan = plan
@@ -134,7 +138,7 @@ class Tail:
         self._opening = SessionFacts(saved.base, saved.ms, saved.session)
         self.begin(saved.origin)
         try:
-            with self.path.open("rb") as file:
+            with opened(self.path, self._root) as file:
                 while self._size < saved.size and self._convert(file, saved.size - self._size):
                     pass
         except FileNotFoundError:
@@ -160,7 +164,7 @@ class Tail:
 
     def _read_update(self) -> Update:
         try:
-            with self.path.open("rb") as file:
+            with opened(self.path, self._root) as file:
                 size = os.fstat(file.fileno()).st_size
                 if not self._is_same(file, size):
                     self._reset()

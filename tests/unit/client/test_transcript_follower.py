@@ -37,6 +37,10 @@ def remove(path: Path) -> None:
     path.unlink()
 
 
+def link(path: Path, target: str) -> None:
+    path.symlink_to(target)
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "live" / "session.jsonl"
@@ -299,6 +303,20 @@ async def test_new_files_of_a_folder_are_followed(fake: FakeRelay, path: Path) -
         ("agent-1.jsonl", "agent-1"),
         ("s-2.jsonl", "s-2"),
     ]
+
+
+async def test_a_link_that_takes_the_place_of_a_session_is_not_followed(
+    fake: FakeRelay, path: Path, tmp_path: Path
+) -> None:
+    write(path, LINES[0])
+    put(tmp_path / "key.json", LINES[1] + LINES[2])
+    steps: list[Step] = []
+    async with follower(fake, path.parent, steps) as following:
+        await following.poll()
+        remove(path)
+        link(path, "../key.json")
+        await following.poll()
+    assert [step.change for step in steps] == [FileChange.GREW, FileChange.GONE]
 
 
 async def test_lines_are_queued_on_disk_offline(

@@ -11,7 +11,7 @@ import pytest
 from relay.client import Client, PublishRefused, Transcripts
 from relay.client.errors import QueryClosed
 from relay.client.transcripts import Incomplete, NoSession, SeveralAuthors
-from relay.client.transcripts.files import files_in, session_file, session_ids
+from relay.client.transcripts.files import files_in, root_of, session_file, session_ids
 from relay.errors import Invalid, UserError
 from relay.memory.transcripts.plan import Plan
 from relay.memory.transcripts.records import Status
@@ -477,6 +477,42 @@ def test_each_file_of_a_folder_has_its_own_session(tmp_path: Path) -> None:
         "alone.jsonl": "s-2",
     }
     assert session_ids(files[:1], taken={"s-1": tmp_path / "x"})[files[0].path] == "agent-1"
+
+
+def test_no_link_below_a_folder_is_a_session(tmp_path: Path) -> None:
+    """Whoever wrote the folder, as an unpacked archive, may mean another file of its reader."""
+    folder = tmp_path / "theirs"
+    (folder / "sub").mkdir(parents=True)
+    (tmp_path / "key.json").write_bytes(line())
+    (folder / "link.jsonl").symlink_to("../key.json")
+    (folder / "sub" / "one.jsonl").write_bytes(line())
+    (one,) = files_in(folder)
+    found = session_file(one, root_of(folder))
+    for name in ("link.jsonl", "linked/key.json"):
+        (folder / "linked").unlink(missing_ok=True)
+        (folder / "linked").symlink_to("..")
+        with pytest.raises(UserError, match="there is no file"):
+            session_file(folder / name, folder)
+    one.unlink()
+    one.symlink_to("../../key.json")
+    with pytest.raises(FileNotFoundError):
+        list(found.lines())
+    assert session_file(folder / "link.jsonl", root_of(folder / "link.jsonl")).size
+
+
+def test_a_file_that_takes_the_place_of_a_session_is_not_read(file: Path, tmp_path: Path) -> None:
+    found = session_file(file)
+    (tmp_path / "other").write_bytes(DATA)
+    (tmp_path / "other").rename(file)
+    with pytest.raises(UserError, match="was replaced while it was read"):
+        list(found.lines())
+
+
+def test_a_line_that_fills_the_memory_is_in_no_session(tmp_path: Path) -> None:
+    with (tmp_path / "large.jsonl").open("wb") as large:
+        large.truncate(2**40)
+    with pytest.raises(UserError, match="a line of over 64 MiB is in no session"):
+        session_file(tmp_path / "large.jsonl")
 
 
 async def test_with_a_folder_sessions_are_listed_offline(
