@@ -109,7 +109,9 @@ async def test_a_database_with_the_mark_of_another_program_is_refused(path: Path
         "ALTER TABLE groups ADD COLUMN n CHECK (length(hex(id)) > 0)",
         "DROP INDEX events_d; CREATE INDEX events_d ON events (d COLLATE NOCASE) WHERE d > ''",
         "DROP TABLE members; CREATE TABLE members (pubkey, grp, admin)",
-        "ANALYZE",
+        "CREATE TABLE one (tbl, idx, stat CHECK (length(hex(stat)))); PRAGMA writable_schema = 1;"
+        " UPDATE sqlite_master SET name = 'sqlite_stat1', tbl_name = 'sqlite_stat1', sql ="
+        " replace(sql, 'one', 'sqlite_stat1') WHERE name = 'one'",
     ],
 )
 async def test_a_file_with_something_of_somebody_else_is_refused(path: Path, foreign: str) -> None:
@@ -125,6 +127,21 @@ async def test_a_file_with_something_of_somebody_else_is_refused(path: Path, for
             look(path)
     with pytest.raises(StoreVersion, match=said):
         copy_store(path, path.with_name("copy"), lambda _: None)
+
+
+async def test_what_analyze_has_counted_is_dropped(path: Path) -> None:
+    """No query is planned by it, an admin's or forged."""
+    await made(path)
+    with closing(sqlite3.connect(path)) as db:
+        db.executescript("ANALYZE; UPDATE sqlite_stat1 SET stat = '1000000 1000000 1000000'")
+    facts_of(path)
+    copy_store(path, path.with_name("copy"), lambda _: None)
+    store = await SqliteStore.open(path, TERMS)
+    assert len(await read(store)) == 1
+    await store.close()
+    with closing(sqlite3.connect(path)) as db:
+        found = db.execute("SELECT name FROM sqlite_master WHERE name LIKE 'sqlite_stat%'")
+        assert found.fetchall() == []
 
 
 async def test_a_file_that_lacks_an_index_is_refused(path: Path) -> None:

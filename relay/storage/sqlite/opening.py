@@ -90,7 +90,7 @@ def open_file(
 
 def check_schema(db: sqlite3.Connection, path: Path) -> None:
     """Raises StoreVersion when the file has a trigger, view, table, index or constraint that no
-    Rookery makes, and StoreFault when it lacks one of the present schema.
+    Rookery and no ANALYZE makes, and StoreFault when it lacks one of the present schema.
 
     For a file that comes from a backup. Before anything else is read: a trigger undoes deletions,
     an expression in an index or a CHECK never ends.
@@ -142,6 +142,7 @@ def _schemas() -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str]]]:
         needed = _objects(db)
         db.executescript(LOG_SCRIPT)
         known = _objects(db)
+        known.update(db.execute(QUERIES["statistics"]))
         db.executescript(FILES.script("former.sql"))
         return needed, known | _objects(db)
 
@@ -169,6 +170,9 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
     if version > SCHEMA_VERSION:
         raise too_new(path, version)
     check_schema(db, path)
+    # Of an admin's ANALYZE, or of somebody else's: plans would follow them, and what they quote of
+    # rows would outlive their deletion.
+    db.executescript(QUERIES["drop_statistics"])
     for step in range(version + 1, SCHEMA_VERSION + 1):
         _run(db, FILES.migration(step), step)
 

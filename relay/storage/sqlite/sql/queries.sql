@@ -207,6 +207,15 @@ SELECT count(*) FROM sqlite_master;
 -- :objects  -> kind, name and text of tables, indices, triggers and views
 SELECT type, name, sql FROM sqlite_master;
 
+-- :statistics  -> kind, name and text of the tables in which ANALYZE leaves what it has counted
+VALUES ('table', 'sqlite_stat1', 'CREATE TABLE sqlite_stat1(tbl,idx,stat)'),
+    ('table', 'sqlite_stat4', 'CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)');
+
+-- :drop_statistics  and plan without them from now on
+DROP TABLE IF EXISTS sqlite_stat1;
+DROP TABLE IF EXISTS sqlite_stat4;
+PRAGMA writable_schema = RESET;
+
 -- :wrong_meta  -> names of entries that are no number, or no text, or missing
 SELECT o.name FROM (
     SELECT 'hash_key' AS name, 'text' AS type, 1 AS is_needed
