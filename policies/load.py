@@ -57,6 +57,8 @@ PRESETS: Final = HOME / "presets"
 KNOWN_WRITE: Final = "known people write"
 """The rule that makes a preset: on in "group", off in "open"."""
 
+_MAX_DEPTH: Final = 32
+"""Of files that include others."""
 _ARRAYS: Final = ("include", "rule", "retention", "plugin")
 
 _Definition = RuleDefinition | RetentionDefinition | PluginDefinition
@@ -202,6 +204,9 @@ class _Reading:
         if found is None:
             known = [path.stem for path in [*_files_of(INCLUDED), *_files_of(folder)]]
             text = f'include "{include}": no such file here or packaged{nearest(include, known)}'
+            self.faults.append(replace(at, text=text))
+        elif len(self.open) > _MAX_DEPTH:
+            text = f'include "{include}": more than {_MAX_DEPTH} files include each other in a row'
             self.faults.append(replace(at, text=text))
         elif found in self.open:
             chain = " includes ".join([path.name for path in [*self.open, found]])

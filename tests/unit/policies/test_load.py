@@ -146,6 +146,13 @@ def test_a_file_that_includes_itself_is_a_fault(tmp_path: Path) -> None:
     ]
 
 
+def test_a_long_chain_of_files_is_a_fault(tmp_path: Path) -> None:
+    """The stack of the program ends before a chain of a thousand does."""
+    chain = {f"f{number}": f'include = ["f{number + 1}"]' for number in range(600)}
+    found = faults_of(tmp_path, **chain)
+    assert found[0] == ('f32.toml:1: include "f33": more than 32 files include each other in a row')
+
+
 def test_what_a_file_includes_comes_before_it_and_once(tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     (tmp_path / "shared" / "team.toml").write_text(
