@@ -10,6 +10,7 @@ import asyncio
 import sys
 from contextlib import ExitStack
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, BinaryIO, Final
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
 _RETRY_DELAYS_S: Final = (0.05, 0.2, 1.0)
 """Delays before retrying temporary refusals (`error:`, `rate-limited:`)."""
 _TEMPORARY: Final = ("error:", "rate-limited:")
+_MAX_LISTED: Final = 1_000_000
+"""Refused lines of one run: of a file that is no export each line may be one."""
 
 
 @click.command("import", epilog="Example: rookery import events.jsonl --data ./data --trust")
@@ -185,9 +188,14 @@ async def _import(
                 rate = (place.tally.read - before) / max(perf_counter() - began, 1e-3)
                 progress.update(task, completed=place.offset, rate=f"{rate:,.0f} events/s")
 
+            numbers = count(1)
+
             def report_line(text: str) -> None:
+                number = next(numbers)
+                if number > _MAX_LISTED + 1:
+                    return
                 for each in listed:
-                    each(text)
+                    each(text if number <= _MAX_LISTED else "more lines are only counted")
 
             def announce(events: Iterable[Event]) -> None:
                 records = GroupRecords()

@@ -383,6 +383,21 @@ def test_refused_lines_are_reported_with_reason_and_id(
     assert "refused 1 × invalid: pubkey: missing (line 6)" in err.splitlines()[7:]
 
 
+def test_what_lists_refused_lines_does_not_grow_without_end(
+    folder: FakeFolder, data: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A line of two bytes is refused in a hundred."""
+    monkeypatch.setattr("relay.cli.importing._MAX_LISTED", 2)
+    write(file, *[b"x"] * 9)
+    listed = file.with_name("refused.txt")
+    assert imported(data, file, "--refused", str(listed)) == 1
+    assert listed.read_text().splitlines() == [
+        f"{file}:1: invalid: not JSON (column 1)",
+        f"{file}:2: invalid: not JSON (column 1)",
+        "more lines are only counted",
+    ]
+
+
 def test_refusals_are_counted_by_reason_and_listed_in_a_file(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
