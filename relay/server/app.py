@@ -323,9 +323,8 @@ class Server:
         try:
             response = await handler(request)
         except web.HTTPException as refused:
-            response = web.Response(
-                status=refused.status, text=refused.text, headers=refused.headers
-            )
+            headers = {**refused.headers, "X-Content-Type-Options": "nosniff"}
+            response = web.Response(status=refused.status, text=refused.text, headers=headers)
             # aiohttp keeps it: with its frames a cycle that holds the request and its body.
             refused.__traceback__ = None
         finally:

@@ -767,6 +767,7 @@ async def test_a_refused_request_leaves_nothing_for_the_garbage_collector() -> N
             for _ in range(5):
                 async with client.get(f"http://{relay.at}/nowhere") as answer:
                     assert (answer.status, await answer.text()) == (404, "404: Not Found")
+                    assert answer.headers["X-Content-Type-Options"] == "nosniff"
                 async with client.put(f"http://{relay.at}/", data="x") as answer:
                     assert answer.status == 405
                     assert answer.headers["Allow"] == "GET,OPTIONS,POST"
