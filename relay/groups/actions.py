@@ -34,7 +34,11 @@ MAX_ID_CHARS: Final = 64
 MAX_ROLES: Final = 8
 MAX_ROLE_CHARS: Final = 64
 MIN_CODE_CHARS: Final = 8
+MAX_CODE_CHARS: Final = 256
 MAX_PINS: Final = 64
+MAX_STATE_CHARS: Final = 65_536
+"""Of what an action says of its group, or pins in it, 4 more for each value: the relay repeats all
+of it in each 39000 and 39005."""
 MAX_COPIED_TAGS: Final = 64
 """Tags of a 9002 unknown to NIP-29 that 39000 repeats (N29-49)."""
 
@@ -363,6 +367,8 @@ def _create_invites(event: Event, group_id: str, fault: Fault) -> CreateInvites:
     codes = _values(event, "code", fault)
     if any(len(code) < MIN_CODE_CHARS for code in codes):
         fault(f"code: must have at least {MIN_CODE_CHARS} characters")
+    if any(len(code) > MAX_CODE_CHARS for code in codes):
+        fault(f"code: must have at most {MAX_CODE_CHARS} characters")
     if len(set(codes)) < len(codes):
         fault("code: the same twice")
     return CreateInvites(
@@ -380,6 +386,7 @@ def _update_pins(event: Event, group_id: str, fault: Fault) -> UpdatePins:
             pins.setdefault((tag[0], tag[1] if len(tag) > 1 else ""), tuple(tag))
     if len(pins) > MAX_PINS:
         fault(f"e, a: {len(pins)} pins, at most {MAX_PINS} allowed")
+    _check_size("e, a", pins.values(), fault)
     return UpdatePins(**_header(event, group_id), pins=tuple(pins.values()))
 
 
@@ -505,6 +512,8 @@ def _description(event: Event, fault: Fault) -> Description:
         elif name and name not in _NOT_COPIED and len(copied) < MAX_COPIED_TAGS:
             copied.append(tuple(tag))
     ordered = [single[name] for name in SINGLE_VALUED if name in single]
+    repeated = [tag for tag in event.tags if tag and tag[0] in _NOT_METADATA]
+    _check_size("tags", (*ordered, *copied, *repeated), fault)
     supported = _supported_kinds(event, fault)
     parents = _group_ids(event, "parent", fault)
     if len(parents) > 1:
@@ -516,6 +525,12 @@ def _description(event: Event, fault: Fault) -> Description:
         parents[0] if parents else None,
         tuple(_group_ids(event, "child", fault)),
     )
+
+
+def _check_size(name: str, tags: Iterable[Sequence[str]], fault: Fault) -> None:
+    size = sum([4 * len(tag) + sum(map(len, tag)) for tag in tags])
+    if size > MAX_STATE_CHARS:
+        fault(f"{name}: {size} characters, at most {MAX_STATE_CHARS} allowed")
 
 
 def _group_ids(event: Event, name: str, fault: Fault) -> Sequence[str]:

@@ -104,12 +104,13 @@ def _check_previous_of_join(
 
 
 def _invite_of(code: str | None, group: Group) -> Invite | None:
-    """The invite with this code. All are compared, each in constant time (N29-39)."""
+    """The invite with this code. All as long as it are compared, each in constant time (N29-39)."""
     if code is None:
         return None
-    wanted, found = code.encode(), None
+    wanted, found, size = code.encode(), None, len(code)
     for known, invite in group.invites.items():
-        if hmac.compare_digest(known.encode(), wanted):
+        # Another length is no match, and would take as long as the code that was sent is.
+        if len(known) == size and hmac.compare_digest(known.encode(), wanted):
             found = invite
     return found
 

@@ -81,9 +81,11 @@ if TYPE_CHECKING:
     from relay.write.commands import LaneItem
     from relay.write.judge import Judgement
 
-_LARGE_GROUP: Final = 500
+_LARGE_GROUP: Final = 50
 """Members. Its lists are signed once for all changes of a batch: one takes up to 15 ms and 700 kB,
 and so many changes would keep all other events waiting for seconds."""
+_LARGE_STATE: Final = 8192
+"""Characters of what it is and pins, 4 more for each value: that is signed once then, too."""
 _CLOCK_SKEW_S: Final = 900
 """How far an author's clock may be behind."""
 _GROUP_RECORD: Final = Reject(
@@ -368,7 +370,7 @@ class Batch:
 
     def _notify(self, before: Group | None, after: Group) -> None:
         """Set the group, and store the 39000–39005 that differ, at last."""
-        if before is None or len(after.members) <= _LARGE_GROUP:
+        if before is None or not _is_large(after):
             self._sign_notices(before, after)
             return
         self._changed_groups.setdefault(after.id, before)
@@ -617,6 +619,16 @@ class Batch:
         """Sign with the request's id as `e`: two drafts of one second would be the same event."""
         (_, group_id), *_ = draft.tags
         return self._sign(replace(draft, tags=(*draft.tags, ("e", request.id))), group_id)
+
+
+def _is_large(group: Group) -> bool:
+    tags = (*group.metadata, *group.pins)
+    return (
+        len(group.members) > _LARGE_GROUP
+        or len(group.supported_kinds or ()) > _LARGE_STATE // 8
+        or any(len(tag) > _LARGE_STATE // 4 for tag in tags)
+        or sum([4 * len(tag) + sum(map(len, tag)) for tag in tags]) > _LARGE_STATE
+    )
 
 
 def _joined_after(request: Event, rows: Iterable[Stored]) -> Set[str]:

@@ -321,6 +321,25 @@ async def test_a_batch_signs_the_lists_of_a_large_group_once(
     assert newest.created_at > stored[0].created_at
 
 
+async def test_a_batch_signs_a_long_description_once(relay: Relay) -> None:
+    """400 moves of a subgroup between two parents of 440 kB each took 4 s and 600 MB."""
+    for name in ("left", "right", "child"):
+        about = ["about", "x" * (60_000 if name != "child" else 10)]
+        assert await relay.take(on(owner, 9007, about, h=name)) == [STORED]
+    relay.live.said.clear()
+    moves = [
+        on(owner, 9002, ["parent", parent], ["name", f"{n}"], h="child")
+        for n in range(10)
+        for parent in ("left", "right")
+    ]
+    assert await relay.take(*moves) == [STORED] * 20
+    said = [each.d for each in relay.live.said if each.kind == 39000]
+    assert (said.count("left"), said.count("right"), said.count("child")) == (0, 1, 20)
+    groups = relay.state.groups.by_id
+    assert (groups["left"].children, groups["right"].children) == ((), ("child",))
+    assert await rebuilt_groups(relay.store, RELAY.pubkey) == relay.state.groups
+
+
 async def test_no_list_is_signed_of_a_group_that_ended_in_the_batch(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
