@@ -7,9 +7,11 @@ last members of deleted groups (`EndedGroup`). It neither raises nor judges.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, TypeVar, assert_never
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
 
 from relay.groups.actions import (
     PRIVATE_FLAGS,
@@ -30,7 +32,7 @@ from relay.groups.actions import (
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Set
+    from collections.abc import Iterable, Iterator, Set
 
     from relay.groups.actions import Action, Description
     from relay.nostr.event import Event
@@ -269,6 +271,56 @@ def ended(group: Group) -> EndedGroup:
     return EndedGroup(frozenset(group.members), is_public=not group.only_members_read)
 
 
+_NO_GROUPS: Final[frozenset[str]] = frozenset()
+_PARTS: Final = 256
+_EMPTY: Final[tuple[dict[Any, frozenset[str]], ...]] = ({},) * _PARTS
+
+
+class GroupsByKey(Mapping[_K, frozenset[str]]):
+    """Key → ids of groups. In parts: a change copies those of its keys alone, for anybody may make
+    hundreds of thousands of keys members of groups."""
+
+    __slots__ = ("parts",)
+
+    def __init__(self, parts: tuple[dict[_K, frozenset[str]], ...] = _EMPTY) -> None:
+        """Of `_PARTS`, by hash."""
+        self.parts = parts
+
+    def __getitem__(self, key: _K) -> frozenset[str]:
+        return self.parts[hash(key) % _PARTS][key]
+
+    def of(self, key: _K) -> frozenset[str]:
+        return self.parts[hash(key) % _PARTS].get(key, _NO_GROUPS)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.parts[hash(key) % _PARTS]
+
+    def __iter__(self) -> Iterator[_K]:
+        return chain.from_iterable(self.parts)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def __bool__(self) -> bool:
+        return any(self.parts)
+
+    def moved(self, old: Set[_K], new: Set[_K], group_id: str) -> GroupsByKey[_K]:
+        """With this group's keys, which were `old`, as `new`."""
+        parts = list(self.parts)
+        left, came = old - new, new - old
+        for at in {hash(key) % _PARTS for key in (*left, *came)}:
+            parts[at] = dict(parts[at])
+        alone = frozenset((group_id,))  # one for all: most keys are in one group
+        for key in left:
+            part = parts[hash(key) % _PARTS]
+            if others := part.pop(key) - alone:
+                part[key] = others
+        for key in came:
+            part = parts[hash(key) % _PARTS]
+            part[key] = part[key] | alone if key in part else alone
+        return GroupsByKey(tuple(parts))
+
+
 @dataclass(frozen=True, slots=True)
 class Groups:
     """All groups of this relay."""
@@ -276,13 +328,13 @@ class Groups:
     by_id: Mapping[str, Group] = field(default_factory=dict)
     ended: Mapping[str, EndedGroup] = field(default_factory=dict)
     """Deleted groups, whose ids cannot be used again (N29-124)."""
-    memberships: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    memberships: GroupsByKey[str] = field(default_factory=GroupsByKey)
     """pubkey → ids of the groups that it is a member of."""
-    pinned: Mapping[Pin, frozenset[str]] = field(default_factory=dict)
+    pinned: GroupsByKey[Pin] = field(default_factory=GroupsByKey)
     """pin → ids of the groups that pin it."""
-    former: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    former: GroupsByKey[str] = field(default_factory=GroupsByKey)
     """pubkey → ids of the deleted groups that it was a member of at their end."""
-    founded: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    founded: GroupsByKey[str] = field(default_factory=GroupsByKey)
     """pubkey → ids of the groups that it made."""
     _moderated: dict[str, frozenset[str]] = field(
         default_factory=dict, init=False, compare=False, repr=False
@@ -297,11 +349,11 @@ class Groups:
         return pubkey in self.memberships
 
     def groups_of(self, pubkey: str) -> frozenset[str]:
-        return self.memberships.get(pubkey, frozenset())
+        return self.memberships.of(pubkey)
 
     def made_by(self, pubkey: str) -> frozenset[str]:
         """The groups of which the key is the founder."""
-        return self.founded.get(pubkey, frozenset())
+        return self.founded.of(pubkey)
 
     def moderated_by(self, pubkey: str) -> frozenset[str]:
         """The groups in which the key has a role with rights."""
@@ -315,7 +367,7 @@ class Groups:
 
     def ended_with(self, pubkey: str) -> frozenset[str]:
         """The deleted groups that the key was a member of at their end."""
-        return self.former.get(pubkey, frozenset())
+        return self.former.of(pubkey)
 
     def with_group(self, group: Group, users: Set[str] | None = None) -> Groups:
         """These groups with `group` added, or in place of the one with its id.
@@ -329,11 +381,11 @@ class Groups:
             new: Set[str] = group.members.keys()
             if users is not None:  # to compare ten thousand takes a millisecond
                 old, new = _among(users, old), _among(users, new)
-            memberships = _moved(memberships, old, new, group.id)
+            memberships = memberships.moved(old, new, group.id)
         if (() if before is None else before.pins) != group.pins:
-            pinned = _moved(pinned, _pinned_by(before), _pinned_by(group), group.id)
+            pinned = pinned.moved(_pinned_by(before), _pinned_by(group), group.id)
         if before is None or before.founder != group.founder:
-            founded = _moved(founded, _founder_of(before), {group.founder}, group.id)
+            founded = founded.moved(_founder_of(before), {group.founder}, group.id)
         by_id = {**self.by_id, group.id: group}
         return replace(self, by_id=by_id, memberships=memberships, pinned=pinned, founded=founded)
 
@@ -344,9 +396,9 @@ class Groups:
         groups = replace(
             self,
             by_id={key: group for key, group in self.by_id.items() if key != group_id},
-            memberships=_moved(self.memberships, old, frozenset(), group_id),
-            pinned=_moved(self.pinned, _pinned_by(before), frozenset(), group_id),
-            founded=_moved(self.founded, _founder_of(before), frozenset(), group_id),
+            memberships=self.memberships.moved(old, frozenset(), group_id),
+            pinned=self.pinned.moved(_pinned_by(before), frozenset(), group_id),
+            founded=self.founded.moved(_founder_of(before), frozenset(), group_id),
         )
         return groups.with_ended({group_id: left or EndedGroup()})
 
@@ -359,7 +411,7 @@ class Groups:
         former = self.former
         for group_id, group in added.items():
             before = self.ended.get(group_id, EndedGroup())
-            former = _moved(former, before.members, group.members, group_id)
+            former = former.moved(before.members, group.members, group_id)
         return replace(self, ended={**self.ended, **added}, former=former)
 
 
@@ -493,20 +545,3 @@ def _pinned_by(group: Group | None) -> frozenset[Pin]:
 
 def _founder_of(group: Group | None) -> frozenset[str]:
     return frozenset() if group is None else frozenset((group.founder,))
-
-
-def _moved(
-    index: Mapping[_K, frozenset[str]], old: Set[_K], new: Set[_K], group_id: str
-) -> Mapping[_K, frozenset[str]]:
-    """An index of groups in which this group's keys change from `old` to `new`."""
-    out = dict(index)
-    alone = frozenset((group_id,))  # one for all: most keys are in one group
-    for key in old - new:
-        left = out[key] - {group_id}
-        if left:
-            out[key] = left
-        else:
-            del out[key]
-    for key in new - old:
-        out[key] = out[key] | alone if key in out else alone
-    return out
