@@ -80,7 +80,7 @@ def _h_holds(wanted: bool | frozenset[str], group: str | None) -> bool:  # noqa:
 def _tag_holds(event: Event, name: str, wanted: bool | frozenset[str]) -> bool:  # noqa: FBT001
     if isinstance(wanted, bool):
         return any(len(tag) > 1 and tag[0] == name for tag in event.tags) is wanted
-    return any(value in wanted for value in event.tag_values(name))
+    return event.has_value(name, wanted)
 
 
 @dataclass(frozen=True, slots=True)

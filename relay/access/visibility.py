@@ -210,10 +210,10 @@ class Visibility:
         if readable_targets and rule.effective_target in readable_targets:
             return True
         if keys:
-            if Who.RECIPIENT in readers and not keys.isdisjoint(row.event.tag_values("p")):
+            if Who.RECIPIENT in readers and row.event.has_value("p", keys):
                 return True
             for name in rule.tag_readers:
-                if not keys.isdisjoint(row.event.tag_values(name)):
+                if row.event.has_value(name, keys):
                     return True
             if self.actors.households:
                 return self._allows_household(readers, row)

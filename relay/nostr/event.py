@@ -20,7 +20,7 @@ from relay.errors import Invalid
 from relay.nostr.kinds import MAX_KIND, KindClass, class_of, is_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Set
 
 _HEX64: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 _HEX128: Final = re.compile(r"[0-9a-f]{128}").fullmatch
@@ -34,6 +34,8 @@ _WIDE_WEIGHT: Final = 6
 its UTF-8 is kept beside it."""
 _FEW_VALUES: Final = 1000
 """So many are looked at one by one."""
+_FEW_TAGS: Final = 32
+"""So many are gone through as fast as an index of them is made."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -65,10 +67,61 @@ class Event(msgspec.Struct, frozen=True, gc=False):
                 return True
         return False
 
+    def has_value(self, name: str, values: Set[str]) -> bool:
+        """Whether a tag with this name has one of these values."""
+        for tag in self.tags:  # noqa: SIM110  # as above
+            if len(tag) > 1 and tag[0] == name and tag[1] in values:
+                return True
+        return False
+
     @property
     def d(self) -> str:
         """Value of the first `d` tag, `""` without one (N01-43)."""
         return self.tag("d") or ""
+
+
+class IndexedEvent(Event, frozen=True, gc=False):
+    """The same to whom thousands of filters and readers ask about its tags: nothing is gone
+    through for each."""
+
+    firsts: dict[str, str]
+    values: dict[str, set[str]]
+
+    def tag(self, name: str) -> str | None:
+        return self.firsts.get(name)
+
+    def has_tag(self, name: str) -> bool:
+        return name in self.firsts
+
+    def has_value(self, name: str, values: Set[str]) -> bool:
+        found = self.values.get(name)
+        return found is not None and not found.isdisjoint(values)
+
+
+def indexed(event: Event) -> Event:
+    """The event itself where it has few tags."""
+    if len(event.tags) <= _FEW_TAGS:
+        return event
+    firsts: dict[str, str] = {}
+    values: dict[str, set[str]] = {}
+    for tag in event.tags:
+        if len(tag) > 1:
+            firsts.setdefault(tag[0], tag[1])
+            values.setdefault(tag[0], set()).add(tag[1])
+        elif tag:
+            firsts.setdefault(tag[0], "")
+    return IndexedEvent(
+        event.id,
+        event.pubkey,
+        event.created_at,
+        event.kind,
+        event.tags,
+        event.content,
+        event.sig,
+        event.raw,
+        firsts,
+        values,
+    )
 
 
 def is_hex64(value: object) -> bool:

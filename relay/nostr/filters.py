@@ -97,9 +97,8 @@ class Filter(msgspec.Struct, frozen=True, gc=False):
         return all(self._tag_holds(event, name, values) for name, values in self.tags)
 
     def _tag_holds(self, event: Event, name: str, values: frozenset[str]) -> bool:
-        for tag in event.tags:
-            if len(tag) > 1 and tag[0] == name and tag[1] in values:
-                return True
+        if event.has_value(name, values):
+            return True
         return name == "d" and bool(self.d_prefixes) and event.d.startswith(self.d_prefixes)
 
     def tag_values(self, name: str) -> frozenset[str] | None:

@@ -10,7 +10,7 @@ from msgspec import structs
 from relay.access.visibility import Reading
 from relay.errors import Prefix, Refused, StoreFault
 from relay.nostr import messages
-from relay.nostr.event import event_from_raw
+from relay.nostr.event import event_from_raw, indexed
 from relay.nostr.nip50 import parted, search_from, searchable
 from relay.read.linked_rows import NO_LINKS
 from relay.read.outbox import framed
@@ -107,6 +107,12 @@ class Subscription:
 
 def _whole(row: Stored) -> Stored:
     return structs.replace(row, event=event_from_raw(row.event.raw))
+
+
+def _indexed(row: Stored) -> Stored:
+    """To be compared with filters and readers; not kept, for it takes twice the memory."""
+    event = indexed(row.event)
+    return row if event is row.event else structs.replace(row, event=event)
 
 
 class _Costs(NamedTuple):
@@ -286,7 +292,9 @@ class Fanout:
         targets = frozenset([target for target, _ in state.targets_of(row)])
         found = set()
         seen: dict[Viewer, bool] = {}
-        for entries in self._live.candidates(self._live.keys_of(row.event)):
+        keys = self._live.keys_of(row.event)
+        row = _indexed(row)
+        for entries in self._live.candidates(keys):
             viewer = entries[0].subscription.reader.viewer
             if viewer in found:
                 continue
@@ -389,6 +397,7 @@ class Fanout:
         text: Searchable | None = None
         is_text_built = False
         readings: dict[Viewer, Reading] = {}
+        compared = _indexed(row)
         for entries in self._live.candidates(keys):
             subscription = entries[0].subscription
             if subscription.last_delivery == number or 0 < seq <= subscription.cursor:
@@ -399,14 +408,14 @@ class Fanout:
                 viewer = subscription.reader.viewer
                 reading = readings.get(viewer)
                 if reading is None:
-                    reading = readings[viewer] = self._reading(viewer, row, links)
+                    reading = readings[viewer] = self._reading(viewer, compared, links)
                 if reading is never:
                     continue
             for entry in entries:
-                if not entry.is_exact and not entry.filter.matches(event):
+                if not entry.is_exact and not entry.filter.matches(compared.event):
                     continue
                 if reading is by_filter and not self._may_read(
-                    subscription, row, entry.filter, links
+                    subscription, compared, entry.filter, links
                 ):
                     continue
                 if entry.search is not None:

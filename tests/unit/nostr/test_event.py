@@ -9,9 +9,18 @@ from typing import Any
 import orjson
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
 from relay.errors import Invalid
-from relay.nostr.event import Event, event_from, event_from_raw, id_bytes, is_hex64
+from relay.nostr.event import (
+    Event,
+    IndexedEvent,
+    event_from,
+    event_from_raw,
+    id_bytes,
+    indexed,
+    is_hex64,
+)
 from tests.cast import alice
 from tests.unit.nostr import strategies
 
@@ -243,3 +252,19 @@ def test_any_value_of_a_field_is_kept_or_refused(event: Event, value: object) ->
         except Invalid:
             continue
         assert again == event or name == "sig"
+
+
+@given(st.lists(st.lists(st.sampled_from(["d", "e", "", "x"]), max_size=3), max_size=8))
+def test_an_indexed_event_says_of_its_tags_what_the_event_does(tags: list[list[str]]) -> None:
+    event = alice.sign(1, [*tags, *[["-"]] * 40], "", 1_700_000_000)
+    index = indexed(event)
+    assert isinstance(index, IndexedEvent)
+    for name in ("d", "e", "", "x", "-", "p"):
+        assert index.tag(name) == event.tag(name)
+        assert index.has_tag(name) == event.has_tag(name)
+        for values in (frozenset("de"), frozenset({"", "x"}), frozenset[str]()):
+            wanted = any(value in values for value in event.tag_values(name))
+            assert index.has_value(name, values) == event.has_value(name, values) == wanted
+    assert index.d == event.d
+    assert fields_of(index) == fields_of(event)
+    assert indexed(NOTE) is NOTE
