@@ -12,6 +12,7 @@ import logging
 import os
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -62,6 +63,20 @@ def noted(folder: Path) -> Switch | None:
     return None
 
 
+def is_asked(folder: Path) -> bool:
+    """Whether the next start has a switch to do."""
+    asked = noted(folder)
+    return asked is not None and not asked.fault
+
+
+def import_for_switch(folder: Path) -> None:
+    """What the switch needs, before nobody is answered."""
+    asked = noted(folder)
+    if asked is not None and asked.to is not None:
+        import_module("relay.storage.postgres.moving")
+        import_module("relay.storage.postgres.store")
+
+
 def note(folder: Path, switch: Switch | None) -> None:
     if switch is None:
         (folder / _FILE).unlink(missing_ok=True)
@@ -72,8 +87,8 @@ def note(folder: Path, switch: Switch | None) -> None:
 def switched(folder: Path, config: Config, *, own_file: bool) -> Config:
     """For a start, under the folder's lock: do what `move` asked for, if it did; the settings from
     now on. `own_file`: they are not in another file than the folder's."""
-    asked = noted(folder)
-    if asked is None or asked.fault:
+    asked = noted(folder) if is_asked(folder) else None
+    if asked is None:
         return config
     try:
         if not own_file:

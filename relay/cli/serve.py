@@ -1,7 +1,8 @@
 """`rookery serve`: runs a relay until SIGTERM or SIGINT; SIGHUP reloads the policies.
 
 `rookery restart` makes it start again in the same process: the listening sockets stay open, and the
-kernel queues connections on them until the new start takes them.
+kernel queues connections on them until the new start takes them. For `rookery move`, and when the
+store has another history than it had, the program that runs starts again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -27,14 +30,22 @@ from relay.cli.data_folder import LocalFolder
 from relay.cli.database import database_of
 from relay.cli.folder_lock import locked
 from relay.cli.init import fresh_folder, is_fresh
-from relay.cli.move_switch import switched
+from relay.cli.move_switch import import_for_switch, is_asked, switched
 from relay.cli.options import WholeNumber, new_folder_option, printable
 from relay.cli.policy_reload import PolicyReload
 from relay.cli.pushed_policies import has_pushed_policies
 from relay.cli.services import check_start, run_services
 from relay.config import Config, PolicySource, ServerConfig, Synchronous, load_config
 from relay.console import Console
-from relay.errors import FolderBusy, Prefix, Refused, UserError, how_to_install
+from relay.errors import (
+    FolderBusy,
+    Prefix,
+    Refused,
+    RookeryError,
+    StoreFault,
+    UserError,
+    how_to_install,
+)
 from relay.nostr.keys import npub
 from relay.observe import LOG_FILE, set_up_logging
 from relay.server.app import Server
@@ -43,8 +54,7 @@ from relay.server.control import ControlServer, RemoteFolder
 from relay.server.listening import bound_sockets, inherited_sockets, start_again, tell_ready
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from socket import socket
+    from collections.abc import Callable, Coroutine
 
     from relay.observe import LogLines
 
@@ -54,6 +64,11 @@ _MAX_FILES: Final = 1 << 20
 _SWITCH_INTERVAL_S: Final = 0.0005
 """With the default of 5 ms the writer's thread waits that long for the GIL per statement."""
 _CHECK_S: Final = 60.0
+_AGAIN_S: Final = 5.0
+"""After a start that had to be, and could not."""
+_COLLECT_S: Final = 10.0
+"""After a start in place: those who have waited are served, then what was there before is
+collected."""
 
 
 @click.command("serve", epilog="Example: rookery serve --data ./data --port 7777")
@@ -89,25 +104,8 @@ def serve_command(
             click.echo(f"ok: `serve` would make a new relay in {printable(str(folder))}")
             return
         _create(folder)
-    config = load_config(config_file or folder / "rookery.toml")
-    if config_file is not None and not config_file.is_file():
-        raise UserError(f"{config_file} does not exist", code=2)
-    is_pushed = config.storage.policies is PolicySource.DATABASE
-    if config.storage.url != database_of(folder) or is_pushed != has_pushed_policies(folder):
-        raise UserError(
-            f"[storage] url and policies must be in {folder}/rookery.toml: all other commands read"
-            " them there",
-            code=2,
-        )
-    server = config.server
-    config = replace(
-        config,
-        server=replace(
-            server,
-            host=server.host if host is None else host,
-            port=server.port if port is None else port,
-        ),
-    )
+    settings = partial(_settings, folder, config_file, host, port)
+    config = settings()
     if only_check:
         check_start(folder, config)
         _check_free(folder, config.server, sockets)
@@ -120,19 +118,54 @@ def serve_command(
     _raise_file_limit()
     with locked(folder):
         log_lines.keep_in(folder / LOG_FILE)
-        config = switched(folder, config, own_file=config_file is None)
-        if sockets:
-            host = sockets[0].getsockname()[0]
-        else:
-            host = config.server.host
-            sockets = bound_sockets(host, config.server.port)
-        try:
-            listening = _run(_serve(folder, config, log_lines, sockets, host))
-        finally:
-            for each in sockets:
-                each.close()
+        while True:
+            config = switched(folder, config, own_file=config_file is None)
+            end = _End(folder, settings)
+            listening = _listened(folder, config, log_lines, sockets, end)
+            if not (listening and end.in_place):
+                break
+            sockets, config = [socket(fileno=each) for each in listening], settings()
     if listening:
         start_again(listening)
+
+
+def _settings(folder: Path, config_file: Path | None, host: str | None, port: int | None) -> Config:
+    """Raises UserError, ConfigFaults."""
+    config = load_config(config_file or folder / "rookery.toml")
+    if config_file is not None and not config_file.is_file():
+        raise UserError(f"{config_file} does not exist", code=2)
+    is_pushed = config.storage.policies is PolicySource.DATABASE
+    if config.storage.url != database_of(folder) or is_pushed != has_pushed_policies(folder):
+        raise UserError(
+            f"[storage] url and policies must be in {folder}/rookery.toml: all other commands read"
+            " them there",
+            code=2,
+        )
+    server = config.server
+    return replace(
+        config,
+        server=replace(
+            server,
+            host=server.host if host is None else host,
+            port=server.port if port is None else port,
+        ),
+    )
+
+
+def _listened(
+    folder: Path, config: Config, log_lines: LogLines, sockets: list[socket], end: _End
+) -> list[int]:
+    """Until the end; what `_serve` gives."""
+    if sockets:
+        host = sockets[0].getsockname()[0]
+    else:
+        host = config.server.host
+        sockets = bound_sockets(host, config.server.port)
+    try:
+        return _run(_serve(folder, config, log_lines, sockets, host, end))
+    finally:
+        for each in sockets:
+            each.close()
 
 
 def _check_free(folder: Path, server: ServerConfig, sockets: list[socket]) -> None:
@@ -145,7 +178,8 @@ def _check_free(folder: Path, server: ServerConfig, sockets: list[socket]) -> No
                 _check_port(server.host, server.port)
     except FolderBusy as busy:
         try:
-            asyncio.run(RemoteFolder(folder / "control.sock").head())
+            with suppress(StoreFault):  # it does answer
+                asyncio.run(RemoteFolder(folder / "control.sock").head())
         except UserError:
             raise busy from None  # by a command, or a relay that is not ready
         pid = "" if busy.pid is None else f" (process {busy.pid})"
@@ -192,27 +226,71 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     return uvloop.new_event_loop()
 
 
+def _freeze() -> None:
+    """What is there now, and stays, is no work for later collections."""
+    if not gc.get_freeze_count():
+        gc.freeze()
+        return
+    gc.unfreeze()
+    asyncio.get_running_loop().call_later(_COLLECT_S, _collect)
+
+
+def _collect() -> None:
+    gc.collect()
+    gc.freeze()
+
+
 class _End:
     """Why and when the relay ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path, settings: Callable[[], Config]) -> None:
+        """`settings`: as they are now."""
+        self._folder = folder
+        self._settings = settings
         self.why = Stop.FOR_GOOD
+        self.in_place = False
+        """The program that runs starts again: to start Python and to import everything would take
+        longer than the rest."""
         self.has_come = asyncio.Event()
 
     def stop(self) -> None:
         self.why = Stop.FOR_GOOD  # also while it stops in order to start again
         self.has_come.set()
 
-    async def restart(self) -> None:
-        """Raises Refused when the relay would not start; it goes on then."""
-        fault = await _start_fault()
+    async def restart(self, *, in_place: bool = False) -> None:
+        """`in_place`: also without a move. Raises Refused when the relay would not start; it goes
+        on then."""
+        in_place = in_place or is_asked(self._folder)
+        fault = await (self._own_fault() if in_place else _start_fault())
         if fault is not None:
             text = f"not restarted, the relay would not start: {fault}"
             _log.error("%s", text)
             raise Refused(Prefix.ERROR, text)
         if not self.has_come.is_set():
-            self.why = Stop.RESTART
+            self.why, self.in_place = Stop.RESTART, in_place
             self.has_come.set()
+
+    async def _own_fault(self) -> str | None:
+        """What is against a start of the program that runs."""
+        try:
+            await asyncio.to_thread(self._check)
+        except (RookeryError, OSError) as error:
+            return str(error)
+        return None
+
+    async def restart_when(self, must: asyncio.Event) -> None:
+        """As soon as it would start."""
+        await must.wait()
+        _log.error("the store is not as it was: what was acknowledged last may be gone")
+        while not self.has_come.is_set():
+            with suppress(Refused):
+                await self.restart(in_place=True)
+                return
+            await asyncio.sleep(_AGAIN_S)
+
+    def _check(self) -> None:
+        check_start(self._folder, self._settings())
+        import_for_switch(self._folder)
 
 
 async def _start_fault() -> str | None:
@@ -237,10 +315,15 @@ async def _start_fault() -> str | None:
 
 
 async def _serve(
-    folder: Path, config: Config, log_lines: LogLines, sockets: list[socket], host: str
+    folder: Path,
+    config: Config,
+    log_lines: LogLines,
+    sockets: list[socket],
+    host: str,
+    end: _End,
 ) -> list[int]:
     """The listening sockets when the relay has to start again, else nothing."""
-    end, reload = _End(), asyncio.Event()
+    reload = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end.stop)
@@ -271,10 +354,12 @@ async def _serve(
             services.addresses.listens_on(server.addresses)
             async with PolicyReload(services, reload, server.rights_changed):
                 services.plugins.start()
-                gc.freeze()
+                _freeze()
                 print(f"listening on {server.url}", flush=True)
                 tell_ready()
+                watching = asyncio.create_task(end.restart_when(services.set_back))
                 await end.has_come.wait()
+                watching.cancel()
                 server.stop = end.why
                 kept = [os.dup(each.fileno()) for each in sockets]
                 _log.info("stopping" if end.why is Stop.FOR_GOOD else "restarting")

@@ -113,6 +113,8 @@ class Services:
     used_calls: UsedAuthorizations
     following: Following | None
     """None: no other relay writes to the store."""
+    set_back: asyncio.Event
+    """The store has another history than it had: all must be read again, by another start."""
     sweeps: Callable[[], bool]
     """Whether it is this one of the relays on the store that sweeps."""
 
@@ -161,11 +163,12 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
     addresses = OwnAddresses(config.relay.url)
     shared: PostgresStore | None = None
     reads: ClientReads | None = None
+    set_back = asyncio.Event()
     if config.storage.url is None:
         store: Store = await _opened_file(folder, config, terms, metrics)
     else:
         store = database = await _opened_database(folder, config, terms)
-        shared = database if config.storage.shared else None
+        shared, set_back = database if config.storage.shared else None, database.set_back
         if database.reader is not None:
             reads = database.reader
             _watch_replica(metrics, database.reader)
@@ -278,6 +281,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
                 receipts=Receipts(state, store, relay_key, unix_now, used_calls),
                 used_calls=used_calls,
                 following=following,
+                set_back=set_back,
                 sweeps=(lambda: True) if shared is None else shared.is_first,
             )
     finally:

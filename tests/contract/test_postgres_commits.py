@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.errors import StoreFault
-from relay.storage.postgres import listening
+from relay.errors import Outdated, StoreFault
+from relay.storage.postgres import listening, writer
 from relay.storage.postgres.connections import _WRITE_SETTINGS
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
@@ -82,6 +82,27 @@ async def test_a_commit_that_never_arrives_is_an_error_and_the_next_is_none(
         with pytest.raises(StoreFault):
             await stored(store, event)
         assert (await stored_again(store, event)).seq == 1
+
+
+async def test_a_commit_that_was_in_doubt_is_no_other_relay(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told as an error, so state lacks it: the relay has to start again."""
+    monkeypatch.setattr(writer, "_ASK_AGAIN_S", ())  # nothing answers
+    async with (
+        Proxy(postgres.socket) as proxy,
+        store_behind(proxy, postgres, is_shared=False) as (store, _),
+    ):
+        store.take_over = None
+        proxy.at_commit = AtCommit.LOSE_ANSWER
+        with pytest.raises(StoreFault):
+            await stored(store, unsigned(cast.alice))
+        async with until("it is noticed") as tries:
+            async for _ in tries:
+                with pytest.raises((StoreFault, Outdated)):
+                    await stored(store, unsigned(cast.bob))
+                if store.set_back.is_set():
+                    break
 
 
 @pytest.fixture

@@ -227,7 +227,7 @@ async def test_a_database_that_was_set_back_is_neither_read_nor_written(
     async with processes(postgres, 1) as (one,):
         await stored(one.store, unsigned(cast.alice))
         await postgres.execute(f"UPDATE {postgres.schema_of(one.url)}.head SET seq = 0")
-        with pytest.raises(StoreFault, match="has an earlier state"):
+        with pytest.raises(StoreFault, match="not as this relay knew it"):
             await asyncio.wait_for(read_on(one.store), ANSWER_S)
 
 

@@ -113,6 +113,10 @@ class PostgresServer:
         """A server that follows this one, and cancels a read that holds it up for 200 ms."""
         return PostgresServer(self._bin, {"max_standby_streaming_delay": "200ms"}, follows=self)
 
+    async def promote(self) -> None:
+        """A replica goes on as the primary."""
+        assert await self.value("SELECT pg_promote()")
+
     def stop_at_once(self) -> None:
         """Without a checkpoint, as PostgreSQL's `immediate` does."""
         self._server.send_signal(signal.SIGQUIT)
@@ -121,6 +125,11 @@ class PostgresServer:
     @property
     def socket(self) -> Path:
         return self._folder / ".s.PGSQL.5432"
+
+    @property
+    def host(self) -> Path:
+        """As addresses name it."""
+        return self._folder
 
     def url(self, schema: str) -> str:
         return f"postgresql://{_USER}@/postgres?host={self._folder}&search_path={schema}"
@@ -131,7 +140,7 @@ class PostgresServer:
 
     @staticmethod
     def schema_of(url: str) -> str:
-        return url.rpartition("=")[2]
+        return url.rpartition("search_path=")[2].partition("&")[0]
 
     async def new_schema(self) -> str:
         """The address of an empty database: a schema that nothing else uses."""

@@ -1,13 +1,16 @@
 """Connections to the database: pools that read, one connection that writes.
 
 Errors of asyncpg leave as StoreFault without the values of a statement. A connection that was lost
-is replaced by the next call.
+is replaced by the next call, on the first of the hosts that takes it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+import socket
 from contextlib import asynccontextmanager, contextmanager, suppress
+from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import asyncpg
@@ -26,6 +29,14 @@ _CONNECT_S: Final = 10
 _COMMAND_S: Final = 60
 """A server that does not answer for so long is as good as gone."""
 _CLOSE_S: Final = 5
+_VANISHED_S: Final = 10
+"""A host that has acknowledged nothing for so long is gone: without this the kernel would wait for
+a quarter of an hour."""
+_HOSTS: Final = (
+    re.compile(r"(?P<before>//(?:[^/?]*@)?)(?P<hosts>[^/?@]*,[^/?@]*)(?=[/?]|$)"),
+    re.compile(r"(?P<before>[?&]host=)(?P<hosts>[^&]*,[^&]*)"),
+)
+_PORTS: Final = re.compile(r"(?P<before>[?&]port=)(?P<ports>[\d,]*)")
 _STATEMENTS: Final = 512
 _SETTINGS: Final = {
     "application_name": "rookery",
@@ -46,9 +57,20 @@ _PAGE_SETTINGS: Final = {
         ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"
     ),
 }
+_TCP_OPTIONS: Final = {
+    getattr(socket, name): value
+    for name, value in {
+        "TCP_KEEPIDLE": _VANISHED_S // 2,
+        "TCP_KEEPINTVL": 1,
+        "TCP_KEEPCNT": _VANISHED_S // 2,
+        "TCP_USER_TIMEOUT": 1000 * _VANISHED_S,
+    }.items()
+    if hasattr(socket, name)  # not on every platform
+}
 On = Literal["reading", "paging", "snapshot"]
 """The methods of `Connections` that give one to read on."""
 CLOSED: Final = "the store is closed"
+SET_BACK: Final = "the database is not as this relay knew it: the relay starts again"
 
 
 def fault_of(error: BaseException) -> StoreFault:
@@ -70,6 +92,19 @@ FAULTS: Final = (
 )
 
 
+def urls_of(url: str) -> list[str]:
+    """One for each host that it names, with its port."""
+    for several in _HOSTS:
+        if found := several.search(url):
+            ports = _PORTS.search(url)
+            given = cycle(ports["ports"].split(",") if ports else [""])
+            return [
+                _PORTS.sub(rf"\g<before>{port}", several.sub(rf"\g<before>{host}", url, 1), 1)
+                for host, port in zip(found["hosts"].split(","), given, strict=False)
+            ]
+    return [url]
+
+
 def end(db: Any) -> None:
     """A connection that is of no use any more, or is lost already."""
     with suppress(asyncpg.InterfaceError):  # the pool has taken a lost one back
@@ -87,19 +122,26 @@ class Connections:
         self, url: str, password: str | None = None, *, acquire_s: float | None = None
     ) -> None:
         """`acquire_s`: no read waits longer for a connection."""
-        self._url = url
+        self._urls = urls_of(url)
+        """Of each host; that which was connected to last comes first."""
         self._password = password
         self._acquire_s = acquire_s
         self._readers: Pool[Any]
         self._pagers: Pool[Any]
         self._writers: Pool[Any]
         self._refused = ""
+        self.set_back = asyncio.Event()
+        """The database has another history than this process knows: nothing is read or written."""
         self._used: set[Any] = set()
         """Connections in whatever they do."""
 
     def refuse(self, why: str) -> None:
         """From now on every read and write raises StoreFault."""
         self._refused = why
+
+    def refuse_set_back(self) -> None:
+        self.refuse(SET_BACK)
+        self.set_back.set()
 
     def check(self) -> None:
         """Raises StoreFault."""
@@ -121,14 +163,14 @@ class Connections:
             max_size=size,
             reset=_kept_as_is,
             max_inactive_connection_lifetime=0,
+            connect=self._connected,
             **self._options(settings),
         )
 
     def _options(self, settings: dict[str, str]) -> dict[str, Any]:
         return {
-            "dsn": self._url,
             "password": self._password,
-            "timeout": _CONNECT_S,
+            "timeout": _CONNECT_S / len(self._urls),
             "command_timeout": _COMMAND_S,
             "statement_cache_size": _STATEMENTS,
             "max_cacheable_statement_size": 0,
@@ -136,15 +178,32 @@ class Connections:
             "server_settings": settings,
         }
 
+    async def _connected(self, _dsn: None = None, **options: Any) -> Any:
+        """asyncpg would give the first host all the time that there is for all of them."""
+        *others, last = self._urls
+        for url in others:
+            with suppress(*FAULTS):
+                return self._on(url, await asyncpg.connect(url, **options))
+        return self._on(last, await asyncpg.connect(last, **options))
+
+    def _on(self, url: str, db: Any) -> Any:
+        self._urls = [url, *[each for each in self._urls if each != url]]
+        tcp = db._transport.get_extra_info("socket")  # asyncpg has no setting for it
+        if tcp.family != socket.AF_UNIX:
+            for option, value in _TCP_OPTIONS.items():
+                tcp.setsockopt(socket.IPPROTO_TCP, option, value)
+            tcp.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return db
+
     def abandon(self) -> None:
         """The server does not answer: nobody waits for it any longer."""
         for db in self._used:
             end(db)
 
     async def listener(self, within_s: float = _CONNECT_S) -> Any:
-        """A connection of its own. Raises StoreFault."""
+        """A connection of its own; `within_s`: for each host. Raises StoreFault."""
         try:
-            return await asyncpg.connect(**self._options(_SETTINGS) | {"timeout": within_s})
+            return await self._connected(**self._options(_SETTINGS) | {"timeout": within_s})
         except FAULTS as error:
             raise fault_of(error) from error
 

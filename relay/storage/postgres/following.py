@@ -69,16 +69,20 @@ class Changes:
         return found
 
 
-async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str]]:
-    """And the requests by which they erased something. Raises Outdated."""
+async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str], str | None]:
+    """And the requests by which they erased something, and the name of the newest batch. Raises
+    Outdated."""
     changes: dict[str, list[tuple[bytes, bytes | None]]] = {}
     passed_on: dict[int, list[Stored]] = {}
     rows: list[Stored] = []
+    newest: str | None = None
     for changes_after, seq, what, item, group in await db.fetch(QUERIES["changes_since"], after):
         if changes_after > after:
             raise Outdated("other relays have changed more than the database tells")
         if what == "record":
             rows.append(_row(seq, item, group))
+        elif what == "batch":
+            newest = item.hex()
         elif what == "passed":
             passed_on.setdefault(seq, []).append(_row(0, item, group))
         else:
@@ -102,7 +106,7 @@ async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str
         for name, item, note in await db.fetch(QUERIES["management"], list(lists)):
             lists[ListName(name)][item.decode()] = note.decode()
     others = Others(after, upto, rows, gone, rebuilt, ended, lists, passed_on)
-    return others, [item.hex() for item, _ in changes.get("erased", ())]
+    return others, [item.hex() for item, _ in changes.get("erased", ())], newest
 
 
 def _row(seq: int, raw: bytes, group: bytes | None) -> Stored:

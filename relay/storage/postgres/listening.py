@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import asyncpg
 
 from relay.errors import StoreFault
-from relay.storage.postgres.connections import FAULTS, fault_of
+from relay.storage.postgres.connections import FAULTS, end, fault_of
 from relay.storage.postgres.sql.named import QUERIES
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ _OPENED_BY: Final = "opened_by"
 _MAX_DIGITS: Final = 19
 """Of a head."""
 TAKEN: Final = "another relay took the database while the connection was lost: restart this one"
-EARLIER: Final = "the database has an earlier state than it had: restart this relay"
 LOST: Final = "database: it does not answer"
 
 
@@ -83,9 +82,9 @@ class Touch:
 
 
 class HeadListener:
-    """`advance` gets heads, also old ones, and when the database was asked for it; or None for one
-    that somebody told, which may be wrong. `pushed` gets the newest version of the policies. One
-    task, with a connection of its own.
+    """`position` gives seq and batch up to which all is known. `advance` gets heads, also old ones,
+    and when the database was asked for it; or None for one that somebody told, which may be wrong.
+    `pushed` gets the newest version of the policies. One task, with a connection of its own.
 
     The connection holds a lock for as long as it lives: `start` tells whether it may have it.
     """
@@ -95,6 +94,7 @@ class HeadListener:
         connections: Connections,
         touch: Touch,
         committed: Callable[[], int],
+        position: Callable[[], tuple[int, str | None]],
         advance: Callable[[int, float | None], None],
         pushed: Callable[[int], None],
         *,
@@ -107,6 +107,7 @@ class HeadListener:
         self._touch = touch
         self._is_shared = is_shared
         self._committed = committed
+        self._position = position
         self._advance = advance
         self._pushed = pushed
         self._replica = replica
@@ -153,9 +154,19 @@ class HeadListener:
                 return
             with suppress(StoreFault, *FAULTS):
                 db, may_have = await self._connected()
-                opened_by = await db.fetchval(QUERIES["get_meta"], _OPENED_BY, timeout=_ANSWER_S)
-                if opened_by != self._token or not (may_have or await self._held_again(db)):
-                    self._connections.refuse(TAKEN)
+                try:
+                    await self._check(db, may_have=may_have)
+                except BaseException:
+                    end(db)
+                    raise
+
+    async def _check(self, db: Any, *, may_have: bool) -> None:
+        """Whether what this process knows is true of the database that answers now."""
+        opened_by = await db.fetchval(QUERIES["get_meta"], _OPENED_BY, timeout=_ANSWER_S)
+        if opened_by != self._token or not (may_have or await self._held_again(db)):
+            self._connections.refuse(TAKEN)
+        elif not await self._is_same_history(db):
+            self._connections.refuse_set_back()
 
     async def _held_again(self, db: Any) -> bool:
         """The server may still have the connection that was lost, and its lock. Meanwhile nothing
@@ -168,6 +179,14 @@ class HeadListener:
             if monotonic() > until:
                 return False
         return True
+
+    async def _is_same_history(self, db: Any) -> bool:
+        """Another server may have other batches under the seqs of those that were lost with the one
+        before. Also False when they are too long ago to tell."""
+        seq, batch = self._position()
+        return batch is None or bool(
+            await db.fetchval(QUERIES["has_committed"], seq, batch, timeout=_ANSWER_S)
+        )
 
     @property
     def _hold(self) -> str:
@@ -182,7 +201,7 @@ class HeadListener:
                 asked_at, before = monotonic(), self._committed()
                 head, policies = await db.fetchrow(QUERIES["news"], timeout=_ANSWER_S)
                 if head < before:
-                    self._connections.refuse(EARLIER)
+                    self._connections.refuse_set_back()
                 self._touch.is_lost = False
                 self._advance(head, asked_at)
                 self._pushed(policies)

@@ -72,6 +72,7 @@ class PostgresStore(Reader):
         hashes: KeyedHashes,
         terms: FilterTerms,
         head: int,
+        batch: str | None,
         *,
         is_shared: bool,
         replica: Replica | None = None,
@@ -93,6 +94,7 @@ class PostgresStore(Reader):
             self._erasing,
             self._touch,
             head,
+            batch,
             is_shared=is_shared,
             has_replica=replica is not None,
         )
@@ -112,6 +114,7 @@ class PostgresStore(Reader):
             connections,
             self._touch,
             self.committed,
+            lambda: self._writer.position,
             self._told,
             self.policies.heard,
             is_shared=is_shared,
@@ -143,11 +146,13 @@ class PostgresStore(Reader):
             opened_so_far.push_async_callback(connections.close)
             hashes = await opened(connections, terms)
             async with connections.reading() as db:
-                head = await db.fetchval(QUERIES["head"])
+                head, batch = await db.fetchrow(QUERIES["position"])
             follower = None if replica is None else Replica(replica, password, connections)
             if follower is not None:
                 await follower.open()
-            store = cls(connections, hashes, terms, head, is_shared=is_shared, replica=follower)
+            store = cls(
+                connections, hashes, terms, head, batch, is_shared=is_shared, replica=follower
+            )
             opened_so_far.pop_all()
             opened_so_far.push_async_callback(store.close)
             if not await store._listener.start():
@@ -196,7 +201,7 @@ class PostgresStore(Reader):
     def _told(self, head: int, asked_at: float | None) -> None:
         if not self.features.shared:
             self._advance(head)
-        elif head > self._writer.head:
+        elif head > self._writer.position[0]:
             self._heard = max(self._heard, head)
             self._news.set()
         elif asked_at is not None:
@@ -208,12 +213,18 @@ class PostgresStore(Reader):
     async def follow(self) -> None:
         self._news.clear()
         heard, self._heard = self._heard, 0  # if this fails, the next poll tells again
-        if heard > self._writer.head:  # else it was of this process
+        if heard > self._writer.position[0]:  # else it was of this process
             await self._writer.follow()
 
     def follow_from(self, seq: int) -> None:
-        self._writer.head = seq
+        self._writer.position = seq, None
         self._advance(seq)
+
+    @property
+    def set_back(self) -> asyncio.Event:
+        """The database lost what this process knew, or has what it took for lost: all is refused,
+        and the process must start again."""
+        return self._connections.set_back
 
     async def use_call(self, call: str, until: int, now: int) -> bool:
         """Whether no relay has used this NIP-98 event. Raises StoreFault."""

@@ -83,6 +83,7 @@ class Writer:
         erasing: Erasing,
         touch: Touch,
         head: int,
+        batch: str | None,
         *,
         is_shared: bool,
         has_replica: bool,
@@ -97,8 +98,10 @@ class Writer:
         self._is_shared = is_shared
         self._has_replica = has_replica
         self.take_over: Callable[[Others], Lookups | None] | None = None
-        self.head = head
-        """seq up to which all is taken over."""
+        self.position = head, batch
+        """seq up to which all is taken over, and the name of its batch, if known."""
+        self._in_doubt: str | None = None
+        """A batch of which nobody could say whether it was committed."""
         self._prepared: dict[str, _Columns] = {}
 
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
@@ -132,7 +135,7 @@ class Writer:
             await _rolled_back(db)
             if not await self._has_committed(last_seq, batch):
                 raise
-        self.head = last_seq
+        self.position = last_seq, batch
         return last_seq
 
     async def follow(self) -> None:
@@ -147,18 +150,29 @@ class Writer:
     async def _caught_up(self, db: Any, head: int, asked_at: float) -> Lookups | None:
         """What the batch has to look up now; None: what it wanted to. Raises StoreFault when
         somebody else wrote, and this process may not share the store."""
-        lookups = None
-        if self.head < head:
+        lookups, before = None, self.position[0]
+        if head < before:  # before the listener has noticed it
+            self._connections.refuse_set_back()
+            self._connections.check()
+        if before < head:
             if self.take_over is None:
+                await self._check_own(db, head)
                 raise Outdated("another process wrote to the database: restart the relay")
-            others, erased = await others_since(db, self.head, head)
+            others, erased, newest = await others_since(db, before, head)
             if erased:
                 self._erasing.begin(erased)
                 self._erasing.end()
             lookups = self.take_over(others)
-            self.head = head
+            self.position = head, newest
         self._touch.confirm(asked_at)
         return lookups
+
+    async def _check_own(self, db: Any, head: int) -> None:
+        """Raises StoreFault when it was the own batch that was in doubt: state does not have it."""
+        doubt = self._in_doubt
+        if doubt is not None and await db.fetchval(QUERIES["has_committed"], head, doubt):
+            self._connections.refuse_set_back()
+            self._connections.check()
 
     async def _has_committed(self, last_seq: int, batch: str) -> bool:
         """Whether it was, though its connection was lost meanwhile. Raises StoreFault.
@@ -174,6 +188,7 @@ class Writer:
                     await db.execute(QUERIES["lock"])
                     return bool(await db.fetchval(QUERIES["has_committed"], last_seq, batch))
             await asyncio.sleep(wait_s)
+        self._in_doubt = batch
         raise StoreFault("database: the connection was lost in a commit, and nothing answers")
 
     async def _changed(

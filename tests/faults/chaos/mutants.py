@@ -73,8 +73,8 @@ def follows_itself() -> None:
     has_committed = Writer._has_committed
 
     async def forgetting(self: Writer, *given: Any) -> bool:
-        head, is_one = self.head, await has_committed(self, *given)
-        asyncio.get_running_loop().call_soon(setattr, self, "head", head)
+        before, is_one = self.position, await has_committed(self, *given)
+        asyncio.get_running_loop().call_soon(setattr, self, "position", before)
         return is_one
 
     Writer._has_committed = forgetting  # type: ignore[method-assign, assignment]

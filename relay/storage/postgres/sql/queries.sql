@@ -13,7 +13,7 @@ SELECT pg_advisory_xact_lock('head'::regclass::oid::bigint);
 -- :rollback
 ROLLBACK;
 
--- :has_committed  seq, hex that names the batch -> whether it was committed, within the last minute
+-- :has_committed  seq, hex that names the batch -> whether it was committed, if within the last minute or the newest before it
 SELECT EXISTS (
     SELECT FROM changes WHERE seq = $1 AND what = 'batch' AND item = decode($2, 'hex'));
 
@@ -38,24 +38,35 @@ INSERT INTO changes (seq, what, item, grp)
 SELECT $1, * FROM unnest($2::text[], $3::bytea[], $4::bytea[]);
 
 -- :changes_since  seq -> `changes_after`, and seq, what, item, group of each change, or nulls; in order of seq
--- A `record` is what the state of groups is built from.
+-- A `record` is what the state of groups is built from; of batches only the newest is there.
 SELECT h.changes_after, c.seq, c.what, c.item, c.grp
 FROM head AS h LEFT JOIN (
-    SELECT seq, what, item, grp FROM changes WHERE seq > $1 AND what <> 'batch'
+    SELECT seq, what, item, grp FROM changes
+    WHERE seq > $1 AND (what <> 'batch' OR seq = (SELECT seq FROM head))
     UNION ALL
     SELECT seq, 'record', raw, grp FROM events WHERE seq > $1
     AND (kind BETWEEN 9000 AND 9022 OR kind BETWEEN 39000 AND 39005)
 ) AS c ON true ORDER BY c.seq;
 
 -- :drop_changes
+-- What was the newest batch a minute ago stays: by it a relay knows the database when its connection
+-- was lost.
 WITH gone AS (
-    DELETE FROM changes WHERE at < now() - interval '1 minute' RETURNING seq
+    DELETE FROM changes WHERE at < now() - interval '1 minute' AND NOT (what = 'batch' AND seq = (
+        SELECT max(seq) FROM changes WHERE what = 'batch' AND at < now() - interval '1 minute'
+    )) RETURNING seq
 )
 UPDATE head SET changes_after = greatest(changes_after, (SELECT max(seq) FROM gone))
 WHERE EXISTS (SELECT FROM gone);
 
 -- :head  -> seq
 SELECT seq FROM head;
+
+-- :position  -> seq, hex that names its batch or null
+SELECT seq, (
+    SELECT encode(item, 'hex') FROM changes WHERE seq = head.seq AND what = 'batch'
+    ORDER BY at DESC LIMIT 1
+) FROM head;
 
 -- :news  -> seq, newest version of the policies or 0
 SELECT seq, (SELECT coalesce(max(version), 0) FROM policy_versions) FROM head;
