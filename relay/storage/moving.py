@@ -29,7 +29,7 @@ _LINES: Final = 500
 _OLD_ROWS: Final = 100
 _FEW: Final = 200
 """So many rows and lines are left to the switch."""
-_MAX_ROUNDS: Final = 1_000
+_MAX_CAUGHT_UP: Final = 1_000_000
 _NO_LOOKUPS: Final = Lookups(frozenset(), frozenset(), frozenset())
 _ALL_OF_SLOT: Final = 2**31
 
@@ -232,11 +232,27 @@ class Move:
             await self._target.settle()
 
     async def catch_up(self) -> None:
-        """Until little is left for `end`. Raises UserError when more comes than is copied."""
-        for _ in range(_MAX_ROUNDS):
-            if await self._step() <= _FEW:
+        """Until little is left for `end`, to copy and to compare.
+
+        Raises UserError when more comes than is copied, StoreFault when they differ.
+        """
+        total = 0
+        while total < _MAX_CAUGHT_UP:
+            number = await self._round()
+            if number <= _FEW:
                 return
+            total += number
         raise UserError("more is written than is copied: move when less is written")
+
+    async def _round(self) -> int:
+        """Copy what one state of the source has more, and compare it; how many lines and rows."""
+        number = 0
+        async with self._source.snapshot():
+            while step := await self._step_in_snapshot():
+                number += step
+            if self._noted.checked_seq >= 0:
+                await self._compare_new()
+        return number
 
     async def verify(self) -> Moved:
         """Compare everything, of one state of the source. Raises StoreFault when they differ."""
@@ -249,8 +265,7 @@ class Move:
             for table in TOTALS:
                 await self._compare(table)
         await self._source.tidy()
-        self._noted.checked_line, self._noted.checked_seq = self._noted.line, self._head
-        await self._note()
+        await self._note_compared()
         return Moved(events, size, old, entries, digest)
 
     async def end(self) -> None:
@@ -260,8 +275,7 @@ class Move:
         while await self._step():
             pass
         await self._append(WritePlan(), await self._source.head())
-        await self._compare_rows(self._noted.checked_seq)
-        await self._compare_lines()
+        await self._compare_new()
         if await self._source.sizes() != await self._target.sizes():
             raise _differing("numbers of events by kind")
         self._noted.done = True
@@ -334,6 +348,16 @@ class Move:
 
     # -- comparing ------------------------------------------------------------------------------
 
+    async def _compare_new(self) -> None:
+        """What was added or changed since all was compared. Raises StoreFault."""
+        await self._compare_rows(self._noted.checked_seq)
+        await self._compare_lines()
+        await self._note_compared()
+
+    async def _note_compared(self) -> None:
+        self._noted.checked_line, self._noted.checked_seq = self._noted.line, self._head
+        await self._note()
+
     async def _compare_rows(self, after: int) -> tuple[int, int, str]:
         """Number, bytes and digest. Raises StoreFault."""
         events, size, digest = 0, 0, sha256()
@@ -368,7 +392,6 @@ class Move:
         return here[0]
 
     async def _compare_lines(self) -> None:
-        """What was changed since all was compared."""
         after = self._noted.checked_line
         while lines := await self._source.lines(after, _LINES):
             after = lines[-1].number

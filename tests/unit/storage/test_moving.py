@@ -194,6 +194,26 @@ async def test_nothing_ends_that_was_not_compared(folder: Path, postgres: Postgr
             await move.end()
 
 
+async def test_what_came_after_the_comparison_is_compared_before_the_switch(
+    folder: Path, postgres: PostgresServer
+) -> None:
+    url = await postgres.new_schema()
+    async with (
+        running(folder) as services,
+        sides(url, folder / "rookery.db") as (source, target, store),
+    ):
+        move = await Move.begun(source, target, store)
+        await move.copy(nothing)
+        await move.verify()
+        await written(services, cast.bob.sign(1, [], "said since", int(time.time())))
+        while await move._step():
+            pass
+        head = await target.head()
+        await postgres.execute(f"DELETE FROM {postgres.schema_of(url)}.events WHERE seq = {head}")
+        with pytest.raises(StoreFault, match="differs from what was copied: rows after"):
+            await move.catch_up()
+
+
 async def test_it_comes_back_as_it_went(
     folder: Path, tmp_path: Path, postgres: PostgresServer
 ) -> None:
