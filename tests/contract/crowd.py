@@ -11,10 +11,10 @@ from relay.access.read_rules import Match, ReadRule
 from relay.access.visibility import Viewer, visibility_for
 from relay.groups.group import Groups
 from tests import cast
-from tests.contract.writing import in_order, unsigned
+from tests.contract.writing import asked, in_order, unsigned
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from relay.access.visibility import Visibility
     from relay.facts import Who
@@ -108,6 +108,16 @@ def a_crowd() -> list[Event]:
         for who in (cast.alice, cast.bob)
         for at, d in enumerate(["snow:a", "snow:b", "snow:", "other", "snow", "snow;", "sno"])
     ]
+
+
+def filters_for(crowd: Sequence[Event]) -> Iterator[tuple[str, Filter]]:
+    """The names and filters of `FILTERS`."""
+    for name, conditions in FILTERS.items():
+        if "ids" in conditions:
+            ids = [crowd[int(id_[1:])].id if id_[0] == "@" else id_ for id_ in conditions["ids"]]
+            yield name, asked(**conditions | {"ids": ids})
+        else:
+            yield name, asked(**conditions)
 
 
 def a_wide_crowd() -> list[Event]:
