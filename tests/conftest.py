@@ -18,7 +18,7 @@ import pytest
 from hypothesis import settings
 
 from tests.conformance.proofs import check_marks
-from tests.effort import examples
+from tests.effort import IS_PART, examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,6 +88,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.nodeid.startswith(OF_PROCESSES):
             item.add_marker("process")
     check_marks(items)
+    if IS_PART:
+        mutants = [item for item in items if item.get_closest_marker("mutant")]
+        config.hook.pytest_deselected(items=mutants)
+        items[:] = [item for item in items if not item.get_closest_marker("mutant")]
     if (worker := getattr(config, "workerinput", None)) is not None:
         items[:] = the_longest_first(items, worker["workercount"])
 

@@ -1,6 +1,7 @@
 """How much the tests do: `EFFORT` in the environment.
 
-Unset or `part`, by `make test`: every test, with a tenth of the examples where these are many.
+Unset or `part`, by `make test`: every test but those of broken programs (`mutant`), with a tenth
+of the examples where these are many.
 `full`, by CI: several times as many. `all`, by `make faults` and `make fuzz`: as many as one has
 hours for.
 """
@@ -13,6 +14,7 @@ from typing import Final
 _LEVELS: Final = ("part", "full", "all")
 _LEVEL: Final = _LEVELS.index(os.environ.get("EFFORT") or "part")
 
+IS_PART: Final = _LEVEL == 0
 IS_ALL: Final = _LEVEL == 2
 
 

@@ -15,7 +15,7 @@ from relay.nostr.event import event_from_raw, signed
 from relay.storage import PageQuery
 from relay.storage.sqlite import writer as module
 from tests import cast
-from tests.contract.crowd import ALICE, BOB, CAROL, FILTERS, a_wide_crowd
+from tests.contract.crowd import ALICE, BOB, CAROL, a_wide_crowd, filters_for
 from tests.contract.writing import (
     EVERYTHING,
     MAX,
@@ -35,7 +35,7 @@ from tests.harness.reference_store import ReferenceStore
 from tests.property import world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine
     from typing import Any
 
     from relay.nostr.event import Event
@@ -49,21 +49,6 @@ STORED, DELETED, DUPLICATE = WriteOutcome.STORED, WriteOutcome.DELETED, WriteOut
 
 def request_of(who: SecretKey, until: int, content: str = "") -> Event:
     return unsigned(who, 62, [["relay", "ALL_RELAYS"]], content, until)
-
-
-def named_filters(events: Sequence[Event]) -> list[Filter]:
-    """Those of the crowd; `@N` is the id of its Nth event."""
-    return [
-        asked(
-            **{
-                key: [events[int(one[1:])].id if one[0] == "@" else one for one in value]
-                if key == "ids"
-                else value
-                for key, value in conditions.items()
-            }
-        )
-        for conditions in FILTERS.values()
-    ]
 
 
 async def found_anywhere(store: Store, filter_: Filter) -> set[str]:
@@ -82,7 +67,7 @@ async def found_anywhere(store: Store, filter_: Filter) -> set[str]:
 
 
 @pytest.mark.proves("N62-01", "N62-04")
-@pytest.mark.parametrize("until", [-1, 0, 3, 1000, MAX])
+@pytest.mark.parametrize("until", [-1, 3, MAX])
 async def test_nothing_of_the_key_is_found_by_any_filter(
     reopenable: Reopenable, until: int
 ) -> None:
@@ -92,7 +77,7 @@ async def test_nothing_of_the_key_is_found_by_any_filter(
     await write(store, *crowd)
     rows = list(await store.since(0, MAX))
     gone = Vanish(BOB, until)
-    before = [await found_anywhere(store, filter_) for filter_ in named_filters(crowd)]
+    before = [await found_anywhere(store, filter_) for _, filter_ in filters_for(crowd)]
     await change(store, lambda plan: plan.vanishes.append(gone))
     left = [row for row in rows if not gone.covers(row.event)]
     assert left
@@ -100,7 +85,7 @@ async def test_nothing_of_the_key_is_found_by_any_filter(
     kept = {row.event.id for row in left}
     for _ in range(2):
         assert list(await store.since(0, MAX)) == left
-        after = [await found_anywhere(store, filter_) for filter_ in named_filters(crowd)]
+        after = [await found_anywhere(store, filter_) for _, filter_ in filters_for(crowd)]
         assert after == [ids & kept for ids in before]
         store = await reopenable.restart()
 

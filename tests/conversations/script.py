@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tests.conformance.statements import ids_named_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 HERE = Path(__file__).parent
 
@@ -138,7 +142,7 @@ class Step:
     act: Act
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Script:
     path: str
     """Below this folder, without `.nostr`; or any name."""
@@ -151,11 +155,23 @@ class Script:
     """What it takes for granted of `limitation` in the relay's document."""
     people: tuple[str, ...]
     names: tuple[str, ...]
-    steps: tuple[Step, ...]
+    lines: tuple[tuple[int, str], ...]
+    """Each step with the number of its first line."""
+
+    @cached_property
+    def steps(self) -> tuple[Step, ...]:
+        """Raises BadScript."""
+        return tuple(self._step(number, line) for number, line in self.lines)
 
     @property
     def restarts(self) -> bool:
-        return any(isinstance(step.act, Restart) for step in self.steps)
+        return any(line.split()[0] == "restart" for _, line in self.lines)
+
+    def _step(self, number: int, line: str) -> Step:
+        if line.split()[0] == "restart":
+            return Step(number, line, "", Restart())
+        with _at(self.path, number):
+            return Step(number, line, *_speech(line, self.people))
 
 
 def all_paths() -> list[Path]:
@@ -164,7 +180,8 @@ def all_paths() -> list[Path]:
 
 @cache
 def script_file(path: Path) -> Script:
-    return script_from(path.read_text(encoding="utf-8"), name_of(path))
+    """Its steps are read when they are asked for: every worker collects all scripts."""
+    return _script(path.read_text(encoding="utf-8"), name_of(path))
 
 
 def name_of(path: Path) -> str:
@@ -174,6 +191,21 @@ def name_of(path: Path) -> str:
 
 def script_from(text: str, path: str) -> Script:
     """Raises BadScript."""
+    script = _script(text, path)
+    assert len(script.steps) == len(script.lines)
+    return script
+
+
+@contextmanager
+def _at(path: str, number: int) -> Iterator[None]:
+    """BadScript says where it was raised."""
+    try:
+        yield
+    except BadScript as wrong:
+        raise BadScript(f"{path}:{number}: {wrong}") from None
+
+
+def _script(text: str, path: str) -> Script:
     title = text.partition("\n")[0]
     if not title.startswith("# "):
         raise BadScript(f"{path}:1: the first line must be the title: # What the relay does.")
@@ -184,14 +216,9 @@ def script_from(text: str, path: str) -> Script:
         "people": (),
         "names": (),
     }
-    steps: list[Step] = []
-    for number, line in _logical_lines(text):
-        try:
-            _read_line(number, line, found, steps)
-        except BadScript as wrong:
-            raise BadScript(f"{path}:{number}: {wrong}") from None
+    steps = [line for line in _logical_lines(text) if not _is_setting(line[1], found)]
     found |= {"title": " ".join(title[2:].split()), "proves": ids_named_in(_head(text))}
-    return Script(path=path, steps=tuple(steps), **found)
+    return Script(path=path, lines=tuple(steps), **found)
 
 
 def _head(text: str) -> str:
@@ -212,7 +239,8 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
     return [(number, line) for number, line in lines if not line.startswith("#")]
 
 
-def _read_line(number: int, line: str, found: dict[str, Any], steps: list[Step]) -> None:
+def _is_setting(line: str, found: dict[str, Any]) -> bool:
+    """Whether the line is no step; what it sets is put into `found`."""
     verb, _, rest = line.partition(" ")
     words = rest.partition("#")[0].split()
     if line.split("\n")[0].strip() == "policy":
@@ -223,11 +251,9 @@ def _read_line(number: int, line: str, found: dict[str, Any], steps: list[Step])
         found["limits"][words[0]] = int(words[1])
     elif verb in ("people", "names"):
         found[verb] += tuple(words)
-    elif verb == "restart":
-        steps.append(Step(number, line, "", Restart()))
     else:
-        who, act = _speech(line, found["people"])
-        steps.append(Step(number, line, who, act))
+        return False
+    return True
 
 
 def _speech(line: str, people: tuple[str, ...]) -> tuple[str, Act]:

@@ -37,21 +37,16 @@ def played(path: Path, store: str) -> object:
     return pytest.param(path, store, id=f"{prefix}{name_of(path)}", marks=marks)
 
 
+# On `two-relays`, connections go to two processes on one database in turn.
 ASK_THE_STORE: Final = ("nip09/", "nip29/", "nip45/", "nip50/", "nip62/", "nip77/")
 
 
 def on_postgres() -> list[Path]:
     """Those that ask most of a store, for relays without rules of their own: a start takes longer
-    than a script. All of them pass."""
-    paths = [path for path in all_paths() if name_of(path).startswith(ASK_THE_STORE)]
-    return [path for path in paths if not script_file(path).policy]
-
-
-def on_two_relays() -> list[Path]:
-    """Their connections go to two processes on one database in turn. CI plays all of
-    them, `make test` those about deletions."""
+    than a script. All of them pass. CI plays all of them, `make test` those about deletions."""
     folders = ASK_THE_STORE[: tries(6, full=6, part=1)]
-    return [path for path in on_postgres() if name_of(path).startswith(folders)]
+    paths = [path for path in all_paths() if name_of(path).startswith(folders)]
+    return [path for path in paths if not script_file(path).policy]
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -67,7 +62,7 @@ async def relays(request: pytest.FixtureRequest) -> AsyncIterator[Relays]:
     [
         *[played(path, "sqlite") for path in all_paths()],
         *[played(path, "postgres") for path in on_postgres()],
-        *[played(path, "two-relays") for path in on_two_relays()],
+        *[played(path, "two-relays") for path in on_postgres()],
     ],
     indirect=["relays"],
 )

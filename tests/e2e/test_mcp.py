@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.effort import tries
 from tests.harness.patience import ANSWER_S
 
 pytest.importorskip("mcp")
@@ -235,7 +236,7 @@ async def test_the_tools_are_nmems_with_their_parameters(rookery: Rookery) -> No
 
 
 @WAYS
-@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("mode", ["legacy", "auto"][: tries(2, 2, 1)])
 @pytest.mark.proves("M-29")
 async def test_every_tool_answers_what_another_machine_told(
     told: Rookery, tmp_path: Path, way: Way, mode: str

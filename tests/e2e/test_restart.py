@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 import time
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,7 +23,7 @@ from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import OwnProcess, Wire, command, connected, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from relay.nostr.event import Event
@@ -186,30 +186,36 @@ async def test_who_is_connected_is_told_and_what_was_sent_is_answered(rookery: O
     assert await rookery.stop() == 0
 
 
-@pytest.mark.parametrize("fault", ["policies", "settings", "key", "certificate"])
-async def test_a_relay_that_would_not_start_goes_on(rookery: OwnProcess, fault: str) -> None:
+async def test_a_relay_that_would_not_start_goes_on(rookery: OwnProcess) -> None:
+    settings = (rookery.folder / "rookery.toml").read_text()
+    server = settings.partition("[server]\n")[0] + "[server]\n"
+    faults = [
+        ("policies/60-bad.toml", "[[rule]]\nnmae = 'x'\n", "60-bad.toml:2"),
+        ("relay.key", None, "relay.key is missing"),
+        ("rookery.toml", f"{server}nmae = 1\n", "rookery.toml:"),
+        ("rookery.toml", f'{server}tls_cert = "no.pem"\ntls_key = "no.key"\n', "no.pem"),
+    ]
     await rookery.start()
     async with connected(rookery.url) as wire:
-        if fault == "policies":
-            named = "60-bad.toml:2"
-            (rookery.folder / "policies" / "60-bad.toml").write_text("[[rule]]\nnmae = 'x'\n")
-        elif fault == "key":
-            named = "relay.key is missing"
-            (rookery.folder / "relay.key").unlink()
-        else:
-            line, named = {
-                "settings": ("nmae = 1", "rookery.toml:"),
-                "certificate": ('tls_cert = "no.pem"\ntls_key = "no.key"', "no.pem"),
-            }[fault]
-            rookery.set_up("server", line)
-        code, text = await command("restart", "--data", str(rookery.folder))
-        assert code == 1
-        assert "not restarted, the relay would not start: " in text
-        assert named in text
-        assert await wire.publish(note("still here")) == (True, "")
+        for name, content, named in faults:
+            with replaced(rookery.folder / name, content):
+                code, text = await command("restart", "--data", str(rookery.folder))
+            assert code == 1
+            assert "not restarted, the relay would not start: " in text
+            assert named in text
+            assert await wire.publish(note(f"still here: {named}")) == (True, "")
+            assert any(named in line for line in rookery.lines), "the log does not say so"
     assert rookery.starts == 1
-    assert any(named in line for line in rookery.lines), "the log does not say so"
     assert await rookery.stop() == 0
+
+
+@contextmanager
+def replaced(path: Path, content: str | None) -> Iterator[None]:
+    """The file has other content, or is not there."""
+    before = path.read_bytes() if path.exists() else None
+    path.unlink(missing_ok=True) if content is None else path.write_text(content)
+    yield
+    path.unlink(missing_ok=True) if before is None else path.write_bytes(before)
 
 
 async def test_sigterm_during_a_restart_ends_the_relay(rookery: OwnProcess) -> None:
@@ -303,7 +309,7 @@ async def test_check_says_that_a_new_folder_would_be_made(rookery: OwnProcess) -
     assert not fresh.exists()
 
 
-@pytest.mark.parametrize("name", ["{}", "@{}"])
+@pytest.mark.parametrize("name", ["@{}", "{}"][: tries(2, 2, 1)])
 async def test_systemd_is_told_when_the_relay_answers(
     rookery: OwnProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
 
-ROUNDS = tries(10, 10, 2)
+ROUNDS = tries(10, 10, 1)
 KEYS = 60
 TOOLS = 250
 DAY_S = 86_400

@@ -42,6 +42,7 @@ async def test_two_machines_tell_the_same_and_nothing_that_is_not_theirs(
     print(f"{len(week.did)} steps, {took:.1f} s of CPU")
 
 
+@pytest.mark.mutant
 @pytest.mark.parametrize("name", [*MUTANTS][:: tries(1, len(MUTANTS))])
 async def test_a_week_finds_what_is_wrong(name: str, tmp_path: Path) -> None:
     for seed in range(1, 7):

@@ -77,6 +77,7 @@ async def test_relays_on_one_database_keep_their_promises(
         assert faults(history) == []
 
 
+@pytest.mark.mutant
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", [*MUTANTS][::SOME])
 async def test_a_relay_that_breaks_one_is_found(

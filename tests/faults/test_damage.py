@@ -200,6 +200,7 @@ def _any_log(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(opening, "is_cut_short", lambda *_: False)
 
 
+@pytest.mark.mutant
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", [_no_check, _any_log], ids=lambda of: of.__name__)
 async def test_a_relay_that_looks_away_is_found(

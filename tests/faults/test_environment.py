@@ -206,6 +206,7 @@ async def test_a_file_that_is_removed_takes_no_more_events(rookery: Rookery, nam
     await holds(rookery, writing)
 
 
+@pytest.mark.mutant
 async def test_a_relay_that_writes_to_nowhere_is_found(tmp_path: Path) -> None:
     async with Mutant(tmp_path / "data", "any_file") as rookery:
         await begun(rookery)
@@ -257,6 +258,7 @@ async def test_a_second_process_changes_nothing(rookery: Rookery) -> None:
     await holds(rookery, writing)
 
 
+@pytest.mark.mutant
 async def test_a_relay_without_a_lock_is_found(tmp_path: Path) -> None:
     async with Mutant(tmp_path / "data", "no_lock") as first:
         await begun(first)

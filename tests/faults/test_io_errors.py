@@ -262,6 +262,7 @@ class ReadsLess(Recorded):
             return Page((), None)
 
 
+@pytest.mark.mutant
 @pytest.mark.parametrize(
     ("mutant", "calls"), [(IgnoresFaults, CHANGES), (ReadsLess, (Call.READ,))], ids=str
 )

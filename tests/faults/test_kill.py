@@ -225,6 +225,7 @@ async def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:
     assert not any(text.startswith("error:") for text in load.refused), load.refused
 
 
+@pytest.mark.mutant
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "fault"),

@@ -292,6 +292,7 @@ def _two_transactions(patch: pytest.MonkeyPatch) -> dict[str, Any]:
     return {}
 
 
+@pytest.mark.mutant
 @pytest.mark.parametrize(
     "mutant",
     [
@@ -314,6 +315,7 @@ async def test_a_relay_that_syncs_too_little_is_found(
     assert await faults_of(run, rules, 60, 1) != []
 
 
+@pytest.mark.mutant
 async def test_a_start_that_keeps_the_log_is_found(
     tmp_path: Path, rules: PolicySet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

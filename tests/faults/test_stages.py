@@ -163,6 +163,7 @@ async def test_what_is_cut_short_is_done_by_the_next_start(
         assert await faults_of(steps, before, stage, rules, now, wanted, seed) == []
 
 
+@pytest.mark.mutant
 async def test_a_migration_in_many_transactions_is_found(
     tmp_path: Path, rules: PolicySet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +221,7 @@ async def test_a_clock_that_jumps_loses_nothing(
     assert await jumped(tmp_path, rules, seed) == []
 
 
+@pytest.mark.mutant
 async def test_notices_that_follow_the_clock_are_found(
     tmp_path: Path, rules: PolicySet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,6 +296,7 @@ async def test_a_compaction_that_is_killed_anywhere_changes_nothing(
     assert await differing(left, wanted) == []
 
 
+@pytest.mark.mutant
 async def test_a_compaction_that_writes_over_the_file_is_found(
     tmp_path: Path, rules: PolicySet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -41,6 +41,7 @@ VERBS: Final = ("REQ", "COUNT", "NEG-OPEN")
 NAMES: Final = sorted(VIEWERS)
 PART: Final = tries(1, 1, 10)
 """A viewer asks so many times fewer questions; each question is asked by that part of them."""
+SHARES: Final = tries(2, 2, 1)
 DATABASE_PART: Final = 10
 """There a question takes ten times as long."""
 
@@ -137,14 +138,14 @@ class QueryRunner:
     "G-17",
     "G-19",
 )
-@pytest.mark.parametrize("first", [0, 1])
+@pytest.mark.parametrize("first", range(SHARES))
 async def test_what_is_stored_is_given_to_its_readers_alone(relay: LeakRelay, first: int) -> None:
-    """Every second viewer here, the others there: two halves of one table."""
+    """One table, its viewers in shares."""
     rows = await told(relay)
     questions = {verb: read_paths.questions_for(rows, verb) for verb in VERBS}
     part = DATABASE_PART if relay.is_two else PART
     faults, number = [], 0
-    for turn, viewer in enumerate(NAMES[first::2]):
+    for turn, viewer in enumerate(NAMES[first::SHARES]):
         asker = Asker(await relay.enter(viewer))
         answers = QueryRunner(viewer, rows, asker)
         for verb in VERBS:
