@@ -148,6 +148,9 @@ async def hostile(here: Site, payload: str) -> list[str]:
     said = alice.sign(9, [["h", group], [payload, payload], ["e", payload]], payload, NOW)
     await here.publish(said, alice.sign(1, [["e", said.id]], payload, NOW))
     await here.publish(owner.sign(9009, [["h", group], ["code", f"12345678{payload}"]], "", NOW))
+    article = alice.sign(30023, [["h", group], ["d", payload]], payload, NOW)
+    pins = [["e", said.id, payload], ["a", f"30023:{alice.pubkey}:{payload}", payload]]
+    await here.publish(article, owner.sign(9010, [["h", group], *pins], "", NOW))
     await here.publish(*remembered(payload))
     return pages_for([group], [said.id], payload)
 
