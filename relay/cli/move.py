@@ -155,6 +155,7 @@ async def _copied(asked: _Asked) -> tuple[Moved, float]:
     began = perf_counter()
     source = await source_of(asked.folder, asked.config)
     try:
+        await source.check()
         async with target_of(asked.folder, asked.config, asked.to) as (target, store):
             move = await Move.begun(source, target, store)
             with progress_bar(Amount.OF_TOTAL) as progress:

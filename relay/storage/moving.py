@@ -93,6 +93,9 @@ class Side(Protocol):
     name: str
     """For people."""
 
+    async def check(self) -> None:
+        """Whether each value has the type of its column. Raises StoreFault."""
+
     async def head(self) -> int: ...
     async def rows(self, after: int, limit: int) -> Sequence[Row]:
         """As `EventLog.since`."""

@@ -99,6 +99,9 @@ class PostgresSide:
 
     # -- reading --------------------------------------------------------------------------------
 
+    async def check(self) -> None:
+        """Nothing: the database has."""
+
     async def head(self) -> int:
         async with self._reading() as db:
             return int(await db.fetchval(QUERIES["head"]))

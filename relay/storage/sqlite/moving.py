@@ -13,7 +13,7 @@ from relay.storage.moving import TABLES, Line
 from relay.storage.rows import rows_after
 from relay.storage.sqlite.connections import connection, sqlite_faults
 from relay.storage.sqlite.copying import schema_of
-from relay.storage.sqlite.opening import SCHEMA_VERSION, check_schema
+from relay.storage.sqlite.opening import SCHEMA_VERSION, check_schema, check_values
 from relay.storage.sqlite.sql.moving import (
     LOG_SCRIPT,
     MOVE_QUERIES,
@@ -63,6 +63,9 @@ class SqliteSide:
         return found
 
     # -- reading --------------------------------------------------------------------------------
+
+    async def check(self) -> None:
+        await self._run(check_values, self._db, self.name)
 
     async def head(self) -> int:
         ((head,),) = await self._rows(MOVE_QUERIES["head"])

@@ -106,7 +106,7 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
             raise StoreFault(f"{path} lacks {name!r} ({kind}): use another backup")
 
 
-def check_values(db: sqlite3.Connection, path: Path) -> None:
+def check_values(db: sqlite3.Connection, path: Path | str) -> None:
     """Raises StoreFault, naming table and row, for a value of another type than its column has, or
     of over MAX_VALUE bytes. Reads all rows but for their events."""
     for table in KEYS:

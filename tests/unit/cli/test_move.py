@@ -84,6 +84,17 @@ def left_in(file: Path) -> set[str]:
         return {name for (name,) in rows}
 
 
+def test_a_value_of_a_wrong_type_is_named_before_anything_is_moved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder may be of a backup that somebody else made."""
+    stocked(tmp_path / "data", 1)
+    with closing(sqlite3.connect(tmp_path / "data" / "rookery.db", isolation_level=None)) as db:
+        db.execute("INSERT INTO tombstones VALUES (x'ff', '', 0, '', NULL)")
+    assert run(["move", "--from", str(tmp_path / "data"), "--to", URL]) == 1
+    assert "table tombstones, row b'" in capsys.readouterr().err
+
+
 def test_two_moves_of_a_folder_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
