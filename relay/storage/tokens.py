@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from functools import partial
 from hashlib import blake2b
 from threading import Lock
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,8 @@ class Tokenizer:
     def __init__(self) -> None:
         self._lock = Lock()
         self._db = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        # FTS5 cuts a token after 32 KiB, perhaps within a character.
+        self._db.text_factory = partial(str, encoding="utf-8", errors="replace")
         self._db.execute(FTS["make_words"])
         self._db.execute(FTS["make_tokens"])
 

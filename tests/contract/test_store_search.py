@@ -397,6 +397,14 @@ async def test_a_row_is_found_once_it_is_indexed(store: Store) -> None:
     assert len(await found(store, "tea")) == 5
 
 
+async def test_a_word_that_ends_within_a_letter_is_indexed_too(store: Store) -> None:
+    """FTS5 cuts it after 32 KiB."""
+    await says(store, "tea " + "茶" * 20_000 + " milk", "tea")
+    assert len(await found(store, "tea")) == 2
+    assert len(await found(store, '"tea milk"')) == 0
+    assert len(await found(store, "milk")) == 1
+
+
 async def test_later_rows_are_left_out(store: Store) -> None:
     """Rows up to `upto`."""
     await says(store, "tea 1", "tea 2", "tea 3")

@@ -10,6 +10,18 @@ import pytest
 from relay.storage.tokens import Tokenizer
 
 
+@pytest.mark.parametrize("letter", ["é", "茶", "𝄞", "x"])
+def test_of_a_word_that_is_cut_the_beginning_is_a_token(letter: str) -> None:
+    """FTS5 cuts it after 32 KiB, perhaps within a letter."""
+    tokenizer = Tokenizer()
+    text = f"a{letter * 40_000} tea"
+    (tokens,) = tokenizer.tokens([text])
+    assert tokens == tokenizer.tokens([text])[0]
+    assert tokens[-1] == "tea"
+    assert tokenizer.listed(text).endswith(" tea ")
+    tokenizer.close()
+
+
 @pytest.mark.slow
 def test_it_may_be_closed_while_a_thread_uses_it() -> None:
     """A task that ends leaves its thread behind. SQLite would crash the process."""
