@@ -13,6 +13,7 @@ RookeryError
 ├── StoreFault         the store failed
 │   ├── Outdated       … others changed more than it can tell
 │   └── StoreVersion   the store was written by an incompatible version
+├── TooMuchToRead      a batch needs larger rows than it may read at once
 ├── FolderBusy         another process holds the lock of the data folder
 └── UserError          a command cannot continue; the text says what to do next
 """
@@ -79,6 +80,10 @@ class TooManyRecords(Refused):
     def __init__(self, limit: int) -> None:
         super().__init__(Prefix.BLOCKED, f"more than {limit} records match")
         self.limit = limit
+
+
+class TooMuchToRead(RookeryError):
+    """The rows that a batch must know are larger than `Lookups.most`: nothing was read."""
 
 
 class TooWide(Refused):

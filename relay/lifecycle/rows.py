@@ -308,6 +308,8 @@ class Lookups:
     """What is looked up of a group in which one of the `vanishing_keys` has rows."""
     names_in: Callable[[Event], frozenset[RecordName]] = no_names
     """The names that a found record refers to: they are looked up too, step by step."""
+    most: int | None = None
+    """Bytes of the rows by id and slot; of more a store may raise TooMuchToRead. None: any."""
 
 
 def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str]) -> Lookups:

@@ -25,7 +25,7 @@ from relay.access.quotas import subnet_of
 from relay.errors import Prefix, Reject, WriteOutcome
 from relay.facts import Origin
 from relay.groups.actions import users_in
-from relay.groups.group import Groups, replayed
+from relay.groups.group import Groups, pins_of, replayed
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
 from relay.groups.notices import Draft, membership_notices, notices_for
 from relay.lifecycle.deletion import (
@@ -63,7 +63,7 @@ from relay.write.commands import (
 from relay.write.derived import followers
 from relay.write.judge import is_paced, judge, screen_and_judge
 from relay.write.lookups import lookups_for
-from relay.write.pins import all_pinning, pins_left
+from relay.write.pins import all_pinning, pinning, pins_left
 from relay.write.world import World
 
 if TYPE_CHECKING:
@@ -86,6 +86,9 @@ _LARGE_GROUP: Final = 50
 and so many changes would keep all other events waiting for seconds."""
 _LARGE_STATE: Final = 8192
 """Characters of what it is and pins, 4 more for each value: that is signed once then, too."""
+_MOST_READ: Final = 8 << 20
+"""Bytes of stored rows that a batch of several items may read. Parsed they can take twenty times as
+much, and 20 ms for each MiB; each event may name 16 of up to 500 kB."""
 _CLOCK_SKEW_S: Final = 900
 """How far an author's clock may be behind."""
 _GROUP_RECORD: Final = Reject(
@@ -171,7 +174,7 @@ class Batch:
 
     @property
     def lookups(self) -> Lookups:
-        return lookups_for(
+        wanted = lookups_for(
             self._candidates,
             [item for item in self._items if not isinstance(item, WriteEvent)],
             groups=self.groups,
@@ -179,6 +182,7 @@ class Batch:
             policy=self._policy,
             relay=self._relay_key.pubkey,
         )
+        return replace(wanted, most=_MOST_READ) if len(self._items) > 1 else wanted
 
     def decide(self, found: Found) -> WritePlan:
         """Judge every item and set its result. The callback of the store's transaction."""
@@ -418,7 +422,11 @@ class Batch:
                 self._remove_swept(row, "expired")
         if expiry.purpose is Purpose.DRY_RUN:
             return
-        self._unpin(all_pinning(self._world.groups))
+        gone = {pin for row in expiry.removed for pin in pins_of(row.event)}
+        for group_id in sorted(pinning(gone, self._world.groups)):
+            group = self._world.groups.by_id[group_id]
+            left = tuple([tag for tag in group.pins if (tag[0], tag[1]) not in gone])
+            self._notify(group, replace(group, pins=left))
         self._set_groups(
             groups_without_rows(self._world.groups, [row.event for row in expiry.removed])
         )

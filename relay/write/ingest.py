@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, assert_never
 
 from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCounter, TokenBuckets
-from relay.errors import Prefix, Reject, StoreFault, ok_reply
+from relay.errors import Prefix, Reject, StoreFault, TooMuchToRead, ok_reply
 from relay.facts import Arrival, Origin
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import WritePlan
@@ -474,6 +474,11 @@ class Ingest:
         try:
             async with self._changing:
                 committed = await self._stored(batch)
+        except TooMuchToRead:
+            # Of large rows a few at a time: in between others are served, as their turns come.
+            first = batch[: len(batch) // 2]
+            self._lane.put_back(batch[len(first) :])
+            await self._commit(first)
         except StoreFault as fault:
             _log.error("a batch of %d changes was not stored: %s", len(batch), fault)
             self._answer(batch, STORE_FAILED)

@@ -79,6 +79,18 @@ class Lane(Generic[T]):
             self._idle.clear()
         return True
 
+    def put_back(self, items: Sequence[T]) -> None:
+        """The last items of the batch that is being committed, before all others of their turns."""
+        for item in reversed(items):
+            turn = self._turn_of(item)
+            queue = self._queues.get(turn)
+            if queue is None:
+                self._queues[turn] = deque((item,))
+                heappush(self._turns, (self._reached, next(self._numbers), turn))
+            else:
+                queue.appendleft(item)
+        self._size += len(items)
+
     def __len__(self) -> int:
         return self._size
 

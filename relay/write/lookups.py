@@ -23,7 +23,13 @@ from relay.memory.registry import NO_REFERENCES
 from relay.nostr import kinds
 from relay.nostr.event import address_of, is_hex64
 from relay.write.commands import ExpireRows, ManagementChange, SweepRows, SweepVersions
-from relay.write.pins import all_pinning, outdated_pins, slot_of_pin
+from relay.write.pins import (
+    all_pinning,
+    outdated_pins,
+    pinning,
+    pinning_by_address,
+    slot_of_pin,
+)
 from relay.write.world import FOLLOW_CHAINS, misses_login
 
 if TYPE_CHECKING:
@@ -73,7 +79,7 @@ def lookups_for(
                 wanted.add_change(command)
             case ExpireRows():
                 wanted.ids.update(command.ids)
-                wanted.add_pins(all_pinning(groups))
+                wanted.add_pin_lists(command.ids)
             case SweepRows():
                 wanted.ids.update(row.event.id for row in command.rows)
                 slots, dependencies = hold_lookups(command.rows, command.rules, actors)
@@ -328,6 +334,15 @@ class _Builder:
             for change in command.changes
             if change.list_name is ListName.ROLES
         )
+
+    def add_pin_lists(self, expired: Iterable[str]) -> None:
+        """The 39005 of groups that may pin one of these rows, whose addresses are not known yet.
+
+        Not what else they pin: anybody may pin thousands of large events.
+        """
+        named = pinning((("e", event_id) for event_id in expired), self._groups)
+        for group_id in named | pinning_by_address(self._groups):
+            self.slots.add(Slot(self._relay, kinds.GROUP_PINS, group_id))
 
     def add_pins(self, group_ids: Set[str]) -> None:
         """What these groups pin, and the 39005 that lists it."""

@@ -14,6 +14,8 @@ from relay.nostr import kinds
 from relay.nostr.event import address_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from relay.groups.group import Group, Groups, Pin
     from relay.lifecycle.rows import Found, Slot
     from relay.nostr.event import Event
@@ -45,6 +47,16 @@ def outdated_pins(candidate: Candidate, groups: Groups) -> frozenset[str]:
         outdated += [("e", event_id) for event_id in candidate.targets.ids]
         outdated += [pin_of_slot(slot) for slot in candidate.targets.slots]
     return found.union(*(groups.pinned.get(pin, ()) for pin in outdated))
+
+
+def pinning(pins: Iterable[Pin], groups: Groups) -> frozenset[str]:
+    """Ids of the groups that have one of these pins."""
+    return frozenset[str]().union(*map(groups.pinned.of, pins))
+
+
+def pinning_by_address(groups: Groups) -> frozenset[str]:
+    """Ids of the groups that pin something by its address."""
+    return pinning((pin for pin in groups.pinned if pin[0] == "a"), groups)
 
 
 def all_pinning(groups: Groups) -> frozenset[str]:

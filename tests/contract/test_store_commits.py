@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from relay.errors import StoreFault
-from relay.lifecycle.rows import WritePlan
+from relay.errors import StoreFault, TooMuchToRead
+from relay.lifecycle.rows import OwnRow, WritePlan
 from tests import cast
 from tests.contract.writing import NOTHING_WANTED, Batch, stored, unsigned, write
 
@@ -120,3 +121,31 @@ async def test_closing_wakes_who_waits(store: Store) -> None:
         await task
     with pytest.raises(StoreFault):
         await store.committed_after(0)
+
+
+async def test_rows_that_are_larger_than_may_be_read_are_not_read(store: Store) -> None:
+    """By id, those that are the deleter's to delete among them, and by slot."""
+    notes = [unsigned(cast.alice, content=f"{n}" + "x" * 3000) for n in range(2)]
+    record = unsigned(cast.alice, 30023, [["d", "x"]], "y" * 3000)
+    rows = [await stored(store, each) for each in (*notes, record)]
+    (slot,) = [row.slot for row in rows if row.slot is not None]
+    wanted = replace(
+        NOTHING_WANTED,
+        ids=frozenset({notes[0].id}),
+        own_rows=frozenset({OwnRow(notes[1].id, cast.alice.pubkey)}),
+        slots=frozenset({slot}),
+        most=9000,
+    )
+    seen: list[int] = []
+
+    def decide(found: Found) -> WritePlan:
+        seen.append(len(found.rows))
+        return WritePlan()
+
+    with pytest.raises(TooMuchToRead):
+        await store.append(wanted, decide)
+    assert seen == []
+    for most in (None, 30_000):
+        await store.append(replace(wanted, most=most), decide)
+    assert seen[0] == seen[1] >= 2
+    assert await store.head() == rows[-1].seq

@@ -18,7 +18,7 @@ from msgspec import structs
 
 from relay.access.management import Management
 from relay.access.quotas import Size, Sized, SizedBy, recipients_of
-from relay.errors import StoreFault
+from relay.errors import StoreFault, TooMuchToRead
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.deletion import ban_tombstone, event_target, is_group_record
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
@@ -102,6 +102,11 @@ class ReferenceStore:
                     found.id_prefixes.add((group, prefix))
             if _puts_one_of(lookups.vanishing_keys, row.event):
                 found.rows[row.event.id] = row
+        rows = {
+            row.seq: len(row.event.raw) for row in (*found.rows.values(), *found.slots.values())
+        }
+        if lookups.most is not None and sum(rows.values()) > lookups.most:
+            raise TooMuchToRead
         found.group_records.extend(self._records(lookups))
         for account in lookups.usage:
             sizes = [

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from relay.access.quotas import Size
-from relay.errors import Outdated, StoreFault
+from relay.errors import Outdated, StoreFault, TooMuchToRead
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone, event_target
 from relay.lifecycle.rows import ERASURE_DAYS, Found, Tombstone, narrowed, references_of
@@ -217,6 +217,8 @@ class Writer:
     async def _look_up(self, db: Any, lookups: Lookups, found: Found) -> None:
         if lookups.vanishing_keys:
             lookups = await self._narrowed(db, lookups, found)
+        if lookups.most is not None and await self._size_of(db, lookups) > lookups.most:
+            raise TooMuchToRead
         if lookups.ids:
             ids = [bytes.fromhex(event_id) for event_id in lookups.ids]
             for row in await _rows(db, "rows_by_id", ids):
@@ -254,6 +256,13 @@ class Writer:
             groups = [group.encode() for group in lookups.groups_with_content]
             in_use = await db.fetch(QUERIES["groups_in_use"], groups)
             found.groups_with_content.update([group.decode() for (group,) in in_use])
+
+    async def _size_of(self, db: Any, lookups: Lookups) -> int:
+        """Bytes of the rows by id and slot; none of them is read for it."""
+        ids = {*lookups.ids, *(own.id for own in lookups.own_rows)}
+        slots = [self._hashes.slot(*slot) for slot in lookups.slots]
+        size: int = await db.fetchval(QUERIES["size_of_rows"], [*map(bytes.fromhex, ids)], slots)
+        return size
 
     async def _narrowed(self, db: Any, lookups: Lookups, found: Found) -> Lookups:
         keys = sorted(lookups.vanishing_keys)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.access.quotas import Size
-from relay.errors import StoreFault
+from relay.errors import StoreFault, TooMuchToRead
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone, event_target
 from relay.lifecycle.rows import (
@@ -191,6 +191,8 @@ class Writer:
         if change.flushes_all:
             self._flush_tag_buffer()
         lookups = narrowed(lookups, stored_keys, self._groups_with(stored_keys))
+        if lookups.most is not None and self._size_of(lookups) > lookups.most:
+            raise TooMuchToRead
         found = self._found(lookups)
         found.stored_keys = stored_keys
         before = found.last_seq
@@ -281,6 +283,14 @@ class Writer:
             upto = tag_buffer.complete_upto(len(due))
         if upto is not None:
             self._db.execute(QUERIES["put_meta"], ("tags_upto", upto))
+
+    def _size_of(self, lookups: Lookups) -> int:
+        """Bytes of the rows by id and slot, about; none of them is read for it."""
+        ids = [id_key(each) for each in chain(lookups.ids, [own.id for own in lookups.own_rows])]
+        slots = [self._hashes.slot(*slot) for slot in lookups.slots]
+        asked = {"ids": orjson.dumps(ids).decode(), "slots": orjson.dumps(slots).decode()}
+        size: int = self._db.execute(QUERIES["size_of_rows"], asked).fetchone()[0]
+        return size
 
     def _found(self, lookups: Lookups) -> Found:
         found = Found(self.head)

@@ -293,3 +293,29 @@ def test_the_invariants_hold_for_any_order_of_arrival(
         assert len(clerk.committed) == len(taken)
 
     asyncio.run(law())
+
+
+async def test_what_is_put_back_comes_before_what_waits_and_others_have_their_turns() -> None:
+    committed: list[str] = []
+    batches: list[int] = []
+
+    async def commit(batch: Sequence[str]) -> None:
+        if len(batch) > 2:
+            lane.put_back(batch[2:])
+            batch = batch[:2]
+        batches.append(len(batch))
+        committed.extend(batch)
+        if len(committed) == 2:
+            assert lane.put("b1")
+
+    lane: Lane[str] = Lane(commit, max_batch=5, max_waiting=PLENTY, turn_of=lambda item: item[0])
+    for number in range(8):
+        assert lane.put(f"a{number}")
+    running = asyncio.create_task(lane.run())
+    await lane.drained()
+    assert [item for item in committed if item[0] == "a"] == [f"a{number}" for number in range(8)]
+    assert "b1" in committed[:4]
+    assert max(batches) == 2
+    assert len(lane) == 0
+    lane.close()
+    await running

@@ -85,6 +85,13 @@ FROM head;
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM events AS e WHERE e.id = ANY($1::bytea[]);
 
+-- :size_of_rows  [id], [slot hash] -> bytes; `raw` is not read for its length
+SELECT coalesce(sum(size), 0)::bigint FROM (
+    SELECT octet_length(raw) AS size FROM events WHERE id = ANY($1::bytea[])
+    UNION ALL
+    SELECT octet_length(raw) FROM events WHERE slot = ANY($2::bigint[])
+) AS found;
+
 -- :own_rows  [id], [pubkey or null], [group or null], [hash of p or null] -> columns of a row
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[]) AS w (id, pubkey, grp, p)
