@@ -97,9 +97,11 @@ class PostgresServer:
                 self._command, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         ready = [str(self._bin / "pg_isready"), "-q", "-h", str(self._folder)]
+        patience = 0.01
         while subprocess.run(ready, check=False, cwd="/").returncode:
+            patience *= 2  # each look takes some of the machine that the server waits for
             try:
-                self._server.wait(0.02)
+                self._server.wait(patience)
             except subprocess.TimeoutExpired:
                 continue
             raise RuntimeError((self._folder / "log").read_text())
