@@ -29,6 +29,8 @@ _LINES: Final = 500
 _OLD_ROWS: Final = 100
 _FEW: Final = 200
 """So many rows and lines are left to the switch."""
+_MOST_LEFT: Final = 2_000
+"""As `_FEW`, where so much comes in the time of one round: another would leave no less."""
 _MAX_CAUGHT_UP: Final = 1_000_000
 _NO_LOOKUPS: Final = Lookups(frozenset(), frozenset(), frozenset())
 _ALL_OF_SLOT: Final = 2**31
@@ -239,12 +241,12 @@ class Move:
 
         Raises UserError when more comes than is copied, StoreFault when they differ.
         """
-        total = 0
+        total = before = 0
         while total < _MAX_CAUGHT_UP:
             number = await self._round()
-            if number <= _FEW:
+            if number <= _FEW or 0 < before <= number <= _MOST_LEFT:
                 return
-            total += number
+            total, before = total + number, number
         raise UserError("more is written than is copied: move when less is written")
 
     async def _round(self) -> int:

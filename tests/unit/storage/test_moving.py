@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -212,6 +212,28 @@ async def test_what_came_after_the_comparison_is_compared_before_the_switch(
         await postgres.execute(f"DELETE FROM {postgres.schema_of(url)}.events WHERE seq = {head}")
         with pytest.raises(StoreFault, match="differs from what was copied: rows after"):
             await move.catch_up()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "fault"),
+    [
+        ([9_000, 150], ""),
+        ([9_000, 900, 950], ""),  # the next would leave no less
+        ([9_000, 3_000, 3_100, 2_000, 100], ""),
+        ([600_000, 300_000, 300_000], "more is written than is copied"),
+    ],
+)
+async def test_it_is_followed_until_little_is_left(
+    monkeypatch: pytest.MonkeyPatch, rounds: list[int], fault: str
+) -> None:
+    async def one_round(_: Move) -> int:
+        return rounds.pop(0)
+
+    monkeypatch.setattr(Move, "_round", one_round)
+    following = Move.__new__(Move).catch_up()
+    with pytest.raises(UserError, match=fault) if fault else nullcontext():
+        await following
+    assert rounds == []
 
 
 async def test_it_comes_back_as_it_went(
