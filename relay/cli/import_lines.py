@@ -229,7 +229,7 @@ class ImportProgress:
         """The saved place; the start if there is none, it is unreadable, or of another origin."""
         try:
             note = msgspec.json.decode(self._path.read_bytes(), type=_Note)
-        except (FileNotFoundError, msgspec.DecodeError):
+        except (FileNotFoundError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return Place()
         if note.origin != self._origin or not 0 <= note.offset <= self.size:
             return Place()

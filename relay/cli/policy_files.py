@@ -87,7 +87,7 @@ def note_of(folder: Path) -> Note | None:
         packed(dict.fromkeys(noted.files, b""))  # whoever made the folder may have written it
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError, Invalid) as error:
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError, Invalid) as error:
         raise UserError(f"{folder / _NOTE} cannot be read, delete it: {error}") from None
     return noted
 

@@ -15,7 +15,7 @@ from policies.changes import rule_changes
 from policies.reload import fingerprint, reloaded
 from relay.access.management import BannedAuthorRows
 from relay.cli.policy_files import plugin_faults
-from relay.errors import ConfigFaults, StoreFault
+from relay.errors import ConfigFaults, Fault, StoreFault
 from relay.write.commands import ManagementChange
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from policies import PolicySet
     from relay.cli.services import Services
-    from relay.errors import Fault
 
 _log = logging.getLogger("rookery")
 
@@ -71,7 +70,14 @@ class PolicyReload:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_POLL_S):
                     await self._requested.wait()
-            await self._check()
+            try:
+                await self._check()
+            except Exception as error:  # last frame of the task: it must go on  # noqa: BLE001
+                why = f"internal error: {type(error).__name__}"
+                faults = ConfigFaults([Fault(str(self._folder), 0, why)])
+                if str(faults) != self._faults:
+                    _log.exception("policies not reloaded")
+                    self._report(faults)
 
     async def _check(self) -> None:
         is_asked = self._requested.is_set()

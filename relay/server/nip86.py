@@ -122,7 +122,7 @@ class UsedAuthorizations:
         if path.exists():
             try:
                 self._until = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
-            except (OSError, msgspec.DecodeError) as error:
+            except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
                 raise UserError(f"{path} cannot be read: {error}; remove it") from error
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ def read_refusals(path: Path) -> Sequence[Refusal]:
     """Oldest first; none if the file is missing or unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=list[Refusal])
-    except (OSError, msgspec.DecodeError):
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return []
 
 

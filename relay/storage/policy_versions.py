@@ -67,7 +67,7 @@ def unpacked(data: bytes, version: PolicyVersion) -> dict[str, bytes]:
         files = dict(msgspec.msgpack.decode(data, type=list[tuple[str, bytes]]))
         if sha256(packed(files)).hexdigest() == version.sha256:
             return files
-    except (msgspec.MsgspecError, Invalid):
+    except (msgspec.MsgspecError, UnicodeDecodeError, Invalid):
         pass
     name = f"version {version.number} of the policies"
     raise ConfigFaults([Fault(name, 0, "is damaged in the database: push another")])

@@ -197,8 +197,11 @@ def test_a_name_leads_nowhere_else(name: str) -> None:
         packed({name: b""})
 
 
-def test_a_foreign_name_in_the_database_is_damage() -> None:
-    data = msgspec.msgpack.encode([("../x.toml", b"")])
+@pytest.mark.parametrize(
+    "data",
+    [msgspec.msgpack.encode([("../x.toml", b"")]), b"\x91\x92\xa1\xff\xc4\x00", b"\xff", b""],
+)
+def test_a_foreign_name_in_the_database_is_damage(data: bytes) -> None:
     version = PolicyVersion(3, 0, "", "", sha256(data).hexdigest(), 1, 0)
     with pytest.raises(ConfigFaults, match="version 3 of the policies: is damaged"):
         unpacked(data, version)

@@ -296,6 +296,9 @@ def test_a_pull_writes_and_deletes_nothing_outside_of_its_folder(
     )
     code, said = policy("pull", other, "--force")
     assert (code, ".version.json cannot be read, delete it" in said) == (1, True)
+    (other / ".version.json").write_bytes(b'{"version": 1, "sha256": "\xff", "files": []}')
+    code, said = policy("pull", other, "--force")
+    assert (code, ".version.json cannot be read, delete it" in said) == (1, True)
     (other / ".version.json").unlink()
     assert policy("pull", other)[0] == 0
     assert policy("pull", other)[0] == 0

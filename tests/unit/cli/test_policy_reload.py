@@ -161,6 +161,17 @@ async def test_what_cannot_be_taken_leaves_the_version_in_force(tmp_path: Path) 
         assert relay.pushed.in_force == 3
 
 
+async def test_an_error_of_ours_is_not_the_last_reload(tmp_path: Path) -> None:
+    versions = Versions(own="")
+    async with Reloading(tmp_path, versions) as relay, asyncio.timeout(ANSWER_S):
+        versions.fault = RuntimeError("not expected")
+        versions.push(own="[limits]\nmax_event_tags = 8\n")
+        assert "internal error: RuntimeError" in await relay.noted.get()
+        versions.fault = None
+        versions.push(own="[limits]\nmax_event_tags = 7\n")
+        assert (await relay.enforced.get()).limits.max_event_tags == 7
+
+
 async def test_a_database_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
     versions = Versions(own="")
     async with Reloading(tmp_path, versions) as relay, asyncio.timeout(ANSWER_S):

@@ -281,9 +281,10 @@ async def test_an_authorization_is_good_for_one_call_across_a_restart(tmp_path: 
     assert not await again.was_used(later, NOW + 200)
     assert set(orjson.loads(path.read_bytes())) == {later.id}
     assert path.stat().st_mode & 0o777 == 0o600
-    path.write_bytes(b"{torn")
-    with pytest.raises(UserError, match=r"used_calls\.json"):
-        UsedAuthorizations(start, path)
+    for torn in (b"{torn", b'{"\xff": 1}'):
+        path.write_bytes(torn)
+        with pytest.raises(UserError, match=r"used_calls\.json"):
+            UsedAuthorizations(start, path)
 
 
 async def test_calls_at_the_same_time_share_a_write(

@@ -6,6 +6,8 @@ import asyncio
 import threading
 from typing import TYPE_CHECKING
 
+import pytest
+
 from relay.errors import Prefix, Reject
 from relay.files import replace_file
 from relay.observe import Refusals
@@ -16,8 +18,6 @@ from tests.harness.patience import ANSWER_S
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
     from pathlib import Path
-
-    import pytest
 
 EVENT = cast.alice.sign(1, [], "", 1_700_000_000)
 
@@ -58,3 +58,9 @@ async def test_the_last_refusals_are_written_after_those_that_are_being_written(
     assert before == ["read_refusals", "slow"]
     assert submitted == ["read_refusals", "slow", "slow"]
     assert [each.number for each in read_refusals(path)] == [1, 2]
+
+
+@pytest.mark.parametrize("data", [b"", b"x", b'[{"text": "\xff"}]', b'[{"x": ' + b"[" * 99_999])
+def test_a_damaged_file_holds_none(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / FILE).write_bytes(data)
+    assert read_refusals(tmp_path / FILE) == []
