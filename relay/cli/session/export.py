@@ -9,7 +9,7 @@ import sys
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from relay.client.transcripts import Transcripts
     from relay.memory.transcripts.assembly import Assembly
 
+_MAX_HEAD: Final = 4_096
 directory_option = click.option(
     "--cwd",
     metavar="DIR",
@@ -217,12 +218,20 @@ def branch_of(folder: Path) -> str | None:
         git = parent / ".git"
         try:
             if git.is_file():  # a work tree of its own
-                git = parent / git.read_text().removeprefix("gitdir:").strip()
-            head = (git / "HEAD").read_text().strip()
+                git = parent / _text_in(git).removeprefix("gitdir:").strip()
+            head = _text_in(git / "HEAD")
         except (OSError, UnicodeDecodeError):
             continue
         return head.removeprefix("ref: refs/heads/") if head.startswith("ref: refs/") else None
     return None
+
+
+def _text_in(path: Path) -> str:
+    """How a small file begins. What somebody else unpacked may be a pipe, or endless. Raises
+    OSError, UnicodeDecodeError."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(fd, "rb") as file:
+        return file.read(_MAX_HEAD).decode().strip()
 
 
 async def _whole(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import sys
 from hashlib import sha256
@@ -728,4 +729,12 @@ async def test_an_envelope_of_another_device_cannot_be_opened(
 def test_a_branch_that_is_no_text_is_none(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "HEAD").write_bytes(b"ref: refs/heads/\xff\n")
+    assert export.branch_of(tmp_path) is None
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_branch_that_does_not_end_is_none(tmp_path: Path, make: Callable[[Path], None]) -> None:
+    """In a folder that somebody else has unpacked."""
+    (tmp_path / ".git").mkdir()
+    make(tmp_path / ".git" / "HEAD")
     assert export.branch_of(tmp_path) is None
