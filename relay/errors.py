@@ -83,7 +83,7 @@ class TooManyRecords(Refused):
 
 
 class TooMuchToRead(RookeryError):
-    """The rows that a batch must know are larger than `Lookups.most`: nothing was read."""
+    """The rows that a batch must know are larger than `Lookups.most`."""
 
 
 class TooWide(Refused):

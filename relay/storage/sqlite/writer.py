@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -42,7 +42,15 @@ from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert, usage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Mapping, Sequence
+    from collections.abc import (
+        Callable,
+        Collection,
+        Container,
+        Iterable,
+        Iterator,
+        Mapping,
+        Sequence,
+    )
 
     from relay.groups.group import Group
     from relay.lifecycle.rows import OwnRow, Reference
@@ -102,6 +110,26 @@ class _Change(Growth[_SizeKey]):
     """An old version was deleted."""
     erases: bool = False
     """A row was deleted, or another text replaced."""
+
+
+class _BytesLeft:
+    """Of rows, that a batch may still read. None: any number."""
+
+    def __init__(self, number: int | None) -> None:
+        self._number = number
+
+    def taken(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """Columns of rows; the second is their event. Raises TooMuchToRead."""
+        number = self._number
+        if number is None:
+            yield from rows
+            return
+        for row in rows:
+            number -= len(row[1])
+            if number < 0:
+                raise TooMuchToRead
+            yield row
+        self._number = number
 
 
 class _FilesInPlace:
@@ -191,8 +219,6 @@ class Writer:
         if change.flushes_all:
             self._flush_tag_buffer()
         lookups = narrowed(lookups, stored_keys, self._groups_with(stored_keys))
-        if lookups.most is not None and self._size_of(lookups) > lookups.most:
-            raise TooMuchToRead
         found = self._found(lookups)
         found.stored_keys = stored_keys
         before = found.last_seq
@@ -284,25 +310,18 @@ class Writer:
         if upto is not None:
             self._db.execute(QUERIES["put_meta"], ("tags_upto", upto))
 
-    def _size_of(self, lookups: Lookups) -> int:
-        """Bytes of the rows by id and slot, about; none of them is read for it."""
-        ids = [id_key(each) for each in chain(lookups.ids, [own.id for own in lookups.own_rows])]
-        slots = [self._hashes.slot(*slot) for slot in lookups.slots]
-        asked = {"ids": orjson.dumps(ids).decode(), "slots": orjson.dumps(slots).decode()}
-        size: int = self._db.execute(QUERIES["size_of_rows"], asked).fetchone()[0]
-        return size
-
     def _found(self, lookups: Lookups) -> Found:
-        found = Found(self.head)
+        found, left = Found(self.head), _BytesLeft(lookups.most)
         keys = orjson.dumps([id_key(event_id) for event_id in lookups.ids])
-        for row in self._rows("rows_by_id", {"keys": keys.decode()}):
+        for row in self._rows("rows_by_id", {"keys": keys.decode()}, left):
             if row.event.id in lookups.ids:
                 found.rows[row.event.id] = row
         if lookups.own_rows:
-            self._find_own_rows(lookups, found)
+            self._find_own_rows(lookups, found, left)
         if lookups.slots:
             hashed = [self._hashes.slot(*slot) for slot in lookups.slots]
-            for row in self._rows("rows_by_slot", {"keys": orjson.dumps(hashed).decode()}):
+            keys = orjson.dumps(hashed)
+            for row in self._rows("rows_by_slot", {"keys": keys.decode()}, left):
                 if row.slot in lookups.slots:
                     # One object in both: they are compared by identity.
                     found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
@@ -330,7 +349,7 @@ class Writer:
                 found.groups_with_content.add(group)
         return found
 
-    def _find_own_rows(self, lookups: Lookups, found: Found) -> None:
+    def _find_own_rows(self, lookups: Lookups, found: Found, left: _BytesLeft) -> None:
         wanted: dict[str, list[OwnRow]] = {}
         keys: list[list[Value]] = []
         recipients: dict[str, int] = {}
@@ -346,7 +365,7 @@ class Writer:
             "wanted": orjson.dumps(keys).decode(),
             "newest": orjson.dumps(self._tag_buffer.seqs_of(list(recipients.values()))).decode(),
         }
-        for row in self._rows("own_rows", asked):
+        for row in self._rows("own_rows", asked, left):
             if any(own.is_it(row) for own in wanted.get(row.event.id, ())):
                 found.rows.setdefault(row.event.id, row)
 
@@ -411,8 +430,12 @@ class Writer:
             for row in self._rows("records_of_groups", {"groups": named}):
                 found.group_records.append(found.rows.get(row.event.id, row))
 
-    def _rows(self, name: str, values: Mapping[str, Value]) -> list[Stored]:
-        return [stored(row) for row in self._db.execute(QUERIES[name], values).fetchall()]
+    def _rows(
+        self, name: str, values: Mapping[str, Value], left: _BytesLeft | None = None
+    ) -> list[Stored]:
+        """Raises TooMuchToRead, for `left`."""
+        rows = self._db.execute(QUERIES[name], values)
+        return [stored(row) for row in (rows if left is None else left.taken(rows))]
 
     def _has_prefix(self, group: str, prefix: str) -> bool:
         if not prefix or any(c not in "0123456789abcdef" for c in prefix) or len(prefix) > 64:

@@ -2,12 +2,6 @@
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value;
 
--- :size_of_rows  [id_key], [slot hash] -> bytes; `raw` is not read for its length
-SELECT (SELECT ifnull(sum(length(e.raw)), 0) FROM json_each(:ids) AS j
-        CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value)
-     + (SELECT ifnull(sum(length(e.raw)), 0) FROM json_each(:slots) AS j
-        CROSS JOIN events AS e INDEXED BY events_slot ON e.slot = j.value);
-
 -- :own_rows  [[id_key, id_key of author or null, group or null, hash of p or null]], [newest seq] -> columns of a row
 -- `raw` is read of the rows that remain only.
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
