@@ -244,6 +244,19 @@ async def test_an_empty_file_becomes_a_store(path: Path) -> None:
     await store.close()
 
 
+@pytest.mark.parametrize("tags", [[], [["t", "tea"]]])
+async def test_a_start_after_a_stop_reads_no_rows_for_their_tags(
+    path: Path, tags: list[list[str]]
+) -> None:
+    store = await SqliteStore.open(path, TERMS)
+    for number in range(3):
+        await write(store, unsigned(cast.alice, tags=tags, content=f"{number}"))
+    await store.close()
+    with closing(sqlite3.connect(path)) as db:
+        ((upto,),) = db.execute("SELECT value FROM meta WHERE name = 'tags_upto'")
+    assert upto == 3
+
+
 async def test_a_closed_store_leaves_two_files(path: Path) -> None:
     await made(path)
     assert sorted(left.name for left in path.parent.iterdir()) == ["rookery.db", "search.db"]

@@ -807,7 +807,9 @@ class Writer:
         # Disk full, or other files in their places: the next start makes up for it.
         with contextlib.suppress(sqlite3.Error, StoreFault):
             self.check_files()
-            if len(self._tag_buffer):
+            upto = db.execute(QUERIES["get_meta"], ("tags_upto",)).fetchone()
+            # Also for rows without tags: the next start would read them all.
+            if len(self._tag_buffer) or upto != (self.head,):
                 db.execute("BEGIN IMMEDIATE")
                 self._flush_tag_buffer()
                 db.execute(QUERIES["put_meta"], ("tags_upto", self.head))
