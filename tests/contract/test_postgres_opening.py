@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
-from relay.errors import StoreVersion
+from relay.errors import StoreFault, StoreVersion
+from relay.storage.postgres import listening
 from relay.storage.postgres.opening import SCHEMA_VERSION
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
 from tests.contract.writing import EVERYTHING, TERMS, asked, read, stored, unsigned, write
+from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
     from tests.harness.postgres import PostgresServer
 
 pytestmark = pytest.mark.process
@@ -55,6 +59,14 @@ async def executed(url: str, sql: str) -> None:
         await db.close()
 
 
+async def fault_of(work: Awaitable[object]) -> str:
+    try:
+        await work
+    except StoreFault as fault:
+        return str(fault)
+    return ""
+
+
 @pytest.mark.parametrize("downgrade", [_TO_VERSION_1, _TO_VERSION_2], ids=["1", "2"])
 async def test_a_database_of_an_earlier_version_is_migrated(
     postgres: PostgresServer, downgrade: str
@@ -85,6 +97,39 @@ async def test_a_database_of_a_later_version_is_refused(postgres: PostgresServer
     await executed(url, "UPDATE meta SET value = '99' WHERE name = 'schema'")
     with pytest.raises(StoreVersion, match="schema 99, this Rookery knows up to"):
         await PostgresStore.open(url, TERMS)
+    await postgres.empty(url)
+
+
+async def test_a_database_is_not_migrated_below_the_relays_that_have_it(
+    postgres: PostgresServer,
+) -> None:
+    url = await postgres.new_schema()
+    older = await PostgresStore.open(url, TERMS, is_shared=True)
+    await executed(url, _TO_VERSION_2)
+    with pytest.raises(StoreFault, match="a relay on it: stop all of them first"):
+        await PostgresStore.open(url, TERMS, is_shared=True)
+    await older.close()
+    await (await PostgresStore.open(url, TERMS, is_shared=True)).close()
+    await postgres.empty(url)
+
+
+async def test_a_relay_that_was_away_when_the_database_was_migrated_leaves_it_alone(
+    postgres: PostgresServer,
+) -> None:
+    url = await postgres.new_schema()
+    older = await PostgresStore.open(url, TERMS, is_shared=True)
+    older.take_over = lambda _: None
+    await executed(url, "UPDATE meta SET value = '99' WHERE name = 'schema'")
+    await postgres.kill_connections()
+    async with until("it neither reads nor writes, and says why") as tries:
+        async for _ in tries:
+            told = [
+                await fault_of(read(older)),
+                await fault_of(write(older, unsigned(cast.alice))),
+            ]
+            if told == [listening.MIGRATED] * 2:
+                break
+    await older.close()
     await postgres.empty(url)
 
 

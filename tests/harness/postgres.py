@@ -26,6 +26,8 @@ from tests.harness.patience import PROGRAM_S
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 
+    from tests.harness.network import Place
+
 MISSING: Final = "no PostgreSQL server is installed (on Debian: apt install postgresql)"
 _USER: Final = "rookery"
 _SETTINGS: Final = {
@@ -58,9 +60,11 @@ class PostgresServer:
         bin_: Path,
         settings: Mapping[str, str] | None = None,
         follows: PostgresServer | None = None,
+        place: Place | None = None,
     ) -> None:
         """`settings`: in place of those for tests, which keep nothing. `follows`: this is a replica
-        of that one, by streaming replication."""
+        of that one, by streaming replication. `place`: it runs there, and whoever has a cable to it
+        may connect."""
         # Not below the folder of a test: the path of a socket has 107 bytes at most, and the
         # server, which does not run as root, must reach it.
         self._folder = Path(tempfile.mkdtemp(prefix="pg"))
@@ -84,10 +88,15 @@ class PostgresServer:
             timeout=PROGRAM_S,
         )
         given = {**_SETTINGS, **(settings or {})}
+        if place is not None:
+            given["listen_addresses"] = "*"
+            with (data / "pg_hba.conf").open("a") as rights:
+                rights.write("host all all all trust\n")
         options = [word for item in given.items() for word in ("-c", "=".join(item))]
         self._bin = bin_
         places = "-D", str(data), "-k", str(self._folder)
-        self._command = [*_as(owner), str(bin_ / "postgres"), *places, *options]
+        there = () if place is None else place.words
+        self._command = [*there, *_as(owner), str(bin_ / "postgres"), *places, *options]
         self.start()
 
     def start(self) -> None:
@@ -133,8 +142,10 @@ class PostgresServer:
         """As addresses name it."""
         return self._folder
 
-    def url(self, schema: str) -> str:
-        return f"postgresql://{_USER}@/postgres?host={self._folder}&search_path={schema}"
+    def url(self, schema: str, host: str | None = None) -> str:
+        """`host`: not by its Unix socket."""
+        where = self._folder if host is None else host
+        return f"postgresql://{_USER}@/postgres?host={where}&search_path={schema}"
 
     @property
     def pid(self) -> int:

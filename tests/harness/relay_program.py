@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
+    from tests.harness.network import Place
     from tests.harness.programs import Process
 
 
@@ -138,7 +139,7 @@ ACTIVATE: Final = """
 import os, sys
 os.dup2(int(sys.argv[1]), 3)
 os.environ |= {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1"}
-os.execv(sys.executable, [sys.executable, "-m", "relay", *sys.argv[2:]])
+os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 """
 
 
@@ -147,20 +148,24 @@ class OwnProcess(Rookery):
 
     listening: socket | None = None
     """What the next starts listen on."""
+    place: Place | None = None
+    """Where the next run."""
+    program: tuple[str, ...] = ("-m", "relay")
+    cwd: Path | None = None
 
     async def _started(self, *args: str) -> Process:
-        given: tuple[str, ...] = ("-m", "relay")
+        given: tuple[str, ...] = ()
         kept: tuple[int, ...] = ()
         if self.listening is not None:
             kept = (self.listening.fileno(),)
             given = ("-c", ACTIVATE, str(kept[0]))
+        there = () if self.place is None else self.place.words
         return await asyncio.create_subprocess_exec(
-            sys.executable,
-            *given,
-            *args,
+            *(*there, sys.executable, *given, *self.program, *args),
             stdin=DEVNULL,
             stdout=PIPE,
             stderr=STDOUT,
+            cwd=self.cwd,
             pass_fds=kept,
         )
 
@@ -169,20 +174,14 @@ class OwnProcess(Rookery):
         return sum("listening on" in line for line in self.lines)
 
 
-class Mutant(Rookery):
+class Mutant(OwnProcess):
     """Broken on purpose: `python -m MODULE NAME serve …`."""
+
+    cwd = REPOSITORY
 
     def __init__(self, folder: Path, name: str, module: str = "tests.faults.mutants") -> None:
         super().__init__(folder)
-        self._words = "-m", module, name
-
-    async def _started(self, *args: str) -> Process:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, *self._words, *args),
-            stdout=PIPE,
-            stderr=STDOUT,
-            cwd=REPOSITORY,
-        )
+        self.program = "-m", module, name
 
 
 async def level(relays: Sequence[Rookery]) -> None:

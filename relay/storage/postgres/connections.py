@@ -42,6 +42,11 @@ _SETTINGS: Final = {
     "application_name": "rookery",
     "jit": "off",  # no query here runs long enough to pay for it
     "timezone": "UTC",
+    # As `_TCP_OPTIONS`, for the server: it would keep a relay's locks for two hours.
+    "tcp_keepalives_idle": f"{_VANISHED_S // 2}s",
+    "tcp_keepalives_interval": "1s",
+    "tcp_keepalives_count": f"{_VANISHED_S // 2}",
+    "tcp_user_timeout": f"{_VANISHED_S}s",
 }
 _WRITE_SETTINGS: Final = {
     **_SETTINGS,

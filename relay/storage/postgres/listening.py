@@ -17,6 +17,7 @@ import asyncpg
 
 from relay.errors import StoreFault
 from relay.storage.postgres.connections import FAULTS, end, fault_of
+from relay.storage.postgres.opening import SCHEMA_VERSION
 from relay.storage.postgres.sql.named import QUERIES
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ _POLL_S: Final = 0.5
 _ANSWER_S: Final = 1.5
 _AGAIN_S: Final = 0.5
 """After the connection was lost."""
+_RECONNECT_S: Final = 10.0
+"""To one of all hosts."""
 _RECENT_S: Final = _POLL_S + _ANSWER_S
 _DROP_EVERY_S: Final = 10.0
 _LEFT_S: Final = 15.0
@@ -37,6 +40,7 @@ _OPENED_BY: Final = "opened_by"
 _MAX_DIGITS: Final = 19
 """Of a head."""
 TAKEN: Final = "another relay took the database while the connection was lost: restart this one"
+MIGRATED: Final = "another version of the relay changed the tables: restart this one with it"
 LOST: Final = "database: it does not answer"
 
 
@@ -147,13 +151,16 @@ class HeadListener:
         while True:
             with suppress(StoreFault, *FAULTS):
                 await self._follow(db)
+            if not self._end.is_set():
+                self._touch.is_lost = True  # and so is its lock: another relay may have it
             if self._is_shared and not self._end.is_set():
-                self._touch.is_lost, self.is_first = True, False
+                self.is_first = False
                 self._connections.abandon()
             if await self._ended(_AGAIN_S):
                 return
             with suppress(StoreFault, *FAULTS):
-                db, may_have = await self._connected()
+                async with asyncio.timeout(_RECONNECT_S):
+                    db, may_have = await self._connected()
                 try:
                     await self._check(db, may_have=may_have)
                 except BaseException:
@@ -162,6 +169,10 @@ class HeadListener:
 
     async def _check(self, db: Any, *, may_have: bool) -> None:
         """Whether what this process knows is true of the database that answers now."""
+        schema = await db.fetchval(QUERIES["get_meta"], "schema", timeout=_ANSWER_S)
+        if schema != str(SCHEMA_VERSION):
+            self._connections.refuse(MIGRATED)
+            return
         opened_by = await db.fetchval(QUERIES["get_meta"], _OPENED_BY, timeout=_ANSWER_S)
         if opened_by != self._token or not (may_have or await self._held_again(db)):
             self._connections.refuse(TAKEN)
@@ -169,9 +180,7 @@ class HeadListener:
             self._connections.refuse_set_back()
 
     async def _held_again(self, db: Any) -> bool:
-        """The server may still have the connection that was lost, and its lock. Meanwhile nothing
-        is read or written: another relay may have it too."""
-        self._touch.is_lost = True
+        """The server may still have the connection that was lost, and its lock."""
         until = monotonic() + _LEFT_S
         while not await db.fetchval(self._hold, timeout=_ANSWER_S):
             if await self._ended(_POLL_S):
@@ -224,7 +233,8 @@ class HeadListener:
         if not self.is_first:
             self.is_first = await db.fetchval(QUERIES["lead"], timeout=_ANSWER_S)
         if self.is_first and monotonic() >= self._drop_at:
-            await db.execute(QUERIES["drop_changes"], timeout=_ANSWER_S)
+            with suppress(asyncpg.PostgresError):  # nothing can be written: it is read still
+                await db.execute(QUERIES["drop_changes"], timeout=_ANSWER_S)
             self._drop_at = monotonic() + _DROP_EVERY_S
 
     async def _ended(self, within_s: float) -> bool:

@@ -62,6 +62,10 @@ async def _migrate(db: Any) -> None:
             f"the database has schema {version}, this Rookery knows up to {SCHEMA_VERSION}:"
             " run the newer version that wrote it"
         )
+    if version < SCHEMA_VERSION and not await db.fetchval(QUERIES["is_nobodys"]):
+        raise StoreFault(
+            "the database has tables of an older version, and a relay on it: stop all of them first"
+        )
     for step in range(version + 1, SCHEMA_VERSION + 1):
         await db.execute(FILES.migration(step))
         await db.execute(QUERIES["put_meta"], "schema", str(step))

@@ -30,6 +30,9 @@ SELECT pg_try_advisory_lock('meta'::regclass::oid::bigint);
 -- :hold_shared  -> whether no process has the database for itself, as long as the connection lives
 SELECT pg_try_advisory_lock_shared('meta'::regclass::oid::bigint);
 
+-- :is_nobodys  -> whether no process has the database; for the transaction none can take it
+SELECT pg_try_advisory_xact_lock('meta'::regclass::oid::bigint);
+
 -- :lead  -> whether no other process does what one of them has to do, as long as the connection lives
 SELECT pg_try_advisory_lock('changes'::regclass::oid::bigint);
 
