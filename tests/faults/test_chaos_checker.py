@@ -45,6 +45,11 @@ class Perfect:
                 for id_, event in self.there.items()
                 if event.kind == CHAT and key.pubkey in self.members[event.tag("h") or ""]
             )
+        messages = [id_ for id_, event in self.there.items() if event.kind == CHAT]
+        got = [(self.now + 10, id_) for id_ in messages]
+        asking = Stream(0, cast.admin.pubkey, is_member=True, got=got, stored=len(got))
+        asking.asked, asking.ended = self.now + 10, self.now + 11
+        self.history.streams.append(asking)
         for group, members in self.members.items():
             self.history.members[0, group] = frozenset(members)
 
@@ -188,6 +193,11 @@ def two_rows_change_places(history: History, chance: Random) -> None:
     got[place : place + 2] = reversed(got[place : place + 2])
 
 
+def an_old_row_is_not_given(history: History, chance: Random) -> None:
+    got = history.streams[-1].got
+    got.remove(chance.choice([row for row in got if _is_known(history, row[1])]))
+
+
 def a_row_is_missing_in_the_end(history: History, chance: Random) -> None:
     history.found[0, ""] -= {chance.choice(sorted(history.found[0, ""]))}
 
@@ -220,6 +230,7 @@ BROKEN: Final[dict[Fault, str]] = {
     a_row_of_before_comes_long_after_the_removal: "late",
     a_row_is_left_out: "missed",
     two_rows_change_places: "missed",
+    an_old_row_is_not_given: "stale",
     a_row_is_missing_in_the_end: "ends",
     a_deleted_row_is_back: "ends",
     a_member_is_forgotten: "ends",

@@ -50,6 +50,7 @@ def faults(history: History) -> list[str]:
             check.twice,
             check.late,
             check.missed,
+            check.stale,
             check.ends,
         )
         for text in part()
@@ -135,6 +136,27 @@ class Check:
                 yield f"relay {stream.relay} sent rows out of order"
             if stream.is_member and seqs:
                 yield from self._gaps(stream, set(seqs))
+
+    def stale(self) -> Iterator[str]:
+        """A REQ gets the messages that were acknowledged not long before it was sent."""
+        writes = self._history.writes
+        messages = sorted(
+            (writes[id_].acknowledged, id_)
+            for id_ in self._remaining
+            if id_ in writes and writes[id_].event.kind == CHAT
+        )
+        way = _WAY_S + max(self._history.lags, default=0.0)
+        for stream in self._history.streams:
+            until = stream.ended + way  # what came while it was answered follows EOSE
+            if not stream.is_member or not until < stream.closed:
+                continue
+            given = {id_ for at, id_ in stream.got if at <= until}
+            for acknowledged, id_ in messages:
+                after, write = stream.asked - acknowledged, writes[id_]
+                if after < STALE_S + way:
+                    break
+                if id_ not in given and write.event.created_at >= stream.since:
+                    yield f"relay {stream.relay} had not {_name(write)} after {after:.2f} s"
 
     def ends(self) -> Iterator[str]:
         """Every relay has the same in the end, and it is what the log comes to."""

@@ -207,23 +207,32 @@ class Reader:
     ) -> AsyncIterator[dict[str, Any]]:
         """The events of a REQ until it is closed, or all that are stored."""
         sub = f"{next(self._subs)}"
-        stream = Stream(self._line.relay, self._key.pubkey, is_member=self._at is not None)
-        self._history.streams.append(stream)
         loop = asyncio.get_running_loop()
+        stream = Stream(
+            self._line.relay,
+            self._key.pubkey,
+            is_member=self._at is not None,
+            asked=loop.time(),
+            since=asked[0].get("since", 0),
+        )
+        self._history.streams.append(stream)
         await wire.send("REQ", sub, *asked)
-        while True:
-            match await wire.receive():
-                case ["EVENT", of, event] if of == sub:
-                    stream.got.append((loop.time(), event["id"]))
-                    self.seen.add(event["id"])
-                    yield event
-                case ["EOSE", of] if of == sub:
-                    stream.stored = len(stream.got)
-                    if not is_live:
-                        await wire.send("CLOSE", sub)
+        try:
+            while True:
+                match await wire.receive():
+                    case ["EVENT", of, event] if of == sub:
+                        stream.got.append((loop.time(), event["id"]))
+                        self.seen.add(event["id"])
+                        yield event
+                    case ["EOSE", of] if of == sub:
+                        stream.stored, stream.ended = len(stream.got), loop.time()
+                        if not is_live:
+                            await wire.send("CLOSE", sub)
+                            return
+                    case ["CLOSED", of, *_] if of == sub:
                         return
-                case ["CLOSED", of, *_] if of == sub:
-                    return
+        finally:
+            stream.closed = loop.time()
 
     async def end(self) -> None:
         await self._line.lose()

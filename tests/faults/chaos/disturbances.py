@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from tests.harness.database_proxy import Proxy
+    from tests.harness.network import Cable
     from tests.harness.postgres import PostgresServer
     from tests.harness.relay_program import Rookery
 
@@ -35,10 +36,13 @@ class Disturbances:
         self,
         relays: Sequence[Rookery],
         proxies: Sequence[Proxy],
+        cable: Cable | None,
         server: PostgresServer,
         chance: Random,
     ) -> None:
+        """`proxies`: of the first relays. `cable`: of the last one."""
         self._relays, self._proxies, self._server = relays, proxies, server
+        self._cable = cable
         self._chance = chance
         self._database = asyncio.Lock()
         self._busy = [asyncio.Lock() for _ in relays]
@@ -46,20 +50,23 @@ class Disturbances:
         self.done: Counter[str] = Counter()
         for proxy in proxies:
             proxy.crash = self._crash
-        self.some: Sequence[Disturbance] = (
-            self.kill_relay,
-            self.stop_relay,
-            self.crash_database,
-            self.cut,
-            self.stall,
-            self.stall_writes,
-            self.lose_answer,
-            self.lose_commit,
-            self.crash_in_commit,
-        )
+        everywhere, first = range(len(relays)), range(len(proxies))
+        self.some: Sequence[tuple[Disturbance, range]] = (
+            (self.kill_relay, everywhere),
+            (self.stop_relay, everywhere),
+            (self.crash_database, everywhere),
+            (self.cut, first),
+            (self.stall, first),
+            (self.stall_writes, first),
+            (self.lose_answer, first),
+            (self.lose_commit, first),
+            (self.crash_in_commit, first),
+            (self.unplug, everywhere[len(proxies) :]),
+        )[: 9 if cable is None else 10]
+        """And the relays that each may happen to."""
 
     def only(self, name: str) -> None:
-        self.some = [each for each in self.some if each.__name__ == name]
+        self.some = [each for each in self.some if each[0].__name__ == name]
 
     async def go_on(self, seconds: float) -> None:
         """Each once in an order of its own, then again; at least once. All are well after it."""
@@ -68,10 +75,9 @@ class Disturbances:
         room = asyncio.Semaphore(_AT_ONCE)
         async with asyncio.TaskGroup() as tasks:
             while True:
-                for disturb in self._chance.sample(self.some, len(self.some)):
+                for disturb, places in self._chance.sample(self.some, len(self.some)):
                     await room.acquire()
-                    at = self._chance.randrange(len(self._relays))
-                    task = tasks.create_task(self._one(disturb, at))
+                    task = tasks.create_task(self._one(disturb, self._chance.choice(places)))
                     task.add_done_callback(lambda _: room.release())
                     await asyncio.sleep(self._chance.expovariate(1 / _PAUSE_S))
                 if loop.time() > until_:
@@ -130,6 +136,13 @@ class Disturbances:
         self._proxies[at].stall(reads_go_on=True)
         await asyncio.sleep(seconds + 3)  # longer than it may give what it has read
         self._proxies[at].mend()
+
+    async def unplug(self, _: int, seconds: float) -> None:
+        """Long enough at times for both ends to give up their connections."""
+        assert self._cable is not None
+        await asyncio.to_thread(self._cable.unplug)
+        await asyncio.sleep(2 * seconds)
+        await asyncio.to_thread(self._cable.plug)
 
     async def lose_answer(self, at: int, seconds: float) -> None:
         await self._at_commit(at, seconds, AtCommit.LOSE_ANSWER)

@@ -75,6 +75,13 @@ class Stream:
     """Public key."""
     is_member: bool
     """Of every group, always: it must get everything."""
+    asked: float = -inf
+    ended: float = inf
+    """When EOSE came."""
+    closed: float = inf
+    """From then on nobody listened."""
+    since: int = 0
+    """The oldest messages that it asks for."""
     got: list[tuple[float, str]] = field(default_factory=list)
     """When, and the id."""
     stored: int | None = None

@@ -8,11 +8,16 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
+from relay.errors import StoreFault
 from relay.launcher import main
 from relay.nostr.kinds import GROUP_MEMBERS, REMOVE_USER
+from relay.storage.postgres import connections
+from relay.storage.postgres.listening import Touch
+from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.store import PostgresStore
 from relay.storage.postgres.writer import Writer
 from relay.write import following, replay
@@ -118,17 +123,50 @@ def judges_by_what_it_knew() -> None:
     Batch.begin = once  # type: ignore[method-assign]
 
 
+def does_not_wait_for_the_disk() -> None:
+    """The database answers a commit before it is written."""
+    connections._WRITE_SETTINGS["synchronous_commit"] = "off"
+
+
+def takes_anothers_batch_for_its_own() -> None:
+    """After a commit whose answer was lost: it was one if its seq is there."""
+
+    async def by_seq(self: Writer, last_seq: int, batch: str) -> bool:
+        while True:
+            await asyncio.sleep(1.5)
+            with suppress(StoreFault):
+                async with self._connections.reading() as db:
+                    return bool(await db.fetchval(QUERIES["head"]) >= last_seq)
+
+    Writer._has_committed = by_seq  # type: ignore[method-assign]
+
+
+def trusts_what_it_knew() -> None:
+    """However long ago it heard of the others."""
+
+    async def at_once(self: Touch) -> None:
+        pass
+
+    Touch.current = at_once  # type: ignore[method-assign]
+    Touch.is_current = lambda self: True  # type: ignore[method-assign]
+
+
 # What breaks it, the disturbance that shows it, and what the checker says.
-MUTANTS: Final = {
-    "follows_no_removals": (follows_no_removals, "stop_relay", "late"),
-    "answers_first": (answers_first, "kill_relay", "lost"),
-    "answers_ok_to_all": (answers_ok_to_all, "lose_commit", "lost"),
-    "follows_itself": (follows_itself, "lose_answer", "twice"),
-    "skips_a_batch": (skips_a_batch, "cut", "missed"),
-    "judges_by_what_it_knew": (judges_by_what_it_knew, "lose_answer", "verdicts"),
-}
+MUTANTS: Final = (
+    (follows_no_removals, "stop_relay", "late"),
+    (answers_first, "kill_relay", "lost"),
+    (answers_first, "stall", "lost"),
+    (answers_first, "unplug", "lost"),
+    (answers_ok_to_all, "lose_commit", "lost"),
+    (follows_itself, "lose_answer", "twice"),
+    (skips_a_batch, "cut", "missed"),
+    (judges_by_what_it_knew, "lose_answer", "verdicts"),
+    (does_not_wait_for_the_disk, "crash_database", "lost"),
+    (takes_anothers_batch_for_its_own, "crash_in_commit", "lost"),
+    (trusts_what_it_knew, "stall_writes", "stale"),
+)
 
 if __name__ == "__main__":
-    MUTANTS[sys.argv.pop(1)][0]()
+    globals()[sys.argv.pop(1)]()
     sys.argv[0] = "rookery"
     main()

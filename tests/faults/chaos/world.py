@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import socket
 import time
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import TYPE_CHECKING, Final
 
@@ -25,14 +26,15 @@ from tests.faults.chaos.clients import (
 from tests.faults.chaos.disturbances import Disturbances
 from tests.faults.chaos.history import CHAT, PUT, History
 from tests.harness.database_proxy import Proxy
-from tests.harness.relay_program import Rookery, level, until
+from tests.harness.relay_program import OwnProcess, Rookery, level, until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
     from typing import Self
 
     from relay.nostr.event import Event
+    from tests.harness.network import Cable
     from tests.harness.postgres import PostgresServer
 
 RELAYS: Final = 3
@@ -53,47 +55,83 @@ _LOG: Final = """
 
 
 class World:
-    """Use as a context, then `run`. `relay` makes one of its folder."""
+    """Use as a context, then `run`. `relay` makes one of its folder. `cable`: of the last relay, to
+    the server."""
 
     def __init__(
         self,
         folder: Path,
         server: PostgresServer,
         seed: int,
-        relay: Callable[[Path], Rookery] = Rookery,
+        relay: Callable[[Path], OwnProcess] | None = None,
+        cable: Cable | None = None,
     ) -> None:
+        self._stack = AsyncExitStack()
         self.chance = Random(seed)
         self.server = server
         self.history = History()
-        self.relays = [relay(folder / f"{number}") for number in range(RELAYS)]
-        self._stack = AsyncExitStack()
+        folders = [folder / f"{number}" for number in range(RELAYS)]
+        self.relays: list[Rookery] = [*map(relay or Rookery, folders)]
+        self._cable = cable
+        if cable is not None:
+            self.relays[-1] = self._plugged_in((relay or OwnProcess)(folders[-1]), cable)
         self._said: list[Event] = []
 
     async def __aenter__(self) -> Self:
         enter = self._stack.enter_async_context
-        url = await self.server.new_schema()
-        self.proxies = [await enter(Proxy(self.server.socket)) for _ in self.relays]
-        for relay, proxy in zip(self.relays, self.proxies, strict=True):
+        schema = self.server.schema_of(await self.server.new_schema())
+        number = RELAYS if self._cable is None else RELAYS - 1
+        self.proxies = [await enter(Proxy(self.server.socket)) for _ in range(number)]
+        hosts = [str(proxy.host) for proxy in self.proxies]
+        if self._cable is not None:
+            hosts.append(self._cable.address)
+        for relay, host in zip(self.relays, hosts, strict=True):
             await enter(relay)
             await relay.init(
                 *("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey, "--preset", "open")
             )
-            here = url.replace(str(self.server.socket.parent), str(proxy.host))
+            here = self.server.url(schema, host)
             relay.set_up("storage", f'url = "{here}"\nshared = true')
             (relay.folder / "policies" / "20-chaos.toml").write_text(_POLICY)
             if relay is not self.relays[0]:
                 shutil.copy(self.relays[0].folder / "relay.key", relay.folder)
         await self.relays[0].start()
         await asyncio.gather(*(relay.start() for relay in self.relays[1:]))
-        await self.server.execute(_LOG.format(self.server.schema_of(url)))
-        self.disturbances = Disturbances(self.relays, self.proxies, self.server, self.chance)
+        await self.server.execute(_LOG.format(schema))
+        self.disturbances = Disturbances(
+            self.relays, self.proxies, self._cable, self.server, self.chance
+        )
         return self
+
+    def _plugged_in(self, relay: OwnProcess, cable: Cable) -> OwnProcess:
+        """Clients are not behind the cable: the socket that it listens on is of this place."""
+        relay.place = cable.place
+        relay.listening = self._stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        return relay
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     async def run(self, seconds: float) -> History:
         """Disturbed for so long, then until all are well again."""
+        async with self._load() as (writers, watchers):
+            await self.disturbances.go_on(seconds)
+            await _ended(writers)
+            await self._settle(watchers)
+        await self._read_log()
+        await self._look()
+        return self.history
+
+    async def disturb(self, seconds: float) -> History:
+        """As `run`, without what they come to: a relay that is broken may never be well again."""
+        async with self._load():
+            await self.disturbances.go_on(seconds)
+        await self._read_log()
+        return self.history
+
+    @asynccontextmanager
+    async def _load(self) -> AsyncIterator[tuple[list[asyncio.Task[None]], list[Reader]]]:
+        """Inside, clients write and read: the tasks of those who write, and who may read all."""
         writer = self._writer()
         for group in GROUPS:
             first, _ = ADMINS
@@ -103,6 +141,7 @@ class World:
                 *(made(first, PUT, ["h", group], ["p", key.pubkey, "admin"]) for key in ADMINS),
             ):
                 assert await writer.write(event), self.history.writes[event.id]
+        await writer.end()
         watchers = [
             Reader(self.history, self.relays, self._fork(), ADMINS[0], at)
             for at in range(len(self.relays))
@@ -124,16 +163,11 @@ class World:
             for events in writing
         ]
         try:
-            await self.disturbances.go_on(seconds)
-            await _ended(writers)
-            await self._settle(writer, watchers)
+            yield writers, watchers
         finally:
             await _ended([*writers, *clients])
-            await writer.end()
             for reader in (*watchers, *readers):
                 await reader.end()
-        await self._look()
-        return self.history
 
     def _writer(self, at: int | None = None) -> Writer:
         return Writer(self.history, self.relays, self._fork(), at)
@@ -148,7 +182,7 @@ class World:
             await asyncio.sleep(_TICK_S)
             self.history.lags.append(loop.time() - before - _TICK_S)
 
-    async def _settle(self, writer: Writer, watchers: list[Reader]) -> None:
+    async def _settle(self, watchers: list[Reader]) -> None:
         """Everybody writes in each group at each relay, and whoever may read all has read it."""
         await level(self.relays)
         for at in range(len(self.relays)):
@@ -157,19 +191,22 @@ class World:
                 for key in PEOPLE:
                     await probing.write(made(key, CHAT, ["h", group]))
             await probing.end()
-        last = made(ADMINS[0], CHAT, ["h", GROUPS[0]])
+        last, writer = made(ADMINS[0], CHAT, ["h", GROUPS[0]]), self._writer()
         assert await writer.write(last)
+        await writer.end()
         async with until("all have read the last message") as tries:
             async for _ in tries:
                 if all(last.id in watcher.seen for watcher in watchers):
                     break
         await level(self.relays)
 
+    async def _read_log(self) -> None:
+        rows = await self.server.rows("SELECT seq, id FROM watched.log ORDER BY place")
+        self.history.log = [(seq, id_.hex()) for seq, id_ in rows]
+
     async def _look(self) -> None:
         """What is there in the end."""
         history = self.history
-        rows = await self.server.rows("SELECT seq, id FROM watched.log ORDER BY place")
-        history.log = [(seq, id_.hex()) for seq, id_ in rows]
         chat = [id_ for id_, write in history.writes.items() if write.event.kind == CHAT]
         for at in range(len(self.relays)):
             line = Line(self.relays, self.chance, at)
