@@ -14,7 +14,9 @@ import aiohttp
 import pytest
 import websockets
 
+from relay.config import load_config
 from tests import cast
+from tests.faults.chaos.checker import STALE_S
 from tests.harness.postgres import postgres
 from tests.harness.relay_program import Rookery, connected, until
 
@@ -56,6 +58,11 @@ def made(who: SecretKey, kind: int, *tags: Sequence[str], content: str = "") -> 
     return who.sign(
         kind, [*map(list, tags), ["-n", str(time.monotonic_ns())]], content, int(time.time())
     )
+
+
+def url_of(relay: Rookery) -> str:
+    """Of its database."""
+    return str(load_config(relay.folder / "rookery.toml").storage.url)
 
 
 async def subscribe(wire: Wire, **filter_: object) -> None:
@@ -187,3 +194,38 @@ async def test_a_killed_relay_loses_nothing_and_nothing_comes_twice(
             assert found == {*acknowledged, last.id}
             assert set(seen) >= found
             assert set(seen.values()) == {1}
+
+
+async def test_a_relay_that_stood_still_wakes_with_what_the_others_did(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """Longer than the database tells what was done; the question was there before it woke."""
+    async with (
+        two_relays(tmp_path, postgres) as (one, other),
+        connected(one.url) as admin,
+        connected(other.url) as member,
+    ):
+        await member.log_in(cast.alice, other.url, int(time.time()))
+        h, alice = ["h", "den"], ["p", cast.alice.pubkey]
+        await do(admin, made(cast.admin, 9007, h))
+        await do(admin, made(cast.admin, 9002, h, ["private"], ["restricted"], ["name", "Den"]))
+        await do(admin, made(cast.admin, 9000, h, alice))
+        before = await do(member, made(cast.alice, 9, h))
+        await subscribe(member, kinds=[9])
+        other.send_signal(signal.SIGSTOP)
+        try:
+            await do(admin, made(cast.admin, 9001, h, alice))
+            await do(admin, made(cast.admin, 9, h, content="to fewer"))
+            await postgres.forget_changes(url_of(one))
+            await member.send("REQ", "late", {"ids": [before.id]})
+            await member.send_event(late := made(cast.alice, 9, h, content="I am in"))
+            await asyncio.sleep(1.1 * STALE_S)
+        finally:
+            other.send_signal(signal.SIGCONT)
+        told: dict[str, list[object]] = {}
+        while not {"late", late.id} <= told.keys():
+            verb, about, *more = await member.receive()
+            told[about] = [verb, *more]
+        assert told["late"][0] in {"EOSE", "CLOSED"}
+        assert told[late.id][1] is False
+        assert "live" not in told

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 
+from relay.access.visibility import ANONYMOUS
+from relay.lifecycle.rows import Stored
 from relay.storage.postgres.store import PostgresStore
 from relay.write.commands import ExpireRows, Purpose
 from relay.write.following import Following
 from tests import cast
 from tests.cast import admin, alice, bob, carol, owner
-from tests.contract.writing import TERMS
+from tests.contract.writing import TERMS, asked
 from tests.harness.postgres import postgres
 from tests.harness.relay_in_process import NOON, STORED, Home, Loudspeaker, policy_of
 
@@ -60,18 +62,16 @@ class Relay(Home):
 
 
 @asynccontextmanager
-async def relays(
-    server: PostgresServer, preset: str = "open"
-) -> AsyncIterator[tuple[Relay, Relay]]:
+async def relays(server: PostgresServer, *, more: str = "") -> AsyncIterator[tuple[Relay, Relay]]:
+    """`more`: policies of the second alone."""
     url = await server.new_schema()
-    policy = policy_of(preset)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(server.empty, url)
         made = []
-        for _ in range(2):
+        for own in ("", more):
             store = await PostgresStore.open(url, TERMS, is_shared=True)
             stack.push_async_callback(store.close)
-            made.append(await stack.enter_async_context(Relay(store, policy)))
+            made.append(await stack.enter_async_context(Relay(store, policy_of("open", own))))
             made[-1].url = url
         yield made[0], made[1]
 
@@ -219,3 +219,60 @@ async def test_lists_of_members_are_signed_once(postgres: PostgresServer) -> Non
         named = {tag[1] for tag in listed.tags if tag[0] == "member"}
         assert {bob.pubkey, carol.pubkey, owner.pubkey, cast.robot.pubkey} >= named
         assert {bob.pubkey, carol.pubkey} <= named
+
+
+_OWN_RULES = """
+[[rule]]
+name = "no notes"
+match = { kinds = [1] }
+write = ["nobody"]
+
+[[rule]]
+name = "lists"
+match = { kinds = [10003] }
+read = ["owner"]
+"""
+
+
+async def test_each_judges_by_its_own_policies_what_comes_to_it(postgres: PostgresServer) -> None:
+    """For as long as they differ; what the others took is in the log, and stays."""
+    async with relays(postgres, more=_OWN_RULES) as (one, other):
+        note = await one.do(alice, 1, content="tea")
+        assert not (await other.take(other.made(alice, 1)))[0][0]
+        marks = await other.do(alice, 10_003)
+        await agree(one, other)
+        for each in (one, other):
+            found = await each.found(authors=[alice.pubkey])
+            assert {event.id for event in found} == {note.id, marks.id}
+        assert [_may_read(each, marks) for each in (one, other)] == [True, False]
+        await one.do(admin, 9007, h="tea")
+        await other.do(admin, 9000, ["p", alice.pubkey], h="tea")
+        await agree(one, other)
+
+
+def _may_read(relay: Relay, event: Event) -> bool:
+    return relay.state.visibility(ANONYMOUS).may_read(Stored(1, event, None), asked())
+
+
+async def test_lists_say_the_newest_whatever_the_clocks_say(postgres: PostgresServer) -> None:
+    """The older of two versions loses, also when the clock of its relay is an hour slow."""
+    async with relays(postgres) as (one, other):
+        other.now = NOON - 3600
+        await one.do(admin, 9007, h="tea", at=NOON)
+        people = [alice, bob, carol]
+        for number, who in enumerate(people):
+            at = (other, one)[number % 2]
+            await at.do(admin, 9000, ["p", who.pubkey], h="tea")
+            await agree(one, other)
+            (listed,) = await one.found(kinds=[39002], tag_d=["tea"])
+            named = {tag[1] for tag in listed.tags if tag[0] == "p"}
+            assert named == {admin.pubkey, *(key.pubkey for key in people[: number + 1])}
+
+
+async def test_each_expires_by_its_own_clock(postgres: PostgresServer) -> None:
+    async with relays(postgres) as (one, other):
+        other.now = NOON + 3600
+        event = await one.do(alice, 1, ["expiration", str(NOON + 60)])
+        await agree(one, other)
+        assert [len(await each.found(ids=[event.id])) for each in (one, other)] == [1, 0]
+        assert (await other.take(event))[0][0] is False
