@@ -471,14 +471,19 @@ class Ingest:
         return self._batch.lookups
 
     async def _commit(self, batch: Sequence[LaneItem]) -> None:
+        """Of large rows a few at a time: in between others are served, as their turns come."""
+        size = len(batch)
+        while not await self._committed(batch[:size]):
+            size //= 2
+        self._lane.put_back(batch[size:])
+
+    async def _committed(self, batch: Sequence[LaneItem]) -> bool:
+        """Whether they were answered; False: the batch must be smaller."""
         try:
             async with self._changing:
                 committed = await self._stored(batch)
         except TooMuchToRead:
-            # Of large rows a few at a time: in between others are served, as their turns come.
-            first = batch[: len(batch) // 2]
-            self._lane.put_back(batch[len(first) :])
-            await self._commit(first)
+            return False
         except StoreFault as fault:
             _log.error("a batch of %d changes was not stored: %s", len(batch), fault)
             self._answer(batch, STORE_FAILED)
@@ -488,7 +493,7 @@ class Ingest:
                     "%s: internal error", _name_of(batch[0]), extra=_request_of(batch[0])
                 )
                 self._answer(batch, STORE_FAILED)
-                return
+                return True
             # Only the event that raises must fail: try each alone.
             for item in batch:
                 await self._commit([item])
@@ -498,6 +503,7 @@ class Ingest:
                 await self._deliver_due()
             if self._metrics.traces is not None:
                 _trace(self._metrics.traces, batch, committed)
+        return True
 
     def _answer(self, batch: Sequence[LaneItem], fault: Reject | None) -> None:
         """Report each item's own result, or the fault for all."""

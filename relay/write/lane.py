@@ -81,14 +81,16 @@ class Lane(Generic[T]):
 
     def put_back(self, items: Sequence[T]) -> None:
         """The last items of the batch that is being committed, before all others of their turns."""
-        for item in reversed(items):
-            turn = self._turn_of(item)
+        turns: dict[object, list[T]] = {}
+        for item in items:
+            turns.setdefault(self._turn_of(item), []).append(item)
+        for turn, own in turns.items():  # whose item is the first is served next
             queue = self._queues.get(turn)
             if queue is None:
-                self._queues[turn] = deque((item,))
+                self._queues[turn] = deque(own)
                 heappush(self._turns, (self._reached, next(self._numbers), turn))
             else:
-                queue.appendleft(item)
+                queue.extendleft(reversed(own))
         self._size += len(items)
 
     def __len__(self) -> int:

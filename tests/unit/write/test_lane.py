@@ -319,3 +319,27 @@ async def test_what_is_put_back_comes_before_what_waits_and_others_have_their_tu
     assert len(lane) == 0
     lane.close()
     await running
+
+
+async def test_where_one_at_a_time_is_committed_those_put_back_take_turns() -> None:
+    """Who had sent first was served until nothing of it was left."""
+    committed: list[str] = []
+
+    async def commit(batch: Sequence[str]) -> None:
+        lane.put_back(batch[1:])
+        committed.append(batch[0])
+
+    lane: Lane[str] = Lane(
+        commit, max_batch=PLENTY, max_waiting=PLENTY, turn_of=lambda item: item[0]
+    )
+    for item in (*(f"a{number}" for number in range(6)), "b0", "c0", "b1"):
+        assert lane.put(item)
+    running = asyncio.create_task(lane.run())
+    await lane.drained()
+    assert committed.index("b0") <= 2
+    assert committed.index("c0") <= 2
+    assert committed.index("b1") <= 5
+    assert sorted(committed) == [*(f"a{number}" for number in range(6)), "b0", "b1", "c0"]
+    assert [item for item in committed if item[0] == "a"] == [f"a{number}" for number in range(6)]
+    lane.close()
+    await running
