@@ -332,7 +332,10 @@ class Fanout:
                 delivered += self._deliver_together(live.under(shared), together, links)
                 together = []
             if key is None:
-                delivered += self._deliver_row(row, keys, links, public=public)
+                try:
+                    delivered += self._deliver_row(row, keys, links, public=public)
+                except Exception:  # for what it says: those after it go on  # noqa: BLE001
+                    _log.exception("an event was not compared with all subscriptions")
             else:
                 together.append(row)
             shared = key

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
         Collection,
         Container,
         Iterable,
-        Iterator,
         Mapping,
         Sequence,
     )
@@ -118,18 +117,17 @@ class _BytesLeft:
     def __init__(self, number: int | None) -> None:
         self._number = number
 
-    def taken(self, rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
-        """Columns of rows; the second is their event. Raises TooMuchToRead."""
-        number = self._number
-        if number is None:
-            yield from rows
-            return
+    def taken(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Columns of rows; the second is their event, not parsed yet. Raises TooMuchToRead."""
+        if self._number is None:
+            return list(rows)
+        taken = []
         for row in rows:
-            number -= len(row[1])
-            if number < 0:
+            self._number -= len(row[1])
+            if self._number < 0:
                 raise TooMuchToRead
-            yield row
-        self._number = number
+            taken.append(row)
+        return taken
 
 
 class _FilesInPlace:
@@ -434,8 +432,9 @@ class Writer:
         self, name: str, values: Mapping[str, Value], left: _BytesLeft | None = None
     ) -> list[Stored]:
         """Raises TooMuchToRead, for `left`."""
-        rows = self._db.execute(QUERIES[name], values)
-        return [stored(row) for row in (rows if left is None else left.taken(rows))]
+        cursor = self._db.execute(QUERIES[name], values)
+        rows = cursor.fetchall() if left is None else left.taken(cursor)
+        return [stored(row) for row in rows]
 
     def _has_prefix(self, group: str, prefix: str) -> bool:
         if not prefix or any(c not in "0123456789abcdef" for c in prefix) or len(prefix) > 64:

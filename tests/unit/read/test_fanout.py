@@ -26,8 +26,11 @@ from relay.lifecycle.rows import Stored
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
-from relay.read.fanout import Subscription
+from relay.nostr.nip50 import Searchable, searchable
+from relay.read.fanout import Fanout, Subscription
+from relay.storage.sqlite.fts import FtsMatcher
 from tests.cast import admin, alice, bob, carol, person, stranger
+from tests.contract.test_store_search import sought
 from tests.contract.writing import asked, group_of, unsigned
 from tests.effort import examples
 from tests.harness.client_in_memory import Client
@@ -185,6 +188,23 @@ def test_the_tags_of_an_event_are_not_gone_through_for_each_filter_and_reader(
     assert relay.commits(event) == 20
     assert _Counted.times <= 4
     assert all(client.contents() == ["tea?"] for client in clients)
+
+
+def test_a_row_that_cannot_be_compared_keeps_no_other_row_back(
+    relay: Subscribed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def searchable_or_odd(text: str) -> Searchable:
+        if text == "odd":
+            raise ValueError(text)
+        return searchable(text)
+
+    monkeypatch.setattr("relay.read.fanout.searchable", searchable_or_odd)
+    relay.fanout = Fanout(relay.state, FtsMatcher())
+    client = Client(alice)
+    relay.follows(client, sought("tea"))
+    relay.commits(note("odd"), note("green tea"))
+    assert client.contents() == ["green tea"]
+    assert "not compared" in caplog.text
 
 
 # who may read ------------------------------------------------------------------------------------
