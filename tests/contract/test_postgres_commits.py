@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from contextlib import asynccontextmanager, suppress
 from threading import Event as Signal
 from typing import TYPE_CHECKING
@@ -193,3 +194,20 @@ async def test_others_are_heard_of_after_connections_were_lost_in_a_batch(
         with pytest.raises(StoreFault):
             await store.append(batch.wanted, decide)
         await stored_again(store, unsigned(cast.alice))
+
+
+async def test_a_process_that_stood_still_has_not_lost_the_database(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer came meanwhile, or the question was not sent yet."""
+    monkeypatch.setattr(listening, "_POLL_S", 0.0)
+    monkeypatch.setattr(listening, "_ANSWER_S", 0.2)
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS, is_shared=True)
+    for number in range(10):
+        await asyncio.sleep(number / 1000)
+        time.sleep(0.3)  # noqa: ASYNC251
+        await asyncio.sleep(0.05)
+        assert not store._touch.is_lost
+    await store.close()
+    await postgres.empty(url)

@@ -21,13 +21,16 @@ from relay.storage.postgres.opening import SCHEMA_VERSION
 from relay.storage.postgres.sql.named import QUERIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
 
     from relay.storage.postgres.connections import Connections
     from relay.storage.postgres.replica import Replica
 
 _POLL_S: Final = 0.5
 _ANSWER_S: Final = 1.5
+_ALONE_ANSWER_S: Final = 10.0
+"""Where nobody else may write, an answer may be late: it tells nothing new."""
+_SLICE_S: Final = 0.1
 _AGAIN_S: Final = 0.5
 """After the connection was lost."""
 _RECONNECT_S: Final = 10.0
@@ -110,6 +113,7 @@ class HeadListener:
         self._connections = connections
         self._touch = touch
         self._is_shared = is_shared
+        self._answer_s = _ANSWER_S if is_shared else _ALONE_ANSWER_S
         self._committed = committed
         self._position = position
         self._advance = advance
@@ -208,7 +212,7 @@ class HeadListener:
                 await self._begin_history(db, self._replica)
             while True:
                 asked_at, before = monotonic(), self._committed()
-                head, policies = await db.fetchrow(QUERIES["news"], timeout=_ANSWER_S)
+                head, policies = await self._answer(db.fetchrow(QUERIES["news"]))
                 if head < before:
                     self._connections.refuse_set_back()
                 self._touch.is_lost = False
@@ -231,11 +235,23 @@ class HeadListener:
     async def _lead(self, db: Any) -> None:
         """One of all drops what all have read; also after the one that did was lost."""
         if not self.is_first:
-            self.is_first = await db.fetchval(QUERIES["lead"], timeout=_ANSWER_S)
+            self.is_first = await self._answer(db.fetchval(QUERIES["lead"]))
         if self.is_first and monotonic() >= self._drop_at:
             with suppress(asyncpg.PostgresError):  # nothing can be written: it is read still
-                await db.execute(QUERIES["drop_changes"], timeout=_ANSWER_S)
+                await self._answer(db.execute(QUERIES["drop_changes"]))
             self._drop_at = monotonic() + _DROP_EVERY_S
+
+    async def _answer(self, asked: Coroutine[Any, Any, Any]) -> Any:
+        """Raises TimeoutError. In slices: time in which this process did not run says nothing about
+        the database, and its answer may have been there all along."""
+        task = asyncio.ensure_future(asked)
+        try:
+            for _ in range(round(self._answer_s / _SLICE_S)):
+                if (await asyncio.wait({task}, timeout=_SLICE_S))[0]:
+                    return task.result()
+            raise TimeoutError
+        finally:
+            task.cancel()
 
     async def _ended(self, within_s: float) -> bool:
         with suppress(TimeoutError):
