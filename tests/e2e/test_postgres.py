@@ -78,8 +78,11 @@ async def test_a_relay_writes_again_once_the_database_answers(
                     async for _ in tries:
                         if (await wire.publish(event))[0]:
                             break
-            found = await wire.query({"kinds": [1]})
-            assert {event["id"] for event in found} == {event.id for event in events}
+            async with until("the lock is held again, and all is read") as tries:
+                async for _ in tries:
+                    found = await wire.query({"kinds": [1]})
+                    if {event["id"] for event in found} == {event.id for event in events}:
+                        break
         assert await rookery.stop() == 0
 
 
