@@ -124,16 +124,17 @@ async def test_rows_of_a_banned_key_are_deleted_for_good(reopenable: Reopenable)
     others = unsigned(bob, 1, [["t", "tea"]])
     await write(store, note, profile, others)
     await ban(store, alice)
-    for now in (store, await reopenable.crash()):
-        assert await read(now) == raws(others)
-        assert await read(now, asked(tag_t=["tea"])) == raws(others)
-        assert await now.head() == 3
-        assert await write(now, note, profile) == [WriteOutcome.DELETED] * 2
-        (stone,) = (await look_up(now, tombstones=[event_target(note.id)])).tombstones.popitem()[1]
-        assert stone.why == "ban"
+    for _ in range(2):
+        assert await read(store) == raws(others)
+        assert await read(store, asked(tag_t=["tea"])) == raws(others)
+        assert await store.head() == 3
+        assert await write(store, note, profile) == [WriteOutcome.DELETED] * 2
+        found = await look_up(store, tombstones=[event_target(note.id)])
+        assert [stone.why for stone in found.tombstones[event_target(note.id)]] == ["ban"]
+        store = await reopenable.crash()
     newer = unsigned(alice, 0, at=2000)
-    await stored(now, newer)
-    assert await read(now) == in_order(others, newer)
+    await stored(store, newer)
+    assert await read(store) == in_order(others, newer)
 
 
 @pytest.mark.proves("N86-11")

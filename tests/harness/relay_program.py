@@ -21,7 +21,7 @@ from tests.harness.patience import ANSWER_S, PROGRAM_S
 from tests.harness.programs import start_rookery
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
     from socket import socket
 
     from relay.nostr.event import Event
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 class Rookery:
     """One data folder and the process that serves it, if any."""
+
+    new_database: Callable[[], Awaitable[str]] | None = None
+    """Gives the address of one for each folder; None: they have a file."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -51,6 +54,8 @@ class Rookery:
         with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             code = run(["init", str(self.folder), *args])
         assert code == 0, printed.getvalue()
+        if self.new_database is not None:
+            self.set_up("storage", f'url = "{await self.new_database()}"')
 
     def set_up(self, table: str, text: str) -> None:
         """Put keys under a table of rookery.toml that `init` wrote."""
