@@ -182,7 +182,13 @@ class Batch:
             policy=self._policy,
             relay=self._relay_key.pubkey,
         )
-        return replace(wanted, most=_MOST_READ) if len(self._items) > 1 else wanted
+        if len(self._items) == 1:
+            return wanted
+        # A row with the id of an event that was sent is as large as that; on PostgreSQL a question.
+        sent = {candidate.event.id for candidate in self._candidates}
+        if wanted.ids <= sent and not (wanted.own_rows or wanted.slots):
+            return wanted
+        return replace(wanted, most=_MOST_READ)
 
     def decide(self, found: Found) -> WritePlan:
         """Judge every item and set its result. The callback of the store's transaction."""
