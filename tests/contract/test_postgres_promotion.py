@@ -4,9 +4,10 @@ notices that it is gone."""
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
 
+import asyncpg
 import pytest
 
 from relay.storage.postgres.store import PostgresStore
@@ -32,15 +33,19 @@ pytestmark = [pytest.mark.process, pytest.mark.slow]
 async def store_on(url: str, *, is_shared: bool) -> AsyncIterator[PostgresStore]:
     store = await PostgresStore.open(url, TERMS, is_shared=is_shared)
     store.take_over = (lambda _: None) if is_shared else None
-    yield store
-    await store.close()
+    try:
+        yield store
+    finally:
+        await store.close()
 
 
 @asynccontextmanager
 async def replica_of(primary: PostgresServer) -> AsyncIterator[PostgresServer]:
     replica = await asyncio.to_thread(primary.replica)
-    yield replica
-    await asyncio.to_thread(replica.stop)
+    try:
+        yield replica
+    finally:
+        await asyncio.to_thread(replica.stop)
 
 
 def either(url: str, primary: Path, other: Path) -> str:
@@ -53,8 +58,9 @@ def either(url: str, primary: Path, other: Path) -> str:
 async def has_come(replica: PostgresServer, url: str, seq: int) -> None:
     async with until("the replica has it") as tries:
         async for _ in tries:
-            if await replica.value(f"SELECT seq FROM {replica.schema_of(url)}.head") == seq:
-                return
+            with suppress(asyncpg.PostgresError):  # perhaps the table has not come yet
+                if await replica.value(f"SELECT seq FROM {replica.schema_of(url)}.head") == seq:
+                    return
 
 
 async def cut_off(replica: PostgresServer) -> None:
