@@ -334,7 +334,7 @@ class Fanout:
             if key is None:
                 try:
                     delivered += self._deliver_row(row, keys, links, public=public)
-                except Exception:  # for what it says: those after it go on  # noqa: BLE001
+                except Exception:  # one row keeps no other back  # noqa: BLE001
                     _log.exception("an event was not compared with all subscriptions")
             else:
                 together.append(row)
