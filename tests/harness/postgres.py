@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import time
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 MISSING: Final = "no PostgreSQL server is installed (on Debian: apt install postgresql)"
 _USER: Final = "rookery"
+_LEFT: Final = "pre-existing shared memory"
+"""Of a server that was killed: it had forked a process meanwhile, which ends as well."""
 _SETTINGS: Final = {
     "listen_addresses": "",
     "max_connections": "500",
@@ -94,6 +97,7 @@ class PostgresServer:
                 rights.write("host all all all trust\n")
         options = [word for item in given.items() for word in ("-c", "=".join(item))]
         self._bin = bin_
+        self._log = self._folder / "log"
         places = "-D", str(data), "-k", str(self._folder)
         there = () if place is None else place.words
         self._command = [*there, *_as(owner), str(bin_ / "postgres"), *places, *options]
@@ -101,7 +105,17 @@ class PostgresServer:
 
     def start(self) -> None:
         """Also again, after `crash`."""
-        with (self._folder / "log").open("ab") as log:
+        for _ in range(100):
+            if self._is_up():
+                return
+            if _LEFT not in self._log.read_text().rpartition("FATAL")[2]:
+                break
+            time.sleep(0.1)
+        raise RuntimeError(self._log.read_text())
+
+    def _is_up(self) -> bool:
+        """Started, and taking connections; False: it ended."""
+        with self._log.open("ab") as log:
             self._server = subprocess.Popen(
                 self._command, cwd="/", stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
@@ -109,11 +123,10 @@ class PostgresServer:
         patience = 0.01
         while subprocess.run(ready, check=False, cwd="/").returncode:
             patience *= 2  # each look takes some of the machine that the server waits for
-            try:
+            with suppress(subprocess.TimeoutExpired):
                 self._server.wait(patience)
-            except subprocess.TimeoutExpired:
-                continue
-            raise RuntimeError((self._folder / "log").read_text())
+                return False
+        return True
 
     def crash(self) -> None:
         """All of its processes, in whatever they do."""
