@@ -109,13 +109,17 @@ class ReopenablePostgres:
 
     async def crash(self) -> Store:
         await self._server.kill_connections()
+        await self.close_all()  # else it takes its lock again
         return await self.open()
 
     async def close(self) -> None:
-        while self._opened:
-            await self._opened.pop().close()
+        await self.close_all()
         if self._url is not None:
             await self._server.empty(self._url)
+
+    async def close_all(self) -> None:
+        while self._opened:
+            await self._opened.pop().close()
 
 
 class ReadsOnReplica(PostgresStore):
