@@ -41,7 +41,8 @@ if TYPE_CHECKING:
 )
 async def test_sql_is_a_text(store: Store, text: str) -> None:
     other = unsigned(bob, content="tea")
-    event = unsigned(alice, 30_078, [["d", text], ["t", text], ["hk", text], [text, text]], text)
+    tags = [["d", text], ["h", text], ["t", text], ["hk", text], [text, text]]
+    event = unsigned(alice, 30_078, tags, text)
     await write(store, other)
     await write(store, event, group=text)
     await set_groups(store, **{text: EndedGroup(frozenset({bob.pubkey}))})
@@ -63,6 +64,7 @@ async def test_sql_is_a_text(store: Store, text: str) -> None:
     assert found.slots[slot].event == event
     assert found.tombstones == {stone.target: [stone]}
     assert found.id_prefixes == {(text, event.id[:8])}
+    assert found.groups_with_content == {text}
     assert list(await store.ended_groups()) == [text]
     assert dict((await store.management()).of(banned.list_name)) == {text: text}
     assert await read(store) == in_order(other, event)
