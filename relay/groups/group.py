@@ -302,7 +302,7 @@ class GroupsByKey(Mapping[_K, frozenset[str]]):
         return sum(map(len, self.parts))
 
     def __bool__(self) -> bool:
-        return any(self.parts)
+        return self.parts is not _EMPTY and any(self.parts)  # asked for each event
 
     def moved(self, old: Set[_K], new: Set[_K], group_id: str) -> GroupsByKey[_K]:
         """With this group's keys, which were `old`, as `new`."""

@@ -153,7 +153,7 @@ def groups_without_rows(groups: Groups, rows: Iterable[Event]) -> Groups:
     """These groups without the codes, requests and pins of rows that expired or were swept."""
     for event in rows:
         for pin in pins_of(event):
-            for group_id in groups.pinned.get(pin, ()):
+            for group_id in groups.pinned.of(pin):
                 groups = groups.with_group(groups.by_id[group_id].without_pin(pin))
         if event.kind in (kinds.CREATE_INVITE, kinds.JOIN_REQUEST):
             group = groups.get(event.tag("h"))

@@ -46,7 +46,7 @@ def outdated_pins(candidate: Candidate, groups: Groups) -> frozenset[str]:
     if candidate.targets is not None:
         outdated += [("e", event_id) for event_id in candidate.targets.ids]
         outdated += [pin_of_slot(slot) for slot in candidate.targets.slots]
-    return found.union(*(groups.pinned.get(pin, ()) for pin in outdated))
+    return found | pinning(outdated, groups)
 
 
 def pinning(pins: Iterable[Pin], groups: Groups) -> frozenset[str]:
