@@ -1,6 +1,7 @@
 """NIP-44: encrypted payloads, version 2. Used by clients; the relay decrypts nothing.
 
-A nonce is 32 random bytes, never used twice with one key (N44-02).
+A nonce is 32 random bytes, never used twice with one key (N44-02). `cryptography` takes 6 MB, which
+a relay does not need: it is imported at the first use.
 """
 
 from __future__ import annotations
@@ -11,10 +12,6 @@ from secrets import token_bytes
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from coincurve import PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
 from relay.errors import Invalid
 from relay.nostr.event import is_hex64
@@ -59,6 +56,9 @@ def message_keys(key: bytes, nonce: bytes) -> MessageKeys:
     """From a conversation key and a nonce of 32 bytes each."""
     if len(key) != 32 or len(nonce) != _NONCE:
         raise Invalid("payload: conversation key and nonce must have 32 bytes")
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+
     stream = HKDFExpand(SHA256(), 76, nonce).derive(key)
     return MessageKeys(stream[:32], stream[32:44], stream[44:])
 
@@ -146,6 +146,9 @@ def _decoded(payload: str, max_payload: int) -> bytes:
 
 
 def _chacha20(keys: MessageKeys, data: bytes) -> bytes:
+    from cryptography.hazmat.primitives.ciphers import Cipher
+    from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
     # The first four bytes of what `cryptography` calls the nonce are the counter (N44-07).
     cipher = Cipher(ChaCha20(keys.chacha_key, bytes(4) + keys.chacha_nonce), mode=None)
     return cipher.encryptor().update(data)
