@@ -95,6 +95,10 @@ def take_out(row: Stored, found: Found, plan: WritePlan) -> None:
     if plan.adds.pop(row.event.id, None) is None:
         plan.removes.add(row.seq)
     event = row.event
+    if found.present:
+        found.present.pop(event.id, None)
+        if row.slot is not None:
+            found.present.pop(row.slot, None)
     if found.rows.pop(event.id, None) is not None or (
         row.slot is not None and found.slots.get(row.slot) is row
     ):
@@ -157,7 +161,11 @@ def _within(deletion: Event, row: Stored) -> bool:
 
 def is_group_record(event: Event) -> bool:
     """Whether the event may be needed to replay a group."""
-    return event.kind in kinds.GROUP_RECORDS or event.kind in kinds.GROUP_STATE
+    return _is_of_record(event.kind)
+
+
+def _is_of_record(kind: int) -> bool:
+    return kind in kinds.GROUP_RECORDS or kind in kinds.GROUP_STATE
 
 
 def vanish_outcome(request: Event, found: Found) -> WriteOutcome | None:
@@ -214,6 +222,9 @@ def delete_banned_author(pubkey: str, found: Found, plan: WritePlan) -> None:
         if row.event.pubkey == pubkey and not is_group_record(row.event):
             remove(row, found, plan)
             add_tombstone(ban_tombstone(row.event.id), found, plan)
+    for named, about in list(found.present.items()):
+        if about.pubkey == pubkey and not _is_of_record(about.kind):
+            del found.present[named]
     plan.deleted_authors[pubkey] = found.last_seq
 
 

@@ -271,6 +271,15 @@ class OwnRow(NamedTuple):
         return self.group is not None and row.group == self.group
 
 
+class Present(NamedTuple):
+    """Of a stored row what is known without its event."""
+
+    group: str | None
+    expires_at: int | None
+    pubkey: str
+    kind: int
+
+
 @dataclass(frozen=True, slots=True)
 class Lookups:
     """What the store must look up for a batch."""
@@ -304,6 +313,8 @@ class Lookups:
     """Whose referrers, rows of no group and of `referring_kinds`, go into `Found.referrers`; and
     the referrers of those, step by step."""
     referring_kinds: frozenset[int] = frozenset()
+    present: frozenset[str | Slot] = frozenset()
+    """Rows by id or slot that are not read, however large they are: into `Found.present`."""
     pinned_in: Callable[[str], PinnedRows] = no_pins
     """What is looked up of a group in which one of the `vanishing_keys` has rows."""
     names_in: Callable[[Event], frozenset[RecordName]] = no_names
@@ -337,6 +348,8 @@ class Found:
     slots: dict[Slot, Stored] = field(default_factory=dict)
     tombstones: dict[str, list[Tombstone]] = field(default_factory=dict)
     """target → tombstones."""
+    present: dict[str | Slot, Present] = field(default_factory=dict)
+    """Those of `Lookups.present` that are stored and not removed since."""
     id_prefixes: set[tuple[str, str]] = field(default_factory=set)
     """Those that some id of the group begins with."""
     groups_with_content: set[str] = field(default_factory=set)

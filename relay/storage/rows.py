@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 from relay.access.quotas import recipients_of
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
-from relay.lifecycle.rows import Slot, Stored
+from relay.lifecycle.rows import Present, Slot, Stored
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
 from relay.storage import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
 
     from relay.nostr.event import Event
 
@@ -69,6 +69,21 @@ def stored(row: tuple[int, bytes, str | None, int, int | None, int, int | None])
         d = "" if class_of(event.kind) is KindClass.REPLACEABLE else event.d
         place = Slot(event.pubkey, event.kind, d)
     return Stored(seq, event, group, bool(quiet), place, version, expires_at)
+
+
+def present(
+    row: tuple[bytes, bytes, int, str, int | None, str | None, int | None],
+    wanted: Container[str | Slot],
+) -> Iterator[tuple[str | Slot, Present]]:
+    """By its id and by its slot, as far as they are wanted."""
+    id_, pubkey, kind, d, slot, group, expires_at = row
+    names: list[str | Slot] = [id_.hex()]
+    if slot is not None:
+        is_alone = class_of(kind) is KindClass.REPLACEABLE
+        names.append(Slot(pubkey.hex(), kind, "" if is_alone else d))
+    for name in names:
+        if name in wanted:
+            yield name, Present(group, expires_at, pubkey.hex(), kind)
 
 
 def ended_groups(rows: Iterable[tuple[str, bool, bytes | None]]) -> dict[str, EndedGroup]:

@@ -28,7 +28,7 @@ from relay.write.pins import (
     outdated_pins,
     pinning,
     pinning_by_address,
-    slot_of_pin,
+    row_of_pin,
 )
 from relay.write.world import FOLLOW_CHAINS, misses_login
 
@@ -127,6 +127,7 @@ class _Builder:
         self.accounts: set[Account] = set()
         self.dependencies: set[RetentionDependency] = set()
         self._tombstones: set[str] = set()
+        self._present: set[str | Slot] = set()
         self._prefixes: set[tuple[str, str]] = set()
         self._used_groups: set[str] = set()
         self._vanishing: set[str] = set()
@@ -141,6 +142,7 @@ class _Builder:
             frozenset(self.ids),
             frozenset(self.slots),
             frozenset(self._tombstones),
+            present=frozenset(self._present),
             id_prefixes=frozenset(self._prefixes),
             groups_with_content=frozenset(self._used_groups),
             vanishing_keys=frozenset(self._vanishing),
@@ -194,7 +196,7 @@ class _Builder:
         if candidate.group is not None:
             self._add_in_group(candidate, candidate.group)
         if self._groups.pinned:
-            self.add_pins(outdated_pins(candidate, self._groups))
+            self._add_pins(outdated_pins(candidate, self._groups))
 
     def _follows_chains(self, candidate: Candidate) -> bool:
         """Whether `_records` of the world may follow chains of records for this author."""
@@ -267,9 +269,8 @@ class _Builder:
             named_ids = filter(is_hex64, event.tag_values("e"))
             self._own_rows.update(OwnRow(event_id, None, group_id) for event_id in named_ids)
         elif kind == kinds.UPDATE_PINS:
-            named_ids = filter(is_hex64, event.tag_values("e"))
-            self._own_rows.update(OwnRow(event_id, None, group_id) for event_id in named_ids)
-            self.slots.update(filter(None, map(address_of, event.tag_values("a"))))
+            self._present.update(filter(is_hex64, event.tag_values("e")))
+            self._present.update(filter(None, map(address_of, event.tag_values("a"))))
         elif kind == kinds.EDIT_METADATA or (
             kind == kinds.DELETE_GROUP and candidate.sender.origin is Origin.IMPORT
         ):
@@ -316,9 +317,14 @@ class _Builder:
 
     def _pinned_in(self, group_id: str) -> PinnedRows:
         group = self._groups.get(group_id)
-        ids, slots = set[str](), set[Slot]()
-        if group is not None and group.pins:
-            self._add_pins({group_id}, ids, slots)
+        if group is None or not group.pins:
+            return PinnedRows()
+        ids, slots = set[str](), {Slot(self._relay, kinds.GROUP_PINS, group_id)}
+        for named in _rows_of_pins(group):
+            if isinstance(named, str):
+                ids.add(named)
+            else:
+                slots.add(named)
         return PinnedRows(frozenset(ids), frozenset(slots))
 
     # -- commands -----------------------------------------------------------------------------
@@ -326,7 +332,7 @@ class _Builder:
     def add_change(self, command: ManagementChange) -> None:
         """The events that a NIP-86 call bans; and all pins, for what they name may be removed."""
         if command.deleted_authors or any(change.is_ban for change in command.changes):
-            self.add_pins(all_pinning(self._groups))
+            self._add_pins(all_pinning(self._groups))
         self.ids.update(change.item for change in command.changes if change.bans_event)
         self.slots.add(Slot(self._relay, kinds.RELAY_MEMBERS, ""))
         self.slots.update(
@@ -344,19 +350,15 @@ class _Builder:
         for group_id in named | pinning_by_address(self._groups):
             self.slots.add(Slot(self._relay, kinds.GROUP_PINS, group_id))
 
-    def add_pins(self, group_ids: Set[str]) -> None:
-        """What these groups pin, and the 39005 that lists it."""
-        self._add_pins(group_ids, self.ids, self.slots)
-
-    def _add_pins(self, group_ids: Set[str], ids: set[str], slots: set[Slot]) -> None:
+    def _add_pins(self, group_ids: Set[str]) -> None:
+        """Whether what these groups pin is there, and the 39005 that lists it."""
         for group_id in group_ids:
-            slots.add(Slot(self._relay, kinds.GROUP_PINS, group_id))
-            for name, value, *_ in self._groups.by_id[group_id].pins:
-                slot = slot_of_pin((name, value))
-                if slot is not None:
-                    slots.add(slot)
-                elif name == "e":
-                    ids.add(value)
+            self.slots.add(Slot(self._relay, kinds.GROUP_PINS, group_id))
+            self._present.update(_rows_of_pins(self._groups.by_id[group_id]))
+
+
+def _rows_of_pins(group: Group) -> Iterable[str | Slot]:
+    return filter(None, [row_of_pin((name, value)) for name, value, *_ in group.pins])
 
 
 def _related_groups(event: Event, group_id: str, groups: Groups) -> Iterable[str]:

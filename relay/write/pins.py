@@ -17,9 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from relay.groups.group import Group, Groups, Pin
-    from relay.lifecycle.rows import Found, Slot
+    from relay.lifecycle.rows import Found, Present, Slot, Stored
     from relay.nostr.event import Event
     from relay.write.candidate import Candidate
+
+
+def row_of_pin(pin: Pin) -> str | Slot | None:
+    """The id or the slot of what is pinned; None for what names neither."""
+    return slot_of_pin(pin) or (pin[1] if pin[0] == "e" else None)
 
 
 def pin_of_slot(slot: Slot) -> Pin:
@@ -65,7 +70,8 @@ def all_pinning(groups: Groups) -> frozenset[str]:
 
 
 def pins_left(group: Group, found: Found, now: int) -> tuple[tuple[str, ...], ...]:
-    """The group's pins without those whose event is not stored; `found` must hold all they name."""
+    """The group's pins without those whose event is not stored; `found` must have all they name,
+    whole or as `present`."""
     return tuple(tag for tag in group.pins if _is_there((tag[0], tag[1]), group.id, found, now))
 
 
@@ -82,18 +88,21 @@ def pinnable(event: Event, group_id: str, found: Found, now: int, origin: Origin
     here = {pin for pin in named if _is_there(pin, group_id, found, now)}
     if origin is not Origin.WIRE:
         slots = {pin: slot_of_pin(pin) for pin in named}
-        here |= {pin for pin, slot in slots.items() if slot is not None and slot not in found.slots}
+        here |= {pin for pin, slot in slots.items() if slot and _held(slot, found) is None}
     return frozenset(here)
 
 
 def _is_there(pin: Pin, group_id: str, found: Found, now: int) -> bool:
-    name, value = pin
-    row = found.rows.get(value) if name == "e" else None
-    slot = slot_of_pin(pin)
-    if slot is not None:
-        row = found.slots.get(slot)
+    named = row_of_pin(pin)
+    row = None if named is None else _held(named, found)
     return (
         row is not None
         and row.group == group_id
         and (row.expires_at is None or row.expires_at > now)
     )
+
+
+def _held(named: str | Slot, found: Found) -> Stored | Present | None:
+    """What is stored under an id or a slot; the batch may have changed it."""
+    row = found.rows.get(named) if isinstance(named, str) else found.slots.get(named)
+    return found.present.get(named) if row is None else row

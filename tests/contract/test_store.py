@@ -97,6 +97,38 @@ async def test_a_row_found_by_id_and_by_slot_is_one(store: Store) -> None:
     assert found.rows[row.event.id] is found.slots[Slot(ALICE, 30078, "x")]
 
 
+async def test_found_says_of_rows_that_are_not_read_where_they_are_and_how_long(
+    store: Store,
+) -> None:
+    """A group may pin 64 events of 440 kB: each message into it read them all, 0.7 s."""
+    text = "L" * 100_000
+    note = await stored(store, unsigned(cast.alice, 1, content=text))
+    ending = await stored(
+        store, unsigned(cast.bob, 9, [["h", "tea"], ["expiration", "5000000000"]])
+    )
+    record = await stored(store, unsigned(cast.alice, 30078, [["d", "x\0ü"], ["h", "ï"]], text))
+    profile = await stored(store, unsigned(cast.alice, 0, [["d", "x"]], text))
+    slots = {each.slot for each in (record, profile) if each.slot is not None}
+    near = {Slot(ALICE, 30078, "x"), Slot(CAROL, 30078, "x\0ü"), Slot(ALICE, 0, "x")}
+    wanted: set[str | Slot] = {
+        note.event.id,
+        ending.event.id,
+        record.event.id,
+        *slots,
+        *near,
+        "f" * 64,
+    }
+    found = await look_up(store, present=wanted, most=1)
+    assert found.present == {
+        note.event.id: (None, None, ALICE, 1),
+        ending.event.id: ("tea", 5_000_000_000, BOB, 9),
+        record.event.id: ("ï", None, ALICE, 30078),
+        Slot(ALICE, 30078, "x\0ü"): ("ï", None, ALICE, 30078),
+        Slot(ALICE, 0, ""): (None, None, ALICE, 0),
+    }
+    assert (found.rows, found.slots) == ({}, {})
+
+
 @pytest.mark.parametrize("d", ["", "a:b:c", "x\0y", "'\";--", "ünï🙂", "L" * 100_000, "%_*"])
 async def test_a_slot_is_found_by_its_whole_d(store: Store, d: str) -> None:
     """Look up, let `decide` plan."""

@@ -232,6 +232,8 @@ async def look_up(
     usage: Sequence[Account] = (),
     dependencies: Sequence[RetentionDependency] = (),
     own_rows: Set[OwnRow] = frozenset(),
+    present: Set[str | Slot] = frozenset(),
+    most: int | None = None,
 ) -> Found:
     """What the store looks up; nothing is written."""
     answers: list[Found] = []
@@ -251,6 +253,8 @@ async def look_up(
         frozenset(usage),
         frozenset(dependencies),
         frozenset(own_rows),
+        present=frozenset(present),
+        most=most,
     )
     await store.append(wanted, decide)
     return answers[0]

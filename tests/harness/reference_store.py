@@ -26,6 +26,7 @@ from relay.lifecycle.rows import (
     ERASURE_DAYS,
     Found,
     OldVersion,
+    Present,
     Tombstone,
     narrowed,
     references_of,
@@ -95,6 +96,8 @@ class ReferenceStore:
                 found.rows[row.event.id] = row
             if row.slot is not None and row.slot in lookups.slots:
                 found.slots[row.slot] = row
+            for named in lookups.present & {row.event.id, row.slot}:
+                found.present[named] = _present(row)
             if row.group in lookups.groups_with_content and _is_content(row):
                 found.groups_with_content.add(row.group)
             for group, prefix in lookups.id_prefixes:
@@ -605,6 +608,10 @@ def _line_of(row: Stored, by: SizedBy) -> int | str | None:
             return _group_of(row)
         case _:
             assert_never(by)
+
+
+def _present(row: Stored) -> Present:
+    return Present(row.group, row.expires_at, row.event.pubkey, row.event.kind)
 
 
 def _goes_with(pubkeys: Set[str], event: Event) -> bool:

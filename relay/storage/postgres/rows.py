@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from relay.storage import rows
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Iterator, Sequence
 
-    from relay.lifecycle.rows import Stored
+    from relay.lifecycle.rows import Present, Slot, Stored
 
 
 def stored(row: Sequence[Any]) -> Stored:
@@ -17,3 +17,12 @@ def stored(row: Sequence[Any]) -> Stored:
     seq, raw, grp, quiet, slot, version, expires_at = row
     group = None if grp is None else grp.decode()
     return rows.stored((seq, raw, group, quiet, slot, version, expires_at))
+
+
+def present(
+    row: Sequence[Any], wanted: Container[str | Slot]
+) -> Iterator[tuple[str | Slot, Present]]:
+    """Of id, pubkey, kind, d, slot, grp and expires_at."""
+    id_, pubkey, kind, d, slot, grp, expires_at = row
+    group = None if grp is None else grp.decode()
+    return rows.present((id_, pubkey, kind, d.decode(), slot, group, expires_at), wanted)

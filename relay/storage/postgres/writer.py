@@ -19,13 +19,20 @@ from relay.access.quotas import Size
 from relay.errors import Outdated, StoreFault, TooMuchToRead
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone, event_target
-from relay.lifecycle.rows import ERASURE_DAYS, Found, Tombstone, narrowed, references_of
+from relay.lifecycle.rows import (
+    ERASURE_DAYS,
+    Found,
+    Slot,
+    Tombstone,
+    narrowed,
+    references_of,
+)
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
 from relay.nostr.event import event_from_raw
 from relay.storage.hashes import id_key
 from relay.storage.postgres.connections import FAULTS, end
 from relay.storage.postgres.following import Changes, others_since
-from relay.storage.postgres.rows import stored
+from relay.storage.postgres.rows import present, stored
 from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.sql.writes import usage_of
 from relay.storage.rows import Growth
@@ -231,6 +238,8 @@ class Writer:
                 if row.slot in lookups.slots:
                     # One object in both: they are compared by identity.
                     found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
+        if lookups.present:
+            await self._find_present(db, lookups.present, found)
         if lookups.vanishing_keys or lookups.record_groups:
             await self._find_records(db, lookups, found)
         if lookups.tombstones:
@@ -296,6 +305,12 @@ class Writer:
         for row in await _rows(db, "own_rows", *_columns(asked, 4)):
             if any(own.is_it(row) for own in wanted.get(row.event.id, ())):
                 found.rows.setdefault(row.event.id, row)
+
+    async def _find_present(self, db: Any, wanted: frozenset[str | Slot], found: Found) -> None:
+        ids = [bytes.fromhex(each) for each in wanted if isinstance(each, str)]
+        slots = [self._hashes.slot(*each) for each in wanted if not isinstance(each, str)]
+        for row in await db.fetch(QUERIES["present_rows"], ids, slots):
+            found.present.update(present(row, wanted))
 
     async def _find_prefixes(self, db: Any, lookups: Lookups, found: Found) -> None:
         asked = [

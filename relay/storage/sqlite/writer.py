@@ -26,6 +26,7 @@ from relay.lifecycle.rows import (
     ERASURE_DAYS,
     Found,
     Lookups,
+    Slot,
     Stored,
     Tombstone,
     Vanish,
@@ -37,7 +38,7 @@ from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.storage.hashes import Hashes, id_key
-from relay.storage.rows import Growth, event_in, stored
+from relay.storage.rows import Growth, event_in, present, stored
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert, usage_of
 
@@ -323,6 +324,8 @@ class Writer:
                 if row.slot in lookups.slots:
                     # One object in both: they are compared by identity.
                     found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
+        if lookups.present:
+            self._find_present(lookups.present, found)
         if lookups.vanishing_keys or lookups.record_groups:
             self._find_records(lookups, found)
         targets = orjson.dumps(list(lookups.tombstones)).decode()
@@ -366,6 +369,13 @@ class Writer:
         for row in self._rows("own_rows", asked, left):
             if any(own.is_it(row) for own in wanted.get(row.event.id, ())):
                 found.rows.setdefault(row.event.id, row)
+
+    def _find_present(self, wanted: frozenset[str | Slot], found: Found) -> None:
+        ids = [id_key(each) for each in wanted if isinstance(each, str)]
+        slots = [self._hashes.slot(*each) for each in wanted if not isinstance(each, str)]
+        asked = {"ids": orjson.dumps(ids).decode(), "slots": orjson.dumps(slots).decode()}
+        for row in self._db.execute(QUERIES["present_rows"], asked):
+            found.present.update(present(row, wanted))
 
     def _find_named(self, lookups: Lookups, found: Found) -> None:
         self._follow(lookups.named, lookups, found, MAX_REFERENCE_STEPS)

@@ -105,6 +105,13 @@ WHERE e.pubkey = w.pubkey OR e.grp = w.grp OR (e.kind = 1059 AND w.p = ANY(e.tag
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM events AS e WHERE e.slot = ANY($1::bigint[]);
 
+-- :present_rows  [id], [slot hash] -> id, pubkey, kind, d, slot, group, expires_at; never `raw`
+SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+FROM events AS e WHERE e.id = ANY($1::bytea[])
+UNION ALL
+SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+FROM events AS e WHERE e.slot = ANY($2::bigint[]);
+
 -- :rows_by_name  [kind], [d] -> columns of a row
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM unnest($1::integer[], $2::bytea[]) AS n (kind, d)

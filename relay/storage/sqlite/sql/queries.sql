@@ -19,6 +19,13 @@ OR (e.kind = 1059 AND (
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.slot = j.value;
 
+-- :present_rows  [id_key], [slot hash] -> id, pubkey, kind, d, slot, group, expires_at; never `raw`
+SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+FROM json_each(:ids) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value
+UNION ALL
+SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+FROM json_each(:slots) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.slot = j.value;
+
 -- :rows_by_name  [[kind, d]] -> columns of a row; index events_d
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM json_each(:names) AS j CROSS JOIN events AS e INDEXED BY events_d
