@@ -12,7 +12,7 @@ from tests.conversations.script import script_file
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """So that few workers start the same relay."""
     places = [
-        (place, (item.callspec.params["relays"], *relay_of(item.callspec.params["path"])))
+        (place, (item.callspec.params["store"], *relay_of(item.callspec.params["path"])))
         for place, item in enumerate(items)
         if isinstance(item, pytest.Function)
         and item.originalname == "test_the_relay_answers_as_written"

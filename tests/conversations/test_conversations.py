@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
+    from tests.harness.postgres import PostgresServer
+
 __all__ = ["postgres"]
 
 NOT_BUILT: dict[str, str] = {}
@@ -50,21 +52,41 @@ def on_postgres() -> list[Path]:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def relays(request: pytest.FixtureRequest) -> AsyncIterator[Relays]:
-    server = None if request.param == "sqlite" else request.getfixturevalue("postgres")
-    async with Relays(server, shared=request.param == "two-relays") as running:
+async def on_files() -> AsyncIterator[Relays]:
+    async with Relays() as running:
         yield running
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def on_database(postgres: PostgresServer) -> AsyncIterator[Relays]:
+    async with Relays(postgres) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def in_pairs(postgres: PostgresServer) -> AsyncIterator[Relays]:
+    async with Relays(postgres, shared=True) as running:
+        yield running
+
+
+RELAYS: Final = {"sqlite": "on_files", "postgres": "on_database", "two-relays": "in_pairs"}
+
+
+@pytest.fixture
+def relays(request: pytest.FixtureRequest, store: str) -> Relays:
+    """Those of the session: were they a parameter, they would end with each test."""
+    running: Relays = request.getfixturevalue(RELAYS[store])
+    return running
 
 
 @pytest.mark.asyncio(loop_scope="session")
 @pytest.mark.parametrize(
-    ("path", "relays"),
+    ("path", "store"),
     [
         *[played(path, "sqlite") for path in all_paths()],
         *[played(path, "postgres") for path in on_postgres()],
         *[played(path, "two-relays") for path in on_postgres()],
     ],
-    indirect=["relays"],
 )
 async def test_the_relay_answers_as_written(path: Path, relays: Relays) -> None:
     script = script_file(path)
