@@ -402,7 +402,9 @@ class Connection:
         match effect:
             case Publish(event):
                 self._unanswered += 1
-                self._unanswered_weight += self._services.ingest.submit(event, self, Origin.WIRE)
+                # Apart: who is refused at once is answered within.
+                weight = self._services.ingest.submit(event, self, Origin.WIRE)
+                self._unanswered_weight += weight
             case Subscribe(sub, filters):
                 self._queries.subscribe(sub, filters)
             case Close(sub):

@@ -246,6 +246,19 @@ async def test_events_of_all_connections_that_wait_are_bounded_in_memory(
     assert await other.publishes(small) == (True, "")
 
 
+async def test_events_that_are_refused_at_once_leave_the_socket_to_be_read(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After 4 MiB of them it was not read for as long as the connection lasted."""
+    monkeypatch.setattr("relay.server.connection._MAX_UNANSWERED_WEIGHT", 4096)
+    visit = await relay.visit()
+    for number in range(50):
+        accepted, text = await visit.publishes(note(f"{number}", at=NOW + 10**6))
+        assert not accepted
+        assert "in the future" in text
+    assert await visit.publishes(note("now")) == (True, "")
+
+
 async def test_reading_what_is_buffered_lets_others_run(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
