@@ -18,7 +18,7 @@ from relay.read.subscriptions import Subscriptions
 from relay.storage import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 
     from relay.access.visibility import Viewer
     from relay.lifecycle.rows import Stored
@@ -54,6 +54,7 @@ class Subscription:
         "filters",
         "has_overflowed",
         "head",
+        "is_closed",
         "last_delivery",
         "max_backlog",
         "outbox",
@@ -82,6 +83,7 @@ class Subscription:
         """None: released, live rows are sent at once."""
         self.has_overflowed = False
         """Rows were dropped from the backlog: CLOSED must follow, not a gap."""
+        self.is_closed = False
         self.last_delivery = 0
         """Number of the last row delivered: one that two filters match is sent once. Not the row:
         thousands of subscriptions would each hold one for as long as nothing follows it."""
@@ -115,6 +117,22 @@ def _indexed(row: Stored) -> Stored:
     return row if event is row.event else structs.replace(row, event=event)
 
 
+class _Compared:
+    """A row that is delivered, and what of it is compared with filters, made once."""
+
+    __slots__ = ("_text", "compared", "stored")
+
+    def __init__(self, row: Stored) -> None:
+        self.stored = row
+        self.compared = _indexed(row)
+        self._text: tuple[Searchable | None] | None = None
+
+    def text(self, text_of: Callable[[Event], Searchable | None]) -> Searchable | None:
+        if self._text is None:
+            self._text = (text_of(self.stored.event),)
+        return self._text[0]
+
+
 class _Costs(NamedTuple):
     """What filters cost while they are live."""
 
@@ -123,13 +141,16 @@ class _Costs(NamedTuple):
     searches: int = 0
     values: int = 0
     """Above `_FREE_VALUES`."""
+    tags: int = 0
+    """Of filters that name more than `_FREE_TAGS`: each takes 0.3 us, after all before it fit."""
 
     def plus(self, other: _Costs, sign: int = 1) -> _Costs:
-        unindexed, searches, values = other
+        unindexed, searches, values, tags = other
         return _Costs(
             self.unindexed + sign * unindexed,
             self.searches + sign * searches,
             self.values + sign * values,
+            self.tags + sign * tags,
         )
 
     def adds_to_over(self, held: _Costs, most: _Costs) -> bool:
@@ -139,14 +160,15 @@ class _Costs(NamedTuple):
 
 def _costs_of(filters: Sequence[Filter]) -> _Costs | None:
     """None: nothing that counts."""
-    unindexed = searches = values = 0
+    unindexed = searches = values = tags = 0
     for each in filters:
+        tags += max(0, len(each.tags) - _FREE_TAGS)
         unindexed += each.is_wide and each.kinds is None
         searches += _searches_in(each)
         values += each.values
-    if not unindexed and not searches and values <= _FREE_VALUES:
+    if not unindexed and not searches and not tags and values <= _FREE_VALUES:
         return None
-    return _Costs(unindexed, searches, max(0, values - _FREE_VALUES))
+    return _Costs(unindexed, searches, max(0, values - _FREE_VALUES), tags)
 
 
 def _searches_in(filter_: Filter) -> int:
@@ -160,13 +182,23 @@ def _searches_in(filter_: Filter) -> int:
 
 _FREE_VALUES: Final = 1000
 """Of each subscription: an ordinary one finds room however many large ones are open."""
-_MOST: Final = _Costs(unindexed=2000, searches=512, values=1_000_000)
-"""Of all connections together: 2 ms and 32 ms of the loop per event, 400 MB. Phrases count as
+_FREE_TAGS: Final = 3
+"""Of each filter."""
+_MOST: Final = _Costs(unindexed=2000, searches=512, values=1_000_000, tags=16_000)
+"""Of all connections together: 2 ms and 32 ms of the loop per event, 400 MB, 5 ms. Phrases count as
 searches: of an event with the longest text they take 60 ms."""
-_MOST_UNKNOWN: Final = _Costs(unindexed=1000, searches=256, values=250_000)
+_MOST_UNKNOWN: Final = _Costs(unindexed=1000, searches=256, values=250_000, tags=8000)
 """Of connections without a login of a known key: they leave as much to the others."""
 _LARGE: Final = 16 << 10
 """Bytes that are not copied for each id of a subscription: a client may make up thousands."""
+_TOGETHER: Final = 16
+"""Rows that are written at once to subscriptions that get all of them."""
+_WORK_AT_ONCE: Final = 500
+"""Filters that are compared, or frames, before somebody else may have the loop: up to 2 ms."""
+_WORK_OF_SEARCH: Final = 16
+"""Of a filter with a search."""
+_TAGS_PER_WORK: Final = 8
+"""Of an event whose subscriptions are looked up."""
 _FULL: Final = "too many costly subscriptions are open on this relay, try again later"
 """No exception: one that is raised again and again keeps every frame that it went through."""
 
@@ -187,12 +219,19 @@ class Fanout:
         self._live: Subscriptions[Subscription] = Subscriptions()
         self._costs: dict[int, tuple[_Costs, bool]] = {}
         """By identity of an open subscription: its costs, and whether nobody known is logged in."""
-        self._deliveries = 0
+        self._delivered = 0
+        """Rows that are done; the number of the next one is higher."""
+        self._unfinished: Stored | None = None
+        """The row that some subscriptions have and some have not."""
         self._held = _Costs()
         self._held_unknown = _Costs()
 
     def __len__(self) -> int:
         return len(self._live)
+
+    def unsure_about(self, event: Event) -> int:
+        """As `Subscriptions.unsure_about`."""
+        return self._live.unsure_about(event)
 
     def open(self, subscription: Subscription) -> None:
         """Raises Refused when all subscriptions together would cost too much."""
@@ -218,6 +257,7 @@ class Fanout:
             if is_unknown:
                 self._held_unknown = self._held_unknown.plus(costs, -1)
         self._live.remove(subscription)
+        subscription.is_closed = True
         subscription.end_backlog()
 
     async def refresh_links(self, subscription: Subscription) -> None:
@@ -247,8 +287,13 @@ class Fanout:
         """Send the rows that waited; from now on live rows are sent at once."""
         for row, filter_, links in subscription.end_backlog():
             # Checked again: a member may have been removed while the row waited (N29-94).
-            if self._state.is_public(row) or self._may_read(subscription, row, filter_, links):
+            if self._is_readable(subscription, row, filter_, links):
                 self._send(subscription, row)
+
+    def _is_readable(
+        self, subscription: Subscription, row: Stored, filter_: Filter, links: Links
+    ) -> bool:
+        return self._state.is_public(row) or self._may_read(subscription, row, filter_, links)
 
     def _may_read(
         self, subscription: Subscription, row: Stored, filter_: Filter, links: Links
@@ -313,50 +358,103 @@ class Fanout:
                 found.add(viewer)
         return found
 
-    def deliver(self, rows: Sequence[Stored], links: Links = NO_LINKS) -> int:
-        """Rows of one commit, in order of seq (0: ephemeral). Returns the number of frames put
-        into outboxes."""
-        if not len(self._live):
-            return 0
+    def deliver(self, rows: Sequence[Stored], links: Links = NO_LINKS) -> Iterator[tuple[int, int]]:
+        """Rows of one commit, in order of seq (0: ephemeral), in pieces of bounded work: between
+        two of them the loop may do something else, and rights may change.
+
+        Yields after each piece the number of frames put into outboxes, and how many rows are done.
+        Who leaves off begins again with the first row that is not: nobody gets it twice.
+        """
+        if not rows or not len(self._live):
+            return
+        if rows[0] is not self._unfinished:  # with that one nobody will go on
+            self._delivered += _TOGETHER
+        done = frames = 0
+        left = _WORK_AT_ONCE
+        while done < len(rows):
+            self._unfinished = row = rows[done]
+            keys, end = self._alike(rows, done)
+            left -= 1 + len(row.event.tags) // _TAGS_PER_WORK
+            try:
+                for sent, work in (
+                    self._pieces_of_one(row, keys, links)
+                    if end == done
+                    else self._pieces_of_alike(rows[done:end], keys[0], links)
+                ):
+                    frames += sent
+                    left -= work
+                    if left <= 0:
+                        yield frames, done
+                        frames, left = 0, _WORK_AT_ONCE
+            except Exception:  # one row keeps no other back  # noqa: BLE001
+                _log.exception("an event was not compared with all subscriptions")
+            number = max(1, end - done)
+            self._delivered += number
+            done += number
+        self._unfinished = None
+        yield frames, done
+
+    def _alike(self, rows: Sequence[Stored], start: int) -> tuple[Sequence[Hashable], int]:
+        """The keys that the row at `start` is found by; the end of those that go to all
+        subscriptions under the one key that they have, `start` when it does not itself."""
         live, is_public = self._live, self._state.is_public
-        delivered = 0
-        together: list[Stored] = []
-        shared: Hashable = None
-        for row in rows:
-            keys = live.keys_of(row.event)
-            if not keys:
-                continue
-            public = is_public(row)
-            key = keys[0] if public and len(keys) == 1 and live.are_sure(keys[0]) else None
-            if together and key != shared:
-                delivered += self._deliver_together(live.under(shared), together, links)
-                together = []
-            if key is None:
-                try:
-                    delivered += self._deliver_row(row, keys, links, public=public)
-                except Exception:  # one row keeps no other back  # noqa: BLE001
-                    _log.exception("an event was not compared with all subscriptions")
-            else:
-                together.append(row)
-            shared = key
-        if together:
-            delivered += self._deliver_together(live.under(shared), together, links)
-        return delivered
+        keys, end = live.keys_of(rows[start].event), start
+        if len(keys) == 1 and live.are_sure(keys[0]) and is_public(rows[start]):
+            end, most = start + 1, min(len(rows), start + _TOGETHER)
+            while end < most and live.keys_of(rows[end].event) == keys and is_public(rows[end]):
+                end += 1
+        return keys, end
+
+    def _pieces_of_alike(
+        self, rows: Sequence[Stored], key: Hashable, links: Links
+    ) -> Iterator[tuple[int, int]]:
+        """Frames and work of each piece."""
+        entries = self._live.under(key)
+        for start in range(0, len(entries), _WORK_AT_ONCE):
+            piece = entries[start : start + _WORK_AT_ONCE]
+            yield self._deliver_together(piece, rows, links), len(piece)
+
+    def _pieces_of_one(
+        self, row: Stored, keys: Sequence[Hashable], links: Links
+    ) -> Iterator[tuple[int, int]]:
+        """Frames and work of each piece."""
+        if not keys:
+            return
+        compared = _Compared(row)
+        piece: list[Sequence[Entry[Subscription]]] = []
+        work = 0
+        for entries in self._live.candidates(keys):
+            piece.append(entries)
+            work += len(entries) * (1 if entries[0].search is None else _WORK_OF_SEARCH)
+            if work >= _WORK_AT_ONCE:
+                yield self._deliver_row(compared, piece, links), work
+                piece, work = [], 0
+        yield self._deliver_row(compared, piece, links), work
 
     def _deliver_together(
         self, entries: Sequence[Entry[Subscription]], rows: Sequence[Stored], links: Links
     ) -> int:
-        """Public rows that match all of these: one write to each outbox."""
+        """Rows that match all of these: one write to each outbox, if all rows are public."""
         first_seq = next((row.seq for row in rows if row.seq), 0)
         number = len(rows)
+        before = self._delivered
+        are_public = all(map(self._state.is_public, rows))
         is_large = sum([len(row.event.raw) for row in rows]) > _LARGE
         joined: dict[bytes, bytes] = {}
         delivered = 0
         for entry in entries:
             subscription = entry.subscription
-            if subscription.backlog is not None or 0 < first_seq <= subscription.cursor:
-                delivered += self._deliver_late(subscription, entry.filter, rows, links)
+            if (
+                subscription.backlog is not None
+                or not are_public
+                or subscription.last_delivery > before
+                or 0 < first_seq <= subscription.cursor
+            ):
+                delivered += self._deliver_one_by_one(subscription, entry.filter, rows, links)
                 continue
+            if subscription.is_closed:
+                continue
+            subscription.last_delivery = before + number
             delivered += number
             if is_large:
                 for row in rows:
@@ -371,14 +469,22 @@ class Fanout:
             subscription.outbox.put_framed(frames, number)
         return delivered
 
-    def _deliver_late(
+    def _deliver_one_by_one(
         self, subscription: Subscription, filter_: Filter, rows: Sequence[Stored], links: Links
     ) -> int:
-        """The same to one whose stored rows are being read, or were read up to some of these."""
+        """The same to one whose stored rows are being read, or were read up to some of these, or
+        who has some of them, or may not read all."""
         delivered = 0
-        for row in rows:
-            if 0 < row.seq <= subscription.cursor:
+        for number, row in enumerate(rows, self._delivered + 1):
+            if (
+                subscription.is_closed
+                or subscription.last_delivery >= number
+                or 0 < row.seq <= subscription.cursor
+            ):
                 continue
+            if not self._is_readable(subscription, row, filter_, links):
+                continue
+            subscription.last_delivery = number
             if subscription.backlog is not None:
                 subscription.add_to_backlog(row, filter_, links)
                 continue
@@ -387,23 +493,29 @@ class Fanout:
         return delivered
 
     def _deliver_row(
-        self, row: Stored, keys: Sequence[Hashable], links: Links, *, public: bool
+        self,
+        row: _Compared,
+        candidates: Sequence[Sequence[Entry[Subscription]]],
+        links: Links,
     ) -> int:
-        """One row, to those of its candidates whose filters match and who may read it."""
+        """One row, to those of these whose filters match and who may read it."""
         # An attribute of an Enum class costs as much as half a delivery.
         never, by_filter = Reading.NEVER, Reading.BY_FILTER
-        event, seq, raw = row.event, row.seq, row.event.raw
-        self._deliveries = number = self._deliveries + 1
+        stored, compared = row.stored, row.compared
+        seq, raw = stored.seq, stored.event.raw
+        number = self._delivered + 1
         is_large = len(raw) > _LARGE
         delivered = 0
         frames: dict[bytes, bytes] = {}
-        text: Searchable | None = None
-        is_text_built = False
         readings: dict[Viewer, Reading] = {}
-        compared = _indexed(row)
-        for entries in self._live.candidates(keys):
+        public = self._state.is_public(stored)
+        for entries in candidates:
             subscription = entries[0].subscription
-            if subscription.last_delivery == number or 0 < seq <= subscription.cursor:
+            if (
+                subscription.last_delivery >= number
+                or 0 < seq <= subscription.cursor
+                or subscription.is_closed
+            ):
                 continue
             reading = None
             if not public:
@@ -421,18 +533,17 @@ class Fanout:
                     subscription, compared, entry.filter, links
                 ):
                     continue
-                if entry.search is not None:
-                    if not is_text_built:
-                        text, is_text_built = self._text_of(event), True
-                    if not self._contains(text, entry.search):
-                        continue
+                if entry.search is not None and not self._contains(
+                    row.text(self._text_of), entry.search
+                ):
+                    continue
                 subscription.last_delivery = number
                 if subscription.backlog is not None:
-                    subscription.add_to_backlog(row, entry.filter, links)
+                    subscription.add_to_backlog(stored, entry.filter, links)
                     break
                 delivered += 1
                 if is_large:
-                    self._send(subscription, row)
+                    self._send(subscription, stored)
                     break
                 head = subscription.head
                 frame = frames.get(head)

@@ -26,6 +26,8 @@ _MAX_NEW: Final = 64
 _MAX_NEW_VALUES: Final = 64
 """Subscriptions that wait to be indexed, and values of each: 3 ms of the loop at most."""
 
+_MANY: Final = 1000
+
 
 class Entry(msgspec.Struct, Generic[S], frozen=True):
     """One filter of one subscription."""
@@ -58,6 +60,7 @@ class Subscriptions(Generic[S]):
         self._keys: dict[int, set[Hashable]] = {}
         self._unsure: Counter[Hashable] = Counter()
         """Entries under a key that an event with the key need not match."""
+        self._unsure_in_all = 0
 
     def __len__(self) -> int:
         return len(self._keys) + len(self._new)
@@ -87,6 +90,7 @@ class Subscriptions(Generic[S]):
                 keys.add(key)
                 if not entry.is_sure:
                     self._unsure[key] += 1
+                    self._unsure_in_all += 1
 
     def _put(self, key: Hashable, owner: int, entry: Entry[S]) -> None:
         entries = self._by_key.get(key)
@@ -107,7 +111,9 @@ class Subscriptions(Generic[S]):
             if not entries or isinstance(entries, tuple):
                 del self._by_key[key]
             if key in self._unsure:
-                self._unsure[key] -= sum(not each.is_sure for each in removed)
+                number = sum(not each.is_sure for each in removed)
+                self._unsure[key] -= number
+                self._unsure_in_all -= number
                 if not self._unsure[key]:
                     del self._unsure[key]
 
@@ -117,6 +123,12 @@ class Subscriptions(Generic[S]):
             self._index_new()
         by_key = self._by_key
         return [key for key in _keys_of_event(event) if key in by_key] if by_key else []
+
+    def unsure_about(self, event: Event) -> int:
+        """How many filters are asked whether they match the event; 0 when there are few in all."""
+        if self._unsure_in_all < _MANY:
+            return 0
+        return sum([self._unsure[key] for key in _keys_of_event(event) if key in self._unsure])
 
     def are_sure(self, key: Hashable) -> bool:
         """Whether all entries under the key match each event that has the key."""

@@ -44,7 +44,7 @@ from relay.write.lookups import lookups_for
 from relay.write.world import World, facts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
     from concurrent.futures import Executor
     from ipaddress import IPv4Address, IPv6Address
 
@@ -71,6 +71,8 @@ _MEMBERS_PER_COST: Final = 1000
 """Of a group that an event changes."""
 _TARGETS_PER_COST: Final = 4
 """Of a deletion: each leaves a tombstone, 30 us."""
+_FILTERS_PER_COST: Final = 32
+"""Of open subscriptions, that are asked whether they match the event: up to 4 us each."""
 _ROWS_PER_COST: Final = 4
 """Of a sweep."""
 _MAX_VERIFIED: Final = 128
@@ -82,12 +84,8 @@ _MAX_WEIGHT: Final = 256 << 20
 """Bytes of all waiting events of clients, as `weight_of` estimates it."""
 _READ_AT_ONCE: Final = 500
 """Rows that other relays on the store wrote."""
-_DELIVERED_AT_ONCE: Final = 16
-"""Rows delivered before the time is looked at."""
 _DELIVERY_S: Final = 0.005
 """After that the other tasks of the loop go on."""
-_SENT_AT_ONCE: Final = 16_000
-"""… and how often, at most, one of them to a subscription."""
 _VERIFIED_HERE: Final = 2
 """Up to so many events are verified on the loop: 25 us each, and a trip to a thread and back takes
 twice as long."""
@@ -131,11 +129,15 @@ class Subscribers(Protocol[Links]):
 
     def __len__(self) -> int: ...
 
+    def unsure_about(self, event: Event) -> int:
+        """How many filters are asked whether they match it."""
+
     async def links_of(self, rows: Sequence[Stored]) -> Links:
         """What `deliver` must know beside these rows."""
 
-    def deliver(self, rows: Sequence[Stored], links: Links) -> int:
-        """Committed rows, in order of seq. Returns the number of frames put into outboxes."""
+    def deliver(self, rows: Sequence[Stored], links: Links) -> Iterator[tuple[int, int]]:
+        """Committed rows, in order of seq, in pieces; others may have the loop between them. Yields
+        the number of frames that were put into outboxes, and of rows that are done."""
 
 
 class Ingest:
@@ -423,6 +425,7 @@ class Ingest:
         match item:
             case WriteEvent(event=event, weight=weight):
                 cost = 1 + weight // _WEIGHT_PER_COST
+                cost += self._fanout.unsure_about(event) // _FILTERS_PER_COST
                 if event.kind == kinds.DELETION:
                     cost += len(event.tags) // _TARGETS_PER_COST
                 if event.kind in _CHANGES_A_GROUP:
@@ -547,18 +550,19 @@ class Ingest:
     async def _deliver(self, rows: Sequence[Stored]) -> None:
         began = perf_counter()
         try:
-            links = await self._fanout.links_of(rows)
-            size = min(_DELIVERED_AT_ONCE, _SENT_AT_ONCE // (len(self._fanout) or 1)) or 1
-            rest_at = perf_counter() + _DELIVERY_S
-            for start in range(0, len(rows), size):
-                if not self._state.is_current():  # nobody knows who may read the rest
-                    self._due.appendleft(rows[start:])
-                    return
-                slice_ = rows[start : start + size]
-                self._metrics.delivered(self._fanout.deliver(slice_, links))
+            pieces = self._fanout.deliver(rows, await self._fanout.links_of(rows))
+            rest_at, done = perf_counter() + _DELIVERY_S, 0
+            while self._state.is_current():
+                piece = next(pieces, None)
+                if piece is None:
+                    break
+                frames, done = piece
+                self._metrics.delivered(frames)
                 if perf_counter() > rest_at:
                     await asyncio.sleep(0)
                     rest_at = perf_counter() + _DELIVERY_S
+            else:  # nobody knows who may read the rest
+                self._due.appendleft(rows[done:])
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             _log.exception("%d stored events were not delivered live", len(rows))
         self._metrics.write.deliver.add(perf_counter() - began)

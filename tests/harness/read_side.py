@@ -15,6 +15,8 @@ from tests.contract.writing import write
 from tests.harness.controlled_store import ControlledStore
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from policies import PolicySet
     from relay.nostr.event import Event
 
@@ -43,7 +45,11 @@ class ReadSide:
     async def write(self, *events: Event) -> None:
         """Store these, then deliver them."""
         rows = await write(self.store, *events)
-        self.fanout.deliver([row for row in rows if isinstance(row, Stored)])
+        self.deliver([row for row in rows if isinstance(row, Stored)])
+
+    def deliver(self, rows: Sequence[Stored]) -> int:
+        """Returns the number of frames."""
+        return sum(frames for frames, _ in self.fanout.deliver(rows))
 
     def replace_den(self, den: Group) -> None:
         self.state.adopt(self.state.groups.with_group(den))

@@ -31,7 +31,7 @@ from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
 from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Executor
 
     from policies import PolicySet
@@ -101,9 +101,10 @@ class Loudspeaker(Fanout):
         super().__init__(state, linked_rows=linked_rows)
         self.said: list[Event] = []
 
-    def deliver(self, rows: Sequence[Stored], links: Links = NO_LINKS) -> int:
+    def deliver(self, rows: Sequence[Stored], links: Links = NO_LINKS) -> Iterator[tuple[int, int]]:
         self.said += [row.event for row in rows]
-        return super().deliver(rows, links)
+        yield from super().deliver(rows, links)
+        yield 0, len(rows)
 
 
 class Home:

@@ -173,7 +173,7 @@ def _reads_what_comes_live_too() -> Sequence[Patch]:
 
     deliver = Fanout.deliver
 
-    def all_of_it(self: Fanout, rows: Sequence[Any], *links: Any) -> int:
+    def all_of_it(self: Fanout, rows: Sequence[Any], *links: Any) -> Iterator[tuple[int, int]]:
         opened = {
             id(entry.subscription): entry.subscription
             for row in rows
@@ -183,7 +183,7 @@ def _reads_what_comes_live_too() -> Sequence[Patch]:
         for subscription in opened.values():
             subscription.cursor = 0
         try:
-            return deliver(self, rows, *links)
+            yield from deliver(self, rows, *links)
         finally:
             for subscription in opened.values():
                 subscription.cursor = 1 << 60

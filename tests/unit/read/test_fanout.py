@@ -10,7 +10,7 @@ import tracemalloc
 import weakref
 from dataclasses import replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -37,7 +37,7 @@ from tests.harness.client_in_memory import Client
 from tests.harness.read_side import DEN, ReadSide
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from policies import PolicySet
     from relay.nostr.event import Event
@@ -51,6 +51,16 @@ class Subscribed(ReadSide):
 
     head = 0
     """seq of the newest row."""
+    leaves_off_after: int | None = None
+    """Pieces of the first delivery; it is begun again with what is not done."""
+
+    def deliver(self, rows: Sequence[Stored]) -> int:
+        pieces = [(0, 0), *islice(self.fanout.deliver(rows), self.leaves_off_after)]
+        sent = sum(frames for frames, _ in pieces)
+        if self.leaves_off_after is None:
+            return sent
+        self.leaves_off_after = None
+        return sent + self.deliver(rows[pieces[-1][1] :])
 
     def opens(
         self,
@@ -86,7 +96,7 @@ class Subscribed(ReadSide):
                 continue
             self.head += 1
             rows.append(Stored(self.head, event, group_of(event), quiet))
-        return self.fanout.deliver(rows)
+        return self.deliver(rows)
 
 
 @pytest.fixture
@@ -460,6 +470,57 @@ def test_a_subscription_that_has_a_row_is_not_asked_again(
     assert len(asked_filters) == 1
 
 
+def many(relay: Subscribed, *filters: Filter, who: SecretKey = stranger) -> list[Client]:
+    """20 connections, each with all these filters in 10 subscriptions."""
+    clients = [Client(who) for _ in range(20)]
+    for client in clients:
+        for number in range(10):
+            relay.follows(client, *filters, sub=f"{number}")
+    return clients
+
+
+def test_the_filters_that_one_event_fits_are_asked_in_pieces(
+    relay: Subscribed, asked_filters: list[Filter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """10,000 of eleven conditions took the loop 45 ms without a pause."""
+    monkeypatch.setattr("relay.read.fanout._WORK_AT_ONCE", 50)
+    letters = {f"tag_{letter}": ["x"] for letter in "bcdf"}
+    clients = many(relay, *(asked(**letters, until=n) for n in range(5)))
+    event = unsigned(admin, 1, [[letter, "x"] for letter in "bcdf"], "tea?", at=4)
+    pieces = []
+    for frames, done in relay.fanout.deliver([Stored(1, event)]):
+        pieces.append((len(asked_filters), frames, done))
+        asked_filters.clear()
+    assert max(asked for asked, _, _ in pieces) == 50
+    assert sum(asked for asked, _, _ in pieces) == 1000
+    assert sum(frames for _, frames, _ in pieces) == 200
+    assert [done for _, _, done in pieces] == [*[0] * (len(pieces) - 1), 1]
+    assert all(client.contents() == ["tea?"] * 10 for client in clients)
+
+
+@pytest.mark.parametrize("filter_", [asked(kinds=[9]), asked(kinds=[9], since=0)])
+def test_between_two_pieces_rights_may_change_and_subscriptions_end(
+    relay: Subscribed, filter_: Filter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.read.fanout._WORK_AT_ONCE", 1)
+    relay.replace_den(replace(DEN, flags=frozenset()))
+    first, member, other, ended = (Client(who) for who in (stranger, alice, stranger, alice))
+    for client in (first, member, other):
+        relay.follows(client, filter_)
+    subscription = relay.follows(ended, filter_)
+    rows = [Stored(number, chat(f"{number}"), "den") for number in (1, 2)]
+    pieces = relay.fanout.deliver(rows)
+    while not (told := first.contents()):
+        next(pieces)
+    relay.replace_den(DEN)
+    relay.fanout.close(subscription)
+    for _ in pieces:
+        pass
+    assert told[0] == "1"
+    assert member.contents() == ["1", "2"]
+    assert [client.contents() for client in (first, other, ended)] == [[], [], []]
+
+
 FILTERS = [
     asked(kinds=[1]),
     asked(kinds=[1, 7]),
@@ -486,17 +547,23 @@ READERS = st.lists(
 
 @pytest.mark.slow
 @settings(max_examples=examples(300), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(ROWS, READERS, st.sampled_from([1, 1000, 100_000]))
+@given(
+    ROWS, READERS, st.sampled_from([1, 1000, 100_000]), st.sampled_from([1, 3]), st.integers(0, 9)
+)
 def test_a_subscriber_gets_the_rows_of_a_commit_in_order_each_once(
-    policy: PolicySet, written: list[Any], readers: list[Any], large: int
+    policy: PolicySet, written: list[Any], readers: list[Any], large: int, work: int, leave: int
 ) -> None:
-    """What a plain walk over rows and filters finds, however rows are put together."""
-    with patch("relay.read.fanout._LARGE", large):
-        a_walk_finds_the_same(policy, written, readers)
+    """What a plain walk over rows and filters finds, however rows are put together, and in
+    whatever pieces they are delivered."""
+    with patch("relay.read.fanout._LARGE", large), patch("relay.read.fanout._WORK_AT_ONCE", work):
+        a_walk_finds_the_same(policy, written, readers, leave)
 
 
-def a_walk_finds_the_same(policy: PolicySet, written: list[Any], readers: list[Any]) -> None:
+def a_walk_finds_the_same(
+    policy: PolicySet, written: list[Any], readers: list[Any], leave: int
+) -> None:
     relay = Subscribed(policy)
+    relay.leaves_off_after = leave
     opened = []
     for who, filters, sub, cursor, is_released in readers:
         client = Client(who)
@@ -571,6 +638,7 @@ def test_large_rows_fill_an_outbox_no_further_than_small_ones(relay: Subscribed)
         (asked(since=1), 1000, 2000),
         (structs.replace(asked(kinds=[1]), search="tea"), 256, 512),
         (asked(tag_t=[f"{n}" for n in range(11_000)]), 25, 100),
+        (asked(**{f"tag_{letter}": ["x"] for letter in "abcdfghijkl"}), 1000, 2000),
     ],
 )
 def test_costly_filters_of_all_connections_are_limited(

@@ -231,7 +231,7 @@ async def test_a_backlog_overflow_closes_the_subscription(relay: QuerySide) -> N
     burst = [Stored(2 + n, note(n)) for n in range(5000)]
 
     async def a_burst() -> None:
-        relay.fanout.deliver(burst)
+        relay.deliver(burst)
 
     await relay.write(note("stored"))
     relay.store.before_page = a_burst

@@ -275,3 +275,23 @@ def test_few_candidates_for_a_selective_event() -> None:
     mine = reader_of(index, asked(kinds=[1], authors=[carol.pubkey], tag_h=["tea"]))
     entries = list(each(index, note(who=carol, tags=[["h", "tea"], ["e", "a" * 64]])))
     assert [entry.subscription for entry in entries] == [mine]
+
+
+def test_how_many_filters_are_asked_about_an_event_is_known_without_asking_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    index: Subscriptions[Reader] = Subscriptions()
+    event = unsigned(alice, 1, [["t", "x"], ["t", "y"]])
+    for letter in "xyz":
+        reader_of(index, asked(tag_t=[letter]), asked(tag_t=[letter], kinds=[7]))
+    both = reader_of(index, *[asked(tag_t=["x", "y"], until=number) for number in range(10)])
+    found(index, event)
+    assert index.unsure_about(event) == 0
+    monkeypatch.setattr(subscriptions, "_MANY", 23)
+    assert index.unsure_about(event) == 22
+    assert index.unsure_about(unsigned(alice, 7)) == 0
+    index.remove(both)
+    monkeypatch.setattr(subscriptions, "_MANY", 3)
+    assert index.unsure_about(event) == 2
+    monkeypatch.setattr(subscriptions, "_MANY", 4)
+    assert index.unsure_about(event) == 0

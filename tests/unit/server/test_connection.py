@@ -6,6 +6,7 @@ Over real sockets; `serving` is a relay in this process.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
@@ -346,7 +347,7 @@ async def overwhelmed(relay: Relay) -> Visit:
     while len(relay.fanout) == 2:
         number += 1
         event = unsigned(alice, 7, content=str(number).rjust(200_000))
-        relay.fanout.deliver([Stored(number, event)])
+        deque(relay.fanout.deliver([Stored(number, event)]))
         assert int((await other.hears())[2]["content"]) == number
     return slow
 
@@ -372,7 +373,7 @@ async def test_a_commit_too_large_for_one_outbox_does_not_affect_others() -> Non
         large = [unsigned(alice, 7, content=str(n).rjust(3000)) for n in range(3)]
         small = [unsigned(bob, 7, content=f"for all {n}") for n in range(3)]
         sent = [event for pair in zip(large, small, strict=True) for event in pair]
-        relay.fanout.deliver([Stored(n, event) for n, event in enumerate(sent, 1)])
+        deque(relay.fanout.deliver([Stored(n, event) for n, event in enumerate(sent, 1)]))
         assert [await modest.hears() for _ in small] == [shown(event) for event in small]
         assert (await greedy.hears_all())[-1] == ["closed", 1013]
         assert await relay.counts("rookery_outbox_closes_total") == 1
