@@ -83,7 +83,7 @@ class TooManyRecords(Refused):
 
 
 class TooMuchToRead(RookeryError):
-    """The rows that a batch must know are larger than `Lookups.most`."""
+    """The rows that a batch must know are larger than `Lookups.most` or `most_own`."""
 
 
 class TooWide(Refused):

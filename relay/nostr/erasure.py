@@ -44,6 +44,12 @@ class Erasure:
         if len(self.ids) < MAX_IDS:
             self.ids.append((event_id, kind))
 
+    def add_earlier(self, earlier: Erasure) -> None:
+        """What the same request deleted before."""
+        for kind, number in earlier.numbers.items():
+            self.numbers[kind] = self.numbers.get(kind, 0) + number
+        self.ids = [*earlier.ids, *self.ids][:MAX_IDS]
+
     @property
     def total(self) -> int:
         return sum(self.numbers.values())

@@ -143,7 +143,7 @@ class Appender(EventLog, Protocol):
 
         Gives the new head once the commit is durable. `decide` may run on another thread, once; if
         it raises, nothing changes and the error is raised here. Appends run one after the other.
-        Raises TooMuchToRead, for `Lookups.most`, before it calls `decide`.
+        Raises TooMuchToRead, for `Lookups.most` and `most_own`, before it calls `decide`.
         The parts of the plan that end a group, let a key vanish or ban one also delete rows that
         the same plan adds.
         """

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
+import orjson
+
 from relay.access.quotas import recipients_of
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import Present, Slot, Stored
+from relay.nostr.erasure import Erasure
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
 from relay.storage import PAGE_BYTES
@@ -100,6 +103,13 @@ def ended_groups(rows: Iterable[tuple[str, bool, bytes | None]]) -> dict[str, En
         group_id: EndedGroup(frozenset(keys), group_id in public)
         for group_id, keys in members.items()
     }
+
+
+def erasure_of(request: str, row: Sequence[Any]) -> Erasure:
+    """From by, kind, at, numbers, ids."""
+    by, kind, at, numbers, ids = row
+    listed_ids = [(id_, kind_) for id_, kind_ in orjson.loads(ids)]
+    return Erasure(request, by.hex(), kind, at, dict(orjson.loads(numbers)), listed_ids)
 
 
 async def rows_after(

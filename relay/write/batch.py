@@ -12,6 +12,8 @@ from dataclasses import replace
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, assert_never
 
+import msgspec
+
 from relay.access.management import BannedAuthorRows, ListChange, ListName, check_change
 from relay.access.membership import (
     follows_from,
@@ -24,7 +26,7 @@ from relay.access.membership import (
 from relay.access.quotas import subnet_of
 from relay.errors import Prefix, Reject, WriteOutcome
 from relay.facts import Origin
-from relay.groups.actions import users_in
+from relay.groups.actions import DeleteEvents, users_in
 from relay.groups.group import Groups, pins_of, replayed
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
 from relay.groups.notices import Draft, membership_notices, notices_for
@@ -32,6 +34,7 @@ from relay.lifecycle.deletion import (
     add_tombstone,
     delete_banned_author,
     delete_by_author,
+    deleted_rows,
     event_target,
     is_group_record,
     remaining_records,
@@ -51,7 +54,7 @@ from relay.lifecycle.rows import (
 from relay.lifecycle.versions import add_row, move, plan_for
 from relay.nostr import kinds
 from relay.nostr.erasure import Erasure
-from relay.write.candidate import Candidate, candidate_of, sender_of
+from relay.write.candidate import Candidate, candidate_of, has_targets, part_of, sender_of
 from relay.write.commands import (
     ExpireRows,
     ManagementChange,
@@ -61,8 +64,9 @@ from relay.write.commands import (
     WriteEvent,
 )
 from relay.write.derived import followers
-from relay.write.judge import is_paced, judge, screen_and_judge
+from relay.write.judge import are_restricted, is_paced, judge, screen_and_judge
 from relay.write.lookups import lookups_for
+from relay.write.pieces import Removed
 from relay.write.pins import all_pinning, pinning, pins_left
 from relay.write.world import World
 
@@ -73,6 +77,7 @@ if TYPE_CHECKING:
     from relay.errors import Result
     from relay.groups.context import Ruling
     from relay.groups.group import Group
+    from relay.lifecycle.deletion import DeletionTargets
     from relay.lifecycle.rows import Found, Lookups
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
@@ -80,6 +85,7 @@ if TYPE_CHECKING:
     from relay.write.candidate import Sender
     from relay.write.commands import LaneItem
     from relay.write.judge import Judgement
+    from relay.write.pieces import Pieces
 
 _LARGE_GROUP: Final = 50
 """Members. Its lists are signed once for all changes of a batch: one takes up to 15 ms and 700 kB,
@@ -89,6 +95,9 @@ _LARGE_STATE: Final = 8192
 _MOST_READ: Final = 1 << 20
 """Bytes of stored rows that a batch of several items may read. Parsed they can take twenty times as
 much, each event may name 16 of up to 500 kB, and to replace 20 of 5,000 tags takes 0.7 s."""
+_MOST_DELETED: Final = 64 << 10
+"""Bytes of the rows that the deletions of a batch name: to delete such a row of 5,000 tags takes
+50 ms. A deletion of more goes in pieces."""
 _CLOCK_SKEW_S: Final = 900
 """How far an author's clock may be behind."""
 _GROUP_RECORD: Final = Reject(
@@ -132,6 +141,7 @@ class Batch:
         """Large ones as they were, whose 39000–39005 are still to be signed."""
         self._announced: set[str] = set()
         """Keys that joined or left the relay in this batch."""
+        self._is_piece = False
         self._items = items
         self._policy = state.policy
         """Of the look-ups too: a reload meanwhile is for the next batch."""
@@ -162,6 +172,15 @@ class Batch:
             for item in items
             if isinstance(item, WriteEvent)
         ]
+        self._pieces = _pieces_of(items)
+        self._part = None if self._pieces is None else self._pieces.next
+        if self._part is not None:
+            self._candidates = [part_of(self._candidates[0], self._part)]
+
+    @property
+    def is_piece(self) -> bool:
+        """Whether its only item has to come again: it was neither stored nor refused."""
+        return self._is_piece
 
     def begin(self, state: RelayState) -> None:
         """Against which state it is judged; before `lookups`."""
@@ -174,8 +193,11 @@ class Batch:
 
     @property
     def lookups(self) -> Lookups:
+        candidates = self._candidates
+        if self._part is not None:  # its own group is for the last pass
+            candidates = [msgspec.structs.replace(each, named=None) for each in candidates]
         wanted = lookups_for(
-            self._candidates,
+            candidates,
             [item for item in self._items if not isinstance(item, WriteEvent)],
             groups=self.groups,
             actors=self._actors,
@@ -183,12 +205,31 @@ class Batch:
             relay=self._relay_key.pubkey,
         )
         if len(self._items) == 1:
-            return wanted
+            return self._of_one(wanted)
         # A row with the id of an event that was sent is as large as that; on PostgreSQL a question.
         sent = {candidate.event.id for candidate in self._candidates}
-        if wanted.ids <= sent and not (wanted.own_rows or wanted.slots):
+        if wanted.own_rows or wanted.own_slots:
+            wanted = replace(wanted, most_own=_MOST_DELETED)
+        if wanted.ids <= sent and not wanted.slots:
             return wanted
         return replace(wanted, most=_MOST_READ)
+
+    def _of_one(self, wanted: Lookups) -> Lookups:
+        """The lookups of an item alone: bounded when it can go in pieces."""
+        pieces = self._pieces
+        if pieces is None:
+            is_divisible = any(map(has_targets, self._candidates))
+            return replace(wanted, most_own=_MOST_DELETED) if is_divisible else wanted
+        targets = pieces.wanted()
+        action = self._candidates[0].action
+        if isinstance(action, DeleteEvents):
+            wanted = replace(wanted, present=wanted.present.union(action.ids))
+        return replace(
+            wanted,
+            own_rows=frozenset([own for own in wanted.own_rows if own.id in targets]),
+            own_slots=wanted.own_slots & targets,
+            most_own=None if pieces.is_single else _MOST_DELETED,
+        )
 
     def decide(self, found: Found) -> WritePlan:
         """Judge every item and set its result. The callback of the store's transaction."""
@@ -206,6 +247,7 @@ class Batch:
             self._guesses,
             self._buckets,
             self._vanished,
+            Removed() if self._pieces is None else self._pieces.removed,
         )
         listed = found.slots.get(Slot(self._relay_key.pubkey, kinds.RELAY_MEMBERS, ""))
         if listed is not None:  # each list is newer than the one before (as N29-68)
@@ -252,7 +294,11 @@ class Batch:
         return judgement
 
     def _write(self, candidate: Candidate) -> Result:
+        if self._part is not None and not self._would_delete(candidate):
+            return self._pass_over(())
         judged = self._judge(candidate, self._world)
+        if self._part is not None and judged.outcome is WriteOutcome.STORED:
+            return self._delete_part(candidate, judged)
         if judged.tries_code:
             self._guesses.count(candidate.event.pubkey, candidate.sender.address, self._now)
         for rate, name, cost in judged.tokens:
@@ -290,11 +336,40 @@ class Batch:
         if candidate.sender.origin is not Origin.WIRE:
             self._place_followers(row, candidate)
         if candidate.targets is not None:
-            self._note(event, delete_by_author(event, candidate.targets, found, self.plan))
+            self._delete_targets(event, candidate.targets)
         if judged.ruling is not None and judged.group is not None:
             self._apply(judged.ruling, judged.group, candidate)
         if judged.outdated_pins:
             self._unpin(judged.outdated_pins)
+
+    # -- a deletion in pieces -----------------------------------------------------------------
+
+    def _would_delete(self, candidate: Candidate) -> bool:
+        """Whether something was found that a kind 5 may delete; a 9005 is judged by all rows."""
+        targets = candidate.targets
+        return targets is None or bool(deleted_rows(candidate.event, targets, self._found))
+
+    def _delete_part(self, candidate: Candidate, judged: Judgement) -> Result:
+        """What an accepted deletion does to these targets; it uses up nothing."""
+        found = self._found
+        before = dict(found.rows)
+        if candidate.targets is not None:
+            self._delete_targets(candidate.event, candidate.targets)
+        elif judged.ruling is not None:
+            removes = [each for each in judged.ruling.removes if each in found.rows]
+            self._delete_named(candidate.event, removes)
+        gone = [row for event_id, row in before.items() if event_id not in found.rows]
+        if judged.outdated_pins:
+            self._unpin(judged.outdated_pins)
+        return self._pass_over(gone)
+
+    def _pass_over(self, removed: Sequence[Stored]) -> Result:
+        assert self._pieces is not None
+        self._is_piece = True
+        if are_restricted(removed, self._world):
+            self._pieces.removed.were_restricted = True
+        self._pieces.advance(removed, self._found)
+        return WriteOutcome.STORED  # said to nobody
 
     def _note(self, request: Event, rows: Iterable[Stored]) -> None:
         """For a receipt."""
@@ -303,6 +378,22 @@ class Batch:
         )
         for row in rows:
             erasure.add(row.event.id, row.event.kind)
+
+    def _delete_targets(self, event: Event, targets: DeletionTargets) -> None:
+        """What a kind 5 names."""
+        self._note(event, delete_by_author(event, targets, self._found, self.plan))
+
+    def _delete_named(self, event: Event, removes: Sequence[str]) -> None:
+        """What a 9005 names, or the 9009 whose code a kind 5 withdraws."""
+        found = self._found
+        if removes:
+            rows = [found.rows[event_id] for event_id in removes if event_id in found.rows]
+            self._note(event, rows)
+        why = "9005" if event.kind == kinds.DELETE_EVENT else f"kind {event.kind}"
+        cause = DeletedBy(event.id, "", why)
+        for event_id in removes:
+            self._remove_by_id(event_id, cause)
+            add_tombstone(Tombstone(event_target(event_id), "", None, why), found, self.plan)
 
     def _place_followers(self, row: Stored, candidate: Candidate) -> None:
         """Put what names this row into its group, and what names that in turn."""
@@ -320,19 +411,11 @@ class Batch:
 
     def _apply(self, ruling: Ruling, group_id: str, candidate: Candidate) -> None:
         """What a 9000–9022 or a withdrawal of an invite does: state, rows, 39000–39005, notices."""
-        before, found = self._world.groups, self._found
+        before = self._world.groups
         self._set_groups(ruling.groups)
         for draft in ruling.automatic:
             self._sign(draft, group_id)
-        if ruling.removes:
-            rows = [found.rows[event_id] for event_id in ruling.removes if event_id in found.rows]
-            self._note(candidate.event, rows)
-        kind = candidate.event.kind
-        why = "9005" if kind == kinds.DELETE_EVENT else f"kind {kind}"
-        cause = DeletedBy(candidate.event.id, "", why)
-        for event_id in ruling.removes:
-            self._remove_by_id(event_id, cause)
-            add_tombstone(Tombstone(event_target(event_id), "", None, why), found, self.plan)
+        self._delete_named(candidate.event, ruling.removes)
         for event_id in ruling.superseded:
             self._remove_by_id(event_id)
         if ruling.ended is not None:
@@ -659,6 +742,12 @@ def _joined_after(request: Event, rows: Iterable[Stored]) -> Set[str]:
         and row.event.created_at > request.created_at + _CLOCK_SKEW_S
         and request.pubkey in row.event.tag_values("p")
     }
+
+
+def _pieces_of(items: Sequence[LaneItem]) -> Pieces | None:
+    """Of an item that is alone."""
+    first = items[0] if len(items) == 1 else None
+    return first.pieces if isinstance(first, WriteEvent) else None
 
 
 def _sender_of(item: WriteEvent, made: dict[int, Sender]) -> Sender:

@@ -12,7 +12,7 @@ import msgspec
 
 from relay.errors import Refused, Reject
 from relay.facts import Origin
-from relay.groups.actions import Action, action_of, group_of
+from relay.groups.actions import Action, DeleteEvents, action_of, group_of
 from relay.lifecycle.deletion import DeletionTargets, deletion_targets
 from relay.lifecycle.rows import Keep, Slot, slot_of
 from relay.memory.registry import MemorySystems, References
@@ -21,9 +21,10 @@ from relay.nostr.agents import Attestation, check_persona
 from relay.nostr.event import Event, address_of, is_hex64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Set
+    from collections.abc import Callable, Collection, Set
 
     from relay.write.commands import Author
+    from relay.write.pieces import Target
 
 _ALL_RELAYS: Final = "ALL_RELAYS"
 _NO_KEYS: Final[frozenset[str]] = frozenset()
@@ -136,6 +137,28 @@ def named_events(event: Event) -> NamedEvents | None:
             if slot is not None:
                 slots.append(slot)
     return NamedEvents(tuple(ids), tuple(slots)) if ids or slots else None
+
+
+def has_targets(candidate: Candidate) -> bool:
+    """Whether it may delete more than one row by id or address."""
+    targets = candidate.targets
+    return len(_ids_of(candidate)) + (0 if targets is None else len(targets.slots)) > 1
+
+
+def part_of(candidate: Candidate, targets: Set[Target]) -> Candidate:
+    """The same event as if, being a kind 5, it named these alone."""
+    named = candidate.targets
+    if named is None:
+        return candidate
+    ids = [each for each in named.ids if each in targets]
+    slots = [each for each in named.slots if each in targets]
+    return msgspec.structs.replace(candidate, targets=DeletionTargets(ids, slots))
+
+
+def _ids_of(candidate: Candidate) -> Collection[str]:
+    if isinstance(candidate.action, DeleteEvents):
+        return candidate.action.ids
+    return () if candidate.targets is None else candidate.targets.ids
 
 
 def refused_form(refused: Refused) -> Reject:

@@ -12,6 +12,7 @@ from relay.errors import Reject, Result, WriteOutcome
 from relay.facts import Origin
 from relay.nostr.event import Event
 from relay.state import Policy
+from relay.write.pieces import Pieces
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -85,6 +86,8 @@ class WriteEvent(msgspec.Struct):
     """Of the first plug-in that refuses the event."""
     screened_by: Policy | None = None
     """None: by those in force."""
+    pieces: Pieces | None = None
+    """Of a deletion of too much for one transaction."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ from relay.write.commands import (
 from relay.write.judge import BAD_SIGNATURE, screen, screen_and_judge
 from relay.write.lane import Lane
 from relay.write.lookups import lookups_for
+from relay.write.pieces import Pieces
 from relay.write.world import World, facts_of
 
 if TYPE_CHECKING:
@@ -171,6 +172,8 @@ class Ingest:
         self._vanished = MinuteCounter(VANISHED_PER_ADDRESS)
         self._weight = 0
         """Of the events that wait."""
+        self._together = _MAX_BATCH
+        """So many changes at most are committed together: fewer while they read much."""
         self._changing = asyncio.Lock()
         """Held from the look-ups of a batch until its state is in force."""
         self._batch: Batch | None = None
@@ -475,18 +478,28 @@ class Ingest:
 
     async def _commit(self, batch: Sequence[LaneItem]) -> None:
         """Of large rows a few at a time: in between others are served, as their turns come."""
-        size = len(batch)
-        while not await self._committed(batch[:size]):
-            size //= 2
-        self._lane.put_back(batch[size:])
+        answered = await self._answered(batch)
+        self._lane.put_back(batch[answered:], 0 if answered else self._cost_of(batch[0]))
 
-    async def _committed(self, batch: Sequence[LaneItem]) -> bool:
-        """Whether they were answered; False: the batch must be smaller."""
+    async def _answered(self, batch: Sequence[LaneItem]) -> int:
+        """Commit some; how many of them, the first ones, were answered: none when a piece of the
+        first was done."""
+        size = min(_beside_pieces(batch), self._together)
+        while (answered := await self._committed(batch[:size])) is None:
+            if size == 1:
+                _shrink(batch[0])
+            else:
+                size = self._together = size // 2
+        self._together = min(2 * self._together, _MAX_BATCH)
+        return answered
+
+    async def _committed(self, batch: Sequence[LaneItem]) -> int | None:
+        """How many of them were answered: all, or none of a piece; None: it must be smaller."""
         try:
             async with self._changing:
                 committed = await self._stored(batch)
         except TooMuchToRead:
-            return False
+            return None
         except StoreFault as fault:
             _log.error("a batch of %d changes was not stored: %s", len(batch), fault)
             self._answer(batch, STORE_FAILED)
@@ -496,17 +509,21 @@ class Ingest:
                     "%s: internal error", _name_of(batch[0]), extra=_request_of(batch[0])
                 )
                 self._answer(batch, STORE_FAILED)
-                return True
+                return 1
             # Only the event that raises must fail: try each alone.
-            for item in batch:
-                await self._commit([item])
+            for place, item in enumerate(batch):
+                if not await self._answered([item]):
+                    return place
         else:
-            self._answer(batch, None)
+            if not committed.is_piece:
+                self._answer(batch, None)
             if self._due:
                 await self._deliver_due()
             if self._metrics.traces is not None:
                 _trace(self._metrics.traces, batch, committed)
-        return True
+            if committed.is_piece:
+                return 0
+        return len(batch)
 
     def _answer(self, batch: Sequence[LaneItem], fault: Reject | None) -> None:
         """Report each item's own result, or the fault for all."""
@@ -606,6 +623,21 @@ class Ingest:
         stages.commit.add(batch.stored_at - batch.decided_at)
         if batch.judged_s:
             stages.policies.add(batch.judged_s)
+
+
+def _beside_pieces(batch: Sequence[LaneItem]) -> int:
+    """How many may be committed together: a deletion that goes in pieces is alone."""
+    for place, item in enumerate(batch):
+        if isinstance(item, WriteEvent) and item.pieces is not None:
+            return max(place, 1)
+    return len(batch)
+
+
+def _shrink(item: LaneItem) -> None:
+    assert isinstance(item, WriteEvent)
+    if item.pieces is None:
+        item.pieces = Pieces(item.event)
+    item.pieces.shrink()
 
 
 def _cost_of_check(item: WriteEvent) -> int:

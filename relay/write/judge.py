@@ -40,6 +40,8 @@ from relay.write.pins import outdated_pins
 from relay.write.world import facts_of, group_context, may_know_by_id
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from relay.access.management import Management
     from relay.access.visibility import Visibility
     from relay.facts import Facts
@@ -405,24 +407,30 @@ def _deletion_reach(
     candidate: Candidate, targets: DeletionTargets, world: World
 ) -> tuple[str | None, bool]:
     """The group that a kind 5 belongs to, and whether not everyone may read it (N29-104)."""
-    event, group_id, found = candidate.event, candidate.group, world.found
-    rules = world.policy.read_rules
+    event, group_id, found, before = candidate.event, candidate.group, world.found, world.removed
     removed = deleted_rows(event, targets, found)
-    anonymous = visibility_for(ANONYMOUS, rules, world.actors, world.groups)
     # A code that the author meant to withdraw may still admit somebody, in this group or another.
     quiet = group_id is not None and event.has_tag("code")
-    quiet = quiet or any(not anonymous.may_read(row, None) for row in removed)
-    quiet = quiet or names_restricted(event, rules)
+    quiet = quiet or before.were_restricted or are_restricted(removed, world)
+    quiet = quiet or names_restricted(event, world.policy.read_rules)
     if candidate.sender.origin is Origin.TRUSTED_IMPORT:
         # One's own export no longer has what was deleted, and that may have been private.
-        quiet = quiet or any(value not in found.rows for value in event.tag_values("e"))
+        quiet = quiet or any(
+            value not in found.rows and value not in before.rows for value in event.tag_values("e")
+        )
     if group_id is None:
-        groups_of_removed = {row.group for row in removed if row.group is not None}
-        if len(groups_of_removed) == 1:
-            return groups_of_removed.pop(), quiet
-        if not removed:
+        groups = {row.group for row in removed} | {row.group for row in before.rows.values()}
+        if len(groups - {None}) == 1:
+            return (groups - {None}).pop(), quiet
+        if not groups:
             return derived_group(candidate, world), quiet
     return group_id, quiet
+
+
+def are_restricted(rows: Iterable[Stored], world: World) -> bool:
+    """Whether not everybody may read all of these."""
+    anonymous = visibility_for(ANONYMOUS, world.policy.read_rules, world.actors, world.groups)
+    return any(not anonymous.may_read(row, None) for row in rows)
 
 
 def _judge_vanish(candidate: Candidate, world: World) -> Judgement:

@@ -79,18 +79,22 @@ class Lane(Generic[T]):
             self._idle.clear()
         return True
 
-    def put_back(self, items: Sequence[T]) -> None:
-        """The last items of the batch that is being committed, before all others of their turns."""
+    def put_back(self, items: Sequence[T], cost: int = 0) -> None:
+        """The last items of the batch that is being committed, before all others of their turns.
+
+        `cost`: of what was done of the first one, whose turn comes after others.
+        """
         turns: dict[object, list[T]] = {}
         for item in items:
             turns.setdefault(self._turn_of(item), []).append(item)
-        for turn, own in turns.items():  # whose item is the first is served next
+        for turn, own in turns.items():  # without a cost, whose item is the first is served next
             queue = self._queues.get(turn)
             if queue is None:
                 self._queues[turn] = deque(own)
-                heappush(self._turns, (self._reached, next(self._numbers), turn))
+                heappush(self._turns, (self._reached + cost, next(self._numbers), turn))
             else:
                 queue.extendleft(reversed(own))
+            cost = 0
         self._size += len(items)
 
     def __len__(self) -> int:

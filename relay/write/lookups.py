@@ -135,6 +135,7 @@ class _Builder:
         self._named: set[RecordName] = set()
         self._named_near: set[RecordName] = set()
         self._own_rows: set[OwnRow] = set()
+        self._own_slots: set[Slot] = set()
         self._referrers: set[Reference] = set()
 
     def lookups(self) -> Lookups:
@@ -150,6 +151,7 @@ class _Builder:
             usage=frozenset(self.accounts),
             dependencies=frozenset(self.dependencies),
             own_rows=frozenset(self._own_rows),
+            own_slots=frozenset(self._own_slots),
             named=frozenset(self._named),
             named_near=frozenset(self._named_near),
             pinned_in=self._pinned_in if self._vanishing else no_pins,
@@ -175,10 +177,9 @@ class _Builder:
         if candidate.targets is not None:
             if candidate.sender.origin is Origin.TRUSTED_IMPORT:
                 self.ids.update(candidate.targets.ids)  # whether they are here is asked then
-            else:
-                own = (OwnRow(event_id, event.pubkey) for event_id in candidate.targets.ids)
-                self._own_rows.update(own)
-            self.slots.update(candidate.targets.slots)
+            own = (OwnRow(event_id, event.pubkey) for event_id in candidate.targets.ids)
+            self._own_rows.update(own)
+            self._own_slots.update(candidate.targets.slots)
         elif kind == kinds.GIFT_WRAP:
             tombstones.update(key_target(pubkey) for pubkey in event.tag_values("p"))
         if candidate.named is not None:

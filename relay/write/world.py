@@ -18,6 +18,7 @@ from relay.groups.context import GroupContext, NotStored, TargetRow
 from relay.lifecycle.deletion import deleted_rows
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
+from relay.write.pieces import Removed, target_row
 from relay.write.pins import pinnable
 
 if TYPE_CHECKING:
@@ -69,6 +70,8 @@ class World:
     buckets: TokenBuckets = field(default_factory=TokenBuckets)
     vanished: MinuteCounter = field(default_factory=lambda: MinuteCounter(VANISHED_PER_ADDRESS))
     """Requests to vanish by keys of which nothing is stored, by address."""
+    removed: Removed = field(default_factory=Removed)
+    """What earlier pieces of the same deletion removed."""
     rated_origins: frozenset[Origin] = frozenset({Origin.WIRE})
     """Rates count events of these origins."""
     _who: dict[tuple[str, str | None], frozenset[Who]] = field(default_factory=dict)
@@ -137,7 +140,10 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         wraps_for_known=kind in _WRAPS
         and any(is_known(pubkey, actors, groups) for pubkey in event.tag_values("p")),
         deletes_own=targets is not None
-        and (bool(deleted_rows(event, targets, found)) or misses_login(candidate, world.policy)),
+        and (
+            bool(world.removed.rows or deleted_rows(event, targets, found))
+            or misses_login(candidate, world.policy)
+        ),
         replaces=slot is not None
         and (slot in found.slots or misses_login(candidate, world.policy)),
         has_group=groups.get(group_id) is not None,
@@ -169,10 +175,13 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
     )
     targets: dict[str, TargetRow] = {}
     if isinstance(candidate.action, DeleteEvents):
+        targets.update(world.removed.rows)
         for event_id in candidate.action.ids:
-            row = found.rows.get(event_id)
+            row, about = found.rows.get(event_id), found.present.get(event_id)
             if row is not None:
-                targets[event_id] = TargetRow(row.group, row.event.kind, row.event.pubkey)
+                targets[event_id] = target_row(row)
+            elif about is not None:  # of a later piece
+                targets[event_id] = TargetRow(about.group, about.kind, about.pubkey)
     return GroupContext(
         groups=world.groups,
         settings=world.policy.groups,

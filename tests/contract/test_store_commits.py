@@ -15,7 +15,7 @@ from tests import cast
 from tests.contract.writing import NOTHING_WANTED, Batch, stored, unsigned, write
 
 if TYPE_CHECKING:
-    from relay.lifecycle.rows import Found
+    from relay.lifecycle.rows import Found, Lookups
     from relay.storage import Store
 
 
@@ -123,29 +123,43 @@ async def test_closing_wakes_who_waits(store: Store) -> None:
         await store.committed_after(0)
 
 
-async def test_rows_that_are_larger_than_may_be_read_are_not_read(store: Store) -> None:
-    """By id, those that are the deleter's to delete among them, and by slot."""
-    notes = [unsigned(cast.alice, content=f"{n}" + "x" * 3000) for n in range(2)]
-    record = unsigned(cast.alice, 30023, [["d", "x"]], "y" * 3000)
-    rows = [await stored(store, each) for each in (*notes, record)]
-    (slot,) = [row.slot for row in rows if row.slot is not None]
-    wanted = replace(
-        NOTHING_WANTED,
-        ids=frozenset({notes[0].id}),
-        own_rows=frozenset({OwnRow(notes[1].id, cast.alice.pubkey)}),
-        slots=frozenset({slot}),
-        most=9000,
+@pytest.mark.parametrize("bound", ["most", "most_own"])
+async def test_rows_that_are_larger_than_may_be_read_are_not_read(store: Store, bound: str) -> None:
+    """By id and by slot; what is to be deleted has a bound of its own."""
+    events = [
+        unsigned(cast.alice, content="x" * 3000),
+        unsigned(cast.alice, 30023, [["d", "x"]], "y" * 3000),
+        unsigned(cast.bob, content="z" * 3000),
+    ]
+    rows = [await stored(store, each) for each in events]
+    slots = frozenset([row.slot for row in rows if row.slot is not None])
+    others = OwnRow(events[2].id, cast.alice.pubkey)
+    wanted = (
+        replace(NOTHING_WANTED, ids=frozenset({events[0].id}), slots=slots)
+        if bound == "most"
+        else replace(
+            NOTHING_WANTED,
+            own_rows=frozenset({OwnRow(events[0].id, cast.alice.pubkey), others}),
+            own_slots=slots,
+        )
     )
+    sizes = [len(event.raw) for event in events[:2]]
     seen: list[int] = []
 
     def decide(found: Found) -> WritePlan:
-        seen.append(len(found.rows))
+        seen.append(len({row.seq for row in (*found.rows.values(), *found.slots.values())}))
         return WritePlan()
 
-    with pytest.raises(TooMuchToRead):
-        await store.append(wanted, decide)
+    def bounded(most: int | None) -> Lookups:
+        if bound == "most":
+            return replace(wanted, most=most)
+        return replace(wanted, most_own=most)
+
+    for most in (sum(sizes) - 1, max(sizes) - 1, 0):
+        with pytest.raises(TooMuchToRead):
+            await store.append(bounded(most), decide)
     assert seen == []
-    for most in (None, 30_000):
-        await store.append(replace(wanted, most=most), decide)
-    assert seen[0] == seen[1] >= 2
+    for fitting in (None, sum(sizes)):
+        await store.append(bounded(fitting), decide)
+    assert seen == [2, 2]
     assert await store.head() == rows[-1].seq

@@ -46,6 +46,19 @@ async def test_an_erasure_is_known_after_a_restart(reopenable: Reopenable) -> No
     assert await store.erasure("0" * 64) is None
 
 
+async def test_what_a_request_deletes_later_is_added(store: Store) -> None:
+    """A deletion of much goes in pieces, and may break off between two of them."""
+    many = [(f"{number:064x}", 9) for number in range(MAX_IDS)]
+    await write(store, unsigned(cast.bob))
+    for at, rows in ((1000, [("a" * 64, 1), ("b" * 64, 9)]), (1001, [("c" * 64, 1)]), (1002, many)):
+        await noted(store, erasure(REQUEST, at, *rows))
+    found = await store.erasure(REQUEST)
+    assert found is not None
+    assert found.numbers == {1: 2, 9: MAX_IDS + 1}
+    assert found.ids == [("a" * 64, 1), ("b" * 64, 9), ("c" * 64, 1), *many[: MAX_IDS - 3]]
+    assert found.at == 1002
+
+
 async def test_an_old_erasure_is_dropped_with_the_next(reopenable: Reopenable) -> None:
     store = await reopenable.open()
     later = 1000 + ERASURE_DAYS * 86_400

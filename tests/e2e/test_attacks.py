@@ -909,6 +909,28 @@ async def test_requests_to_vanish_take_little_room(rookery: Rookery) -> None:
     assert held < 2 * MIB
 
 
+async def test_a_deletion_of_much_lets_others_write_meanwhile(rookery: Rookery) -> None:
+    """One kind 5 that named a hundred rows of 5,000 tags stopped all writes for 5 s."""
+    now = int(time.time())
+    texts = [[["t", f"{row} {number}"] for number in range(1000)] for row in range(40)]
+    rows = [cast.bob.sign(1, tags, "", now) for tags in texts]
+    deletion = cast.bob.sign(5, [["e", row.id] for row in rows], "", now)
+    note = cast.alice.sign(1, [], "while it deletes", now)
+    async with (
+        connected(rookery.url) as hostile,
+        connected(rookery.url) as wire,
+        connected(rookery.url) as live,
+    ):
+        await publish_all(hostile, rows)
+        await live.send("REQ", "live", {"kinds": [1, 5], "limit": 0})
+        assert (await live.receive())[0] == "EOSE"
+        await hostile.send_event(deletion)
+        await wire.send_event(note)
+        committed = [(await live.receive())[2]["id"] for _ in range(2)]
+        assert committed == [note.id, deletion.id]
+        assert not await wire.query({"authors": [cast.bob.pubkey], "kinds": [1]})
+
+
 async def test_a_flood_of_references_to_rows_is_not_looked_up(rookery: Rookery) -> None:
     """100 frames of 44 kB, each with thousands of `previous` prefixes."""
     now = int(time.time())

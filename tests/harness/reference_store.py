@@ -91,10 +91,15 @@ class ReferenceStore:
         groups = [row.group for row in self._rows.values() if _goes_with(stored_keys, row.event)]
         lookups = narrowed(lookups, stored_keys, filter(None, groups))
         found = Found(self._head, stored_keys=stored_keys)
+        size = own_size = 0
         for row in self._rows.values():
-            if row.event.id in lookups.ids or any(own.is_it(row) for own in lookups.own_rows):
+            is_wanted = row.event.id in lookups.ids or row.slot in lookups.slots
+            is_own = _is_own(row, lookups)
+            if row.event.id in lookups.ids or is_own:
                 found.rows[row.event.id] = row
-            if row.slot is not None and row.slot in lookups.slots:
+            size += len(row.event.raw) * is_wanted
+            own_size += len(row.event.raw) * is_own
+            if row.slot is not None and row.slot in lookups.slots | lookups.own_slots:
                 found.slots[row.slot] = row
             for named in lookups.present & {row.event.id, row.slot}:
                 found.present[named] = _present(row)
@@ -105,11 +110,9 @@ class ReferenceStore:
                     found.id_prefixes.add((group, prefix))
             if _puts_one_of(lookups.vanishing_keys, row.event):
                 found.rows[row.event.id] = row
-        rows = {
-            row.seq: len(row.event.raw) for row in (*found.rows.values(), *found.slots.values())
-        }
-        if lookups.most is not None and sum(rows.values()) > lookups.most:
-            raise TooMuchToRead
+        for bytes_, most in ((size, lookups.most), (own_size, lookups.most_own)):
+            if most is not None and bytes_ > most:
+                raise TooMuchToRead
         found.group_records.extend(self._records(lookups))
         for account in lookups.usage:
             sizes = [
@@ -218,6 +221,8 @@ class ReferenceStore:
                 for event in events:
                     erasure.add(event.id, event.kind)
         for noted in [each for each in plan.erasures.values() if each.total]:
+            if noted.request in self._erasures:
+                noted.add_earlier(self._erasures[noted.request])
             oldest = noted.at - ERASURE_DAYS * 86_400
             kept = {key: each for key, each in self._erasures.items() if each.at >= oldest}
             self._erasures = {**kept, noted.request: noted}
@@ -618,6 +623,10 @@ def _goes_with(pubkeys: Set[str], event: Event) -> bool:
     """Whether the event is removed when one of these keys vanishes."""
     is_wrap = event.kind == kinds.GIFT_WRAP
     return event.pubkey in pubkeys or (is_wrap and not pubkeys.isdisjoint(event.tag_values("p")))
+
+
+def _is_own(row: Stored, lookups: Lookups) -> bool:
+    return row.slot in lookups.own_slots or any(own.is_it(row) for own in lookups.own_rows)
 
 
 def _puts_one_of(pubkeys: Set[str], event: Event) -> bool:

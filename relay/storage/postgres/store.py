@@ -11,14 +11,11 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
-import orjson
-
 from relay.access.management import ListChange, ListName, management_of
 from relay.access.quotas import Size, Sized, SizedBy
 from relay.errors import StoreFault
 from relay.lifecycle.retention import MaxAmount
 from relay.lifecycle.rows import OldVersion
-from relay.nostr.erasure import Erasure
 from relay.storage import PAGE_BYTES, Features
 from relay.storage.checking import faults_of
 from relay.storage.hashes import id_key
@@ -36,7 +33,7 @@ from relay.storage.postgres.sql.sweep import SweepQueries
 from relay.storage.postgres.sql.visibility import ReadConditions
 from relay.storage.postgres.text_index import TextIndex
 from relay.storage.postgres.writer import Writer
-from relay.storage.rows import event_in, rows_after
+from relay.storage.rows import erasure_of, event_in, rows_after
 from relay.storage.tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -47,6 +44,7 @@ if TYPE_CHECKING:
     from relay.groups.group import EndedGroup
     from relay.lifecycle.retention import LastScan, SweepRule
     from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
+    from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.nostr.filters import FilterTerms
     from relay.storage import Others
@@ -264,10 +262,8 @@ class PostgresStore(Reader):
         self._writer.prepare(events)
 
     async def erasure(self, request: str) -> Erasure | None:
-        for by, kind, at, numbers, ids in await self._named("erasure", bytes.fromhex(request)):
-            listed_ids = [(id_, kind_) for id_, kind_ in orjson.loads(ids)]
-            return Erasure(request, by.hex(), kind, at, dict(orjson.loads(numbers)), listed_ids)
-        return None
+        rows = await self._named("erasure", bytes.fromhex(request))
+        return erasure_of(request, rows[0]) if rows else None
 
     def is_erased(self, request: str) -> bool:
         return self._erasing.is_erased(request)

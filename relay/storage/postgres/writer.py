@@ -35,13 +35,13 @@ from relay.storage.postgres.following import Changes, others_since
 from relay.storage.postgres.rows import present, stored
 from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.sql.writes import usage_of
-from relay.storage.rows import Growth
+from relay.storage.rows import Growth, erasure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
     from relay.groups.group import Group
-    from relay.lifecycle.rows import Lookups, OwnRow, Reference, Stored, Vanish, WritePlan
+    from relay.lifecycle.rows import Lookups, OwnRow, Reference, Slot, Stored, Vanish, WritePlan
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.storage import Others
@@ -226,16 +226,18 @@ class Writer:
             lookups = await self._narrowed(db, lookups, found)
         if lookups.most is not None and await self._size_of(db, lookups) > lookups.most:
             raise TooMuchToRead
+        if lookups.most_own is not None and await self._own_size(db, lookups) > lookups.most_own:
+            raise TooMuchToRead
         if lookups.ids:
             ids = [bytes.fromhex(event_id) for event_id in lookups.ids]
             for row in await _rows(db, "rows_by_id", ids):
                 found.rows[row.event.id] = row
         if lookups.own_rows:
             await self._find_own_rows(db, lookups, found)
-        if lookups.slots:
-            hashed = [self._hashes.slot(*slot) for slot in lookups.slots]
-            for row in await _rows(db, "rows_by_slot", hashed):
-                if row.slot in lookups.slots:
+        slots = lookups.slots | lookups.own_slots
+        if slots:
+            for row in await _rows(db, "rows_by_slot", self._slot_hashes(slots)):
+                if row.slot in slots:
                     # One object in both: they are compared by identity.
                     found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
         if lookups.present:
@@ -268,10 +270,18 @@ class Writer:
 
     async def _size_of(self, db: Any, lookups: Lookups) -> int:
         """Bytes of the rows by id and slot; none of them is read for it."""
-        ids = {*lookups.ids, *(own.id for own in lookups.own_rows)}
-        slots = [self._hashes.slot(*slot) for slot in lookups.slots]
-        size: int = await db.fetchval(QUERIES["size_of_rows"], [*map(bytes.fromhex, ids)], slots)
+        ids, slots = [*map(bytes.fromhex, lookups.ids)], self._slot_hashes(lookups.slots)
+        size: int = await db.fetchval(QUERIES["size_of_rows"], ids, slots)
         return size
+
+    async def _own_size(self, db: Any, lookups: Lookups) -> int:
+        """As `_size_of`, of those that are to be deleted."""
+        rows, slots = self._asked_own(lookups.own_rows), self._slot_hashes(lookups.own_slots)
+        size: int = await db.fetchval(QUERIES["size_of_own_rows"], *rows, slots)
+        return size
+
+    def _slot_hashes(self, slots: frozenset[Slot]) -> list[int]:
+        return [self._hashes.slot(*slot) for slot in slots]
 
     async def _narrowed(self, db: Any, lookups: Lookups, found: Found) -> Lookups:
         keys = sorted(lookups.vanishing_keys)
@@ -293,6 +303,11 @@ class Writer:
         wanted: dict[str, list[OwnRow]] = {}
         for own in lookups.own_rows:
             wanted.setdefault(own.id, []).append(own)
+        for row in await _rows(db, "own_rows", *self._asked_own(lookups.own_rows)):
+            if any(own.is_it(row) for own in wanted.get(row.event.id, ())):
+                found.rows.setdefault(row.event.id, row)
+
+    def _asked_own(self, own_rows: frozenset[OwnRow]) -> list[list[Any]]:
         asked = [
             (
                 bytes.fromhex(own.id),
@@ -300,11 +315,9 @@ class Writer:
                 None if own.group is None else own.group.encode(),
                 None if own.pubkey is None else self._hashes.tag("p", own.pubkey),
             )
-            for own in lookups.own_rows
+            for own in own_rows
         ]
-        for row in await _rows(db, "own_rows", *_columns(asked, 4)):
-            if any(own.is_it(row) for own in wanted.get(row.event.id, ())):
-                found.rows.setdefault(row.event.id, row)
+        return _columns(asked, 4)
 
     async def _find_present(self, db: Any, wanted: frozenset[str | Slot], found: Found) -> None:
         ids = [bytes.fromhex(each) for each in wanted if isinstance(each, str)]
@@ -568,9 +581,12 @@ class Writer:
     async def _put_erasures(self, db: Any, plan: WritePlan) -> None:
         noted = [erasure for erasure in plan.erasures.values() if erasure.total]
         for each in noted:
+            request = bytes.fromhex(each.request)
+            for earlier in await db.fetch(QUERIES["erasure"], request):
+                each.add_earlier(erasure_of(each.request, earlier))
             await db.execute(
                 QUERIES["add_erasure"],
-                bytes.fromhex(each.request),
+                request,
                 bytes.fromhex(each.by),
                 each.kind,
                 each.at,

@@ -36,14 +36,13 @@ from relay.errors import StoreFault, TooSlow, TooWide
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.retention import MaxAmount
 from relay.lifecycle.rows import OldVersion
-from relay.nostr.erasure import Erasure
 from relay.nostr.nip50 import Needs, search_from
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place
 from relay.storage.checking import faults_of
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.recall import best
-from relay.storage.rows import ended_groups, event_in, rows_after, stored
+from relay.storage.rows import ended_groups, erasure_of, event_in, rows_after, stored
 from relay.storage.sqlite.checkpoints import Checkpoints, Upkeep
 from relay.storage.sqlite.connections import (
     CLOSED,
@@ -87,6 +86,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.lifecycle.retention import LastScan, SweepRule
     from relay.lifecycle.rows import Found, Lookups, Slot, Stored, WritePlan
+    from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter, FilterTerms
     from relay.storage import Verb
@@ -269,10 +269,8 @@ class SqliteStore:
     async def erasure(self, request: str) -> Erasure | None:
         self._check_open()
         query = Query(QUERIES["erasure"], (bytes.fromhex(request),))
-        for by, kind, at, numbers, ids in await self._reader_conn.rows(query):
-            listed_ids = [(id_, kind_) for id_, kind_ in orjson.loads(ids)]
-            return Erasure(request, by.hex(), kind, at, dict(orjson.loads(numbers)), listed_ids)
-        return None
+        rows = await self._reader_conn.rows(query)
+        return erasure_of(request, rows[0]) if rows else None
 
     def is_erased(self, request: str) -> bool:
         if self._writer.erasures > self._noted_erasures:

@@ -38,7 +38,7 @@ from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.storage.hashes import Hashes, id_key
-from relay.storage.rows import Growth, event_in, present, stored
+from relay.storage.rows import Growth, erasure_of, event_in, present, stored
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert, usage_of
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     )
 
     from relay.groups.group import Group
-    from relay.lifecycle.rows import OwnRow, Reference
+    from relay.lifecycle.rows import OwnRow, Reference, Slot
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.storage.checking import CheckedRow
@@ -311,19 +311,15 @@ class Writer:
 
     def _found(self, lookups: Lookups) -> Found:
         found, left = Found(self.head), _BytesLeft(lookups.most)
+        if lookups.own_rows or lookups.own_slots:  # first: they may be too many
+            own_left = _BytesLeft(lookups.most_own)
+            self._find_own_rows(lookups, found, own_left)
+            self._find_by_slot(lookups.own_slots, found, own_left)
         keys = orjson.dumps([id_key(event_id) for event_id in lookups.ids])
         for row in self._rows("rows_by_id", {"keys": keys.decode()}, left):
             if row.event.id in lookups.ids:
-                found.rows[row.event.id] = row
-        if lookups.own_rows:
-            self._find_own_rows(lookups, found, left)
-        if lookups.slots:
-            hashed = [self._hashes.slot(*slot) for slot in lookups.slots]
-            keys = orjson.dumps(hashed)
-            for row in self._rows("rows_by_slot", {"keys": keys.decode()}, left):
-                if row.slot in lookups.slots:
-                    # One object in both: they are compared by identity.
-                    found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
+                found.rows.setdefault(row.event.id, row)
+        self._find_by_slot(lookups.slots, found, left)
         if lookups.present:
             self._find_present(lookups.present, found)
         if lookups.vanishing_keys or lookups.record_groups:
@@ -349,6 +345,15 @@ class Writer:
             if self._db.execute(QUERIES["group_in_use"], {"h": h, "newest": newest}).fetchone():
                 found.groups_with_content.add(group)
         return found
+
+    def _find_by_slot(self, slots: frozenset[Slot], found: Found, left: _BytesLeft) -> None:
+        if not slots:
+            return
+        keys = orjson.dumps([self._hashes.slot(*slot) for slot in slots])
+        for row in self._rows("rows_by_slot", {"keys": keys.decode()}, left):
+            if row.slot in slots:
+                # One object in both: they are compared by identity.
+                found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
 
     def _find_own_rows(self, lookups: Lookups, found: Found, left: _BytesLeft) -> None:
         wanted: dict[str, list[OwnRow]] = {}
@@ -722,10 +727,14 @@ class Writer:
     def _put_erasures(self, plan: WritePlan) -> None:
         noted = [erasure for erasure in plan.erasures.values() if erasure.total]
         for each in noted:
+            request = bytes.fromhex(each.request)
+            earlier = self._db.execute(QUERIES["erasure"], (request,)).fetchone()
+            if earlier is not None:
+                each.add_earlier(erasure_of(each.request, earlier))
             self._db.execute(
                 QUERIES["add_erasure"],
                 (
-                    bytes.fromhex(each.request),
+                    request,
                     bytes.fromhex(each.by),
                     each.kind,
                     each.at,

@@ -309,5 +309,5 @@ async def test_a_batch_reads_large_rows_few_at_a_time(monkeypatch: pytest.Monkey
         read.clear()
         mine = home.made(alice, 5, *(["e", row.id] for row in rows))
         assert await home.take(mine, home.made(bob, 1), home.made(carol, 1)) == [STORED] * 3
-        assert max(read) > 64 * 3000, "one event alone reads what it needs"
+        assert max(read) < 70_000, "a deletion goes in pieces"
         assert len(read) > 1

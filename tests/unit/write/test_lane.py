@@ -321,6 +321,35 @@ async def test_what_is_put_back_comes_before_what_waits_and_others_have_their_tu
     await running
 
 
+async def test_an_item_of_which_a_part_was_done_lets_others_take_their_turns() -> None:
+    """And stays the first of its own turn."""
+    committed: list[str] = []
+    parts = 3
+
+    async def commit(batch: Sequence[str]) -> None:
+        nonlocal parts
+        if batch[0] == "a0" and parts:
+            parts -= 1
+            committed.append("part")
+            lane.put_back(batch, cost=1)
+            return
+        committed.append(batch[0])
+        lane.put_back(batch[1:])
+
+    lane: Lane[str] = Lane(
+        commit, max_batch=PLENTY, max_waiting=PLENTY, turn_of=lambda item: item[0]
+    )
+    for item in ("a0", "a1", "b0", "b1", "b2", "b3"):
+        assert lane.put(item)
+    running = asyncio.create_task(lane.run())
+    await lane.drained()
+    assert committed.index("b0") == 1
+    assert committed.index("b1") < committed.index("a0") < committed.index("a1")
+    assert sorted(committed) == ["a0", "a1", "b0", "b1", "b2", "b3", *["part"] * 3]
+    lane.close()
+    await running
+
+
 async def test_where_one_at_a_time_is_committed_those_put_back_take_turns() -> None:
     """Who had sent first was served until nothing of it was left."""
     committed: list[str] = []

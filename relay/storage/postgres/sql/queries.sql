@@ -95,6 +95,16 @@ SELECT coalesce(sum(size), 0)::bigint FROM (
     SELECT octet_length(raw) FROM events WHERE slot = ANY($2::bigint[])
 ) AS found;
 
+-- :size_of_own_rows  as `own_rows`, [slot hash] -> bytes
+SELECT coalesce(sum(size), 0)::bigint FROM (
+    SELECT octet_length(e.raw) AS size
+    FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[]) AS w (id, pubkey, grp, p)
+    JOIN events AS e ON e.id = w.id
+    WHERE e.pubkey = w.pubkey OR e.grp = w.grp OR (e.kind = 1059 AND w.p = ANY(e.tags))
+    UNION ALL
+    SELECT octet_length(raw) FROM events WHERE slot = ANY($5::bigint[])
+) AS found;
+
 -- :own_rows  [id], [pubkey or null], [group or null], [hash of p or null] -> columns of a row
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[]) AS w (id, pubkey, grp, p)

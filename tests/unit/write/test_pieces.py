@@ -1,0 +1,274 @@
+"""Deletions of too much for one transaction: they go in pieces, and others are served meanwhile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from relay.access.quotas import SizedBy
+from relay.errors import StoreFault
+from relay.nostr import kinds
+from tests.cast import admin, alice, bob, carol, owner
+from tests.effort import examples
+from tests.harness.reference_store import ReferenceStore
+from tests.harness.relay_in_process import DELETED, DUPLICATE, STORED, Home, policy_of, store_of
+from tests.property.world import run
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from relay.lifecycle.rows import Found, Lookups, WritePlan
+    from relay.nostr.event import Event
+    from relay.storage import Store
+
+OPEN = policy_of("open")
+BOUND = "relay.write.batch._MOST_DELETED"
+SMALL = 2000
+"""Bytes: two rows of these tests."""
+
+
+@pytest.fixture(params=["reference", "sqlite"])
+async def home(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Home]:
+    monkeypatch.setattr(BOUND, SMALL)
+    async with store_of(request.param) as store, Home(store, OPEN) as home:
+        yield home
+
+
+async def rows_of_alice(home: Home, number: int = 12, h: str | None = None) -> list[Event]:
+    return [
+        await home.do(alice, 1 if h is None else 9, h=h, content="x" * 500) for _ in range(number)
+    ]
+
+
+def named(rows: Sequence[Event]) -> list[list[str]]:
+    return [["e", row.id] for row in rows]
+
+
+async def test_others_are_served_between_the_pieces(home: Home) -> None:
+    rows = await rows_of_alice(home)
+    deletion, later = home.made(alice, 5, *named(rows)), home.made(alice, 1)
+    letters = [home.post(event, connection=1) for event in (deletion, later)]
+    notes = [home.made(bob, 1) for _ in range(3)]
+    letters += [home.post(note, connection=2) for note in notes]
+    assert [await letter.answer for letter in letters] == [STORED] * 5
+    log = [event.id for event in await home.log()]
+    assert log == [*(note.id for note in notes), deletion.id, later.id]
+    assert [len(letter.answers) for letter in letters] == [1] * 5
+
+
+async def test_what_a_deletion_in_pieces_deleted_stays_deleted(home: Home) -> None:
+    rows = await rows_of_alice(home)
+    deletion = home.made(alice, 5, *named(rows))
+    assert await home.take(deletion, deletion) == [STORED, DUPLICATE]
+    assert [event.id for event in await home.log()] == [deletion.id]
+    assert await home.take(*rows) == [DELETED] * len(rows)
+    erasure = await home.store.erasure(deletion.id)
+    assert erasure is not None
+    assert {event_id for event_id, _ in erasure.ids} == {row.id for row in rows}
+    assert erasure.numbers == {1: len(rows)}
+
+
+async def test_who_loses_the_right_between_two_pieces_deletes_no_more(home: Home) -> None:
+    await home.do(owner, 9007, h="tea")
+    await home.do(owner, 9002, ["closed"], h="tea")
+    await home.do(owner, 9000, ["p", admin.pubkey, "admin"], h="tea")
+    await home.do(owner, 9000, ["p", alice.pubkey], h="tea")
+    rows = await rows_of_alice(home, h="tea")
+    deletion = home.post(home.made(admin, 9005, *named(rows), h="tea"), connection=1)
+    removal = home.post(home.made(owner, 9001, ["p", admin.pubkey], h="tea"), connection=2)
+    assert await removal.answer == STORED
+    accepted, text = await deletion.answer
+    assert not accepted
+    assert text.startswith("restricted:")
+    left = {event.id for event in await home.log()} & {row.id for row in rows}
+    assert 0 < len(left) < len(rows)
+    for row in rows:
+        (answer,) = await home.take(row)
+        assert answer == (DUPLICATE if row.id in left else DELETED)
+
+
+async def test_a_refused_deletion_deletes_nothing(home: Home) -> None:
+    await home.do(owner, 9007, h="tea")
+    await home.do(owner, 9000, ["p", alice.pubkey], h="tea")
+    rows = await rows_of_alice(home, h="tea")
+    (answer,) = await home.take(home.made(bob, 9005, *named(rows), h="tea"))
+    assert not answer[0]
+    assert {row.id for row in rows} <= {event.id for event in await home.log()}
+
+
+async def test_a_moderator_deletes_nothing_if_one_row_is_of_an_admin(home: Home) -> None:
+    """As without pieces: the last row decides too."""
+    await home.do(owner, 9007, h="tea")
+    for who, *role in ((admin, "moderator"), (alice,)):
+        await home.do(owner, 9000, ["p", who.pubkey, *role], h="tea")
+    rows = [*await rows_of_alice(home, h="tea"), await home.do(owner, 9, h="tea")]
+    ((accepted, text),) = await home.take(home.made(admin, 9005, *named(rows), h="tea"))
+    assert not accepted
+    assert text.startswith("restricted:")
+    assert {row.id for row in rows} <= {event.id for event in await home.log()}
+    assert await home.take(home.made(admin, 9005, *named(rows[:-1]), h="tea")) == [STORED]
+
+
+async def test_targets_that_may_not_be_deleted_are_passed_over(home: Home) -> None:
+    """The first ones among them, and so many that a piece finds nothing else."""
+    await home.do(alice, 9007, h="tea")
+    await home.do(alice, 9007, h="den")
+    kept = await rows_of_alice(home, 10, h="den")
+    gone = await rows_of_alice(home, 4, h="tea")
+    for kind in (5, 9005):
+        await home.do(alice, kind, *named([*kept, *gone]), h="tea")
+        left = {event.id for event in await home.log()}
+        assert {row.id for row in kept} <= left
+        assert not {row.id for row in gone} & left
+        gone = await rows_of_alice(home, 4, h="tea")
+
+
+async def test_a_row_that_comes_between_two_pieces_is_deleted_too(home: Home) -> None:
+    """Nothing could be deleted yet when the first piece looked for it."""
+    late = home.made(alice, 1, content="x" * 500)
+    rows = await rows_of_alice(home)
+    deletion = home.post(home.made(alice, 5, *named([late, *rows])), connection=1)
+    other = home.post(late, connection=2)
+    assert await deletion.answer == STORED
+    assert await other.answer in (STORED, DELETED)
+    assert late.id not in {event.id for event in await home.log()}
+
+
+async def test_a_pin_leaves_with_the_piece_that_deletes_its_row(home: Home) -> None:
+    await home.do(alice, 9007, h="tea")
+    rows = await rows_of_alice(home, h="tea")
+    await home.do(alice, 9010, ["e", rows[0].id], ["e", rows[7].id], h="tea")
+    await home.do(alice, 5, *named(rows))
+    assert home.groups.by_id["tea"].pins == ()
+    assert await home.rebuilt() == home.groups
+
+
+class Failing:
+    """A store that fails after so many changes."""
+
+    def __init__(self, store: Store, changes: int) -> None:
+        self._append = store.append
+        self.left = changes
+
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        def counted(found: Found) -> WritePlan:
+            plan = decide(found)
+            if not plan.is_empty():
+                self.left -= 1
+            if self.left < 0:
+                raise StoreFault("the disk is full")
+            return plan
+
+        return await self._append(lookups, counted)
+
+
+@pytest.mark.parametrize("kind", [5, 9005])
+async def test_a_deletion_that_broke_off_is_completed_when_it_is_sent_again(
+    home: Home, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    await home.do(alice, 9007, h="tea")
+    rows = await rows_of_alice(home, h="tea")
+    deletion = home.made(alice, kind, *named(rows), h="tea")
+    with monkeypatch.context() as broken:
+        broken.setattr(home.store, "append", Failing(home.store, 3).append)
+        ((accepted, text),) = await home.take(deletion)
+        assert not accepted
+        assert text.startswith("error:")
+    left = {event.id for event in await home.log()} & {row.id for row in rows}
+    assert 0 < len(left) < len(rows)
+    await home.restart()
+    assert await home.take(deletion) == [STORED]
+    assert not {event.id for event in await home.log()} & {row.id for row in rows}
+    assert await home.take(*rows) == [DELETED] * len(rows)
+    erasure = await home.store.erasure(deletion.id)
+    assert erasure is not None
+    assert sorted(erasure.ids) == sorted((row.id, 9) for row in rows)
+
+
+async def test_who_stops_the_relay_waits_for_the_last_piece(home: Home) -> None:
+    rows = await rows_of_alice(home)
+    letter = home.post(home.made(alice, 5, *named(rows)))
+    await home.restart()
+    assert await letter.answer == STORED
+
+
+# pieces of any size -------------------------------------------------------------------------------
+
+
+async def rich(home: Home) -> list[Event]:
+    """Rows of many sorts, most of them by Alice."""
+    for group in ("tea", "den"):
+        await home.do(alice, 9007, h=group)
+        await home.do(alice, 9000, ["p", bob.pubkey], h=group)
+    await home.do(alice, 9002, ["private"], ["closed"], h="den")
+    made = [
+        await home.do(alice, 1),
+        await home.do(alice, 1, content="x" * 900),
+        await home.do(bob, 1),
+        await home.do(alice, 9, h="tea"),
+        await home.do(bob, 9, h="tea"),
+        await home.do(alice, 9, h="den"),
+        await home.do(bob, 9, h="den", content="x" * 900),
+        await home.do(carol, 1059, ["p", alice.pubkey]),
+        await home.do(alice, 30023, ["d", "old"], at=home.now - 9),
+        await home.do(alice, 30023, ["d", "new"], at=home.now + 9, content="x" * 900),
+        await home.do(alice, 30023, ["d", "in"], h="tea", at=home.now - 9),
+        await home.do(alice, 7, ["e", "f" * 64]),
+    ]
+    await home.do(alice, 9010, ["a", f"30023:{alice.pubkey}:in"], h="tea")
+    return made
+
+
+async def state_after(kind: int, h: str | None, names: Sequence[int], bound: int) -> object:
+    store = ReferenceStore()
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(BOUND, bound)
+        async with Home(store, OPEN) as home:
+            rows = await rich(home)
+            tags = [
+                ["a", f"{row.kind}:{row.pubkey}:{row.d}"] if row.kind == 30023 else ["e", row.id]
+                for row in map(rows.__getitem__, names)
+            ]
+            deletion = home.made(alice, kind, *tags, h=h)
+            answers = await home.take(deletion)
+            log = await home.store.since(0, 1000)
+            signed = kinds.GROUP_STATE
+            sizes = await store.sizes(SizedBy.GROUP, 100)
+            erasure = await store.erasure(deletion.id)
+            return (
+                answers,
+                [
+                    (row.event.id, row.group, row.quiet)
+                    for row in log
+                    if row.event.kind not in signed
+                ],
+                [(row.event.kind, row.event.tags) for row in log if row.event.kind in signed],
+                sizes,
+                home.groups,
+                store.groups,
+                {(each.target, each.by, each.until, each.why) for each in store._tombstones},
+                None if erasure is None else (sorted(erasure.ids), erasure.numbers),
+            )
+
+
+@given(
+    kind=st.sampled_from([5, 5, 9005]),
+    h=st.sampled_from([None, "tea", "den"]),
+    names=st.lists(st.integers(0, 11), min_size=2, unique=True),
+    bound=st.integers(1, 3000),
+)
+@settings(max_examples=examples(100))
+def test_pieces_of_any_size_leave_what_one_transaction_leaves(
+    kind: int, h: str | None, names: list[int], bound: int
+) -> None:
+    h = "tea" if kind == 9005 and h is None else h
+    run(_compare(kind, h, names, bound))
+
+
+async def _compare(kind: int, h: str | None, names: list[int], bound: int) -> None:
+    assert await state_after(kind, h, names, bound) == await state_after(kind, h, names, 10**9)
