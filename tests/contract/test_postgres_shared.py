@@ -13,11 +13,16 @@ from relay.access.management import ListChange, ListName
 from relay.errors import Outdated, StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import Stored, WritePlan
+from relay.storage import PageQuery
+from relay.storage.postgres import listening
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
 from tests.contract.writing import (
+    EVERYTHING,
+    MAX,
     TERMS,
     Batch,
+    asked,
     change,
     in_order,
     read,
@@ -43,6 +48,7 @@ T = TypeVar("T")
 BATCHES = 20
 STORM = 20_000
 """Notifications."""
+NEWEST = PageQuery(asked(), EVERYTHING, 10, MAX, now=0, size=10)
 
 
 class Process:
@@ -183,6 +189,70 @@ async def test_nothing_of_others_is_committed_before_it_is_taken_over(
         assert one.store.committed() == 0
         await one.store.follow()
         assert one.store.committed() == 1
+
+
+async def keeps_a_page(store: PostgresStore) -> bytes:
+    """Of one row; the listener may not have heard of the database yet."""
+    async with until("a page is kept") as tries:
+        async for _ in tries:
+            (raw,) = (await store.page(NEWEST)).raws
+            if store.page_now(NEWEST) is not None:
+                return raw
+    raise AssertionError
+
+
+async def test_a_page_is_kept_until_a_deletion_is_taken_over(postgres: PostgresServer) -> None:
+    async with processes(postgres, 2) as (one, other):
+        row = await stored(one.store, unsigned(cast.alice))
+        await other.hears()
+        assert await keeps_a_page(other.store) == row.event.raw
+        await change(one.store, lambda plan: plan.removes.add(row.seq))
+        await other.hears()
+        assert other.store.page_now(NEWEST) is None
+        assert (await other.store.page(NEWEST)).raws == []
+
+
+async def test_no_page_is_kept_for_long_that_others_may_have_changed(
+    postgres: PostgresServer,
+) -> None:
+    async with processes(postgres, 2) as (one, other):
+        row = await stored(one.store, unsigned(cast.alice))
+        await other.hears()
+        await keeps_a_page(other.store)
+        await change(one.store, lambda plan: plan.removes.add(row.seq))
+        async with until("it is not given any more") as tries:
+            async for _ in tries:
+                if other.store.page_now(NEWEST) is None:
+                    break
+        assert not other.store.is_current()
+
+
+async def test_who_does_not_follow_the_others_keeps_no_page(postgres: PostgresServer) -> None:
+    async with processes(postgres, 2) as (one, other):
+        await stored(one.store, unsigned(cast.alice))
+        other.store.take_over = None
+        assert len((await other.store.page(NEWEST)).raws) == 1
+        assert other.store.page_now(NEWEST) is None
+
+
+async def test_a_page_is_not_given_while_the_connection_is_lost(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another relay may have the database."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    await stored(store, unsigned(cast.alice))
+    await keeps_a_page(store)
+    monkeypatch.setattr(listening, "_AGAIN_S", ANSWER_S)
+    await postgres.kill_connections()
+    async with until("it is not given any more") as tries:
+        async for _ in tries:
+            if store.page_now(NEWEST) is None:
+                break
+    with pytest.raises(StoreFault):
+        await store.page(NEWEST)
+    await store.close()
+    await postgres.empty(url)
 
 
 async def test_what_others_deleted_and_set_is_told(postgres: PostgresServer) -> None:

@@ -86,22 +86,6 @@ async def test_a_deleted_row_is_in_no_page_although_it_was_read(store: SqliteSto
     assert await read(store, asked(kinds=[1])) == in_order(*left)
 
 
-async def test_a_page_that_was_kept_ends_with_the_next_commit_and_the_next_second(
-    store: SqliteStore,
-) -> None:
-    note = unsigned(cast.alice, at=1)
-    passing = unsigned(cast.alice, tags=[["expiration", "100"]], at=2)
-    first, _ = await write(store, note, passing)
-    wanted = in_order(note, passing)
-    for _ in range(2):
-        assert await read(store, asked(kinds=[1]), now=99) == wanted
-    assert await read(store, asked(kinds=[1]), now=100) == [note.raw]
-    assert await read(store, asked(kinds=[1]), now=99) == wanted
-    assert isinstance(first, Stored)
-    await change(store, lambda plan: plan.removes.add(first.seq))
-    assert await read(store, asked(kinds=[1]), now=99) == [passing.raw]
-
-
 async def test_in_a_quiet_moment_tags_reach_their_table_and_the_log_the_file(
     store: SqliteStore, path: Path
 ) -> None:

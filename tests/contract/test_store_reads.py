@@ -154,6 +154,23 @@ async def test_a_short_page_is_given_without_waiting(crowded: EventReader) -> No
         assert (list(page.raws), page.next) == (list(other.raws), other.next), name
 
 
+async def test_a_page_that_was_kept_ends_with_the_next_commit_and_what_expires(
+    store: Store,
+) -> None:
+    """Rows that match a filter and are not expired."""
+    note = unsigned(cast.alice, at=1)
+    passing = unsigned(cast.alice, tags=[["expiration", "100"]], at=2)
+    first, _ = await write(store, note, passing)
+    wanted = in_order(note, passing)
+    for _ in range(2):
+        assert await read(store, asked(kinds=[1]), now=99) == wanted
+    assert await read(store, asked(kinds=[1]), now=100) == [note.raw]
+    assert await read(store, asked(kinds=[1]), now=99) == wanted
+    assert isinstance(first, Stored)
+    await change(store, lambda plan: plan.removes.add(first.seq))
+    assert await read(store, asked(kinds=[1]), now=99) == [passing.raw]
+
+
 @on_module_loop
 async def test_places_are_those_of_the_page(crowded: EventReader) -> None:
     """As `page`, each row with its place, for merging several filters."""

@@ -52,6 +52,7 @@ class Touch:
 
     def __init__(self) -> None:
         self._at = inf  # nobody is given anything yet, or there are no others
+        self._answered_at = -inf
         self.is_lost = False
         """It does not answer."""
         self._confirmed = asyncio.Event()
@@ -64,6 +65,14 @@ class Touch:
         self._at = max(self._at, asked_at)
         self._confirmed.set()
         self._confirmed = asyncio.Event()
+
+    def answered(self, asked_at: float) -> None:
+        """The database has, and there are no others, or `confirm` follows when they are known."""
+        self._answered_at = asked_at
+
+    def is_answered(self) -> bool:
+        """Whether what was read lately may be given without asking the database again."""
+        return self.is_current() and monotonic() - self._answered_at <= _RECENT_S
 
     def lag_s(self) -> float:
         """Seconds since all that others had committed was taken over."""

@@ -19,6 +19,7 @@ from relay.nostr.nip50 import Needs, search_from
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Page, PageQuery, Place
 from relay.storage.hashes import id_key
+from relay.storage.page_cache import PageCache
 from relay.storage.postgres.rows import stored
 from relay.storage.postgres.sql.filters import Compiler
 from relay.storage.postgres.sql.named import READ_QUERIES as QUERIES
@@ -85,17 +86,26 @@ class Reader(ABC):
         self._words = Words(self._tokenizer)
         self._compiler = Compiler(hashes, self._words)
         self._turns = turns
+        self._page_cache = PageCache()
 
     def page_now(self, query: PageQuery) -> Page | None:
         self._connections.check()
         if min(query.size, query.limit) <= 0 or query.filter.impossible:
             return Page((), None)
-        return None
+        state = self._known_state()
+        return None if state is None else self._page_cache.page(state, query)
 
     async def page(self, query: PageQuery) -> Page:
         page = self.page_now(query)
         if page is not None:
             return page
+        state = self._known_state()
+        page = await self._page_read(query)
+        if state is not None:
+            self._page_cache.add(state, query, page)
+        return page
+
+    async def _page_read(self, query: PageQuery) -> Page:
         rows = await self._paged(self._compiler.page(query, _PAGE_COLUMNS), query.visibility)
         raws = [raw for raw, _ in rows]
         is_short = len(raws) < min(query.size, query.limit)
@@ -297,6 +307,10 @@ class Reader(ABC):
     @abstractmethod
     def committed(self) -> int:
         """Of the Store port."""
+
+    @abstractmethod
+    def _known_state(self) -> int | None:
+        """What a page depends on, until it may be another one; None: that may have been missed."""
 
     @abstractmethod
     async def _current(self) -> None:

@@ -158,6 +158,7 @@ class _Store(Protocol):
 
     def committed(self) -> int: ...
     def indexed(self) -> tuple[str, int]: ...
+    def known_state(self) -> int | None: ...
     async def current(self) -> None: ...
 
 
@@ -212,6 +213,9 @@ class ReplicaReader(Reader):
 
     def committed(self) -> int:
         return self._store.committed()
+
+    def _known_state(self) -> int | None:
+        return self._store.known_state()
 
     async def _current(self) -> None:
         await self._store.current()

@@ -80,6 +80,8 @@ class PostgresStore(Reader):
         self.features = replace(self.features, shared=is_shared)
         self._terms = terms
         self._head = head
+        self._changes = 0
+        """Commits of this process, also those that failed, and what it took over."""
         self._committed = asyncio.Event()
         self._erasing = Erasing(connections)
         self._sweeps = SweepQueries(ReadConditions(hashes))
@@ -169,7 +171,10 @@ class PostgresStore(Reader):
         return await asyncio.shield(task)
 
     async def _append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
-        head = await self._writer.append(lookups, decide)
+        try:
+            head = await self._writer.append(lookups, decide)
+        finally:
+            self._changes += 1
         self._advance(head)
         return head
 
@@ -197,6 +202,8 @@ class PostgresStore(Reader):
         return lookups
 
     def _told(self, head: int, asked_at: float | None) -> None:
+        if asked_at is not None:
+            self._touch.answered(asked_at)
         if not self.features.shared:
             self._advance(head)
         elif head > self._writer.position[0]:
@@ -244,6 +251,15 @@ class PostgresStore(Reader):
 
     _current = current
 
+    def known_state(self) -> int | None:
+        if self.features.shared:
+            is_told = self._take_over is not None
+        else:
+            is_told = not self._writer.is_in_doubt
+        return self._changes if is_told and self._touch.is_answered() else None
+
+    _known_state = known_state
+
     def indexed(self) -> tuple[str, int]:
         """Rules of the text index, and the seq that it has reached."""
         return self._index.upto
@@ -251,6 +267,7 @@ class PostgresStore(Reader):
     def _advance(self, head: int) -> None:
         if head > self._head:
             self._head = head
+            self._changes += 1
             self._wake()
 
     def _wake(self) -> None:

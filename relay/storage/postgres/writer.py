@@ -111,6 +111,11 @@ class Writer:
         """A batch of which nobody could say whether it was committed."""
         self._prepared: dict[str, _Columns] = {}
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether there was a batch that may be committed later than `append` has ended."""
+        return self._in_doubt is not None
+
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """As `Appender.append`. Raises StoreFault."""
         self._touch.check_answers()

@@ -1,15 +1,11 @@
-"""What was read lately: the bytes of rows, by seq, and whole pages, by what was asked.
+"""What was read lately: the bytes of rows, by seq.
 
 SQL decides which rows are in an answer, this only saves fetching them: copying `raw` out of its
 page takes longer than finding its seq in a covering index. It is exact because a seq names one row
 for ever and `raw` never changes. Rows do not come here when they are written: among the buffers of
 an ingest they keep a heap from shrinking that is five times their size.
 
-A page is kept for the second and the committed state that it was read in: many clients ask the same
-of a relay when they connect again. It is exact because nothing else decides what is in it.
-
-Invariants: at most `max_bytes` each, with what the entries take. Deleted rows leave the rows with
-the commit; each commit, and each second, empties the pages.
+Invariants: at most `max_bytes`, with what the entries take. Deleted rows leave with the commit.
 """
 
 from __future__ import annotations
@@ -18,20 +14,11 @@ from threading import Lock
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Sequence
-
-    from relay.nostr.filters import Filter
-    from relay.storage import Page
+    from collections.abc import Iterable, Sequence
 
 ROW_CACHE_BYTES: Final = 16 << 20
 _ENTRY_BYTES: Final = 150
 """What an entry takes besides the bytes of the row."""
-PAGE_CACHE_BYTES: Final = 8 << 20
-_PAGE_BYTES: Final = 1000
-_VALUE_BYTES: Final = 100
-"""What a page, and each value of its filter, takes besides the bytes of rows and of tag values."""
-_MAX_VALUES: Final = 100
-"""Pages of filters with more of them are not kept."""
 _LARGE: Final = 64 << 10
 """Rows over this size are not kept."""
 
@@ -84,36 +71,3 @@ class RowCache:
                 if raw is not None:
                     self._young_bytes -= len(raw) + _ENTRY_BYTES
                 self._old.pop(seq, None)
-
-
-class PageCache:
-    """Pages of one state of the store. On one thread."""
-
-    def __init__(self, max_bytes: int = PAGE_CACHE_BYTES) -> None:
-        self._max_bytes = max_bytes
-        self._state: Hashable = None
-        self._bytes = 0
-        self._pages: dict[tuple[Filter, Hashable], tuple[object, Page]] = {}
-
-    def page(self, state: Hashable, asked: tuple[Filter, Hashable]) -> Page | None:
-        """None: not here. `state`: what a page depends on besides, and that does not come back."""
-        if state != self._state:
-            self._state, self._bytes = state, 0
-            self._pages.clear()
-            return None
-        found = self._pages.get(asked)
-        return None if found is None else found[1]
-
-    def add(
-        self, state: Hashable, asked: tuple[Filter, Hashable], page: Page, kept: object
-    ) -> None:
-        """`kept`: whose `id` is in `asked`, so that it is not used again."""
-        filter_, values = asked[0], asked[0].values
-        if state != self._state or values > _MAX_VALUES:
-            return
-        size = _PAGE_BYTES + values * _VALUE_BYTES + sum(map(len, page.raws))
-        for _, listed in filter_.tags:
-            size += sum(map(len, listed))
-        if self._bytes + size <= self._max_bytes:
-            self._pages[asked] = kept, page
-            self._bytes += size

@@ -41,6 +41,7 @@ from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place
 from relay.storage.checking import faults_of
 from relay.storage.hashes import Hashes, id_key
+from relay.storage.page_cache import PageCache
 from relay.storage.recall import best
 from relay.storage.rows import ended_groups, erasure_of, event_in, rows_after, stored
 from relay.storage.sqlite.checkpoints import Checkpoints, Upkeep
@@ -57,7 +58,7 @@ from relay.storage.sqlite.connections import (
 from relay.storage.sqlite.meanings import NEAREST, Meanings, fused
 from relay.storage.sqlite.opening import fill_tag_buffer, open_file
 from relay.storage.sqlite.readable_rows import ReadableRows
-from relay.storage.sqlite.row_cache import PageCache, RowCache
+from relay.storage.sqlite.row_cache import RowCache
 from relay.storage.sqlite.sql.conditions import Query, listed
 from relay.storage.sqlite.sql.filters import Compiler
 from relay.storage.sqlite.sql.named import QUERIES
@@ -297,16 +298,14 @@ class SqliteStore:
 
     def page_now(self, query: PageQuery) -> Page | None:
         self._check_open()
-        filter_, visibility, limit, upto, now, size, after = query
-        if min(size, limit) <= 0 or filter_.impossible:
+        if min(query.size, query.limit) <= 0 or query.filter.impossible:
             return Page((), None)
-        state = self._writer.commits, now
-        asked = filter_, (id(visibility), limit, upto, size, after)
-        page = self._page_cache.page(state, asked)
+        state = self._writer.commits
+        page = self._page_cache.page(state, query)
         if page is None:
             page = self._page_read_now(query)
             if page is not None:
-                self._page_cache.add(state, asked, page, visibility)
+                self._page_cache.add(state, query, page)
         return page
 
     def _page_read_now(self, query: PageQuery) -> Page | None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from relay.nostr.filters import Filter
-from relay.storage import Page
-from relay.storage.sqlite.row_cache import PageCache, RowCache
+from relay.storage.sqlite.row_cache import RowCache
 
 
 def numbered(first: int, last: int, size: int = 850) -> list[tuple[int, bytes]]:
@@ -56,37 +54,3 @@ def test_a_large_row_is_not_kept() -> None:
     cache = RowCache()
     cache.add(numbered(1, 2, 65_537))
     assert cache.raws([1]) == [None]
-
-
-NOTES = Filter(kinds=frozenset({1})), 0
-
-
-def test_a_page_is_kept_while_nothing_changes() -> None:
-    cache, page = PageCache(), Page([b"note"], None)
-    assert cache.page("now", NOTES) is None
-    cache.add("now", NOTES, page, None)
-    assert cache.page("now", NOTES) is page
-    assert cache.page("now", (Filter(kinds=frozenset({1})), 1)) is None
-    assert cache.page("later", NOTES) is None
-    assert cache.page("now", NOTES) is None
-
-
-def test_a_page_of_a_state_that_has_passed_is_not_kept() -> None:
-    cache = PageCache()
-    assert cache.page("now", NOTES) is None
-    cache.add("before", NOTES, Page([], None), None)
-    assert cache.page("now", NOTES) is None
-
-
-def test_kept_pages_and_their_filters_have_a_bound() -> None:
-    cache = PageCache(100_000)
-    some = [Filter(tags=(("t", frozenset({f"{n}" + "x" * 20_000})),)) for n in range(9)]
-    for filter_ in some:
-        cache.page("now", (filter_, 0))
-        cache.add("now", (filter_, 0), Page([b"x" * 10_000], None), None)
-    assert sum(cache.page("now", (filter_, 0)) is not None for filter_ in some) == 3
-    many = Filter(authors=frozenset(f"{n:064}" for n in range(101))), 0
-    cache = PageCache()
-    cache.page("now", many)
-    cache.add("now", many, Page([], None), None)
-    assert cache.page("now", many) is None

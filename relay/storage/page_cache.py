@@ -1,0 +1,100 @@
+"""Pages that were read lately, by what was asked: many clients ask the same of a relay, all of them
+when they connect again.
+
+A page is kept for the committed state that it was read in, and is exact because nothing else
+decides what is in it but the time: one with a row that expires, or that may be read by a link to a
+row that may expire, is kept for its second alone.
+
+Invariant: at most `max_bytes`, with what the entries take.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterator
+
+    from relay.access.visibility import Visibility
+    from relay.storage import Page, PageQuery
+
+PAGE_CACHE_BYTES: Final = 8 << 20
+_PAGE_BYTES: Final = 1000
+_VALUE_BYTES: Final = 100
+"""What a page, and each value of its filter or group of its viewer, takes besides the bytes of rows
+and of tag values."""
+_MAX_VALUES: Final = 100
+"""Pages of filters with more of them are not kept."""
+_EXPIRES: Final = b'["expiration"'
+
+
+class _Kept(NamedTuple):
+    page: Page
+    size: int
+    now: int
+    lasts: bool
+    """It holds in later seconds too."""
+    visibility: Visibility
+    """So that its `id` is not used again."""
+
+
+class PageCache:
+    """Of one state of the store. On one thread."""
+
+    def __init__(self, max_bytes: int = PAGE_CACHE_BYTES) -> None:
+        self._max_bytes = max_bytes
+        self._state: Hashable = None
+        self._bytes = 0
+        self._pages: dict[Hashable, _Kept] = {}
+
+    def page(self, state: Hashable, query: PageQuery) -> Page | None:
+        """None: not here. `state`: does not come back once it has changed."""
+        if state != self._state:
+            self._state = state
+            self._clear()
+            return None
+        kept = self._pages.get(_asked(query))
+        if kept is None or not (query.now == kept.now or (kept.lasts and query.now > kept.now)):
+            return None
+        return kept.page
+
+    def add(self, state: Hashable, query: PageQuery, page: Page) -> None:
+        """`state`: of before it was read."""
+        filter_, visibility = query.filter, query.visibility
+        if state != self._state or filter_.values > _MAX_VALUES:
+            return
+        size = _PAGE_BYTES + (filter_.values + visibility.size) * _VALUE_BYTES
+        size += sum(map(len, page.raws))
+        for _, listed in filter_.tags:
+            size += sum(map(len, listed))
+        if size > self._max_bytes:
+            return
+        asked = _asked(query)
+        if (before := self._pages.pop(asked, None)) is not None:
+            self._bytes -= before.size
+        if self._bytes + size > self._max_bytes:
+            self._clear()
+        lasts = not _may_pass(page, visibility)
+        self._pages[asked] = _Kept(page, size, query.now, lasts, visibility)
+        self._bytes += size
+
+    def _clear(self) -> None:
+        self._pages.clear()
+        self._bytes = 0
+
+
+def _asked(query: PageQuery) -> Hashable:
+    return query.filter, id(query.visibility), query.limit, query.upto, query.size, query.after
+
+
+def _may_pass(page: Page, visibility: Visibility) -> bool:
+    """Whether a row may leave the page without a commit. Rows are as `Event.raw` has them."""
+    rows = b"".join(page.raws)
+    return any(mark in rows for mark in _marks(visibility))
+
+
+def _marks(visibility: Visibility) -> Iterator[bytes]:
+    yield _EXPIRES
+    for rule in visibility.rules:
+        if rule.effective_target is not None:
+            yield b'["%b"' % rule.effective_target.tag.encode()
