@@ -52,6 +52,8 @@ AFTER_TIME: Final = Late("after", 0)
 AFTER_KEY: Final = Late("after", 1)
 AFTER_SEQ: Final = Late("after", 2)
 IDS: Final = Late("ids")
+ID: Final = Late("id")
+"""The only one."""
 AUTHORS: Final = Late("authors")
 AUTHOR: Final = Late("author")
 """The only one."""
@@ -395,8 +397,9 @@ class Compiler:
         ids, authors, kinds = shape.ids, shape.authors, shape.kinds
         tag = shape.driving_tag()
         if ids:
-            scans = [Scan(_EVENTS, f"e.id = ANY({p.add(IDS, 'bytea[]')})", "e")]
-            ids = 0
+            one = ids == 1
+            found = f"= {p.add(ID, 'bytea')}" if one else f"= ANY({p.add(IDS, 'bytea[]')})"
+            scans, ids = [Scan(_EVENTS, f"e.id {found}", "e")], 0
         elif tag is not None:
             name, number = shape.tags[tag]
             finds_kinds = "" if kinds is None else _one_of_kinds("t.kind", kinds, p)
@@ -460,7 +463,8 @@ class Compiler:
         if after is not None:
             late[AFTER_TIME], late[AFTER_KEY], late[AFTER_SEQ] = after
         if filter_.ids is not None:
-            late[IDS] = _blobs(filter_.ids)
+            listed = late[IDS] = _blobs(filter_.ids)
+            late[ID] = listed[0] if listed else None
         if filter_.authors is not None:
             keys = late[AUTHORS] = _blobs(filter_.authors)
             late[AUTHOR] = keys[0] if keys else None

@@ -117,7 +117,7 @@ def _scope(match: Match, per: Scope | None, p: Parameters) -> str:
         case Scope.HK:
             return "e.pubkey AS a, first_tag(e.raw, 'hk', true) AS b"
         case Scope.D_PREFIX:
-            of = [starts_with(prefix, p) for prefix in match.d_prefixes or ()]
+            of = [starts_with(prefix) for prefix in match.d_prefixes or ()]
             cases = " ".join([f"WHEN {one} THEN {number}" for number, one in enumerate(of)])
             return f"CASE {cases or 'WHEN false THEN 0'} END AS a, 0 AS b"
         case _:

@@ -16,6 +16,7 @@ from relay.storage.postgres.sql.conditions import (
     TRUE,
     all_of,
     any_of,
+    has_hash,
     has_one_of,
     keys_in,
     negated,
@@ -162,7 +163,7 @@ class ReadConditions:
         elif match.h is False:
             parts.append("e.grp IS NULL")
         elif match.h is not None:
-            parts.append(all_of(["e.grp IS NOT NULL", texts_in("e.grp", match.h, p)]))
+            parts.append(all_of(["e.grp IS NOT NULL", texts_in("e.grp", match.h)]))
         if match.quiet is not None:
             parts.append("e.quiet" if match.quiet else "NOT e.quiet")
         if match.ended is not None:
@@ -170,21 +171,28 @@ class ReadConditions:
         if match.authors is not None:
             parts.append(keys_in("e.pubkey", match.authors, p))
         if match.d is not None:
-            parts.append(texts_in("e.d", match.d, p))
+            parts.append(texts_in("e.d", match.d))
         if match.d_prefixes is not None:
-            parts.append(any_of([starts_with(prefix, p) for prefix in match.d_prefixes]))
+            parts.append(any_of([starts_with(prefix) for prefix in match.d_prefixes]))
         for name, wanted in match.tags:
             if isinstance(wanted, bool):
-                has = has_one_of("e.rule_tags", [self._hashes.tag_name(name)], p)
+                has = has_hash("e.rule_tags", [self._hashes.tag_name(name)])
                 parts.append(has if wanted else negated(has))
             else:
-                parts.append(self._has(name, wanted, p))
+                parts.append(has_hash(_column_of(name), self._hashed(name, wanted)))
         return all_of(parts)
 
     def _has(self, name: str, values: Iterable[str], p: Parameters) -> str:
         """`e` has a tag of this name with one of these values."""
-        column = "e.tags" if is_letter(name) else "e.rule_tags"
-        return has_one_of(column, [self._hashes.tag(name, value) for value in sorted(values)], p)
+        return has_one_of(_column_of(name), self._hashed(name, values), p)
+
+    def _hashed(self, name: str, values: Iterable[str]) -> list[int]:
+        return [self._hashes.tag(name, value) for value in sorted(values)]
+
+
+def _column_of(name: str) -> str:
+    """Where the hashes of tags of this name are."""
+    return "e.tags" if is_letter(name) else "e.rule_tags"
 
 
 def unexpired(p: Parameters) -> str:
