@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from itertools import cycle
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -18,7 +18,7 @@ import asyncpg
 from relay.errors import StoreFault, TooSlow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
     from contextlib import AbstractAsyncContextManager
 
     from asyncpg.pool import Pool
@@ -120,6 +120,50 @@ async def _kept_as_is(_: Any) -> None:
     """A connection goes back to the pool: asyncpg rolls back, nothing else is ever set."""
 
 
+class _Held:
+    """Connections of a pool that stay taken between two uses: to give one back to asyncpg and to
+    take it again takes longer than a short read."""
+
+    def __init__(self, pool: Pool[Any]) -> None:
+        self._pool = pool
+        self._free: list[Any] = []
+        self._waiting = 0
+
+    async def take(self, within_s: float | None) -> Any:
+        while self._free:
+            db = self._free.pop()
+            if _is_idle(db):
+                return db
+            await self._pool.release(db)
+        self._waiting += 1
+        try:
+            return await self._pool.acquire(timeout=within_s)
+        finally:
+            self._waiting -= 1
+
+    async def give_back(self, db: Any, *, is_done: bool) -> None:
+        """`is_done`: no statement was interrupted."""
+        if is_done and not self._waiting and _is_idle(db):
+            self._free.append(db)
+        else:
+            await self._pool.release(db)
+
+    async def close(self) -> None:
+        while self._free:
+            await self._pool.release(self._free.pop())
+        await self._pool.close()
+
+    def terminate(self) -> None:
+        self._pool.terminate()
+
+
+def _is_idle(db: Any) -> bool:
+    try:
+        return not (db.is_closed() or db.is_in_transaction())
+    except asyncpg.InterfaceError:  # it was lost: the pool has taken it back
+        return False
+
+
 class Connections:
     """Use as a context; `url` is a `postgresql://` one."""
 
@@ -131,8 +175,8 @@ class Connections:
         """Of each host; that which was connected to last comes first."""
         self._password = password
         self._acquire_s = acquire_s
-        self._readers: Pool[Any]
-        self._pagers: Pool[Any]
+        self._readers: _Held
+        self._pagers: _Held
         self._writers: Pool[Any]
         self._refused = ""
         self.set_back = asyncio.Event()
@@ -156,8 +200,8 @@ class Connections:
     async def open(self) -> None:
         """Raises StoreFault."""
         try:
-            self._readers = await self._pool(_READERS, _SETTINGS)
-            self._pagers = await self._pool(_PAGERS, _PAGE_SETTINGS)
+            self._readers = _Held(await self._pool(_READERS, _SETTINGS))
+            self._pagers = _Held(await self._pool(_PAGERS, _PAGE_SETTINGS))
             self._writers = await self._pool(1, _WRITE_SETTINGS)
         except (*FAULTS, ValueError) as error:  # ValueError: the url is none
             raise fault_of(error) from error
@@ -216,35 +260,36 @@ class Connections:
         """The method of this name."""
         return {"reading": self.reading, "paging": self.paging, "snapshot": self.snapshot}[on]
 
-    @asynccontextmanager
-    async def reading(self, within_s: float | None = None) -> AsyncIterator[Any]:
+    def reading(self, within_s: float | None = None) -> AbstractAsyncContextManager[Any]:
         """A connection of the pool, each statement its own transaction. Raises StoreFault.
 
         Raises TooSlow when it is held longer than `within_s`; the statement is cancelled.
         """
-        async with self._held(self._readers, within_s) as db:
-            yield db
+        return self._held(self._readers, within_s)
 
-    @asynccontextmanager
-    async def paging(self, within_s: float | None = None) -> AsyncIterator[Any]:
+    def paging(self, within_s: float | None = None) -> AbstractAsyncContextManager[Any]:
         """As `reading`, for statements that follow an index and give the first rows."""
-        async with self._held(self._pagers, within_s) as db:
-            yield db
+        return self._held(self._pagers, within_s)
 
     @asynccontextmanager
-    async def _held(self, pool: Pool[Any], within_s: float | None) -> AsyncIterator[Any]:
+    async def _held(self, held: _Held, within_s: float | None) -> AsyncIterator[Any]:
         self.check()
         try:
-            async with pool.acquire(timeout=self._acquire_s) as db:
-                limit = asyncio.timeout(within_s)
-                try:
-                    async with limit:
-                        with self._in_use(db):
-                            yield db
-                except TimeoutError:
-                    if limit.expired():
-                        raise TooSlow from None
-                    raise
+            db = await held.take(self._acquire_s)
+            self._used.add(db)
+            is_done = False
+            limit = asyncio.timeout(within_s)
+            try:
+                async with limit:
+                    yield db
+                is_done = True
+            except TimeoutError:
+                if limit.expired():
+                    raise TooSlow from None
+                raise
+            finally:
+                self._used.discard(db)
+                await held.give_back(db, is_done=is_done)
         except FAULTS as error:
             raise fault_of(error) from error
 
@@ -263,18 +308,13 @@ class Connections:
         self.check()
         try:
             async with self._writers.acquire() as db:
-                with self._in_use(db):
+                self._used.add(db)
+                try:
                     yield db
+                finally:
+                    self._used.discard(db)
         except FAULTS as error:
             raise fault_of(error) from error
-
-    @contextmanager
-    def _in_use(self, db: Any) -> Iterator[None]:
-        self._used.add(db)
-        try:
-            yield
-        finally:
-            self._used.discard(db)
 
     async def close(self) -> None:
         for pool in (self._pagers, self._readers, self._writers):
