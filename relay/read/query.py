@@ -342,13 +342,14 @@ class QueryRunner:
         try:
             if self._wants_invite(peer, subscription.filters):
                 await self._put_invite(subscription, peer, is_open)
-            async for raws in self._pages(subscription, peer):
+            async for raws, is_last in self._pages(subscription, peer):
                 if not is_open(subscription):
                     return True
                 rows += len(raws)
                 found = perf_counter()
                 peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
-                await peer.drained()
+                if not (is_last and peer.is_reading):  # else EOSE goes with it, in one write
+                    await peer.drained()
                 waited += perf_counter() - found
             await self._fanout.refresh_links(subscription)
             if not self._state.is_current():  # its client may have been slow for long
@@ -494,9 +495,9 @@ class QueryRunner:
 
     async def _pages(
         self, subscription: Subscription, peer: Peer
-    ) -> AsyncIterator[Sequence[bytes]]:
+    ) -> AsyncIterator[tuple[Sequence[bytes], bool]]:
         """Stored rows: of each search by rank, then of the other filters merged, newest first
-        (N01-76). No row twice (N01-63).
+        (N01-76). No row twice (N01-63). With whether they are known to be the last.
 
         A page is sent with the rights of that moment: when the reader lost some during the read, it
         is read again (N29-94).
@@ -505,7 +506,7 @@ class QueryRunner:
         for filter_ in subscription.filters:
             if filter_.search is not None:
                 async for raws in self._search_pages(filter_, subscription.cursor, peer, sent):
-                    yield raws
+                    yield raws, False
         scans = [
             _FilterScan(self._store, filter_, self._limit_of(filter_), subscription.cursor)
             for filter_ in subscription.filters
@@ -517,8 +518,9 @@ class QueryRunner:
             positions = [scan.position for scan in scans]
             raws = await self._page(scans, visibility, sent)
             if self._state.visibility(peer.reader.viewer).covers(visibility):
-                yield raws
-                if all(scan.is_done for scan in scans):
+                is_last = all(scan.is_done for scan in scans)
+                yield raws, is_last
+                if is_last:
                     return
                 continue
             retries += 1

@@ -199,7 +199,7 @@ def _sends_once_per_condition() -> Sequence[Patch]:
 def _says_eose_first() -> Sequence[Patch]:
     async def eose_first(self: QueryRunner, subscription: Any, peer: Any, is_open: Any) -> bool:
         is_finished = self._finish(peer, subscription)
-        async for raws in self._pages(subscription, peer):
+        async for raws, _ in self._pages(subscription, peer):
             if is_open(subscription):
                 peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
                 await peer.drained()
