@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from relay.cli.console_owner_view import OwnersView
 from relay.cli.console_verify import VerifyRun
 from relay.cli.data_folder import LocalFolder
 from relay.cli.database import database_of
@@ -36,7 +35,6 @@ from relay.cli.policy_reload import PolicyReload
 from relay.cli.pushed_policies import has_pushed_policies
 from relay.cli.services import check_start, run_services
 from relay.config import Config, PolicySource, ServerConfig, Synchronous, load_config
-from relay.console import Console
 from relay.errors import (
     FolderBusy,
     Prefix,
@@ -341,6 +339,10 @@ async def _serve(
         own_folder = LocalFolder(services, lambda: server.url, log_lines, end.restart)
         verify_run = VerifyRun(folder, services.clock)
         if config.console.enabled:
+            # Half of all imports: `--check`, which a restart waits for, and help do without.
+            from relay.cli.console_owner_view import OwnersView
+            from relay.console import Console
+
             behind = OwnersView(services, own_folder, lambda: server.connections, verify_run)
             server.show(Console(services, server, behind))
         async with (
