@@ -21,6 +21,7 @@ import pytest_asyncio
 from relay.console.pages import PAGES
 from relay.memory.aman.records import Preference, draft_of
 from tests import cast
+from tests.effort import tries
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import Rookery, connected, outputs
 
@@ -587,6 +588,8 @@ OF_WCAG_AA: Final = {
     "dark": ["color-contrast", "link-in-text-block"],
 }
 """Rules or their tags. A page in dark differs in its colours alone."""
+SCHEMES: Final = [*OF_WCAG_AA][: tries(2, 2, 1)]
+"""Of every page; `make test` leaves dark to CI."""
 
 
 async def wrong_in(page: Page, *schemes: str) -> list[tuple[str, str, list[str]]]:
@@ -674,7 +677,7 @@ async def test_no_page_has_a_violation_of_wcag_aa(console: Console) -> None:
         await console.sign_in(page)
         for path in paths(said.id):
             await page.goto(f"{console.url}{path}")
-            wrong += [(path, each) for each in await wrong_in(page, *OF_WCAG_AA)]
+            wrong += [(path, each) for each in await wrong_in(page, *SCHEMES)]
     assert wrong == []
 
 

@@ -91,6 +91,8 @@ async def over_http(place: Machine, mode: str = "auto") -> AsyncIterator[Agent]:
 
 
 WAYS = pytest.mark.parametrize("way", [over_stdio, over_http])
+A_WAY = pytest.mark.parametrize("way", [over_http, over_stdio][: tries(2, 2, 1)])
+"""Where both are tried beside."""
 
 
 @asynccontextmanager
@@ -365,7 +367,7 @@ BAD: Sequence[tuple[str, dict[str, object], str]] = [
 ]
 
 
-@WAYS
+@A_WAY
 @pytest.mark.proves("M-29")
 async def test_a_wrong_call_is_told_what_is_wrong_with_it(rookery: Rookery, way: Way) -> None:
     assert {tool for tool, _, _ in BAD} == set(TOOLS)
