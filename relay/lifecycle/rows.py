@@ -169,6 +169,9 @@ class WritePlan:
     """seq → row that becomes an old version; stored rows are among `removes` too."""
     forgotten: list[Forgotten] = field(default_factory=list)
     """Carried out after `replaced`, whose rows it may name."""
+    leaving: dict[str, list[int]] = field(default_factory=dict)
+    """id of a kind 62 or 9008 → seq of rows that it deletes, with their old versions; they are
+    noted in its erasure."""
     dropped_versions: set[int] = field(default_factory=set)
     """seq of old versions that a sweep deletes."""
     version_deadlines: dict[int, int | None] = field(default_factory=dict)
@@ -198,6 +201,7 @@ class WritePlan:
             or self.removes
             or self.replaced
             or self.forgotten
+            or self.leaving
             or self.dropped_versions
             or self.version_deadlines
             or self.tombstones
@@ -280,6 +284,19 @@ class Present(NamedTuple):
     kind: int
 
 
+class Leaving(NamedTuple):
+    """Rows of a key that vanishes, or of a group that ends, that leave before all the rest does.
+    What is needed then stays: records of groups, and what is pinned."""
+
+    pubkey: str | None
+    """As `Vanish` covers them."""
+    until: int
+    group: str | None
+    kept: frozenset[str | Slot]
+    most: int
+    """Bytes."""
+
+
 @dataclass(frozen=True, slots=True)
 class Lookups:
     """What the store must look up for a batch."""
@@ -324,7 +341,12 @@ class Lookups:
     own_slots: frozenset[Slot] = frozenset()
     """Rows by slot, into `Found.slots`, that are to be deleted, as those of `own_rows`."""
     most_own: int | None = None
-    """As `most`, of the rows of `own_rows` and `own_slots`."""
+    """As `most`, of the rows of `own_rows` and `own_slots`, of the `vanishing_keys` and of the
+    `ending_groups`: each of the four by itself."""
+    ending_groups: frozenset[str] = frozenset()
+    """That a 9008 of the batch may end."""
+    leaving: Leaving | None = None
+    """Of which rows, as many as fit and at least one, into `Found.leaving`."""
 
 
 def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str]) -> Lookups:
@@ -354,6 +376,8 @@ class Found:
     """target → tombstones."""
     present: dict[str | Slot, Present] = field(default_factory=dict)
     """Those of `Lookups.present` that are stored and not removed since."""
+    leaving: list[int] = field(default_factory=list)
+    """seq of rows; empty when all that are left fit."""
     id_prefixes: set[tuple[str, str]] = field(default_factory=set)
     """Those that some id of the group begins with."""
     groups_with_content: set[str] = field(default_factory=set)

@@ -10,7 +10,7 @@ import orjson
 from relay.access.quotas import recipients_of
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
-from relay.lifecycle.rows import Present, Slot, Stored
+from relay.lifecycle.rows import Leaving, Present, Slot, Stored
 from relay.nostr.erasure import Erasure
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
@@ -103,6 +103,21 @@ def ended_groups(rows: Iterable[tuple[str, bool, bytes | None]]) -> dict[str, En
         group_id: EndedGroup(frozenset(keys), group_id in public)
         for group_id, keys in members.items()
     }
+
+
+def leaving_seqs(rows: Iterable[Sequence[Any]], leaving: Leaving) -> list[int]:
+    """Of rows of seq, bytes and what `present` takes: those that fit, and at least one; none when
+    all of them fit."""
+    seqs: dict[int, None] = {}
+    size = 0
+    for seq, bytes_, *about in rows:
+        if seq in seqs or any(present(tuple(about), leaving.kept)):
+            continue
+        size += bytes_
+        if seqs and size > leaving.most:
+            return list(seqs)
+        seqs[seq] = None
+    return []
 
 
 def erasure_of(request: str, row: Sequence[Any]) -> Erasure:

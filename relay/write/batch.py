@@ -45,6 +45,7 @@ from relay.lifecycle.retention import hold_reason, tombstone_for
 from relay.lifecycle.rows import (
     DeletedBy,
     Forgotten,
+    Leaving,
     Slot,
     Stored,
     Tombstone,
@@ -66,8 +67,8 @@ from relay.write.commands import (
 from relay.write.derived import followers
 from relay.write.judge import are_restricted, is_paced, judge, screen_and_judge
 from relay.write.lookups import lookups_for
-from relay.write.pieces import Removed
-from relay.write.pins import all_pinning, pinning, pins_left
+from relay.write.pieces import Emptying, Pieces, Removed
+from relay.write.pins import all_pinning, pinning, pins_left, row_of_pin
 from relay.write.world import World
 
 if TYPE_CHECKING:
@@ -85,7 +86,6 @@ if TYPE_CHECKING:
     from relay.write.candidate import Sender
     from relay.write.commands import LaneItem
     from relay.write.judge import Judgement
-    from relay.write.pieces import Pieces
 
 _LARGE_GROUP: Final = 50
 """Members. Its lists are signed once for all changes of a batch: one takes up to 15 ms and 700 kB,
@@ -172,7 +172,10 @@ class Batch:
             for item in items
             if isinstance(item, WriteEvent)
         ]
-        self._pieces = _pieces_of(items)
+        pieces = _pieces_of(items)
+        self._emptying = pieces if isinstance(pieces, Emptying) and not pieces.is_done else None
+        self._is_last = isinstance(pieces, Emptying) and pieces.is_done
+        self._pieces = pieces if isinstance(pieces, Pieces) else None
         self._part = None if self._pieces is None else self._pieces.next
         if self._part is not None:
             self._candidates = [part_of(self._candidates[0], self._part)]
@@ -208,7 +211,7 @@ class Batch:
             return self._of_one(wanted)
         # A row with the id of an event that was sent is as large as that; on PostgreSQL a question.
         sent = {candidate.event.id for candidate in self._candidates}
-        if wanted.own_rows or wanted.own_slots:
+        if _deletes(wanted):
             wanted = replace(wanted, most_own=_MOST_DELETED)
         if wanted.ids <= sent and not wanted.slots:
             return wanted
@@ -217,9 +220,13 @@ class Batch:
     def _of_one(self, wanted: Lookups) -> Lookups:
         """The lookups of an item alone: bounded when it can go in pieces."""
         pieces = self._pieces
+        if self._emptying is not None:
+            return self._of_emptying(wanted)
         if pieces is None:
-            is_divisible = any(map(has_targets, self._candidates))
-            return replace(wanted, most_own=_MOST_DELETED) if is_divisible else wanted
+            is_whole = wanted.vanishing_keys or wanted.ending_groups
+            is_divisible = is_whole or any(map(has_targets, self._candidates))
+            is_bounded = is_divisible and not self._is_last
+            return replace(wanted, most_own=_MOST_DELETED) if is_bounded else wanted
         targets = pieces.wanted()
         action = self._candidates[0].action
         if isinstance(action, DeleteEvents):
@@ -229,6 +236,28 @@ class Batch:
             own_rows=frozenset([own for own in wanted.own_rows if own.id in targets]),
             own_slots=wanted.own_slots & targets,
             most_own=None if pieces.is_single else _MOST_DELETED,
+        )
+
+    def _of_emptying(self, wanted: Lookups) -> Lookups:
+        """What the judge needs, and rows that may leave: not what the last pass does beside."""
+        (candidate,) = self._candidates
+        event = candidate.event
+        leaving = Leaving(
+            event.pubkey if candidate.vanishes else None,
+            event.created_at,
+            candidate.group,
+            frozenset(filter(None, map(row_of_pin, self.groups.pinned))),
+            _MOST_DELETED,
+        )
+        return replace(
+            wanted,
+            ids=frozenset({event.id}),
+            slots=frozenset(),
+            present=frozenset(),
+            vanishing_keys=frozenset(),
+            record_groups=frozenset(),
+            ending_groups=frozenset(),
+            leaving=leaving,
         )
 
     def decide(self, found: Found) -> WritePlan:
@@ -249,6 +278,8 @@ class Batch:
             self._vanished,
             Removed() if self._pieces is None else self._pieces.removed,
         )
+        if found.leaving:
+            found.stored_keys = frozenset([each.event.pubkey for each in self._candidates])
         listed = found.slots.get(Slot(self._relay_key.pubkey, kinds.RELAY_MEMBERS, ""))
         if listed is not None:  # each list is newer than the one before (as N29-68)
             self._members_at = max(self._now, listed.event.created_at + 1)
@@ -294,9 +325,14 @@ class Batch:
         return judgement
 
     def _write(self, candidate: Candidate) -> Result:
+        if self._emptying is not None and not self._found.leaving:
+            self._emptying.is_done = self._is_piece = True
+            return WriteOutcome.STORED
         if self._part is not None and not self._would_delete(candidate):
             return self._pass_over(())
         judged = self._judge(candidate, self._world)
+        if self._emptying is not None and (judged.vanishes or _ends(judged)):
+            return self._empty(candidate)
         if self._part is not None and judged.outcome is WriteOutcome.STORED:
             return self._delete_part(candidate, judged)
         if judged.tries_code:
@@ -343,6 +379,15 @@ class Batch:
             self._unpin(judged.outdated_pins)
 
     # -- a deletion in pieces -----------------------------------------------------------------
+
+    def _empty(self, candidate: Candidate) -> Result:
+        """Delete some rows of a key that vanishes or of a group that ends."""
+        event = candidate.event
+        if candidate.vanishes:
+            self._note(event, ())
+        self.plan.leaving[event.id] = self._found.leaving
+        self._is_piece = True
+        return WriteOutcome.STORED  # said to nobody
 
     def _would_delete(self, candidate: Candidate) -> bool:
         """Whether something was found that a kind 5 may delete; a 9005 is judged by all rows."""
@@ -744,7 +789,18 @@ def _joined_after(request: Event, rows: Iterable[Stored]) -> Set[str]:
     }
 
 
-def _pieces_of(items: Sequence[LaneItem]) -> Pieces | None:
+def _deletes(wanted: Lookups) -> bool:
+    return bool(
+        wanted.own_rows or wanted.own_slots or wanted.vanishing_keys or wanted.ending_groups
+    )
+
+
+def _ends(judged: Judgement) -> bool:
+    """Whether an accepted 9008 ends its group."""
+    return judged.outcome is WriteOutcome.STORED and judged.ruling is not None
+
+
+def _pieces_of(items: Sequence[LaneItem]) -> Pieces | Emptying | None:
     """Of an item that is alone."""
     first = items[0] if len(items) == 1 else None
     return first.pieces if isinstance(first, WriteEvent) else None

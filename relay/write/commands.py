@@ -12,7 +12,7 @@ from relay.errors import Reject, Result, WriteOutcome
 from relay.facts import Origin
 from relay.nostr.event import Event
 from relay.state import Policy
-from relay.write.pieces import Pieces
+from relay.write.pieces import Emptying, Pieces
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -86,7 +86,7 @@ class WriteEvent(msgspec.Struct):
     """Of the first plug-in that refuses the event."""
     screened_by: Policy | None = None
     """None: by those in force."""
-    pieces: Pieces | None = None
+    pieces: Pieces | Emptying | None = None
     """Of a deletion of too much for one transaction."""
 
 

@@ -41,7 +41,7 @@ from relay.write.commands import (
 from relay.write.judge import BAD_SIGNATURE, screen, screen_and_judge
 from relay.write.lane import Lane
 from relay.write.lookups import lookups_for
-from relay.write.pieces import Pieces
+from relay.write.pieces import pieces_for
 from relay.write.world import World, facts_of
 
 if TYPE_CHECKING:
@@ -636,8 +636,9 @@ def _beside_pieces(batch: Sequence[LaneItem]) -> int:
 def _shrink(item: LaneItem) -> None:
     assert isinstance(item, WriteEvent)
     if item.pieces is None:
-        item.pieces = Pieces(item.event)
-    item.pieces.shrink()
+        item.pieces = pieces_for(item.event)
+    else:
+        item.pieces.shrink()
 
 
 def _cost_of_check(item: WriteEvent) -> int:

@@ -136,6 +136,7 @@ class _Builder:
         self._named_near: set[RecordName] = set()
         self._own_rows: set[OwnRow] = set()
         self._own_slots: set[Slot] = set()
+        self._ending: set[str] = set()
         self._referrers: set[Reference] = set()
 
     def lookups(self) -> Lookups:
@@ -152,6 +153,7 @@ class _Builder:
             dependencies=frozenset(self.dependencies),
             own_rows=frozenset(self._own_rows),
             own_slots=frozenset(self._own_slots),
+            ending_groups=frozenset(self._ending),
             named=frozenset(self._named),
             named_near=frozenset(self._named_near),
             pinned_in=self._pinned_in if self._vanishing else no_pins,
@@ -276,6 +278,8 @@ class _Builder:
             kind == kinds.DELETE_GROUP and candidate.sender.origin is Origin.IMPORT
         ):
             self._used_groups.add(group_id)
+        if kind == kinds.DELETE_GROUP:
+            self._ending.add(group_id)
         # The relay will replace its 39000–39005 of this group, and the 39000 of related ones.
         self.slots.update(Slot(self._relay, state, group_id) for state in kinds.GROUP_STATE)
         related = _related_groups(event, group_id, self._groups)

@@ -1,14 +1,14 @@
-"""Pieces: a deletion whose targets are too large for one transaction takes several.
+"""Pieces: a deletion of too much for one transaction takes several.
 
-Invariants: a piece deletes some of what the event names, as far as it would be accepted then; it
-stores no event and answers nothing. The last pass looks for all targets again: what it finds fits
-into one transaction, and the event is judged and stored as any other.
+Invariants: a piece deletes some of the rows, if the event would be accepted then; it stores no
+event and answers nothing. The last pass looks for all rows again: what it finds fits into one
+transaction, and the event is judged and stored as any other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from relay.groups.context import TargetRow
 from relay.lifecycle.deletion import deletion_targets
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Found, Stored
     from relay.nostr.event import Event
 
+_WHOLE: Final = frozenset({kinds.VANISH, kinds.DELETE_GROUP})
 Target = str | Slot
 """An id or an address."""
 
@@ -42,7 +43,7 @@ class Pieces:
     def __init__(self, event: Event) -> None:
         self.removed = Removed()
         self._targets = _named_by(event)
-        self._size = len(self._targets)
+        self._size = len(self._targets) // 2
         """How many targets the next piece has."""
         self._place = 0
         """Of its first target."""
@@ -81,6 +82,22 @@ class Pieces:
                 self._kept.add(target)
         self._place += self._size
         self._size *= 2
+
+
+@dataclass(slots=True)
+class Emptying:
+    """A key that vanishes, or a group that ends: rows that nothing else depends on leave first."""
+
+    is_done: bool = False
+    """What is left fits into one transaction."""
+
+    def shrink(self) -> None:
+        raise AssertionError("the last pass has no bound")
+
+
+def pieces_for(event: Event) -> Pieces | Emptying:
+    """Of an event that deletes too much."""
+    return Emptying() if event.kind in _WHOLE else Pieces(event)
 
 
 def target_row(row: Stored) -> TargetRow:

@@ -28,6 +28,7 @@ from relay.lifecycle.rows import (
     OldVersion,
     Present,
     Tombstone,
+    Vanish,
     narrowed,
     references_of,
 )
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.groups.group import Group
     from relay.lifecycle.retention import LastScan, SweepRule
-    from relay.lifecycle.rows import Forgotten, Lookups, Reference, Slot, Stored, WritePlan
+    from relay.lifecycle.rows import Forgotten, Leaving, Lookups, Reference, Slot, Stored, WritePlan
     from relay.memory.registry import RecordName
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
@@ -110,10 +111,20 @@ class ReferenceStore:
                     found.id_prefixes.add((group, prefix))
             if _puts_one_of(lookups.vanishing_keys, row.event):
                 found.rows[row.event.id] = row
-        for bytes_, most in ((size, lookups.most), (own_size, lookups.most_own)):
+        rows = [row for row in self._counted() if not is_group_record(row.event)]
+        gone = [len(r.event.raw) for r in rows if _goes_with(lookups.vanishing_keys, r.event)]
+        ended = [len(r.event.raw) for r in rows if r.group in lookups.ending_groups]
+        for bytes_, most in (
+            (size, lookups.most),
+            (own_size, lookups.most_own),
+            (sum(gone), lookups.most_own),
+            (sum(ended), lookups.most_own),
+        ):
             if most is not None and bytes_ > most:
                 raise TooMuchToRead
         found.group_records.extend(self._records(lookups))
+        if lookups.leaving is not None:
+            found.leaving = self._leaving(lookups.leaving)
         for account in lookups.usage:
             sizes = [
                 len(row.event.raw)
@@ -186,6 +197,22 @@ class ReferenceStore:
         groups = (lookups.record_groups | moderated) - {None}
         return [row for row in rows if row.group in groups and is_group_record(row.event)]
 
+    def _leaving(self, leaving: Leaving) -> list[int]:
+        gone = None if leaving.pubkey is None else Vanish(leaving.pubkey, leaving.until)
+        seqs: list[int] = []
+        size = 0
+        for row in self._rows.values():
+            is_asked = row.group == leaving.group if gone is None else gone.covers(row.event)
+            if not is_asked or is_group_record(row.event):
+                continue
+            if row.event.id in leaving.kept or row.slot in leaving.kept:
+                continue
+            size += len(row.event.raw)
+            if seqs and size > leaving.most:
+                return seqs
+            seqs.append(row.seq)
+        return []
+
     def _apply(self, plan: WritePlan) -> None:
         for seq, moved_to in plan.moves.items():
             self._rows[seq] = structs.replace(self._rows[seq], group=moved_to)
@@ -203,6 +230,13 @@ class ReferenceStore:
             self._old.pop(seq, None)
         for seq, drop_at in plan.version_deadlines.items():
             self._old[seq] = self._old[seq]._replace(drop_at=drop_at)
+        for request, seqs in plan.leaving.items():
+            left = [self._rows.pop(seq).event for seq in seqs]
+            for seq, old in list(self._old.items()):
+                if not self._has_holder(old.row):
+                    left.append(self._old.pop(seq).row.event)
+            for event in left if request in plan.erasures else ():
+                plan.erasures[request].add(event.id, event.kind)
         # After the adds: rows that the same batch adds to a deleted group are deleted too.
         for seq, row in list(self._rows.items()):
             if row.group in plan.deleted_groups and row.event.kind not in _OUTLIVE_THEIR_GROUP:

@@ -35,13 +35,22 @@ from relay.storage.postgres.following import Changes, others_since
 from relay.storage.postgres.rows import present, stored
 from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.sql.writes import usage_of
-from relay.storage.rows import Growth, erasure_of
+from relay.storage.rows import Growth, erasure_of, leaving_seqs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
     from relay.groups.group import Group
-    from relay.lifecycle.rows import Lookups, OwnRow, Reference, Slot, Stored, Vanish, WritePlan
+    from relay.lifecycle.rows import (
+        Leaving,
+        Lookups,
+        OwnRow,
+        Reference,
+        Slot,
+        Stored,
+        Vanish,
+        WritePlan,
+    )
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.storage import Others
@@ -56,6 +65,8 @@ _MAX_REFERRERS: Final = 10_000
 _MAX_REFERRING_STEPS: Final = 16
 _MAX_PREPARED: Final = 20_000
 _DELETE_CHUNK: Final = 10_000
+_LEAVING_ROWS: Final = 1000
+"""More than fit into 64 KiB."""
 _DAY_S: Final = 86_400
 _ASK_AGAIN_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
 """After a connection was lost in a commit."""
@@ -227,6 +238,10 @@ class Writer:
     # -- look up --------------------------------------------------------------------------------
 
     async def _look_up(self, db: Any, lookups: Lookups, found: Found) -> None:
+        if lookups.most_own is not None:
+            await self._check_sizes(db, lookups, lookups.most_own)
+        if lookups.leaving is not None:
+            found.leaving = await self._leaving(db, lookups.leaving)
         if lookups.vanishing_keys:
             lookups = await self._narrowed(db, lookups, found)
         if lookups.most is not None and await self._size_of(db, lookups) > lookups.most:
@@ -278,6 +293,28 @@ class Writer:
         ids, slots = [*map(bytes.fromhex, lookups.ids)], self._slot_hashes(lookups.slots)
         size: int = await db.fetchval(QUERIES["size_of_rows"], ids, slots)
         return size
+
+    async def _check_sizes(self, db: Any, lookups: Lookups, most: int) -> None:
+        """Raises TooMuchToRead for keys and groups that must leave in pieces."""
+        size = 0
+        if lookups.vanishing_keys:
+            keys = lookups.vanishing_keys
+            asked = [bytes.fromhex(key) for key in keys], [key.encode() for key in keys]
+            size = await db.fetchval(QUERIES["size_of_keys"], *asked)
+        for group in lookups.ending_groups:
+            size = max(size, await db.fetchval(QUERIES["size_of_group"], group.encode()))
+        if size > most:
+            raise TooMuchToRead
+
+    async def _leaving(self, db: Any, leaving: Leaving) -> list[int]:
+        limit = _LEAVING_ROWS + len(leaving.kept)
+        if leaving.pubkey is not None:
+            key, p = bytes.fromhex(leaving.pubkey), self._hashes.tag("p", leaving.pubkey)
+            rows = await db.fetch(QUERIES["leaving_of_key"], key, p, leaving.until, limit)
+        else:
+            group = (leaving.group or "").encode()
+            rows = await db.fetch(QUERIES["leaving_of_group"], group, limit)
+        return leaving_seqs([(*row[:5], row[5].decode(), *row[6:]) for row in rows], leaving)
 
     async def _own_size(self, db: Any, lookups: Lookups) -> int:
         """As `_size_of`, of those that are to be deleted."""
@@ -406,6 +443,8 @@ class Writer:
         if plan.replaced:
             await self._keep_replaced(db, plan, change)
         await self._forget_named(db, plan, change)
+        for request, seqs in plan.leaving.items():
+            await self._delete_many(db, seqs, change, plan.erasures.get(request))
         for group_id in plan.deleted_groups:
             group = group_id.encode()
             rows = await db.fetch(QUERIES["rows_of_group"], group)

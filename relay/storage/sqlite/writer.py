@@ -38,7 +38,7 @@ from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.storage.hashes import Hashes, id_key
-from relay.storage.rows import Growth, erasure_of, event_in, present, stored
+from relay.storage.rows import Growth, erasure_of, event_in, leaving_seqs, present, stored
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert, usage_of
 
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     )
 
     from relay.groups.group import Group
-    from relay.lifecycle.rows import OwnRow, Reference, Slot
+    from relay.lifecycle.rows import Leaving, OwnRow, Reference, Slot
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.storage.checking import CheckedRow
@@ -213,6 +213,8 @@ class Writer:
 
     def _change(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> _Change | None:
         """The work of the transaction; None: nothing changes."""
+        if lookups.most_own is not None:
+            self._check_sizes(lookups, lookups.most_own)
         stored_keys = frozenset([key for key in lookups.vanishing_keys if self._is_stored(key)])
         change = _Change(flushes_all=bool(stored_keys))
         if change.flushes_all:
@@ -252,6 +254,27 @@ class Writer:
             self._tag_buffer.slice_flushed(change.flushed)
             self._tag_buffer.add(change.tags)
         self.head = change.head
+
+    def _check_sizes(self, lookups: Lookups, most: int) -> None:
+        """Raises TooMuchToRead for keys and groups that must leave in pieces."""
+        asked: list[tuple[str, tuple[Value, ...]]] = [
+            *(("size_of_key", (bytes.fromhex(key), key)) for key in lookups.vanishing_keys),
+            *(("size_of_group", (group,)) for group in lookups.ending_groups),
+        ]
+        if any(self._db.execute(QUERIES[name], of).fetchone()[0] > most for name, of in asked):
+            raise TooMuchToRead
+
+    def _leaving(self, leaving: Leaving) -> list[int]:
+        group, pubkey, hash_of = leaving.group, leaving.pubkey, self._hashes.tag
+        tag = hash_of("h", group) if pubkey is None and group else hash_of("p", pubkey or "")
+        newest = orjson.dumps(self._tag_buffer.seqs_of([tag])).decode()
+        if pubkey is None:
+            name: str = "leaving_of_group"
+            asked: dict[str, Value] = {"h": tag, "grp": group, "newest": newest}
+        else:
+            name = "leaving_of_key"
+            asked = {**_key_of(pubkey), "p": tag, "until": leaving.until, "newest": newest}
+        return leaving_seqs(self._db.execute(QUERIES[name], asked), leaving)
 
     def _is_stored(self, pubkey: str) -> bool:
         """As `Found.stored_keys`."""
@@ -322,6 +345,8 @@ class Writer:
         self._find_by_slot(lookups.slots, found, left)
         if lookups.present:
             self._find_present(lookups.present, found)
+        if lookups.leaving is not None:
+            found.leaving = self._leaving(lookups.leaving)
         if lookups.vanishing_keys or lookups.record_groups:
             self._find_records(lookups, found)
         targets = orjson.dumps(list(lookups.tombstones)).decode()
@@ -473,6 +498,8 @@ class Writer:
             self._forget_named(plan, change)
         if change.flushes_all:
             self._insert("tags", _TAG_COLUMNS, change.tags)
+        for request, seqs in plan.leaving.items():
+            self._delete_many(seqs, change, plan.erasures.get(request))
         for group_id in plan.deleted_groups:
             found = db.execute(
                 QUERIES["rows_of_group"],

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from relay.access.quotas import SizedBy
 from relay.errors import StoreFault
+from relay.facts import Origin
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, owner
 from tests.effort import examples
@@ -197,6 +198,76 @@ async def test_who_stops_the_relay_waits_for_the_last_piece(home: Home) -> None:
     assert await letter.answer == STORED
 
 
+# keys that vanish and groups that end -------------------------------------------------------------
+
+
+async def lived(home: Home) -> list[Event]:
+    """Alice's group, its messages, and her notes."""
+    await home.do(alice, 9007, h="tea")
+    await home.do(alice, 9000, ["p", bob.pubkey], h="tea")
+    rows = [*await rows_of_alice(home, 9, h="tea"), *await rows_of_alice(home, 9)]
+    await home.do(alice, 9010, ["e", rows[0].id], h="tea")
+    return rows
+
+
+def emptying(home: Home, kind: int) -> Event:
+    return home.request(alice) if kind == 62 else home.made(alice, 9008, h="tea")
+
+
+@pytest.mark.parametrize("kind", [62, 9008])
+async def test_others_are_served_while_a_key_vanishes_or_a_group_ends(
+    home: Home, kind: int
+) -> None:
+    rows = await lived(home)
+    letters = [home.post(emptying(home, kind), connection=1)]
+    notes = [home.made(bob, 1), home.made(bob, 9, h="tea")]
+    letters += [home.post(note, connection=2) for note in notes]
+    assert [await letter.answer for letter in letters] == [STORED] * 3
+    assert [len(letter.answers) for letter in letters] == [1] * 3
+    left = {event.id for event in await home.log()}
+    assert notes[0].id in left
+    assert (notes[1].id in left) is (kind == 62)
+    gone = rows if kind == 62 else rows[:9]
+    assert not {row.id for row in gone} & left
+    answers = await home.take(*gone)
+    assert not any(accepted for accepted, _ in answers)
+    assert await home.rebuilt() == home.groups
+
+
+@pytest.mark.parametrize("kind", [62, 9008])
+async def test_what_broke_off_is_completed_when_it_is_sent_again(
+    home: Home, monkeypatch: pytest.MonkeyPatch, kind: int
+) -> None:
+    rows = await lived(home)
+    request = emptying(home, kind)
+    with monkeypatch.context() as broken:
+        broken.setattr(home.store, "append", Failing(home.store, 2).append)
+        ((accepted, _),) = await home.take(request)
+        assert not accepted
+    left = {event.id for event in await home.log()} & {row.id for row in rows}
+    assert rows[0].id in left, "it is pinned"
+    assert 0 < len(left) < len(rows)
+    assert home.groups.by_id["tea"].pins == (("e", rows[0].id),)
+    await home.restart()
+    assert await home.take(request) == [STORED]
+    left = {event.id for event in await home.log()} & {row.id for row in rows}
+    assert len(left) == (0 if kind == 62 else 9)
+    erasure = await home.store.erasure(request.id)
+    if kind == 62:
+        assert erasure is not None
+        assert {row.id for row in rows} <= {event_id for event_id, _ in erasure.ids}
+    else:
+        assert erasure is None
+
+
+async def test_a_refused_end_of_a_group_deletes_nothing(home: Home) -> None:
+    await lived(home)
+    before = await home.log()
+    ((accepted, _),) = await home.take(home.made(bob, 9008, h="tea"))
+    assert not accepted
+    assert await home.log() == before
+
+
 # pieces of any size -------------------------------------------------------------------------------
 
 
@@ -224,7 +295,9 @@ async def rich(home: Home) -> list[Event]:
     return made
 
 
-async def state_after(kind: int, h: str | None, names: Sequence[int], bound: int) -> object:
+async def state_after(
+    kind: int, h: str | None, names: Sequence[int], origin: Origin, bound: int
+) -> object:
     store = ReferenceStore()
     with pytest.MonkeyPatch.context() as changed:
         changed.setattr(BOUND, bound)
@@ -234,8 +307,11 @@ async def state_after(kind: int, h: str | None, names: Sequence[int], bound: int
                 ["a", f"{row.kind}:{row.pubkey}:{row.d}"] if row.kind == 30023 else ["e", row.id]
                 for row in map(rows.__getitem__, names)
             ]
-            deletion = home.made(alice, kind, *tags, h=h)
-            answers = await home.take(deletion)
+            if kind == 62:
+                deletion = home.request(alice)
+            else:
+                deletion = home.made(alice, kind, *(tags if kind != 9008 else ()), h=h)
+            answers = await home.take(deletion, origin=origin)
             log = await home.store.since(0, 1000)
             signed = kinds.GROUP_STATE
             sizes = await store.sizes(SizedBy.GROUP, 100)
@@ -257,18 +333,20 @@ async def state_after(kind: int, h: str | None, names: Sequence[int], bound: int
 
 
 @given(
-    kind=st.sampled_from([5, 5, 9005]),
+    kind=st.sampled_from([5, 5, 9005, 62, 9008]),
     h=st.sampled_from([None, "tea", "den"]),
     names=st.lists(st.integers(0, 11), min_size=2, unique=True),
+    origin=st.sampled_from([Origin.WIRE, *Origin]),
     bound=st.integers(1, 3000),
 )
 @settings(max_examples=examples(100))
 def test_pieces_of_any_size_leave_what_one_transaction_leaves(
-    kind: int, h: str | None, names: list[int], bound: int
+    kind: int, h: str | None, names: list[int], origin: Origin, bound: int
 ) -> None:
-    h = "tea" if kind == 9005 and h is None else h
-    run(_compare(kind, h, names, bound))
+    h = "tea" if kind in kinds.MODERATION and h is None else h
+    run(_compare(kind, h, names, origin, bound))
 
 
-async def _compare(kind: int, h: str | None, names: list[int], bound: int) -> None:
-    assert await state_after(kind, h, names, bound) == await state_after(kind, h, names, 10**9)
+async def _compare(kind: int, h: str | None, names: list[int], origin: Origin, bound: int) -> None:
+    in_pieces = await state_after(kind, h, names, origin, bound)
+    assert in_pieces == await state_after(kind, h, names, origin, 10**9)

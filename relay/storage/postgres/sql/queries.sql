@@ -180,6 +180,34 @@ SELECT seq FROM events WHERE pubkey = $1 AND created_at <= $3
 UNION  -- wraps and notices that were sent to it (N62-05)
 SELECT seq FROM tags WHERE hash = $2 AND created_at <= $3 AND kind IN (1059, 44100, 44101);
 
+-- :size_of_keys  [pubkey], [recipient] -> bytes of what would go with the keys, but records of groups
+SELECT coalesce(sum(bytes), 0)::bigint FROM (
+    SELECT bytes FROM sizes WHERE pubkey = ANY($1::bytea[]) AND kind NOT BETWEEN 9000 AND 9022
+    UNION ALL
+    SELECT bytes FROM received WHERE recipient = ANY($2::bytea[])
+) AS found;
+
+-- :size_of_group  group -> bytes of what would go with it, but its records
+SELECT coalesce(sum(bytes), 0)::bigint FROM sizes
+WHERE substring(grp, 1, 64) = substring($1::bytea, 1, 64) AND grp = $1 AND grp <> ''
+AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
+
+-- :leaving_of_key  pubkey, hash of p, until, limit -> seq, bytes, columns of `present_rows`
+SELECT e.seq, octet_length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+FROM events AS e WHERE e.pubkey = $1 AND e.created_at <= $3
+AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005
+UNION ALL
+SELECT e.seq, octet_length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+FROM tags AS t JOIN events AS e ON e.seq = t.seq
+WHERE t.hash = $2 AND t.created_at <= $3 AND t.kind IN (1059, 44100, 44101)
+LIMIT $4;
+
+-- :leaving_of_group  group, limit -> as `leaving_of_key`
+SELECT e.seq, octet_length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+FROM events AS e WHERE substring(e.grp, 1, 64) = substring($1::bytea, 1, 64) AND e.grp = $1
+AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005
+LIMIT $2;
+
 -- :keys_stored  [pubkey], [hash of p] -> those of which something would go
 SELECT w.pubkey FROM unnest($1::bytea[], $2::bigint[]) AS w (pubkey, p)
 WHERE EXISTS (SELECT FROM events AS e WHERE e.pubkey = w.pubkey) OR EXISTS (

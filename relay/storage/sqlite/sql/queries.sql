@@ -81,6 +81,40 @@ WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
 UNION  -- wraps and notices that were sent to it (N62-05)
 SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind IN (1059, 44100, 44101);
 
+-- :size_of_key  pubkey, recipient -> bytes of what would go with the key, but records of groups
+SELECT ifnull(sum(bytes), 0) FROM (
+    SELECT bytes FROM sizes WHERE pubkey = ? AND kind NOT BETWEEN 9000 AND 9022
+    UNION ALL
+    SELECT bytes FROM received WHERE recipient = ?
+);
+
+-- :size_of_group  group -> bytes of what would go with it, but its records
+SELECT ifnull(sum(bytes), 0) FROM sizes INDEXED BY sizes_group
+WHERE grp = ? AND grp > '' AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
+
+-- :leaving_of_key  id_key and pubkey, hash of p, until, [newest seq] -> seq, bytes, columns of `present_rows`
+SELECT e.seq, length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+FROM events AS e INDEXED BY events_author
+WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
+AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005
+UNION ALL
+SELECT e.seq, length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+FROM (
+    SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind IN (1059, 44100, 44101)
+    UNION ALL
+    SELECT value FROM json_each(:newest)
+) AS t CROSS JOIN events AS e ON e.seq = t.seq
+WHERE e.kind IN (1059, 44100, 44101) AND e.created_at <= :until;
+
+-- :leaving_of_group  hash of h, group, [newest seq] -> as `leaving_of_key`, of those that name it
+SELECT e.seq, length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+FROM (
+    SELECT seq FROM tags WHERE hash = :h AND kind NOT BETWEEN 9000 AND 9022
+    UNION ALL
+    SELECT value FROM json_each(:newest)
+) AS t CROSS JOIN events AS e ON e.seq = t.seq
+WHERE e.grp = :grp AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005;
+
 -- :key_is_stored  id_key and pubkey, hash of p, [newest seq] -> 1 when something would go with the key
 SELECT 1 FROM events INDEXED BY events_author WHERE author_key = :key AND pubkey = :pubkey
 UNION ALL

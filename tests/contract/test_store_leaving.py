@@ -1,0 +1,164 @@
+"""Rows of a key that vanishes and of a group that ends may leave in pieces, on every store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.access.quotas import SizedBy
+from relay.errors import TooMuchToRead
+from relay.lifecycle.rows import Leaving, Slot, WritePlan
+from relay.lifecycle.versions import History
+from relay.nostr.erasure import Erasure
+from tests import cast
+from tests.contract.crowd import ALICE, BOB
+from tests.contract.writing import MAX, NOTHING_WANTED, Batch, change, stored, unsigned
+
+if TYPE_CHECKING:
+    from relay.lifecycle.rows import Found
+    from relay.nostr.event import Event
+    from relay.storage import Store
+
+HERE = [["h", "tea"]]
+TO_ALICE = [["p", ALICE]]
+
+
+async def leaving(
+    store: Store,
+    pubkey: str | None = None,
+    group: str | None = None,
+    kept: frozenset[str | Slot] = frozenset(),
+    most: int = 1,
+    until: int = 1000,
+) -> list[int]:
+    """What the store finds."""
+    seen: list[int] = []
+
+    def decide(found: Found) -> WritePlan:
+        seen.extend(found.leaving)
+        return WritePlan()
+
+    asked = Leaving(pubkey, until, group, kept, most)
+    await store.append(replace(NOTHING_WANTED, leaving=asked), decide)
+    return seen
+
+
+async def leave(store: Store, seqs: list[int], erasure: Erasure | None = None) -> None:
+    def plan(out: WritePlan) -> None:
+        request = "ab" * 32 if erasure is None else erasure.request
+        out.leaving[request] = seqs
+        if erasure is not None:
+            out.erasures[request] = erasure
+
+    await change(store, plan)
+
+
+async def all_but_one(
+    store: Store, pubkey: str | None, group: str | None
+) -> tuple[set[str], set[str]]:
+    """What leaves, one row at a time, and what is left then."""
+    before = {row.event.id for row in await store.since(0, MAX)}
+    while seqs := await leaving(store, pubkey, group):
+        assert len(seqs) == 1
+        await leave(store, seqs)
+    left = {row.event.id for row in await store.since(0, MAX)}
+    return before - left, left
+
+
+def ids(events: list[Event]) -> set[str]:
+    return {event.id for event in events}
+
+
+async def test_what_goes_with_a_key_may_leave_before_it(store: Store) -> None:
+    """Its events, wraps and notices sent to it; what came later and records of groups do not."""
+    goes = [
+        unsigned(cast.alice),
+        unsigned(cast.alice, 9, HERE),
+        unsigned(cast.alice, 30023, [["d", "x"]]),
+        unsigned(cast.bob, 1059, TO_ALICE),
+        unsigned(cast.carol, 44100, [*TO_ALICE, *HERE]),
+        unsigned(cast.alice, 1059, TO_ALICE),
+    ]
+    stays = [
+        unsigned(cast.alice, at=1001),
+        unsigned(cast.bob, 1, TO_ALICE),
+        unsigned(cast.bob, 1059, [["p", BOB]]),
+        unsigned(cast.bob, 1059, TO_ALICE, at=1001),
+        unsigned(cast.alice, 9000, [*HERE, ["p", BOB]]),
+        unsigned(cast.alice, 9021, HERE),
+        unsigned(cast.alice, 39000, [["d", "tea"]]),
+    ]
+    for event in (*goes, *stays):
+        await stored(store, event)
+    gone, left = await all_but_one(store, ALICE, None)
+    assert gone < ids(goes)
+    assert len(gone) == len(goes) - 1
+    assert left > ids(stays)
+
+
+async def test_what_goes_with_a_group_may_leave_before_it(store: Store) -> None:
+    goes = [unsigned(who, 9, HERE, f"{n}") for n in range(4) for who in (cast.alice, cast.bob)]
+    stays = [
+        unsigned(cast.alice),
+        unsigned(cast.alice, 9, [["h", "den"]]),
+        unsigned(cast.alice, 9007, HERE),
+        unsigned(cast.alice, 9021, HERE),
+        unsigned(cast.alice, 39002, [["d", "tea"]]),
+    ]
+    for event in (*goes, *stays):
+        await stored(store, event)
+    gone, left = await all_but_one(store, None, "tea")
+    assert gone < ids(goes)
+    assert len(gone) == len(goes) - 1
+    assert left > ids(stays)
+
+
+async def test_what_is_to_be_kept_does_not_leave(store: Store) -> None:
+    note, record = unsigned(cast.alice, 9, HERE), unsigned(cast.alice, 30023, [["d", "x"], *HERE])
+    others = [unsigned(cast.alice, 9, HERE, f"{n}") for n in range(3)]
+    rows = [await stored(store, each) for each in (note, record, *others)]
+    kept: frozenset[str | Slot] = frozenset({note.id, Slot(ALICE, 30023, "x")})
+    free = {row.seq for row in rows[2:]}
+    size = sum(len(event.raw) for event in others)
+    for pubkey, group in ((ALICE, None), (None, "tea")):
+        found = await leaving(store, pubkey, group, kept, size - 1)
+        assert len(found) == 2
+        assert set(found) < free
+        assert await leaving(store, pubkey, group, kept, size) == [], "all fit"
+        assert await leaving(store, pubkey, group, most=size), "without the others"
+
+
+async def test_old_versions_leave_with_their_row_and_are_noted(store: Store) -> None:
+    history = History(9)
+    records = [unsigned(cast.alice, 30023, [["d", "x"]], f"{n}", n) for n in range(3)]
+    for event in records:
+        batch = Batch(event, now=1000, history=history)
+        await store.append(batch.wanted, batch.decide)
+    other = await stored(store, unsigned(cast.bob))
+    (row,) = [row for row in await store.since(0, MAX) if row.seq != other.seq]
+    erasure = Erasure("cd" * 32, ALICE, 62, 1000)
+    await leave(store, [row.seq], erasure)
+    found = await store.erasure(erasure.request)
+    assert found is not None
+    assert {event_id for event_id, _ in found.ids} == ids(records)
+    assert await store.old_versions(0, 9) == []
+    assert [line.of for line in await store.sizes(SizedBy.AUTHOR, 9)] == [BOB]
+
+
+async def test_keys_and_groups_of_much_are_too_much_for_one_transaction(store: Store) -> None:
+    """Rows that stay until the end do not count."""
+    rows = [unsigned(cast.alice, 9, HERE, "x" * 900), unsigned(cast.bob, 1059, TO_ALICE)]
+    records = [unsigned(cast.alice, 9000, [*HERE, ["p", BOB]], "x" * 9000)]
+    for event in (*rows, *records):
+        await stored(store, event)
+    of_key, of_group = sum(len(event.raw) for event in rows), len(rows[0].raw)
+    for wanted, size in (
+        (replace(NOTHING_WANTED, vanishing_keys=frozenset({ALICE})), of_key),
+        (replace(NOTHING_WANTED, ending_groups=frozenset({"tea"})), of_group),
+    ):
+        with pytest.raises(TooMuchToRead):
+            await store.append(replace(wanted, most_own=size - 1), lambda _: WritePlan())
+        for most in (size, None):
+            await store.append(replace(wanted, most_own=most), lambda _: WritePlan())
