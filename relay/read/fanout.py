@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec import structs
@@ -120,11 +121,13 @@ def _indexed(row: Stored) -> Stored:
 class _Compared:
     """A row that is delivered, and what of it is compared with filters, made once."""
 
-    __slots__ = ("_text", "compared", "stored")
+    __slots__ = ("_text", "compared", "frames", "stored")
 
     def __init__(self, row: Stored) -> None:
         self.stored = row
         self.compared = _indexed(row)
+        self.frames: dict[bytes, bytes] = {}
+        """By the head of a subscription."""
         self._text: tuple[Searchable | None] | None = None
 
     def text(self, text_of: Callable[[Event], Searchable | None]) -> Searchable | None:
@@ -195,8 +198,10 @@ _TOGETHER: Final = 16
 """Rows that are written at once to subscriptions that get all of them."""
 _WORK_AT_ONCE: Final = 500
 """Filters that are compared, or frames, before somebody else may have the loop: up to 2 ms."""
+_ASKED_AT_ONCE: Final = 64
+"""Subscriptions of several filters each, before the work is counted."""
 _WORK_OF_SEARCH: Final = 16
-"""Of a filter with a search."""
+"""Of a filter, while some have a search."""
 _TAGS_PER_WORK: Final = 8
 """Of an event whose subscriptions are looked up."""
 _FULL: Final = "too many costly subscriptions are open on this relay, try again later"
@@ -420,16 +425,11 @@ class Fanout:
         """Frames and work of each piece."""
         if not keys:
             return
-        compared = _Compared(row)
-        piece: list[Sequence[Entry[Subscription]]] = []
-        work = 0
-        for entries in self._live.candidates(keys):
-            piece.append(entries)
-            work += len(entries) * (1 if entries[0].search is None else _WORK_OF_SEARCH)
-            if work >= _WORK_AT_ONCE:
-                yield self._deliver_row(compared, piece, links), work
-                piece, work = [], 0
-        yield self._deliver_row(compared, piece, links), work
+        compared, candidates = _Compared(row), self._live.candidates(keys)
+        work_of_one = _WORK_OF_SEARCH if self._held.searches else 1
+        while piece := list(islice(candidates, max(1, _ASKED_AT_ONCE // work_of_one))):
+            work = sum(map(len, piece)) * work_of_one
+            yield self._deliver_row(compared, piece, links), work
 
     def _deliver_together(
         self, entries: Sequence[Entry[Subscription]], rows: Sequence[Stored], links: Links
@@ -506,7 +506,7 @@ class Fanout:
         number = self._delivered + 1
         is_large = len(raw) > _LARGE
         delivered = 0
-        frames: dict[bytes, bytes] = {}
+        frames = row.frames
         readings: dict[Viewer, Reading] = {}
         public = self._state.is_public(stored)
         for entries in candidates:

@@ -484,6 +484,7 @@ def test_the_filters_that_one_event_fits_are_asked_in_pieces(
 ) -> None:
     """10,000 of eleven conditions took the loop 45 ms without a pause."""
     monkeypatch.setattr("relay.read.fanout._WORK_AT_ONCE", 50)
+    monkeypatch.setattr("relay.read.fanout._ASKED_AT_ONCE", 10)
     letters = {f"tag_{letter}": ["x"] for letter in "bcdf"}
     clients = many(relay, *(asked(**letters, until=n) for n in range(5)))
     event = unsigned(admin, 1, [[letter, "x"] for letter in "bcdf"], "tea?", at=4)
@@ -503,6 +504,7 @@ def test_between_two_pieces_rights_may_change_and_subscriptions_end(
     relay: Subscribed, filter_: Filter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("relay.read.fanout._WORK_AT_ONCE", 1)
+    monkeypatch.setattr("relay.read.fanout._ASKED_AT_ONCE", 1)
     relay.replace_den(replace(DEN, flags=frozenset()))
     first, member, other, ended = (Client(who) for who in (stranger, alice, stranger, alice))
     for client in (first, member, other):
@@ -555,7 +557,11 @@ def test_a_subscriber_gets_the_rows_of_a_commit_in_order_each_once(
 ) -> None:
     """What a plain walk over rows and filters finds, however rows are put together, and in
     whatever pieces they are delivered."""
-    with patch("relay.read.fanout._LARGE", large), patch("relay.read.fanout._WORK_AT_ONCE", work):
+    with (
+        patch("relay.read.fanout._LARGE", large),
+        patch("relay.read.fanout._WORK_AT_ONCE", work),
+        patch("relay.read.fanout._ASKED_AT_ONCE", work),
+    ):
         a_walk_finds_the_same(policy, written, readers, leave)
 
 
