@@ -86,8 +86,8 @@ _MAX_WEIGHT: Final = 256 << 20
 _READ_AT_ONCE: Final = 500
 """Rows that other relays on the store wrote."""
 _DELIVERY_S: Final = 0.02
-"""After that the other tasks of the loop go on. Each time what every outbox has is written: rows that
-go to many are cheaper together."""
+"""After that the other tasks of the loop go on. Each time all outboxes are written to their
+sockets, so rows that go to many cost less together."""
 _VERIFIED_HERE: Final = 2
 """Up to so many events are verified on the loop: 25 us each, and a trip to a thread and back takes
 twice as long."""
