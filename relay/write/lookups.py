@@ -305,6 +305,12 @@ class _Builder:
         if not leaving:
             return
         groups = self._groups
+        # Whether a row goes with a key only its event tells: read what others of the batch pin.
+        for named in self._present:
+            if isinstance(named, str):
+                self.ids.add(named)
+            else:
+                self.slots.add(named)
         self._vanishing |= leaving
         self.slots.add(Slot(self._relay, kinds.RELAY_MEMBERS, ""))
         for pubkey in leaving:

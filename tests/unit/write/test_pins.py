@@ -292,3 +292,17 @@ async def test_of_what_expires_the_pins_go_and_no_other_pinned_row_is_read(home:
     assert await expiry.done
     assert await pins(home) == e(one)
     assert await pins(home, "den") == e(two)
+
+
+@pytest.mark.proves("N29-172")
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_nothing_of_a_key_is_pinned_in_the_batch_in_which_it_vanishes(
+    home: Home, *, is_first: bool
+) -> None:
+    one, record = await said(home, bob, "one"), await home.do(bob, 30023, ["d", "x"], h="tea")
+    other = await said(home, alice, "other")
+    pinned = home.made(admin, 9010, *e(one, other), a(record), h="tea")
+    both = [home.request(bob), pinned] if is_first else [pinned, home.request(bob)]
+    answers = [accepted for accepted, _ in await home.take(*both)]
+    assert answers == [True, not is_first], "a 9010 must name what is there"
+    assert await pins(home) == (None if is_first else e(other))
