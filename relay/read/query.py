@@ -102,6 +102,8 @@ class QueryQueue:
         self._counts: deque[tuple[str, tuple[Filter, ...], str]] = deque()
         self._values = 0
         """In COUNTs that wait or are answered."""
+        self._counted_s = 0.0
+        """What the last COUNT took, at most `_LONG_S`: it may have waited for a thread."""
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, sub: str, filters: tuple[Filter, ...]) -> None:
@@ -158,8 +160,10 @@ class QueryQueue:
             else:
                 sub, filters, request = self._counts.popleft()
                 REQUEST.set(partial(str, request))
-                await self._turn(filters)
+                await self._peer.turn(max(self._counted_s, _work_of(filters)))
+                began = perf_counter()
                 await self._count(sub, filters)
+                self._counted_s = min(perf_counter() - began, _LONG_S)
                 self._hold(-_values_in(filters))
 
     def _hold(self, values: int) -> None:

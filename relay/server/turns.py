@@ -6,7 +6,7 @@ A task that reads input never gives up the loop while more is buffered: it must 
 Invariants: of all tasks that wait for a turn one goes on per iteration of the loop. So an iteration
 takes one slice longer, however many wait. The next is the one that has used least. Who has used
 nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it goes first for
-that much work, then they share; nobody waits for ever.
+that much work, then they share; nobody waits for ever. Of many that begin at once few have credit.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ BUSY_SLICE_S: Final = 0.0005
 
 CREDIT_S: Final = 0.05
 """What one may have used less than the others that still counts."""
+_BEGIN_S: Final = 0.01
+"""So much less credit has each that begins, while the others use no more."""
 
 
 class Turns:
@@ -36,10 +38,17 @@ class Turns:
         self._numbers = count()
         self.reached = 0.0
         """The most that one had used, in seconds, when it got a turn."""
+        self._begun = 0.0
 
     @property
     def are_waited_for(self) -> bool:
         return bool(self._waiting)
+
+    def begin(self) -> float:
+        """What one counts as having used that begins: who always comes anew has no credit."""
+        credited = max(self._begun + _BEGIN_S, self.reached - CREDIT_S)
+        self._begun = min(credited, self.reached)
+        return self._begun
 
     async def wait(self, used: float) -> None:
         """Let every task that is ready run, and those who have used less, or came before."""
@@ -72,7 +81,7 @@ class Slice:
         self._clock = clock
         self._began = 0.0
         self._worked = 0.0
-        self._used = 0.0
+        self._used = turns.begin()
 
     def begin(self) -> None:
         """A piece of work begins."""

@@ -308,6 +308,30 @@ async def test_a_reader_removed_during_a_count_gets_the_new_count(
     assert client.received[-1] == ["COUNT", "c", {"count": 0}]
 
 
+async def test_each_count_waits_for_its_turn(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """16 short ones took the loop in one piece, of each connection: 20 kept others out."""
+    ticks, turns, client = count(), list[tuple[float, int]](), Client()
+
+    async def noted(seconds: float) -> None:
+        turns.append((round(seconds, 3), len(client.received)))
+        client.outbox.flush()
+
+    monkeypatch.setattr("relay.read.query.perf_counter", lambda: next(ticks) / 1000)
+    monkeypatch.setattr(client, "turn", noted)
+    queue = QueryQueue(relay.queries, client)
+    for number in range(4):
+        queue.count(f"c{number}", (asked(),))
+    while len(client.received) < 3:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await queue.aclose()
+    assert [answered for _, answered in turns] == [0, 0, 1, 2]
+    took = [seconds for seconds, _ in turns]
+    assert took[1:] == [took[1]] * 3
+    assert took[1] >= 0.003
+
+
 async def test_queued_counts_hold_a_bounded_number_of_values(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:

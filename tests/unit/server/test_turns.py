@@ -135,6 +135,31 @@ async def test_who_was_idle_has_credit_for_some_work_only() -> None:
     assert max(map(len, text.split("n")[:30])) <= CREDIT_S / SLICE_S + 1
 
 
+async def test_who_always_comes_anew_keeps_nobody_out() -> None:
+    """20 connections, each closed and opened again after the work that it had credit for."""
+    turns, clock, order = Turns(), Clock(), list[str]()
+
+    async def anew() -> None:
+        while order.count("steady") < 40:
+            work = Slice(turns, clock)
+            for _ in range(int(CREDIT_S / SLICE_S)):
+                worked(work, clock, SLICE_S)
+                await work.rest()
+                order.append("anew")
+
+    async def steady() -> None:
+        work = Slice(turns, clock)
+        for _ in range(40):
+            worked(work, clock, SLICE_S)
+            await work.rest()
+            order.append("steady")
+
+    async with asyncio.timeout(5):
+        await asyncio.gather(steady(), *(anew() for _ in range(20)))
+    waits = "".join(each[0] for each in order).split("s")
+    assert max(map(len, waits[:40])) <= 2 * 20 + CREDIT_S / SLICE_S
+
+
 async def test_works_that_come_at_once_go_in_order_behind_who_has_little() -> None:
     """Thousands of HTTP requests, and somebody with small questions."""
     turns, clock, order = Turns(), Clock(), list[str]()
