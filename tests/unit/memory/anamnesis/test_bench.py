@@ -51,8 +51,9 @@ class Babbler:
 @pytest.mark.slow
 @pytest.mark.proves("X-21")
 def test_the_same_seed_gives_the_same_report_and_another_one_another() -> None:
-    assert report_of(7) == report_of(7)
-    assert json.dumps(report_of(7).fields()) == json.dumps(report_of(7).fields())
+    report, again = report_of(7), report_of(7)
+    assert report == again
+    assert json.dumps(report.fields()) == json.dumps(again.fields())
     assert scenario_of(7) != scenario_of(8)
     assert filler_of(7, 1) != filler_of(7, 2)
     assert filler_of(7, 1) == filler_of(7, 1)
