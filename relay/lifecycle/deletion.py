@@ -137,10 +137,11 @@ def delete_by_author(
 def deleted_rows(event: Event, targets: DeletionTargets, found: Found) -> list[Stored]:
     """The stored rows that a kind 5 deletes."""
     rows = {}
+    h = event.tag("h")  # once: it has a tag for each target
     for event_id in targets.ids:
         row = found.rows.get(event_id)
         # A kind 5 with an `h` deletes rows of that group or of none (N09-14).
-        if row is not None and may_delete(event, row.event) and _within(event, row):
+        if row is not None and may_delete(event, row.event) and _within(h, row):
             rows[row.seq] = row
     for slot in targets.slots:
         row = found.slots.get(slot)
@@ -148,14 +149,13 @@ def deleted_rows(event: Event, targets: DeletionTargets, found: Found) -> list[S
             row is not None
             and row.event.created_at <= event.created_at
             and may_delete(event, row.event)
-            and _within(event, row)
+            and _within(h, row)
         ):
             rows[row.seq] = row
     return list(rows.values())
 
 
-def _within(deletion: Event, row: Stored) -> bool:
-    h = deletion.tag("h")
+def _within(h: str | None, row: Stored) -> bool:
     return h is None or row.group is None or row.group == h
 
 

@@ -141,7 +141,8 @@ class Batch:
         """Large ones as they were, whose 39000–39005 are still to be signed."""
         self._announced: set[str] = set()
         """Keys that joined or left the relay in this batch."""
-        self._is_piece = False
+        self.is_piece = False
+        """Its only item has to come again: it was neither stored nor refused."""
         self._items = items
         self._policy = state.policy
         """Of the look-ups too: a reload meanwhile is for the next batch."""
@@ -179,11 +180,6 @@ class Batch:
         self._part = None if self._pieces is None else self._pieces.next
         if self._part is not None:
             self._candidates = [part_of(self._candidates[0], self._part)]
-
-    @property
-    def is_piece(self) -> bool:
-        """Whether its only item has to come again: it was neither stored nor refused."""
-        return self._is_piece
 
     def begin(self, state: RelayState) -> None:
         """Against which state it is judged; before `lookups`."""
@@ -326,7 +322,7 @@ class Batch:
 
     def _write(self, candidate: Candidate) -> Result:
         if self._emptying is not None and not self._found.leaving:
-            self._emptying.is_done = self._is_piece = True
+            self._emptying.is_done = self.is_piece = True
             return WriteOutcome.STORED
         if self._part is not None and not self._would_delete(candidate):
             return self._pass_over(())
@@ -386,7 +382,7 @@ class Batch:
         if candidate.vanishes:
             self._note(event, ())
         self.plan.leaving[event.id] = self._found.leaving
-        self._is_piece = True
+        self.is_piece = True
         return WriteOutcome.STORED  # said to nobody
 
     def _would_delete(self, candidate: Candidate) -> bool:
@@ -410,7 +406,7 @@ class Batch:
 
     def _pass_over(self, removed: Sequence[Stored]) -> Result:
         assert self._pieces is not None
-        self._is_piece = True
+        self.is_piece = True
         if are_restricted(removed, self._world):
             self._pieces.removed.were_restricted = True
         self._pieces.advance(removed, self._found)
