@@ -1,7 +1,7 @@
 """How much the tests do: `EFFORT` in the environment.
 
 Unset or `part`, by `make test`: every test but those of broken programs (`mutant`), with a tenth
-of the examples where these are many.
+of the examples where these are many, and one variant or a small load where others prove the same.
 `full`, by CI: several times as many. `all`, by `make faults` and `make fuzz`: as many as one has
 hours for.
 """

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import cast
+from tests.effort import tries
 from tests.harness.fake_relay import FakeRelay
 from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, connected, outputs
@@ -64,12 +65,15 @@ def ids_of(events: Iterable[Event]) -> set[str]:
 
 # -- two of us -------------------------------------------------------------------------------------
 
+UNIT = tries(100, 100, 20)
+"""So many events are one part of fifteen."""
+
 
 @pytest.mark.parametrize("our_side", ["a stopped relay's folder", "a running relay's", "a relay"])
 async def test_two_relays_become_alike(tmp_path: Path, our_side: str) -> None:
-    events = notes(1500)
-    ours = await made(tmp_path / "ours", events[:1200])
-    theirs = await made(tmp_path / "theirs", events[500:])
+    events = notes(15 * UNIT)
+    ours = await made(tmp_path / "ours", events[: 12 * UNIT])
+    theirs = await made(tmp_path / "theirs", events[5 * UNIT :])
     async with ours, theirs:
         await theirs.start()
         where = ["--data", str(ours.folder)]
@@ -78,16 +82,19 @@ async def test_two_relays_become_alike(tmp_path: Path, our_side: str) -> None:
         if our_side == "a relay":
             where = ["--relay", ours.url]
         told = await sync(theirs.url, *where, "--dry-run")
-        assert (told["need"], told["have"], told["received"], told["sent"]) == (300, 500, 0, 0)
+        need, have = 3 * UNIT, 5 * UNIT
+        assert (told["need"], told["have"], told["received"], told["sent"]) == (need, have, 0, 0)
         told = await sync(theirs.url, *where)
-        assert (told["compared"], told["received"], told["sent"]) == (1200, 300, 500)
+        assert (told["compared"], told["received"], told["sent"]) == (12 * UNIT, need, have)
         assert (told["refused_here"], told["refused_there"]) == ({}, {})
         assert await ids(ours) == await ids(theirs) == ids_of(events)
         told = await sync(theirs.url, *where)
         assert (told["need"], told["have"], told["rounds"]) == (0, 0, 1)
         code, out, err = await outputs("sync", theirs.url, *where)
         assert (code, err) == (0, "")
-        told_so = rf"received 0, sent 0, compared 1,500 against {theirs.url} in 1 round, 1 kB, "
+        told_so = (
+            rf"received 0, sent 0, compared {len(events):,} against {theirs.url} in 1 round, 1 kB, "
+        )
         assert re.fullmatch(told_so + r"[\d.]+ s\n", out.decode())
 
 
