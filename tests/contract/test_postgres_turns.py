@@ -11,7 +11,8 @@ from relay.access.actors import Actors
 from relay.access.quotas import SizedBy
 from relay.access.visibility import ANONYMOUS, visibility_for
 from relay.groups.group import Groups
-from relay.storage.postgres import reading
+from relay.storage.postgres import connections, reading
+from relay.storage.postgres.connections import Connections
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
 from tests.contract.writing import EVERYTHING, TERMS, asked, read, unsigned, write
@@ -56,3 +57,15 @@ async def test_short_reads_do_not_wait_for_long_ones(
     assert await asyncio.gather(*counts) == [1] * 8
     await store.close()
     await postgres.empty(url)
+
+
+async def test_what_closes_waits_for_a_read_and_no_longer(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "_CLOSE_S", 2 * ANSWER_S)
+    database = Connections(postgres.url("public"))
+    await database.open()
+    async with asyncio.timeout(ANSWER_S), asyncio.TaskGroup() as tasks, database.paging() as db:
+        tasks.create_task(database.close())
+        await asyncio.sleep(0)
+        assert await db.fetchval("SELECT 1") == 1

@@ -128,6 +128,7 @@ class _Held:
         self._pool = pool
         self._free: list[Any] = []
         self._waiting = 0
+        self._closes = False
 
     async def take(self, within_s: float | None) -> Any:
         while self._free:
@@ -143,12 +144,13 @@ class _Held:
 
     async def give_back(self, db: Any, *, is_done: bool) -> None:
         """`is_done`: no statement was interrupted."""
-        if is_done and not self._waiting and _is_idle(db):
+        if is_done and not (self._waiting or self._closes) and _is_idle(db):
             self._free.append(db)
         else:
             await self._pool.release(db)
 
     async def close(self) -> None:
+        self._closes = True
         while self._free:
             await self._pool.release(self._free.pop())
         await self._pool.close()
