@@ -7,6 +7,7 @@ Invariants: of all tasks that wait for a turn one goes on per iteration of the l
 takes one slice longer, however many wait. The next is the one that has used least. Who has used
 nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it goes first for
 that much work, then they share; nobody waits for ever. Of many that begin at once few have credit.
+Work while nobody else waits counts for nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Turns:
         self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
         self._numbers = count()
         self.reached = 0.0
-        """The most that one had used, in seconds, when it got a turn."""
+        """The most that one had used, in seconds, when it got a turn that others waited for too."""
         self._begun = 0.0
 
     @property
@@ -63,7 +64,8 @@ class Turns:
         while self._waiting:
             used, _, turn = heappop(self._waiting)
             if not turn.done():  # its task was cancelled
-                self.reached = max(self.reached, used)
+                if self._waiting:
+                    self.reached = max(self.reached, used)
                 turn.set_result(None)
                 break
         if self._waiting:
@@ -106,3 +108,4 @@ class Slice:
         self._used = max(self._used, self._turns.reached - CREDIT_S) + self._worked
         self._worked = 0.0
         await self._turns.wait(self._used)
+        self._used = min(self._used, self._turns.reached)  # what kept nobody waiting is forgotten

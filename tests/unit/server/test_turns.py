@@ -135,6 +135,23 @@ async def test_who_was_idle_has_credit_for_some_work_only() -> None:
     assert max(map(len, text.split("n")[:30])) <= CREDIT_S / SLICE_S + 1
 
 
+async def test_who_worked_while_nobody_waited_waits_for_nobody_longer() -> None:
+    """20 idle connections that begin at once took a second before somebody with small questions."""
+    turns, clock, order = Turns(), Clock(), list[str]()
+    idle = [Slice(turns, clock) for _ in range(20)]
+
+    async def works(work: Slice, name: str, rounds: int) -> None:
+        for _ in range(rounds):
+            worked(work, clock, SLICE_S)
+            await work.rest()
+            order.append(name)
+
+    steady = Slice(turns, clock)
+    await works(steady, "alone", 20)
+    await asyncio.gather(works(steady, "steady", 1), *(works(each, "idle", 10) for each in idle))
+    assert order[20:].index("steady") <= 20
+
+
 async def test_who_always_comes_anew_keeps_nobody_out() -> None:
     """20 connections, each closed and opened again after the work that it had credit for."""
     turns, clock, order = Turns(), Clock(), list[str]()
