@@ -39,7 +39,7 @@ pytestmark = pytest.mark.slow
 
 VERBS: Final = ("REQ", "COUNT", "NEG-OPEN")
 NAMES: Final = sorted(VIEWERS)
-PART: Final = tries(1, 1, 10)
+PART: Final = tries(1, 1, len(NAMES))
 """A viewer asks so many times fewer questions; each question is asked by that part of them."""
 SHARES: Final = tries(2, 2, 1)
 DATABASE_PART: Final = 10
