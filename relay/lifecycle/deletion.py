@@ -199,6 +199,9 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
     deleted = {row.seq: row for row in rows if vanished.covers(row.event)}
     for row in deleted.values():
         remove(row, found, plan)
+    for named, about in list(found.present.items()):
+        if vanished.covers_present(about):
+            del found.present[named]
     target = key_target(vanished.pubkey)
     kept = request.raw
     if deleted or vanished.pubkey in found.stored_keys:

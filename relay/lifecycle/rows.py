@@ -91,7 +91,7 @@ class Tombstone:
     stored its id alone, in hex."""
 
 
-_SENT_TO_ONE: Final = frozenset({kinds.GIFT_WRAP, *kinds.GROUP_MEMBER_NOTICES})
+SENT_TO_ONE: Final = frozenset({kinds.GIFT_WRAP, *kinds.GROUP_MEMBER_NOTICES})
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +108,13 @@ class Vanish:
         if event.created_at > self.until:
             return False
         return event.pubkey == self.pubkey or (
-            event.kind in _SENT_TO_ONE and self.pubkey in event.tag_values("p")
+            event.kind in SENT_TO_ONE and self.pubkey in event.tag_values("p")
         )
+
+    def covers_present(self, about: Present) -> bool:
+        """The same of a row that is not read."""
+        is_own = about.pubkey == self.pubkey or self.pubkey in about.sent_to
+        return is_own and about.created_at <= self.until
 
 
 class Replaced(NamedTuple):
@@ -219,9 +224,9 @@ def no_names(_: Event) -> frozenset[RecordName]:
 
 
 class PinnedRows(NamedTuple):
-    """What a group pins, and the 39005 that lists it."""
+    """What a group pins, not to be read, and the 39005 that lists it."""
 
-    ids: frozenset[str] = frozenset()
+    present: frozenset[str | Slot] = frozenset()
     slots: frozenset[Slot] = frozenset()
 
 
@@ -282,6 +287,9 @@ class Present(NamedTuple):
     expires_at: int | None
     pubkey: str
     kind: int
+    created_at: int
+    sent_to: frozenset[str] = frozenset()
+    """Those of the `vanishing_keys` for which it is a gift wrap or a notice."""
 
 
 class Leaving(NamedTuple):
@@ -357,7 +365,7 @@ def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str
     pinned = [lookups.pinned_in(group) for group in groups]
     return replace(
         lookups,
-        ids=lookups.ids.union(*(each.ids for each in pinned)),
+        present=lookups.present.union(*(each.present for each in pinned)),
         slots=lookups.slots.union(*(each.slots for each in pinned)),
         vanishing_keys=stored_keys,
     )

@@ -10,7 +10,7 @@ import orjson
 from relay.access.quotas import recipients_of
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
-from relay.lifecycle.rows import Leaving, Present, Slot, Stored
+from relay.lifecycle.rows import SENT_TO_ONE, Leaving, Present, Slot, Stored
 from relay.nostr.erasure import Erasure
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
@@ -19,6 +19,7 @@ from relay.storage import PAGE_BYTES
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
 
+    from relay.lifecycle.rows import Found
     from relay.nostr.event import Event
 
 Key = TypeVar("Key")
@@ -75,18 +76,34 @@ def stored(row: tuple[int, bytes, str | None, int, int | None, int, int | None])
 
 
 def present(
-    row: tuple[bytes, bytes, int, str, int | None, str | None, int | None],
+    row: tuple[bytes, bytes, int, str, int | None, str | None, int | None, int],
     wanted: Container[str | Slot],
 ) -> Iterator[tuple[str | Slot, Present]]:
     """By its id and by its slot, as far as they are wanted."""
-    id_, pubkey, kind, d, slot, group, expires_at = row
+    id_, pubkey, kind, d, slot, group, expires_at, created_at = row
     names: list[str | Slot] = [id_.hex()]
     if slot is not None:
         is_alone = class_of(kind) is KindClass.REPLACEABLE
         names.append(Slot(pubkey.hex(), kind, "" if is_alone else d))
     for name in names:
         if name in wanted:
-            yield name, Present(group, expires_at, pubkey.hex(), kind)
+            yield name, Present(group, expires_at, pubkey.hex(), kind, created_at)
+
+
+def sent_to_one(found: Found) -> list[str]:
+    """Ids of gift wraps and notices in `Found.present`."""
+    return [
+        named
+        for named, about in found.present.items()
+        if isinstance(named, str) and about.kind in SENT_TO_ONE
+    ]
+
+
+def note_recipient(event_id: str, pubkey: str, found: Found) -> None:
+    """That the row is for this key, which vanishes."""
+    about = found.present.get(event_id)
+    if about is not None:
+        found.present[event_id] = about._replace(sent_to=about.sent_to | {pubkey})
 
 
 def ended_groups(rows: Iterable[tuple[str, bool, bytes | None]]) -> dict[str, EndedGroup]:

@@ -68,7 +68,7 @@ from relay.write.derived import followers
 from relay.write.judge import are_restricted, is_paced, judge, screen_and_judge
 from relay.write.lookups import lookups_for
 from relay.write.pieces import Emptying, Pieces, Removed
-from relay.write.pins import all_pinning, pinning, pins_left, row_of_pin
+from relay.write.pins import all_pinning, pinning, pins_left, row_of_pin, without_pins
 from relay.write.world import World
 
 if TYPE_CHECKING:
@@ -690,9 +690,11 @@ class Batch:
         """Delete all that the author wrote, and take them out of every group (N62-01, N62-07)."""
         before, found = self._world.groups, self._found
         rejoined = _joined_after(request, found.rows.values())
+        pinned = set(found.present)
         removed = vanish(request, found, self.plan)
         self._note(request, removed)
-        self._set_groups(groups_without_rows(before, [row.event for row in removed]))
+        groups = groups_without_rows(before, [row.event for row in removed])
+        self._set_groups(without_pins(pinned - found.present.keys(), groups))
         joined = joined_at(request.pubkey, self._world.management)
         if joined is None or joined <= request.created_at + _CLOCK_SKEW_S:
             self._change(ListChange(ListName.ALLOWED_KEYS, request.pubkey, None))

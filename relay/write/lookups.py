@@ -305,12 +305,6 @@ class _Builder:
         if not leaving:
             return
         groups = self._groups
-        # Whether a row goes with a key only its event tells: read what others of the batch pin.
-        for named in self._present:
-            if isinstance(named, str):
-                self.ids.add(named)
-            else:
-                self.slots.add(named)
         self._vanishing |= leaving
         self.slots.add(Slot(self._relay, kinds.RELAY_MEMBERS, ""))
         for pubkey in leaving:
@@ -330,13 +324,8 @@ class _Builder:
         group = self._groups.get(group_id)
         if group is None or not group.pins:
             return PinnedRows()
-        ids, slots = set[str](), {Slot(self._relay, kinds.GROUP_PINS, group_id)}
-        for named in _rows_of_pins(group):
-            if isinstance(named, str):
-                ids.add(named)
-            else:
-                slots.add(named)
-        return PinnedRows(frozenset(ids), frozenset(slots))
+        listed = Slot(self._relay, kinds.GROUP_PINS, group_id)
+        return PinnedRows(frozenset(_rows_of_pins(group)), frozenset({listed}))
 
     # -- commands -----------------------------------------------------------------------------
 

@@ -69,6 +69,15 @@ def all_pinning(groups: Groups) -> frozenset[str]:
     return frozenset[str]().union(*groups.pinned.values())
 
 
+def without_pins(rows: Iterable[str | Slot], groups: Groups) -> Groups:
+    """These groups without the pins of these rows."""
+    for named in rows:
+        pin = ("e", named) if isinstance(named, str) else pin_of_slot(named)
+        for group_id in groups.pinned.of(pin):
+            groups = groups.with_group(groups.by_id[group_id].without_pin(pin))
+    return groups
+
+
 def pins_left(group: Group, found: Found, now: int) -> tuple[tuple[str, ...], ...]:
     """The group's pins without those whose event is not stored; `found` must have all they name,
     whole or as `present`."""

@@ -120,11 +120,11 @@ async def test_found_says_of_rows_that_are_not_read_where_they_are_and_how_long(
     }
     found = await look_up(store, present=wanted, most=1)
     assert found.present == {
-        note.event.id: (None, None, ALICE, 1),
-        ending.event.id: ("tea", 5_000_000_000, BOB, 9),
-        record.event.id: ("ï", None, ALICE, 30078),
-        Slot(ALICE, 30078, "x\0ü"): ("ï", None, ALICE, 30078),
-        Slot(ALICE, 0, ""): (None, None, ALICE, 0),
+        note.event.id: (None, None, ALICE, 1, note.event.created_at, frozenset()),
+        ending.event.id: ("tea", 5_000_000_000, BOB, 9, ending.event.created_at, frozenset()),
+        record.event.id: ("ï", None, ALICE, 30078, record.event.created_at, frozenset()),
+        Slot(ALICE, 30078, "x\0ü"): ("ï", None, ALICE, 30078, record.event.created_at, frozenset()),
+        Slot(ALICE, 0, ""): (None, None, ALICE, 0, profile.event.created_at, frozenset()),
     }
     assert (found.rows, found.slots) == ({}, {})
 

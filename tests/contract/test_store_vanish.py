@@ -129,6 +129,24 @@ async def test_gift_wraps_are_deleted_by_recipient(store: Store) -> None:
     assert await read(store) == in_order(*others)
 
 
+async def test_found_says_for_which_of_the_keys_a_row_is_that_is_not_read(store: Store) -> None:
+    """A group may pin wraps of 440 kB: which of them go with a key is asked of their tags."""
+    text = "L" * 100_000
+    hers = await stored(store, unsigned(cast.carol, 1059, [["p", BOB], ["p", ALICE]], text))
+    his = await stored(store, unsigned(cast.alice, 1059, [["p", BOB]], text))
+    note = await stored(store, unsigned(cast.carol, 1, [["p", ALICE]], text))
+    named: set[str | Slot] = {hers.event.id, his.event.id, note.event.id}
+    found = await look_up(store, vanishing=[ALICE, CAROL], present=named)
+    assert {row: about.sent_to for row, about in found.present.items()} == {
+        hers.event.id: {ALICE},
+        his.event.id: set(),
+        note.event.id: set(),
+    }
+    assert found.rows == {}
+    gone = [Vanish(ALICE, MAX).covers_present(about) for about in found.present.values()]
+    assert gone.count(True) == 2
+
+
 async def test_rows_of_a_key_with_the_same_first_bytes_stay(store: Store) -> None:
     """Index keys are the first 8 bytes; the full values are compared."""
     other = ALICE[:16] + BOB[16:]

@@ -24,6 +24,7 @@ from relay.lifecycle.deletion import ban_tombstone, event_target, is_group_recor
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
+    SENT_TO_ONE,
     Found,
     OldVersion,
     Present,
@@ -103,7 +104,7 @@ class ReferenceStore:
             if row.slot is not None and row.slot in lookups.slots | lookups.own_slots:
                 found.slots[row.slot] = row
             for named in lookups.present & {row.event.id, row.slot}:
-                found.present[named] = _present(row)
+                found.present[named] = _present(row, found.stored_keys)
             if row.group in lookups.groups_with_content and _is_content(row):
                 found.groups_with_content.add(row.group)
             for group, prefix in lookups.id_prefixes:
@@ -649,8 +650,12 @@ def _line_of(row: Stored, by: SizedBy) -> int | str | None:
             assert_never(by)
 
 
-def _present(row: Stored) -> Present:
-    return Present(row.group, row.expires_at, row.event.pubkey, row.event.kind)
+def _present(row: Stored, vanishing: Set[str]) -> Present:
+    event = row.event
+    sent_to = vanishing & set(event.tag_values("p")) if event.kind in SENT_TO_ONE else ()
+    return Present(
+        row.group, row.expires_at, event.pubkey, event.kind, event.created_at, frozenset(sent_to)
+    )
 
 
 def _goes_with(pubkeys: Set[str], event: Event) -> bool:

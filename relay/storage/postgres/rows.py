@@ -22,7 +22,7 @@ def stored(row: Sequence[Any]) -> Stored:
 def present(
     row: Sequence[Any], wanted: Container[str | Slot]
 ) -> Iterator[tuple[str | Slot, Present]]:
-    """Of id, pubkey, kind, d, slot, grp and expires_at."""
-    id_, pubkey, kind, d, slot, grp, expires_at = row
+    """Of id, pubkey, kind, d, slot, grp, expires_at and created_at."""
+    id_, pubkey, kind, d, slot, grp, expires_at, at = row
     group = None if grp is None else grp.decode()
-    return rows.present((id_, pubkey, kind, d.decode(), slot, group, expires_at), wanted)
+    return rows.present((id_, pubkey, kind, d.decode(), slot, group, expires_at, at), wanted)

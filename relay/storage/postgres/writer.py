@@ -35,7 +35,7 @@ from relay.storage.postgres.following import Changes, others_since
 from relay.storage.postgres.rows import present, stored
 from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.sql.writes import usage_of
-from relay.storage.rows import Growth, erasure_of, leaving_seqs
+from relay.storage.rows import Growth, erasure_of, leaving_seqs, note_recipient, sent_to_one
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Mapping, Sequence
@@ -262,6 +262,7 @@ class Writer:
                     found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
         if lookups.present:
             await self._find_present(db, lookups.present, found)
+            await self._find_recipients(db, lookups.vanishing_keys, found)
         if lookups.vanishing_keys or lookups.record_groups:
             await self._find_records(db, lookups, found)
         if lookups.tombstones:
@@ -366,6 +367,13 @@ class Writer:
         slots = [self._hashes.slot(*each) for each in wanted if not isinstance(each, str)]
         for row in await db.fetch(QUERIES["present_rows"], ids, slots):
             found.present.update(present(row, wanted))
+
+    async def _find_recipients(self, db: Any, pubkeys: frozenset[str], found: Found) -> None:
+        """Which of these keys gift wraps are for."""
+        ids = [bytes.fromhex(each) for each in sent_to_one(found)] if pubkeys else []
+        for pubkey in pubkeys if ids else ():
+            for (id_,) in await db.fetch(QUERIES["sent_to"], ids, self._hashes.tag("p", pubkey)):
+                note_recipient(id_.hex(), pubkey, found)
 
     async def _find_prefixes(self, db: Any, lookups: Lookups, found: Found) -> None:
         asked = [

@@ -38,7 +38,16 @@ from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.storage.hashes import Hashes, id_key
-from relay.storage.rows import Growth, erasure_of, event_in, leaving_seqs, present, stored
+from relay.storage.rows import (
+    Growth,
+    erasure_of,
+    event_in,
+    leaving_seqs,
+    note_recipient,
+    present,
+    sent_to_one,
+    stored,
+)
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert, usage_of
 
@@ -345,6 +354,7 @@ class Writer:
         self._find_by_slot(lookups.slots, found, left)
         if lookups.present:
             self._find_present(lookups.present, found)
+            self._find_recipients(lookups.vanishing_keys, found)
         if lookups.leaving is not None:
             found.leaving = self._leaving(lookups.leaving)
         if lookups.vanishing_keys or lookups.record_groups:
@@ -406,6 +416,15 @@ class Writer:
         asked = {"ids": orjson.dumps(ids).decode(), "slots": orjson.dumps(slots).decode()}
         for row in self._db.execute(QUERIES["present_rows"], asked):
             found.present.update(present(row, wanted))
+
+    def _find_recipients(self, pubkeys: frozenset[str], found: Found) -> None:
+        """Which of these keys gift wraps are for; the tag buffer is empty if there are any keys."""
+        ids = sent_to_one(found) if pubkeys else []
+        keys = orjson.dumps([id_key(each) for each in ids]).decode()
+        for pubkey in pubkeys if ids else ():
+            asked: dict[str, Value] = {"keys": keys, "p": self._hashes.tag("p", pubkey)}
+            for (id_,) in self._db.execute(QUERIES["sent_to"], asked):
+                note_recipient(id_.hex(), pubkey, found)
 
     def _find_named(self, lookups: Lookups, found: Found) -> None:
         self._follow(lookups.named, lookups, found, MAX_REFERENCE_STEPS)

@@ -115,12 +115,16 @@ WHERE e.pubkey = w.pubkey OR e.grp = w.grp OR (e.kind = 1059 AND w.p = ANY(e.tag
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM events AS e WHERE e.slot = ANY($1::bigint[]);
 
--- :present_rows  [id], [slot hash] -> id, pubkey, kind, d, slot, group, expires_at; never `raw`
-SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+-- :present_rows  [id], [slot hash] -> id, pubkey, kind, d, slot, group, expires_at, created_at; never `raw`
+SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
 FROM events AS e WHERE e.id = ANY($1::bytea[])
 UNION ALL
-SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
 FROM events AS e WHERE e.slot = ANY($2::bigint[]);
+
+-- :sent_to  [id], hash of p -> id of the gift wraps and notices among these rows that have the tag
+SELECT e.id FROM events AS e
+WHERE e.id = ANY($1::bytea[]) AND e.kind IN (1059, 44100, 44101) AND $2::bigint = ANY(e.tags);
 
 -- :rows_by_name  [kind], [d] -> columns of a row
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
@@ -193,17 +197,17 @@ WHERE substring(grp, 1, 64) = substring($1::bytea, 1, 64) AND grp = $1 AND grp <
 AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
 
 -- :leaving_of_key  pubkey, hash of p, until, limit -> seq, bytes, columns of `present_rows`
-SELECT e.seq, octet_length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+SELECT e.seq, octet_length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
 FROM events AS e WHERE e.pubkey = $1 AND e.created_at <= $3
 AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005
 UNION ALL
-SELECT e.seq, octet_length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+SELECT e.seq, octet_length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
 FROM tags AS t JOIN events AS e ON e.seq = t.seq
 WHERE t.hash = $2 AND t.created_at <= $3 AND t.kind IN (1059, 44100, 44101)
 LIMIT $4;
 
 -- :leaving_of_group  group, limit -> as `leaving_of_key`
-SELECT e.seq, octet_length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+SELECT e.seq, octet_length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
 FROM events AS e WHERE substring(e.grp, 1, 64) = substring($1::bytea, 1, 64) AND e.grp = $1
 AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005
 LIMIT $2;

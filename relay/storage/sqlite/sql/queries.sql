@@ -19,12 +19,19 @@ OR (e.kind = 1059 AND (
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.slot = j.value;
 
--- :present_rows  [id_key], [slot hash] -> id, pubkey, kind, d, slot, group, expires_at; never `raw`
-SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+-- :present_rows  [id_key], [slot hash] -> id, pubkey, kind, d, slot, group, expires_at, created_at; never `raw`
+SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
 FROM json_each(:ids) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value
 UNION ALL
-SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
 FROM json_each(:slots) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.slot = j.value;
+
+-- :sent_to  [id_key], hash of p -> id of the gift wraps and notices among these rows that have the tag
+SELECT e.id FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value
+WHERE e.kind IN (1059, 44100, 44101) AND EXISTS (
+    SELECT 1 FROM tags AS t
+    WHERE t.hash = :p AND t.created_at = e.created_at AND t.id_key = e.id_key AND t.seq = e.seq
+);
 
 -- :rows_by_name  [[kind, d]] -> columns of a row; index events_d
 SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
@@ -93,12 +100,12 @@ SELECT ifnull(sum(bytes), 0) FROM sizes INDEXED BY sizes_group
 WHERE grp = ? AND grp > '' AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
 
 -- :leaving_of_key  id_key and pubkey, hash of p, until, [newest seq] -> seq, bytes, columns of `present_rows`
-SELECT e.seq, length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+SELECT e.seq, length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
 FROM events AS e INDEXED BY events_author
 WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
 AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005
 UNION ALL
-SELECT e.seq, length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+SELECT e.seq, length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
 FROM (
     SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind IN (1059, 44100, 44101)
     UNION ALL
@@ -107,7 +114,7 @@ FROM (
 WHERE e.kind IN (1059, 44100, 44101) AND e.created_at <= :until;
 
 -- :leaving_of_group  hash of h, group, [newest seq] -> as `leaving_of_key`, of those that name it
-SELECT e.seq, length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at
+SELECT e.seq, length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
 FROM (
     SELECT seq FROM tags WHERE hash = :h AND kind NOT BETWEEN 9000 AND 9022
     UNION ALL
