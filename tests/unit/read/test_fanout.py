@@ -27,6 +27,7 @@ from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
 from relay.nostr.nip50 import Searchable, searchable
+from relay.read import fanout as module
 from relay.read.fanout import Fanout, Subscription
 from relay.storage.sqlite.fts import FtsMatcher
 from tests.cast import admin, alice, bob, carol, person, stranger
@@ -497,6 +498,28 @@ def test_the_filters_that_one_event_fits_are_asked_in_pieces(
     assert sum(frames for _, frames, _ in pieces) == 200
     assert [done for _, _, done in pieces] == [*[0] * (len(pieces) - 1), 1]
     assert all(client.contents() == ["tea?"] * 10 for client in clients)
+
+
+def test_of_an_event_few_copies_are_held_while_it_is_delivered(
+    relay: Subscribed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each id of a subscription makes another frame, of up to 16 kB."""
+    made: list[module._Compared] = []
+    compared = module._Compared
+
+    def noted(row: Stored) -> module._Compared:
+        made.append(compared(row))
+        return made[-1]
+
+    monkeypatch.setattr(module, "_Compared", noted)
+    monkeypatch.setattr(module, "_ASKED_AT_ONCE", 4)
+    monkeypatch.setattr(module, "_WORK_AT_ONCE", 1)
+    clients = [Client(alice) for _ in range(40)]
+    for number, client in enumerate(clients):
+        relay.follows(client, asked(kinds=[1], since=0), sub=f"s{number}")
+    for _ in relay.fanout.deliver([Stored(1, unsigned(admin, 1, [], "tea?", at=4))]):
+        assert len(made[0].frames) <= 2 * 4
+    assert all(client.contents() == ["tea?"] for client in clients)
 
 
 @pytest.mark.parametrize("filter_", [asked(kinds=[9]), asked(kinds=[9], since=0)])
