@@ -86,13 +86,13 @@ class Subscription:
         """Rows were dropped from the backlog: CLOSED must follow, not a gap."""
         self.is_closed = False
         self.last_delivery = 0
-        """Number of the last row delivered: one that two filters match is sent once. Not the row:
-        thousands of subscriptions would each hold one for as long as nothing follows it."""
+        """Number of the last row delivered, so that a row that two filters match is sent once. Not
+        the row itself: thousands of subscriptions would each keep one in memory until the next."""
 
     def add_to_backlog(self, row: Stored, filter_: Filter, links: Links) -> None:
         backlog = self.backlog
         if backlog is not None and len(backlog) < self.max_backlog and self.outbox.may_hold:
-            # Its bytes alone: the texts of its tags can take twenty times as much.
+            # Only its bytes: parsed tags can take twenty times as much memory.
             bare = structs.replace(row.event, tags=[], content="")
             backlog.append((structs.replace(row, event=bare), filter_, links))
             self.outbox.held_bytes += len(bare.raw)
@@ -100,7 +100,7 @@ class Subscription:
             self.has_overflowed = True
 
     def end_backlog(self) -> Iterable[tuple[Stored, Filter, Links]]:
-        """What waited, in order; from now on live rows are not held."""
+        """The rows that waited, in order; from now on live rows do not wait."""
         backlog, self.backlog = self.backlog, None
         if not backlog:
             return ()
@@ -113,13 +113,13 @@ def _whole(row: Stored) -> Stored:
 
 
 def _indexed(row: Stored) -> Stored:
-    """To be compared with filters and readers; not kept, for it takes twice the memory."""
+    """For comparison with filters and readers; not kept, because it takes twice the memory."""
     event = indexed(row.event)
     return row if event is row.event else structs.replace(row, event=event)
 
 
 class _Compared:
-    """A row that is delivered, and what of it is compared with filters, made once."""
+    """A row to be delivered, with what filters are compared with, computed once."""
 
     __slots__ = ("_text", "compared", "frames", "stored")
 
@@ -127,7 +127,7 @@ class _Compared:
         self.stored = row
         self.compared = _indexed(row)
         self.frames: dict[bytes, bytes] = {}
-        """By the head of a subscription."""
+        """Head of a subscription → the whole frame."""
         self._text: tuple[Searchable | None] | None = None
 
     def text(self, text_of: Callable[[Event], Searchable | None]) -> Searchable | None:
@@ -140,12 +140,12 @@ class _Costs(NamedTuple):
     """What filters cost while they are live."""
 
     unindexed: int = 0
-    """Filters without any condition that an event is looked up by: each is asked about each."""
+    """Filters without an indexed condition: each is compared with every event."""
     searches: int = 0
     values: int = 0
     """Above `_FREE_VALUES`."""
     tags: int = 0
-    """Of filters that name more than `_FREE_TAGS`: each takes 0.3 us, after all before it fit."""
+    """Tag conditions above `_FREE_TAGS` of a filter: each takes up to 0.3 us per event."""
 
     def plus(self, other: _Costs, sign: int = 1) -> _Costs:
         unindexed, searches, values, tags = other
@@ -157,12 +157,12 @@ class _Costs(NamedTuple):
         )
 
     def adds_to_over(self, held: _Costs, most: _Costs) -> bool:
-        """Whether something that these filters have is over its limit."""
+        """Whether a cost that these filters have is over its limit."""
         return any(own and all_ > limit for own, all_, limit in zip(self, held, most, strict=True))
 
 
 def _costs_of(filters: Sequence[Filter]) -> _Costs | None:
-    """None: nothing that counts."""
+    """None: no costs."""
     unindexed = searches = values = tags = 0
     for each in filters:
         tags += max(0, len(each.tags) - _FREE_TAGS)
@@ -184,28 +184,28 @@ def _searches_in(filter_: Filter) -> int:
 
 
 _FREE_VALUES: Final = 1000
-"""Of each subscription: an ordinary one finds room however many large ones are open."""
+"""Of each subscription: an ordinary one is accepted however many large ones are open."""
 _FREE_TAGS: Final = 3
 """Of each filter."""
 _MOST: Final = _Costs(unindexed=2000, searches=512, values=1_000_000, tags=16_000)
 """Of all connections together: 2 ms and 32 ms of the loop per event, 400 MB, 5 ms. Phrases count as
 searches: of an event with the longest text they take 60 ms."""
 _MOST_UNKNOWN: Final = _Costs(unindexed=1000, searches=256, values=250_000, tags=8000)
-"""Of connections without a login of a known key: they leave as much to the others."""
+"""Of connections without a login of a known key: the rest is reserved for known keys."""
 _LARGE: Final = 16 << 10
-"""Bytes that are not copied for each id of a subscription: a client may make up thousands."""
+"""Bytes of a row of which no frame is made for each subscription id: a client may use thousands."""
 _TOGETHER: Final = 16
-"""Rows that are written at once to subscriptions that get all of them."""
+"""Most rows joined into one write, for subscriptions that get all of them."""
 _WORK_AT_ONCE: Final = 500
-"""Filters that are compared, or frames, before somebody else may have the loop: up to 2 ms."""
+"""Filters compared or frames made in one piece of work on the loop: up to 2 ms."""
 _ASKED_AT_ONCE: Final = 64
-"""Subscriptions of several filters each, before the work is counted."""
+"""Subscriptions, each with any number of filters, before the work is counted again."""
 _WORK_OF_SEARCH: Final = 16
-"""Of a filter, while some have a search."""
+"""Of one filter, while any live filter has a search."""
 _TAGS_PER_WORK: Final = 8
-"""Of an event whose subscriptions are looked up."""
+"""Tags of an event that count as one comparison when its subscriptions are looked up."""
 _FULL: Final = "too many costly subscriptions are open on this relay, try again later"
-"""No exception: one that is raised again and again keeps every frame that it went through."""
+"""A text, not one exception object: raised again and again, it would keep every stack frame."""
 
 
 class Fanout:
@@ -223,11 +223,11 @@ class Fanout:
         self._linked_rows = linked_rows
         self._live: Subscriptions[Subscription] = Subscriptions()
         self._costs: dict[int, tuple[_Costs, bool]] = {}
-        """By identity of an open subscription: its costs, and whether nobody known is logged in."""
+        """id() of an open subscription → its costs, and whether no known key is logged in."""
         self._delivered = 0
-        """Rows that are done; the number of the next one is higher."""
+        """Rows delivered so far; the number of the next one is higher."""
         self._unfinished: Stored | None = None
-        """The row that some subscriptions have and some have not."""
+        """The row that only some subscriptions have got."""
         self._held = _Costs()
         self._held_unknown = _Costs()
 
@@ -266,7 +266,7 @@ class Fanout:
         subscription.end_backlog()
 
     async def refresh_links(self, subscription: Subscription) -> None:
-        """Before `release_backlog`: linked rows may be deleted by now. Raises StoreFault."""
+        """Call before `release_backlog`: linked rows may have been deleted. Raises StoreFault."""
         backlog, viewer = subscription.backlog, subscription.reader.viewer
         if backlog is None or self._linked_rows is None:
             return
@@ -275,7 +275,7 @@ class Fanout:
         while start < size:
             pointing, end = [], start
             weight = 0
-            while end < size and weight < PAGE_BYTES:  # parsed, each takes far more
+            while end < size and weight < PAGE_BYTES:  # parsed, each takes far more memory
                 whole = _whole(backlog[end][0])
                 weight += len(whole.event.raw)
                 end += 1
@@ -289,7 +289,7 @@ class Fanout:
             start = end
 
     def release_backlog(self, subscription: Subscription) -> None:
-        """Send the rows that waited; from now on live rows are sent at once."""
+        """Send the rows of the backlog; from now on live rows are sent at once."""
         for row, filter_, links in subscription.end_backlog():
             # Checked again: a member may have been removed while the row waited (N29-94).
             if self._is_readable(subscription, row, filter_, links):
@@ -320,8 +320,8 @@ class Fanout:
         return None if text is None else searchable(text)
 
     async def links_of(self, rows: Sequence[Stored]) -> Links:
-        """For `deliver`: the links of rows that some subscriber may read only through a link; when
-        the store fails none, and no link permits a read."""
+        """For `deliver`: the links of rows that some subscriber may read only through a link. Empty
+        when the store fails: then no link permits a read."""
         if self._linked_rows is None or not len(self._live):
             return NO_LINKS
         targets_of = self._state.targets_of
@@ -364,15 +364,16 @@ class Fanout:
         return found
 
     def deliver(self, rows: Sequence[Stored], links: Links = NO_LINKS) -> Iterator[tuple[int, int]]:
-        """Rows of one commit, in order of seq (0: ephemeral), in pieces of bounded work: between
-        two of them the loop may do something else, and rights may change.
+        """Deliver rows of one commit, in order of seq (0: ephemeral), in pieces of bounded work.
+        Between two pieces other tasks may run, and rights may change.
 
-        Yields after each piece the number of frames put into outboxes, and how many rows are done.
-        Who leaves off begins again with the first row that is not: nobody gets it twice.
+        Yields after each piece the number of frames put into outboxes, and of rows that are done. A
+        caller that stops calls it again with the rows that are not done; no subscription gets a row
+        twice.
         """
         if not rows or not len(self._live):
             return
-        if rows[0] is not self._unfinished:  # with that one nobody will go on
+        if rows[0] is not self._unfinished:  # that delivery will not be continued
             self._delivered += _TOGETHER
         done = frames = 0
         left = _WORK_AT_ONCE
@@ -391,7 +392,7 @@ class Fanout:
                     if left <= 0:
                         yield frames, done
                         frames, left = 0, _WORK_AT_ONCE
-            except Exception:  # one row keeps no other back  # noqa: BLE001
+            except Exception:  # the other rows must be delivered  # noqa: BLE001
                 _log.exception("an event was not compared with all subscriptions")
             number = max(1, end - done)
             self._delivered += number
@@ -400,8 +401,8 @@ class Fanout:
         yield frames, done
 
     def _alike(self, rows: Sequence[Stored], start: int) -> tuple[Sequence[Hashable], int]:
-        """The keys that the row at `start` is found by; the end of those that go to all
-        subscriptions under the one key that they have, `start` when it does not itself."""
+        """The index keys of the row at `start`, and the end of the run of rows that go to all
+        subscriptions under the same single key; `start` when that row does not."""
         live, is_public = self._live, self._state.is_public
         keys, end = live.keys_of(rows[start].event), start
         if len(keys) == 1 and live.are_sure(keys[0]) and is_public(rows[start]):
@@ -472,8 +473,8 @@ class Fanout:
     def _deliver_one_by_one(
         self, subscription: Subscription, filter_: Filter, rows: Sequence[Stored], links: Links
     ) -> int:
-        """The same to one whose stored rows are being read, or were read up to some of these, or
-        who has some of them, or may not read all."""
+        """As `_deliver_together`, to a subscription that is catching up, has some of these rows, or
+        may not read all."""
         delivered = 0
         for number, row in enumerate(rows, self._delivered + 1):
             if (
@@ -507,7 +508,7 @@ class Fanout:
         is_large = len(raw) > _LARGE
         delivered = 0
         frames = row.frames
-        if len(frames) > _ASKED_AT_ONCE:  # a client may make up an id for each subscription
+        if len(frames) > _ASKED_AT_ONCE:  # a client may use a new id for each subscription
             frames.clear()
         readings: dict[Viewer, Reading] = {}
         public = self._state.is_public(stored)
@@ -521,7 +522,7 @@ class Fanout:
                 continue
             reading = None
             if not public:
-                # Before the filters: somebody may have thousands, and not one that counts.
+                # Before the filters: a subscription may have thousands that do not match.
                 viewer = subscription.reader.viewer
                 reading = readings.get(viewer)
                 if reading is None:

@@ -2,7 +2,7 @@
 
 For stored rows the store follows links in its query. A live row has no query, so its links are
 looked up before delivery, only when a subscriber may read the row through a link alone. Invariant:
-a link that was not looked up opens nothing.
+a link that was not looked up permits nothing.
 """
 
 from __future__ import annotations

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 IDLE_TIMEOUT_S: Final = 120.0
-"""A snapshot is dropped when its client sends nothing for so long (N77-08)."""
+"""A snapshot is dropped when its client sends nothing for this time (N77-08)."""
 _MAX_SNAPSHOTS: Final = 4
-"""Of `neg_records` each: the memory of all connections together."""
+"""Of all connections together, of `neg_records` records each."""
 _MAX_QUEUED: Final = 64
 """Queued messages of all connections."""
 _FOR_KNOWN: Final = 4
-"""A quarter of the snapshots and of the queue is for known keys alone."""
+"""One in this many snapshots and queued messages is reserved for known keys."""
 _MAX_RETRIES: Final = 4
-"""Snapshots that are taken again because read rights changed during the read."""
+"""How often a snapshot is read again because read rights changed during the read."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
 _INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
 _TOO_EARLY: Final = Refused(Prefix.RATE_LIMITED, "wait for the reply before the next message")
@@ -103,7 +103,7 @@ class Negentropy:
         workers: Executor,
         idle_timeout_s: float = IDLE_TIMEOUT_S,
     ) -> None:
-        """`workers`: two threads are enough, of which unknown keys occupy one."""
+        """`workers`: two threads are enough; unknown keys occupy at most one."""
         self._store = store
         self._state = state
         self._clock = clock
@@ -279,7 +279,7 @@ class NegentropyQueue:
         reply = await negentropy.reply(payload, snapshot)
         if not self._is_open(exchange):
             return
-        # Checked when it is sent: the reader may have been removed during the work (N29-94).
+        # Checked when the reply is sent: the reader may have lost rights meanwhile (N29-94).
         if not negentropy.is_valid(snapshot, reader):
             raise _rights_changed()
         self._peer.outbox.put(messages.neg_message(exchange.sub, reply))

@@ -102,9 +102,9 @@ class Outbox:
         self._full = False
         self.closed = False
         self.is_held = False
-        """Who set it calls `flush`, before it returns to the loop."""
+        """No write is scheduled: whoever sets it calls `flush` before it returns to the loop."""
         self.held_bytes = 0
-        """Of live rows that its subscriptions hold until their stored rows are sent."""
+        """Of live rows in the backlogs of its subscriptions."""
 
     @property
     def may_hold(self) -> bool:
@@ -151,7 +151,7 @@ class Outbox:
         self._bytes += sum(sizes) + (around + 4) * len(bodies)
 
     def put_live(self, head: bytes, body: bytes, tail: bytes) -> None:
-        """As `put` of the three together; the body is shared with other outboxes until then."""
+        """As `put` of the three joined; until the write the body is shared with other outboxes."""
         self.put_each(head, (body,), tail)
         if self._bytes > self._max_bytes:
             self._check()

@@ -1,4 +1,4 @@
-"""The connection that a read is answered to, as the read pipeline sees it."""
+"""The connection that gets the answers, as the read pipeline sees it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Reader(Protocol):
-    """Whose rights decide; keys may be added while a subscription is open (N42-13)."""
+    """The viewer whose rights decide; keys may be added while a subscription is open (N42-13)."""
 
     @property
     def viewer(self) -> Viewer: ...
@@ -30,10 +30,10 @@ class Peer(Protocol):
         """Returns when the client has read most of what was sent."""
 
     async def turn(self, seconds: float) -> None:
-        """Before work that takes the loop about as long: one connection's at a time."""
+        """Await before work that takes the loop about as long: one connection works at a time."""
 
     def request_id(self) -> str:
-        """Of the message that is handled now, for the log."""
+        """Of the message that is being handled, for the log."""
 
     def closed_by_relay(self, sub: str) -> None:
         """The relay ended this subscription with CLOSED."""

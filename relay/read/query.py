@@ -42,11 +42,11 @@ _MAX_BACKLOG: Final = 4096
 _MAX_COUNTS: Final = 16
 """Queued COUNTs per connection."""
 _MAX_VALUES: Final = 32_768
-"""In queued COUNTs of a connection, as in its open subscriptions; each takes up to 200 bytes."""
+"""In queued COUNTs of a connection; the limit of its open subscriptions. Up to 200 bytes each."""
 _MAX_ALL_VALUES: Final = {True: 500_000, False: 250_000}
-"""In those of all connections; by whether the key that asks for more is known."""
+"""In those of all connections, for a connection with a known key (True) or without one (False)."""
 _FEW_VALUES: Final = 1_000
-"""A COUNT with no more is queued whatever others have."""
+"""A COUNT with no more is queued however many values others have queued."""
 _MAX_AUTHORS: Final = 20_000
 """A COUNT of more authors gets no HyperLogLog; each takes 0.15 us on the loop."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
@@ -54,15 +54,15 @@ _INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
 _OVERFLOW: Final = Refused(Prefix.ERROR, "backlog overflow, subscribe again")
 _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment"
 _MAX_RETRIES: Final = 16
-"""Pages of one query that are read again because read rights changed during the read."""
+"""How often pages of one query are read again because read rights changed during the read."""
 _RIGHTS_CHANGED: Final = "read rights changed faster than pages could be read"
 _NOT_CURRENT: Final = "who may read is not known at the moment"
 _MERGED_BYTES: Final = 1 << 20
 _LONG_S: Final = 0.008
-"""Work of a query on the loop for which its connection waits for a turn."""
+"""A query with more work on the loop than this waits for the turn of its connection."""
 _FILTER_S: Final = 3e-4
 _VALUE_S: Final = 2e-6
-"""What a filter, and a value in it, takes on the loop, about: each is made into SQL twice."""
+"""Estimated time on the loop of a filter, and of a value in it: each is compiled to SQL twice."""
 
 
 class QueryLimits(Protocol):
@@ -74,7 +74,7 @@ class QueryLimits(Protocol):
 
 class SearchIndex(Protocol):
     async def reached(self, seq: int) -> bool:
-        """Wait until rows up to `seq` are indexed. False: it did not happen in time."""
+        """Wait until rows up to `seq` are indexed. False: it timed out."""
 
 
 class Invites(Protocol):
@@ -101,9 +101,10 @@ class QueryQueue:
         """With the time at which each was queued, and the id of its request."""
         self._counts: deque[tuple[str, tuple[Filter, ...], str]] = deque()
         self._values = 0
-        """In COUNTs that wait or are answered."""
+        """Values in COUNTs that are queued or being answered."""
         self._counted_s = 0.0
-        """What the last COUNT took, at most `_LONG_S`: it may have waited for a thread."""
+        """Seconds that the last COUNT took, at most `_LONG_S`: they include waiting for a
+        thread."""
         self._task: asyncio.Task[None] | None = None
 
     def subscribe(self, sub: str, filters: tuple[Filter, ...]) -> None:
@@ -232,30 +233,30 @@ class QueryRunner:
         self._fanout = fanout
         self._index = index
         self._one_search = asyncio.Semaphore(1)
-        """Searches of unknown keys wait here for each other."""
+        """Held by a search of an unknown key: one at a time."""
         self._invites = invites
         self._limits = limits
         self._clock = clock
         self._metrics = metrics
         self._explaining: asyncio.Task[None] | None = None
         self.counted = 0
-        """Values in COUNTs that wait or are answered, of all connections."""
+        """Values in COUNTs that are queued or being answered, of all connections."""
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """No query plan is asked for any more: the store may close."""
+        """Cancel the query plan that is being read, so that the store may close."""
         if self._explaining is not None:
             self._explaining.cancel()
             await asyncio.gather(self._explaining, return_exceptions=True)
 
     def waited(self, seconds: float) -> None:
-        """A REQ has waited for others of its connection."""
+        """Record how long a REQ was queued behind others of its connection."""
         self._metrics.read.queue.add(seconds)
 
     def has_room_for(self, values: int, peer: Peer) -> bool:
-        """Whether a COUNT with so many may be queued."""
+        """Whether a COUNT with this many values may be queued."""
         if values <= _FEW_VALUES:
             return True
         known = self._state.visibility(peer.reader.viewer).is_known
@@ -356,7 +357,7 @@ class QueryRunner:
                     await peer.drained()
                 waited += perf_counter() - found
             await self._fanout.refresh_links(subscription)
-            if not self._state.is_current():  # its client may have been slow for long
+            if not self._state.is_current():  # the client may have read slowly
                 raise StoreFault(_NOT_CURRENT)
         except StoreFault as fault:
             self._fail(peer, subscription, fault)
@@ -389,7 +390,7 @@ class QueryRunner:
         reading_s: float,
         sending_s: float,
     ) -> None:
-        """All stored rows were sent. `sending_s`: how long its client was waited for."""
+        """All stored rows were sent. `sending_s`: how long the client made it wait."""
         metrics, filters = self._metrics, subscription.filters
         metrics.read.query.add(reading_s)
         metrics.read.send.add(sending_s)
@@ -425,7 +426,7 @@ class QueryRunner:
         rows: int,
         seconds: float,
     ) -> None:
-        """Ask for the plan of a costly shape, once; log a slow query."""
+        """Get the query plan of a costly shape, once; log a slow query."""
         is_busy = self._explaining is not None and not self._explaining.done()
         if is_busy or not read.wants_plan:
             _log_slow(read, rows, seconds)
@@ -503,8 +504,8 @@ class QueryRunner:
         """Stored rows: of each search by rank, then of the other filters merged, newest first
         (N01-76). No row twice (N01-63). With whether they are known to be the last.
 
-        A page is sent with the rights of that moment: when the reader lost some during the read, it
-        is read again (N29-94).
+        A page is sent only if the reader still has the rights it was read with, else it is read
+        again (N29-94).
         """
         sent: set[int] = set()
         for filter_ in subscription.filters:
@@ -616,7 +617,7 @@ class QueryRunner:
         for _ in range(_MAX_RETRIES):
             await self._state.settled(self._store.committed())
             visibility = self._state.visibility(peer.reader.viewer)
-            # A COUNT has no part that could be given before the CLOSED.
+            # A COUNT has no partial result that could be sent before the CLOSED.
             refusal = visibility.gate(filters) or visibility.lists_for_login(filters)
             if refusal is not None:
                 peer.outbox.put(messages.closed(sub, refusal.refused()))
@@ -655,7 +656,7 @@ class QueryRunner:
 
 
 def _work_of(filters: Sequence[Filter]) -> float:
-    """Seconds of the loop, about."""
+    """Estimated seconds on the loop."""
     return len(filters) * _FILTER_S + _values_in(filters) * _VALUE_S
 
 

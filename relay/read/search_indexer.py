@@ -24,28 +24,29 @@ _log = logging.getLogger(__name__)
 
 _BATCH: Final = 250
 _SMALL_BATCH: Final = 50
-"""During writes: on a busy machine too it takes no longer than the longest pause allows."""
+"""Rows per batch during writes: short enough on a busy machine too."""
 _EMBEDDED: Final = 8
 """Texts at a time: a fifth of a second."""
 _PAUSE_RATIO: Final = 19
-"""During writes it pauses so many times as long as it worked: 5 % of a core."""
+"""During writes it pauses this many times as long as it worked: 5 % of a core."""
 _READING_SHARE: Final = 0.1
-"""Of the time, when it is spent on queries: the loop is busy with them, or will soon be."""
+"""When queries take more than this share of the time, reads count as busy."""
 _READING_PAUSE_RATIO: Final = 3
-"""Then: 25 % of a core."""
+"""As `_PAUSE_RATIO`, while reads are busy: 25 % of a core."""
 _WRITING_S: Final = 0.5
-"""After a commit: on a busy machine there may be none while a batch is indexed."""
+"""Writes count as busy for this time after a commit: on a slow machine none may fall into the time
+that a batch takes."""
 _MAX_PAUSE_S: Final = 1.0
 _GATHER_S: Final = 0.1
-"""From a commit until it is indexed, for others that follow: a transaction for each event of a slow
-stream costs as much as its commit."""
+"""Delay from a commit until it is indexed, so that later ones join the batch: a transaction for
+each event of a slow stream would cost as much as its commit."""
 _IDLE_S: Final = 1.0
 _TIMEOUT_S: Final = 2.0
 """How long a search waits for the index."""
 _RETRY_S: Final = 5.0
 _TIDY_EVERY_S: Final = 1.0
 _TIDY_S: Final = 0.1
-"""How long it goes on at a time during writes."""
+"""Longest tidying in one go during writes."""
 
 
 class SearchIndexer:
@@ -63,7 +64,7 @@ class SearchIndexer:
         """`reading_s`: seconds that all queries took so far."""
         self._reading_s = reading_s
         self._read = (0.0, 0.0)
-        """When it was looked at last, and what it gave."""
+        """Time and value of the last call of `reading_s`."""
         self._store = store
         self._state = state
         self._clock = clock
@@ -72,7 +73,7 @@ class SearchIndexer:
         self._rules = ""
         self._tidy_at = 0.0
         self._newest = store.committed()
-        """seq, and when it was first seen."""
+        """Newest seq, and when it was first seen."""
         self._newest_at = -_WRITING_S
         self._waiting_searches = 0
         self._search_waits = asyncio.Event()
@@ -160,7 +161,7 @@ class SearchIndexer:
         return has_more
 
     async def _embed(self) -> bool:
-        """Of texts that are indexed, what they mean; True: there is more to do."""
+        """Compute meanings of indexed texts; True: there is more to do."""
         loop = asyncio.get_running_loop()
         began = loop.time()
         has_more = await self._store.embed_texts(_EMBEDDED)
@@ -168,7 +169,7 @@ class SearchIndexer:
         return has_more
 
     async def _rest_after(self, seconds: float) -> None:
-        """Of work, during writes or many reads."""
+        """Pause after this many seconds of work, during writes or many reads."""
         is_read = self._is_read()
         if self._is_written_to():
             await self._pause(_PAUSE_RATIO * seconds)
@@ -176,7 +177,7 @@ class SearchIndexer:
             await self._pause(_READING_PAUSE_RATIO * seconds)
 
     def _is_read(self) -> bool:
-        """Since it was asked last, and no search waits."""
+        """Whether queries took much time since the last call, and no search waits."""
         (before, took), self._read = (
             self._read,
             (asyncio.get_running_loop().time(), self._reading_s()),
@@ -185,14 +186,14 @@ class SearchIndexer:
         return taken - took > _READING_SHARE * (at - before) and not self._waiting_searches
 
     def _is_written_to(self) -> bool:
-        """And no search waits."""
+        """Whether there was a commit lately, and no search waits."""
         now, newest = asyncio.get_running_loop().time(), self._store.committed()
         if newest != self._newest:
             self._newest, self._newest_at = newest, now
         return now - self._newest_at < _WRITING_S and not self._waiting_searches
 
     async def _pause(self, seconds: float) -> None:
-        """Leave the CPU to the writers; ends early when a search waits."""
+        """Ends early when a search waits."""
         self._search_waits.clear()
         try:
             async with asyncio.timeout(min(seconds, _MAX_PAUSE_S)):

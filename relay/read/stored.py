@@ -27,10 +27,8 @@ class StoredRows:
     async def of(
         self, viewer: Viewer, filters: tuple[Filter, ...], max_bytes: int
     ) -> Sequence[bytes]:
-        """In the order of the answer; it ends with the page that reaches `max_bytes`.
-
-        Raises Refused for a REQ that would be closed without a row, or by an error.
-        """
+        """In the order of the answer, up to the page that reaches `max_bytes`. Raises Refused for a
+        REQ that would be closed without a row, or by an error."""
         queries, peer = self._queries, _Peer(viewer)
         subscription = queries.start(peer, _SUB, filters)
         if subscription is not None:
@@ -64,7 +62,7 @@ class _Peer:
         await asyncio.sleep(0)  # let other tasks run between two pages
 
     async def turn(self, seconds: float) -> None:
-        """Pages have turns of their own."""
+        """The console has turns of its own."""
 
     def request_id(self) -> str:
         return "no connection"
@@ -74,7 +72,7 @@ class _Peer:
 
 
 class _NoSocket:
-    """`Sink` of what is not sent."""
+    """A `Sink` that sends nothing."""
 
     def write(self, data: bytes) -> None: ...
     def get_write_buffer_size(self) -> int:

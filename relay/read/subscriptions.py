@@ -24,7 +24,7 @@ S = TypeVar("S")
 _ANY_EVENT: Final = ("*", "")
 _MAX_NEW: Final = 64
 _MAX_NEW_VALUES: Final = 64
-"""Subscriptions that wait to be indexed, and values of each: 3 ms of the loop at most."""
+"""Subscriptions that wait to be indexed, and values of each: at most 3 ms of the loop."""
 
 _MANY: Final = 1000
 
@@ -56,17 +56,17 @@ class Subscriptions(Generic[S]):
         self._new: dict[int, tuple[S, Sequence[Filter]]] = {}
         """Not indexed yet."""
         self._by_key: dict[Hashable, tuple[Entry[S]] | dict[int, list[Entry[S]]]] = {}
-        """A tuple while a key has one filter: most of many values have no more."""
+        """A tuple while a key has one filter, as most keys have."""
         self._keys: dict[int, set[Hashable]] = {}
         self._unsure: Counter[Hashable] = Counter()
-        """Entries under a key that an event with the key need not match."""
+        """Key → entries that an event with the key need not match."""
         self._unsure_in_all = 0
 
     def __len__(self) -> int:
         return len(self._keys) + len(self._new)
 
     def add(self, subscription: S, filters: Sequence[Filter]) -> None:
-        """Once for each subscription."""
+        """Call once for each subscription."""
         self._new[id(subscription)] = subscription, filters
         if len(self._new) > _MAX_NEW or sum([each.values for each in filters]) > _MAX_NEW_VALUES:
             self._index_new()
@@ -125,7 +125,7 @@ class Subscriptions(Generic[S]):
         return [key for key in _keys_of_event(event) if key in by_key] if by_key else []
 
     def unsure_about(self, event: Event) -> int:
-        """How many filters are asked whether they match the event; 0 when there are few in all."""
+        """How many filters are compared with the event; 0 when there are few in all."""
         if self._unsure_in_all < _MANY:
             return 0
         return sum([self._unsure[key] for key in _keys_of_event(event) if key in self._unsure])
@@ -142,7 +142,8 @@ class Subscriptions(Generic[S]):
         )
 
     def candidates(self, keys: Iterable[Hashable]) -> Iterator[Sequence[Entry[S]]]:
-        """Entries that may match, each time of one subscription; it may come several times."""
+        """Lists of entries that may match, each of one subscription; a subscription may come
+        again."""
         for key in keys:
             entries = self._by_key.get(key)
             if isinstance(entries, tuple):
@@ -174,7 +175,7 @@ def _keys_of_filter(filter_: Filter) -> tuple[list[Hashable], bool]:
 
 
 def _conditions(filter_: Filter) -> int:
-    """How many conditions `Filter.matches` asks."""
+    """How many conditions `Filter.matches` checks."""
     return (
         (filter_.ids is not None)
         + (filter_.authors is not None)

@@ -1,7 +1,7 @@
 """Old versions of a record, for one viewer.
 
-Invariants: a version is given when the viewer may read both the current version and this one, by
-the rules and memberships of now. Without a current version, deleted or expired, there is none.
+Invariants: a version is given when the viewer may now read both it and the current version. When
+the current version was deleted or has expired, none is given.
 """
 
 from __future__ import annotations
@@ -50,11 +50,9 @@ class VersionReader:
         self._clock = clock
 
     async def versions(self, viewer: Viewer, slot: Slot, before: str | None) -> Versions:
-        """What the viewer may read of this record; nothing: the same as for one that never was.
-
-        `before`: the id of the last version of the page before; None: the first page. Raises
-        StoreFault.
-        """
+        """What the viewer may read of this record; empty for a record that never existed, too.
+        `before`: the id of the last version of the previous page; None: the first page. Raises
+        StoreFault."""
         for _ in range(_MAX_RETRIES):
             visibility = self._state.visibility(viewer)
             found = await self._page(visibility, slot, before)
@@ -89,7 +87,7 @@ class VersionReader:
 
 
 def _filter_of(slot: Slot) -> Filter:
-    """By which the record is asked for: for rules with `only_by`."""
+    """The filter that names the record, for rules with `only_by`."""
     replaceable = class_of(slot.kind) is KindClass.REPLACEABLE
     return Filter(
         authors=frozenset({slot.pubkey}),

@@ -63,7 +63,7 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     keep: Keep
     slot: Slot | None
     malformed: Reject | None
-    """What is wrong with `h`, the tags of a 9000–9022 or a persona."""
+    """The refusal for a malformed `h`, tag of a 9000–9022 or persona."""
     group: str | None
     """The group that the event belongs to; None too when it is malformed."""
     action: Action | None
@@ -146,7 +146,7 @@ def has_targets(candidate: Candidate) -> bool:
 
 
 def part_of(candidate: Candidate, targets: Set[Target]) -> Candidate:
-    """The same event as if, being a kind 5, it named these alone."""
+    """A kind 5, as if these were its only targets."""
     named = candidate.targets
     if named is None:
         return candidate

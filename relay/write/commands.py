@@ -42,11 +42,11 @@ class Author(Protocol):
 
     @property
     def connection(self) -> int | None:
-        """Unique number of the connection; None: the event came over none."""
+        """Unique number of the connection; None: not from a WebSocket."""
 
     @property
     def message(self) -> int | None:
-        """Number of the message that it sends now, on its connection."""
+        """Number, on its connection, of the message that is being handled."""
 
     def answered(self, event: Event, weight: int, result: Result) -> None:
         """Called once per event, after the commit or a refusal. Must not block or raise.
@@ -76,18 +76,18 @@ class WriteEvent(msgspec.Struct):
 
     event: Event
     weight: int
-    """As `weight_of` estimates it, once for all who ask."""
+    """The estimate of `weight_of`, made once."""
     author: Author
     origin: Origin
     result: Result = WriteOutcome.STORED
     message: int | None = None
-    """In which its author sent it."""
+    """`Author.message` when it was submitted."""
     objection: Reject | None = None
     """Of the first plug-in that refuses the event."""
     screened_by: Policy | None = None
-    """None: by those in force."""
+    """None: the policies in force."""
     pieces: Pieces | Emptying | None = None
-    """Of a deletion of too much for one transaction."""
+    """Progress of a deletion that is too large for one transaction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ class ManagementChange:
 
     changes: tuple[ListChange, ...]
     answered: Callable[[Reject | None], None]
-    """Called once, after the commit, before its events are delivered. Must not block or raise."""
+    """Called once, after the commit and before delivery. Must not block or raise."""
     deleted_authors: frozenset[str] = frozenset()
     """Keys banned by a file, whose rows are deleted: `[bans] stored = "delete"`."""
     result: Reject | None = None
@@ -160,6 +160,5 @@ LaneItem = WriteEvent | ManagementChange | ExpireRows | SweepRows | SweepVersion
 
 
 def turn_of(item: LaneItem) -> int | type[LaneItem]:
-    """Whose turn the item takes: its connection's, or that of all items of its type that came over
-    none."""
+    """The queue of the item: one for each connection; items without one share a queue by type."""
     return (item.author.connection if isinstance(item, WriteEvent) else None) or type(item)

@@ -3,8 +3,8 @@
 It is read as the rows of that group, and goes with the group; it is not written into the group, so
 flags and roles do not decide whether it is accepted.
 
-Invariants: a target that the author may not read counts as not stored. So what becomes of the event
-does not tell whether the target is missing, deleted, in another group, hidden, or of another relay.
+Invariants: a target that the author may not read counts as not stored. So the result does not
+reveal whether the target is missing, deleted, in another group, hidden, or of another relay.
 """
 
 from __future__ import annotations
@@ -45,10 +45,8 @@ def derived_group(candidate: Candidate, world: World) -> str | None:
 
 
 def followers(target: Stored, candidate: Candidate, world: World) -> Iterator[Stored]:
-    """Stored rows of no group that name this row of a group, which came after them in an import.
-
-    Of several that they name the one that comes first decides: nothing stays open by the order.
-    """
+    """Stored rows of no group that name this row of a group, which an import brought after them. If
+    they name several such rows, the one imported first decides."""
     found = world.found
     for reference in pins_of(target.event):
         for event_id in found.referrers.get(reference, ()):
@@ -69,7 +67,7 @@ def _may_name(candidate: Candidate, target: Stored, world: World) -> bool:
         return True
     if event.kind != kinds.ZAP_RECEIPT:
         return False
-    # A wallet's service signs the receipt; it stands for who asked for it.
+    # A wallet service signs the receipt, on behalf of the key that asked for it.
     request = zap_request(event)
     return (
         request is not None
@@ -79,7 +77,7 @@ def _may_name(candidate: Candidate, target: Stored, world: World) -> bool:
 
 
 def _may_read(author: Viewer, row: Stored, world: World) -> bool:
-    """Also rows that are only given to a filter with `ids`."""
+    """Rows that only a filter with `ids` may match count too."""
     seen = visibility_for(author, world.policy.read_rules, world.actors, world.groups)
     return seen.may_read(row, Filter(ids=frozenset({row.event.id})))
 

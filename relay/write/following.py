@@ -1,7 +1,8 @@
 """Following: takes over what other relays on the store commit, in the order of their commits.
 
-Invariants: state follows the log, before the lane decides on it and before anybody reads further;
-what cannot be followed is read again whole. Delivery is the lane's own.
+Invariants: the state is brought up to date with the log before the lane decides and before anything
+else is read; when a commit cannot be followed, all state is read again. The lane delivers the
+events.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 0.5
-"""What could not be delivered is tried again."""
+"""Interval at which a failed delivery is tried again."""
 _AGAIN_S: Final = 0.5
 
 

@@ -1,7 +1,7 @@
 """Invite codes of the relay (NIP-43): made for a REQ of kind 28935 or a NIP-86 call.
 
-Invariants: a code is kept by a change in the lane before anybody gets it; it stands in no log line.
-The event that carries it is signed on the fly, for one connection, and never stored (N43-04).
+Invariants: a code is committed by the lane before it is sent; no log line contains it. Its event is
+signed for one connection and never stored (N43-04).
 """
 
 from __future__ import annotations
@@ -56,9 +56,8 @@ class Invitations:
         return self._asker(viewer) is not None
 
     async def event_for(self, viewer: Viewer) -> Event | None:
-        """The 28935 for this viewer; with the same code until that is used up or not valid.
-
-        None: it may not invite (any more). Raises Refused when no code can be kept.
+        """The 28935 for this viewer, with the same code as long as it is valid. None: the viewer
+        may not invite. Raises Refused when no code can be stored.
         """
         async with self._lock:  # or two REQs at once would get two codes
             asker = self._asker(viewer)
@@ -78,7 +77,7 @@ class Invitations:
     async def create(
         self, by: str, *, uses: int | None, days: int, asked: bool = False
     ) -> tuple[str, Claim]:
-        """A new code. `uses` None: any number; `days` 0: no end. Raises Refused."""
+        """A new code. `uses` None: any number; `days` 0: it does not expire. Raises Refused."""
         now = self.clock()
         code = secrets.token_hex(_CODE_BYTES)
         until = now + days * _DAY_S if days else None

@@ -68,7 +68,7 @@ _OWN_KEY: Final = Reject(
     Prefix.RESTRICTED, "the key of this relay cannot vanish from it", "requests to vanish"
 )
 MAX_VANISH_BYTES: Final = 4096
-"""Of a request to vanish: it is kept, and no rule or quota is asked."""
+"""Of a request to vanish: it is kept as a tombstone, and no quota applies to it."""
 _TOO_LARGE: Final = Reject(
     Prefix.INVALID,
     f"a request to vanish has at most {MAX_VANISH_BYTES} bytes",
@@ -90,7 +90,7 @@ _ABOUT_ROWS: Final = frozenset(
         WriteOutcome.DELETED,
     }
 )
-"""Answers that tell what is, or was, stored."""
+"""Outcomes that reveal what is, or was, stored."""
 
 
 class Judgement(msgspec.Struct, frozen=True, gc=False):
@@ -106,7 +106,7 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     ruling: Ruling | None = None
     """What a 9000–9022 does to its group, or a kind 5 that withdraws an invite."""
     outdated_pins: frozenset[str] = frozenset()
-    """Ids of groups whose pins must be looked through."""
+    """Ids of groups of which some pins may have to be removed."""
     tokens: Sequence[Token] = ()
     """To take from the token buckets."""
     tries_code: bool = False
@@ -128,7 +128,7 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
 def screen(
     event: Event, origin: Origin, now: int, policy: Policy, management: Management, relay: str
 ) -> Reject | None:
-    """What is checked before the signature: limits, form, kinds that are not taken."""
+    """The checks before the signature is verified: limits, form, refused kinds."""
     refusal = policy.screen(event, now, origin)
     if refusal is not None:
         return refusal
@@ -179,7 +179,7 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         if event.kind in kinds.GROUP_STATE or event.kind in kinds.MEMBERSHIP_RECORDS:
             return Judgement(WriteOutcome.REGENERATED)
         if event.kind in kinds.GROUP_MEMBER_NOTICES and event.pubkey != world.relay:
-            # Of the relay that the group comes from: its members were told.
+            # A notice of the group's former relay, which has sent it to the members.
             return Judgement(WriteOutcome.REGENERATED)
     if (
         event.pubkey == world.relay
@@ -249,7 +249,7 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
         tokens = _tokens(candidate, world, facts, None, is_stored=not is_ephemeral(event.kind))
         if isinstance(tokens, Reject):
             return Judgement(tokens)
-        # Of the author and the group none are taken: anybody could use them up.
+        # None of the author or the group: anybody who sends the event again could use them up.
         own = [token for token in tokens if token[0].per in _OF_SENDER]
         return Judgement(WriteOutcome.UNTOLD, tokens=own)
     if outcome is not None and outcome is not WriteOutcome.PASSED_ON:
@@ -342,9 +342,9 @@ def _unstored(candidate: Candidate, world: World) -> WriteOutcome | None:
 def _may_be_told(outcome: WriteOutcome, candidate: Candidate, world: World) -> bool:
     """Whether the connection may learn that the event is stored, deleted or superseded (N01-96).
 
-    Anybody may send what others signed: so in a group it is asked what the keys of the connection
-    may read, not what the author may. Outside of groups everybody is told: who is answered OK true
-    takes the event for stored. An importer may learn everything.
+    Anybody may send an event that somebody else signed, so in a group the keys of the connection
+    must be allowed to read it, not the author. Outside of groups everybody is told: a client takes
+    OK true for stored. An importer may learn everything.
     """
     sender, found = candidate.sender, world.found
     if sender.origin is not Origin.WIRE:
@@ -409,12 +409,12 @@ def _deletion_reach(
     """The group that a kind 5 belongs to, and whether not everyone may read it (N29-104)."""
     event, group_id, found, before = candidate.event, candidate.group, world.found, world.removed
     removed = deleted_rows(event, targets, found)
-    # A code that the author meant to withdraw may still admit somebody, in this group or another.
+    # A code that the author tried to withdraw may still be valid, in this group or another.
     quiet = group_id is not None and event.has_tag("code")
     quiet = quiet or before.were_restricted or are_restricted(removed, world)
     quiet = quiet or names_restricted(event, world.policy.read_rules)
     if candidate.sender.origin is Origin.TRUSTED_IMPORT:
-        # One's own export no longer has what was deleted, and that may have been private.
+        # An own export does not contain the deleted rows, which may have been private.
         quiet = quiet or any(
             value not in found.rows and value not in before.rows for value in event.tag_values("e")
         )
@@ -434,7 +434,7 @@ def are_restricted(rows: Iterable[Stored], world: World) -> bool:
 
 
 def _judge_vanish(candidate: Candidate, world: World) -> Judgement:
-    """No rule is asked but rates that name the kind (N62-11): size and pace are bounded here."""
+    """Only rates that name the kind apply (N62-11): size and rate are limited here."""
     request = candidate.event
     is_trusted = candidate.sender.origin is Origin.TRUSTED_IMPORT
     if len(request.raw) > MAX_VANISH_BYTES and not is_trusted:
@@ -452,7 +452,7 @@ def _judge_vanish(candidate: Candidate, world: World) -> Judgement:
         name = subnet_of(candidate.sender.address)
         if not world.vanished.allows(name, world.now):
             return Judgement(_TOO_MANY_VANISH)
-    # Those of rules that name the kind.
+    # Only of rules that name the kind.
     tokens = _tokens(candidate, world, facts_of(candidate, world), None, is_stored=False)
     if isinstance(tokens, Reject):
         return Judgement(tokens)
@@ -460,7 +460,7 @@ def _judge_vanish(candidate: Candidate, world: World) -> Judgement:
 
 
 def is_paced(candidate: Candidate, world: World) -> bool:
-    """Whether a request to vanish counts for `World.vanished`."""
+    """Whether a request to vanish is counted in `World.vanished`."""
     return (
         candidate.sender.origin is Origin.WIRE
         and candidate.event.pubkey not in world.found.stored_keys

@@ -3,7 +3,7 @@
 Stored 39000–39005 are by this key or an earlier one of this relay: others are refused. At start
 those by an earlier key are replayed once more, signed with this key, and deleted, in one
 transaction; the relay's own lists of members and roles (13534, 33534) are signed again as they are.
-So are the 39000 and 39001 that say something else than `[groups] compat` asks for now.
+So are the 39000 and 39001 that differ from what the current `[groups] compat` gives.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ async def signed_again(
     compat: Set[Compat],
     now: int,
 ) -> Groups:
-    """Sign and store what is by another key or outdated; gives the groups after that.
+    """Sign and store again what is by another key or outdated; returns the groups afterwards.
 
     `groups`: replayed from the log with this key. Raises StoreFault.
     """

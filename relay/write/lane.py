@@ -20,10 +20,10 @@ class Lane(Generic[T]):
 
     Invariants: items of one turn are committed in the order in which they were put; one commit runs
     at a time; a batch waits for no timer: it is what was queued while the previous one ran, until
-    its cost reaches `max_batch`. The next item is of the turn that has cost least; one that begins
-    to wait counts as the one that is served then (start-time fair queuing), so nobody waits for
-    more than the first items of the others. At most `max_waiting` items are queued; `put` refuses
-    more. `commit` reports results itself and does not raise.
+    its cost reaches `max_batch`. The next item comes from the queue that has cost least; a queue
+    that was empty begins with the cost of the one served then (start-time fair queuing), so an item
+    at the head of its queue waits only for the first items of the others. At most `max_waiting`
+    items are queued; `put` refuses more. `commit` reports results itself and does not raise.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class Lane(Generic[T]):
         cost_of: Callable[[T], int] = lambda _: 1,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`turn_of`: whose turn an item takes. `cost_of`: at least 1, asked when it is taken.
-        `waited` gets the seconds that one item of a batch was queued."""
+        """`turn_of`: the key of the item's queue. `cost_of`: at least 1, called when the item is
+        taken. `waited` gets the seconds that one item of a batch was queued."""
         self._commit = commit
         self._turn_of = turn_of
         self._cost_of = cost_of
@@ -48,12 +48,12 @@ class Lane(Generic[T]):
         self._max_batch = max_batch
         self._max_waiting = max_waiting
         self._queues: dict[object, deque[T]] = {}
-        """None is empty."""
+        """Turn → its queue, which is not empty."""
         self._turns: list[tuple[int, int, object]] = []
         """A heap: (cost so far, number, turn), one for each queue."""
         self._numbers = count()
         self._reached = 0
-        """The cost so far of who was served last."""
+        """The cost so far of the queue that was served last."""
         self._size = 0
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -80,14 +80,14 @@ class Lane(Generic[T]):
         return True
 
     def put_back(self, items: Sequence[T], cost: int = 0) -> None:
-        """The last items of the batch that is being committed, before all others of their turns.
-
-        `cost`: of what was done of the first one, whose turn comes after others.
+        """Queue the last items of the batch that is being committed again, at the head of their
+        queues. `cost`: of the part of the first one that is done; its queue then comes after
+        others.
         """
         turns: dict[object, list[T]] = {}
         for item in items:
             turns.setdefault(self._turn_of(item), []).append(item)
-        for turn, own in turns.items():  # without a cost, whose item is the first is served next
+        for turn, own in turns.items():  # without a cost, the first item's queue is served next
             queue = self._queues.get(turn)
             if queue is None:
                 self._queues[turn] = deque(own)
@@ -129,7 +129,7 @@ class Lane(Generic[T]):
                 cost = cost_of(item)
                 left -= cost
                 used += cost
-                if len(turns) > 1 or not queue or left <= 0:  # a turn alone needs no heap
+                if len(turns) > 1 or not queue or left <= 0:  # a single queue needs no heap
                     break
             if queue:
                 heapreplace(turns, (used, next(self._numbers), turn))

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def row_of_pin(pin: Pin) -> str | Slot | None:
-    """The id or the slot of what is pinned; None for what names neither."""
+    """The id or the slot of what is pinned; None if the pin names neither."""
     return slot_of_pin(pin) or (pin[1] if pin[0] == "e" else None)
 
 
@@ -70,7 +70,7 @@ def all_pinning(groups: Groups) -> frozenset[str]:
 
 
 def without_pins(rows: Iterable[str | Slot], groups: Groups) -> Groups:
-    """These groups without the pins of these rows."""
+    """These groups, without pins of these rows."""
     for named in rows:
         pin = ("e", named) if isinstance(named, str) else pin_of_slot(named)
         for group_id in groups.pinned.of(pin):
@@ -112,6 +112,6 @@ def _is_there(pin: Pin, group_id: str, found: Found, now: int) -> bool:
 
 
 def _held(named: str | Slot, found: Found) -> Stored | Present | None:
-    """What is stored under an id or a slot; the batch may have changed it."""
+    """The row that an id or a slot has now, after the events before it in the batch."""
     row = found.rows.get(named) if isinstance(named, str) else found.slots.get(named)
     return found.present.get(named) if row is None else row

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 _LOG_PAGE: Final = 2000
 _NEWEST: Final = 2**63 - 1
 _GROUP_KINDS: Final = frozenset({*kinds.GROUP_RECORDS, *kinds.GROUP_STATE})
-"""All that `logged_action` looks at."""
+"""All that `logged_action` reads."""
 
 
 async def rebuilt_groups(store: EventLog, relay_pubkey: str, upto: int = _NEWEST) -> Groups:
@@ -30,7 +30,7 @@ async def rebuilt_groups(store: EventLog, relay_pubkey: str, upto: int = _NEWEST
 
 
 def groups_after(groups: Groups, others: Others, relay_pubkey: str) -> Groups:
-    """These groups after what other relays on the store committed, as a replay has them."""
+    """These groups after the commits of other relays on the store; equal to a replay."""
     for group_id, ids in others.gone.items():  # before the rest: a 9021 may have come again
         group = groups.get(group_id)
         if group is not None:

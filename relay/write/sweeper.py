@@ -1,11 +1,10 @@
 """Sweeper: removes rows that expired (NIP-40) or that retention rules release.
 
-Small transactions between the writes, each through the lane, with a pause after it. Expired rows
-need no tombstone: sent again, they are refused as expired. Rows that rules release are searched
-outside of the lane and checked again inside (`relay.lifecycle.retention`). No progress is stored: a
-later sweep finds what is left.
-
-After each sweep some rows are compared with what was written: in rounds over the whole store.
+In small transactions, each through the lane, with a pause after it. Expired rows need no tombstone:
+sent again, they are refused as expired. Rows that rules release are searched for outside of the
+lane and checked again inside (`relay.lifecycle.retention`). No progress is stored: a later sweep
+finds what is left. After each sweep the next rows are checked for damage, in rounds over the whole
+store.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ _log = logging.getLogger(__name__)
 _FIRST_SWEEP_S: Final = 5.0
 _INTERVAL_S: Final = 60.0
 _FULL_SCAN_S: Final = 3600
-"""Interval of scans of all rows; others look at what changed since. A removed pin or a new summary
-takes effect within this time."""
+"""Interval of scans of all rows; the others look only at rows that changed since. A removed pin or
+a new summary takes effect within this time."""
 _BATCH_ROWS: Final = 256
 _BATCH_BYTES: Final = 1 << 20
-"""Rows per transaction, which holds them parsed: that can take twenty times as much."""
+"""Rows per transaction. In memory they are parsed and can take twenty times as much."""
 _SCAN_ROWS: Final = 200_000
 """Rows found per query: their seq only."""
 _PAUSE_FACTOR: Final = 8.0
@@ -150,8 +149,8 @@ class Sweeper:
         first_s: float = _FIRST_SWEEP_S,
         every_s: float = _INTERVAL_S,
     ) -> None:
-        """`damaged` gets a line for the admin when rows are not as they were written, and an empty
-        one after a round without faults. `is_due`: whether no other relay on the store sweeps."""
+        """`damaged` gets a line for the admin when rows are damaged, and an empty one after a round
+        without faults. `is_due`: False while another relay on the store sweeps."""
         self._is_due = is_due
         self._store = store
         self._state = state
@@ -165,7 +164,7 @@ class Sweeper:
         self._seen: LastScan | None = None
         self._whole_at = 0
         self._history: HistoryRules | None = None
-        """By which all old versions were looked at."""
+        """The rules that all old versions were checked against."""
         self._damaged = damaged
         self._checked = 0
         self._is_whole = True
@@ -280,8 +279,8 @@ class Sweeper:
     async def old_versions(self, purpose: Purpose) -> AsyncIterator[Sequence[Stored]]:
         """Old versions that `[[retention]] history` no longer keeps, one transaction each.
 
-        All are looked at once after a start and after a change of the rules, later those whose time
-        has come. Raises StoreFault.
+        All are checked once after a start and after a change of the rules, later only those that
+        are due. Raises StoreFault.
         """
         now, rules = self._clock(), self._state.policy.keep.history
         while due := await self._store.overdue_versions(now, _BATCH_ROWS):

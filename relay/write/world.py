@@ -38,8 +38,8 @@ _ANYONE: Final = frozenset({Who.ANYONE})
 _WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
 _ABOUT_PEOPLE: Final = (ListName.ALLOWED_KEYS, ListName.BANNED_KEYS)
 _LENT_IN_GROUPS: Final = frozenset({Who.INSIDER})
-"""Of what an owner lends its agent: KNOWN must not make it the founder of a group, and so a member
-that its owner cannot take along."""
+"""The who-words that an owner lends its agent inside groups. Not KNOWN: the agent could found a
+group and remain its member when its owner leaves."""
 _MAX_WHO: Final = 65_536
 _MIN_PREFIX: Final = 8
 """Characters of an id that a `previous` tag must have (N29-21)."""
@@ -56,7 +56,7 @@ class World:
     policy: Policy
     groups: Groups
     actors: Actors
-    """Those of the policy files, with the keys that NIP-86 calls allowed and banned."""
+    """Of the policy files, with the keys that NIP-86 calls have allowed and banned."""
     found: Found
     """The store's rows that `lookups` asked for."""
     relay: str
@@ -75,9 +75,9 @@ class World:
     rated_origins: frozenset[Origin] = frozenset({Origin.WIRE})
     """Rates count events of these origins."""
     _who: dict[tuple[str, str | None], frozenset[Who]] = field(default_factory=dict)
-    """What `who` answered."""
+    """Cache of `who`."""
     _seen: dict[Viewer, Visibility] = field(default_factory=dict)
-    """What `seen_by` answered."""
+    """Cache of `seen_by`."""
 
     def with_groups(self, groups: Groups) -> World:
         return self if groups is self.groups else replace(self, groups=groups, _who={}, _seen={})
@@ -90,7 +90,7 @@ class World:
         return replace(self, management=management, actors=actors, _who={}, _seen={})
 
     def seen_by(self, viewer: Viewer) -> Visibility:
-        """What the viewer may read. At most one for each connection of a batch is kept."""
+        """What the viewer may read. Cached: at most one for each connection of a batch."""
         seen = self._seen.get(viewer)
         if seen is None:
             rules = self.policy.read_rules
@@ -112,8 +112,8 @@ class World:
 def facts_of(candidate: Candidate, world: World) -> Facts:
     """What policy rules may look at. The only builder of Facts.
 
-    For an event that will be refused for a missing login nothing is looked up: what it deletes and
-    replaces counts as its author's own, so that it is refused for the login.
+    For an event that will be refused for a missing login nothing is looked up: rows that it deletes
+    or replaces count as its author's, so that the login is the reason given.
 
     A new fact is added in two places: a field of `Facts`, and its value here. One that needs rows
     that are not looked up yet also takes a line in `relay.write.lookups`.
@@ -209,7 +209,7 @@ def _is_added(group_id: str, prefix: str, added: Mapping[str, Stored]) -> bool:
 # -- events that a memory record refers to --------------------------------------------------------
 
 FOLLOW_CHAINS: Final = frozenset({Who.AGENT, Who.OWNER})
-"""Following a long chain takes a tenth of a second: only owners and agents may cause it."""
+"""Only for owners and agents: following a long chain takes a tenth of a second."""
 
 
 def _records(candidate: Candidate, world: World) -> tuple[RecordFacts, ...]:
@@ -243,7 +243,8 @@ def _may_read_by_id(row: Stored, seen: Visibility) -> bool:
 
 
 def may_know_by_id(row: Stored, seen: Visibility, world: World) -> bool:
-    """Whether a viewer may read the row if asked for by id, as one of the rows it refers to too."""
+    """Whether a viewer may read the row when it asks by id; a reader of a row that it refers to
+    may, too."""
     return _may_know(row, seen, world, _by_id(row))
 
 
