@@ -237,6 +237,26 @@ async def test_a_form_without_the_token_of_its_session_does_nothing() -> None:
         assert await browser.json('/console/events.json?filter={"kinds":[1]}') is not None
 
 
+@pytest.mark.parametrize("charset", ["punycode", "no-such-codec", "utf-8"])
+async def test_no_form_is_decoded_as_it_says(charset: str) -> None:
+    """The decoder of punycode takes seconds for 300 kB."""
+    async with site() as here:
+        browser = await here.browser_of(alice)
+        kind = f"application/x-www-form-urlencoded; charset={charset}"
+        form = f"csrf={await browser.csrf()}&event=0"
+        response = await browser.post("/console/publish", form, Content_Type=kind)
+        assert (response.status, await error_of(response)) == (400, "event: must be a JSON object")
+
+
+@pytest.mark.parametrize("form", ["&".join(["a=1"] * 17), "csrf=\u00e9", "csrf=\0\xff"])
+async def test_a_form_that_no_page_sends_is_refused(form: str) -> None:
+    async with site() as here:
+        browser = await here.browser_of(alice)
+        kind = "application/x-www-form-urlencoded"
+        response = await browser.post("/console/publish", form, Content_Type=kind)
+        assert (response.status, "percent-encoded" in await error_of(response)) == (400, True)
+
+
 async def half_a_form(
     here: Site, browser: Browser
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
