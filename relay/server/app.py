@@ -44,23 +44,23 @@ _STOP_TIMEOUT_S: Final = 5.0
 _SHUTDOWN_S: Final = 2.0
 _KEEPALIVE_S: Final = 30.0
 _REQUEST_S: Final = 1.0
-"""A connection may send its first request so long after it was accepted, also during a stop."""
+"""How long a stop waits for the first request of a connection that was just accepted."""
 _POLL_S: Final = 0.01
 _REQUEST_COST_S: Final = 0.0005
-"""What a request counts for among the turns of all connections: about what a small one takes."""
+"""What a request costs in the turns of all connections: about the time of a small one."""
 _CHECK_EVERY_S: Final = 1.0
 _BODY_TIMEOUT_S: Final = 10.0
 _BODY_BUFFER: Final = 65_536
-"""Bytes of a body that nobody reads; twice as many may come."""
+"""Bytes of an unread body that are buffered; twice as many may arrive."""
 _MAX_SILENT: Final = 1024
-"""Sockets that are no websockets: no place is counted for them, and without a request they stay for
-30 s. Of more the oldest are closed, before they use up the file descriptors; those whose request is
-being answered last."""
+"""Sockets that are not websockets: they do not count as connections, and without a request they
+stay open for 30 s. When there are more, the oldest are closed, before file descriptors run out;
+those with a request that is being answered come last."""
 
 _MAX_UNREAD: Final = 32 << 20
-"""Bytes of answers to HTTP requests that clients do not read. Of more the oldest are dropped."""
+"""Bytes of HTTP answers that clients have not read. When there are more, the oldest are dropped."""
 _LARGE_ANSWER: Final = 65_536
-"""Bytes: before a larger one the others are counted, which is done every second anyway."""
+"""Bytes: before a larger answer the unread bytes are counted at once, else every second."""
 
 
 class _ClientErrors(logging.Filter):
@@ -107,7 +107,7 @@ class Server:
         self._requests = Slice(self._turns, perf_counter)
         self._unfinished = Unfinished()
         self._answered: dict[asyncio.Transport, None] = {}
-        """Open sockets that got an answer over HTTP, oldest first."""
+        """Open sockets that an HTTP answer was sent to, oldest first."""
         services.metrics.watch(
             "connections_logged_in",
             "Open connections with a login.",
@@ -135,7 +135,7 @@ class Server:
         self._path = (
             "/" + (relay_address(url) or RelayAddress("", None, "")).path.strip("/") if url else "/"
         )
-        # aiohttp names its version and Python's in every answer.
+        # By default aiohttp names its version and Python's in every answer.
         web_response.SERVER_SOFTWARE = "rookery"  # type: ignore[attr-defined]
         # Requests of one socket that are parsed ahead: no browser sends another before the answer.
         web_protocol.MAX_MSG_QUEUE_SIZE = 2
@@ -171,7 +171,7 @@ class Server:
         self._handshakes: Handshakes | None = None
         self._is_stopping = False
         self.stop = Stop.FOR_GOOD
-        """What the connections are told at exit."""
+        """The reason that connections are given at exit."""
         self.port: int = listening[0].getsockname()[1]
         self.addresses = self._own_addresses()
 
@@ -200,7 +200,7 @@ class Server:
             make: Callable[[], asyncio.BaseProtocol] = self._socket_input
             limits = self._config.limits
             if tls is not None:
-                # An address may reconnect with all it has, also after a restart.
+                # An address may reconnect all its connections at once, also after a restart.
                 one = 2 * limits.connections_per_address
                 self._handshakes = make = Handshakes(tls, make, limits.max_connections, one)
             for each in self._listening:
@@ -236,12 +236,12 @@ class Server:
                 each.force_close()
 
     def _drop_unread(self) -> None:
-        """A client that does not read holds its answer in memory as long as it likes."""
+        """Without this a client that does not read keeps its answer in memory for any time."""
         unread = {each: each.get_write_buffer_size() for each in self._answered}
         over = sum(unread.values()) - _MAX_UNREAD
         for each, size in unread.items():
             if over > 0 and size:
-                each.abort()  # `close` would wait until it is read
+                each.abort()  # `close` would wait until the client has read it
                 over -= size
             if each.is_closing() and not each.get_write_buffer_size():
                 del self._answered[each]
@@ -317,7 +317,7 @@ class Server:
 
     @web.middleware
     async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Requests that came together, on one connection or many, let others go on between two."""
+        """One request in each turn, so that many that arrive at once do not block the loop."""
         await self._requests.take(_REQUEST_COST_S)
         response: web.StreamResponse
         try:
@@ -325,7 +325,8 @@ class Server:
         except web.HTTPException as refused:
             headers = {**refused.headers, "X-Content-Type-Options": "nosniff"}
             response = web.Response(status=refused.status, text=refused.text, headers=headers)
-            # aiohttp keeps it: with its frames a cycle that holds the request and its body.
+            # aiohttp keeps the exception; its frames form a cycle that holds the request and its
+            # body.
             refused.__traceback__ = None
         finally:
             if request.transport is not None:
@@ -390,7 +391,7 @@ class Server:
             name = request.query.get("name")
             body = http.names(self.url_for(request), services.relay_pubkey, name)
         else:
-            # nostr-tools does not decode the path that it was given, and looks for it as it is.
+            # nostr-tools does not decode the path it was given and looks for that spelling.
             parts = request.rel_url.raw_query_string.split("&")
             raw = [part[len(key) + 1 :] for part in parts if part.startswith(f"{key}=")]
             body = http.web_address(
@@ -529,7 +530,7 @@ class Server:
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        """What is wrong is told to `metrics_from` only: it names files and rules."""
+        """The reason is given to `metrics_from` only: it names files and rules."""
         problems = dict(self._services.readiness.problems)
         writable = await self._is_writable()
         if not writable:
@@ -572,7 +573,7 @@ class Server:
 
 
 def _is_new(protocol: web.RequestHandler, now: float) -> bool:
-    """It was accepted less than _REQUEST_S ago and has sent no request."""
+    """Whether it was accepted less than _REQUEST_S ago and has sent no request."""
     # aiohttp has no other way to ask; before a request the time to close counts from the start.
     accepted_at = protocol._next_keepalive_close_time - _KEEPALIVE_S
     return protocol._request_count == 0 and now - accepted_at < _REQUEST_S

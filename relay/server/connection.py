@@ -65,25 +65,26 @@ _LINGER_S: Final = 5.0
 _STOP_S: Final = 2.5
 """How long a stop waits for the OKs of accepted events."""
 _HEARTBEAT_S: Final = 60.0
-"""A ping when nothing came for so long; when nothing comes in half of it the connection ends."""
+"""A client that sends nothing for this time gets a ping; after half of it without an answer the
+connection is closed."""
 _PING: Final = b"\x89\x00"
 _LARGE_FRAME: Final = 16 << 10
-"""Bytes: what is in a larger one can take the loop 0.2 s."""
+"""Bytes; parsing the content of a larger one can take 0.2 s of the loop."""
 _MESSAGES: Final = frozenset({WSMsgType.TEXT, WSMsgType.BINARY})
 _HANDLED: Final = _MESSAGES | {WSMsgType.PING, WSMsgType.PONG}
 _FRAME_S: Final = 3e-6
-"""What aiohttp takes for a frame, before it can be measured here."""
+"""Estimated time of aiohttp for a frame, spent before the measurement here begins."""
 _FRAME_HEAD: Final = 6
 """Bytes of a frame before its content, at least."""
 _CONNECTION_IDS: Final = count(1)
 _MAX_DELAY_S: Final = 3600
-"""Of a timer: the clock of the machine may be set meanwhile."""
+"""Longest delay of a timer, because the system clock may be set meanwhile."""
 _BINARY: Final = BadFrame(Invalid("binary frames are not Nostr messages"))
 _SLOW: Final = Refused(Prefix.ERROR, "you read too slowly")
 
 
 class Stop(Enum):
-    """Why the relay closes every connection: the code of the close frame, and what is said."""
+    """Why the relay closes every connection: code and reason of the close frame."""
 
     FOR_GOOD = (WSCloseCode.GOING_AWAY, messages.STOPPING)
     RESTART = (WSCloseCode.SERVICE_RESTART, messages.RESTARTING)
@@ -104,7 +105,7 @@ class RelaySocket(web.WebSocketResponse):
         self._taken = (0, 0)
 
     def next(self) -> Awaitable[Any]:
-        """`receive`, in half of the time for a message that has arrived and that it only passes."""
+        """`receive`, in half of the time for a message that has already arrived."""
         reader = self._reader
         if reader is None or self._closing or self._closed:
             return self.receive()
@@ -119,7 +120,7 @@ class RelaySocket(web.WebSocketResponse):
     def arrived(self) -> tuple[int, int]:
         """How many messages have arrived whole, and their bytes; control frames do not count."""
         number, size = self._taken
-        # aiohttp has no other way to ask what waits.
+        # aiohttp has no public way to look at the queue.
         for message, length in self._reader._buffer if self._reader is not None else ():
             if message.type in _MESSAGES:
                 number, size = number + 1, size + length + _FRAME_HEAD
@@ -186,7 +187,7 @@ class Connection:
         self._address = address
         self.connection = next(_CONNECTION_IDS)
         self.message = 0
-        """Number of the frame that is handled, from 1."""
+        """Number of the frame that is being handled, from 1."""
         self._socket = socket
         self._session = Session(
             secrets.token_hex(16),
@@ -213,7 +214,7 @@ class Connection:
         self._expiry: asyncio.TimerHandle | None = None
         """Ends attestations when the first of them ends."""
         self._beat: asyncio.TimerHandle | None = None
-        """Looks whether something came."""
+        """Checks whether the client sent anything."""
         self._is_stopping = False
         self._all_answered = asyncio.Event()
 
@@ -249,7 +250,7 @@ class Connection:
         return self.outbox.buffered_bytes < self._outbox_bytes // _IS_READING_SHARE
 
     def arrived(self) -> tuple[int, int]:
-        """As `Messages` of the socket's input has it."""
+        """See `Messages.arrived`."""
         return self._socket.arrived()
 
     @property
@@ -291,7 +292,8 @@ class Connection:
             self._may_read_on.set()
 
     def close_subscriptions(self) -> None:
-        """One of its keys was banned: close what is open; `gate` refuses what follows (N42-16)."""
+        """One of its keys was banned: close what is open; `gate` refuses further requests
+        (N42-16)."""
         for sub in list(self._session.open):
             self._queries.cancel(sub)
             self._session.closed_by_relay(sub)
@@ -304,7 +306,7 @@ class Connection:
         self._hang_up(POLICY_VIOLATION, "blocked: your address is blocked")
 
     def close_displaced(self) -> None:
-        """Others need its place more."""
+        """Its place was given to another connection."""
         for sub in list(self._session.open):
             self._queries.cancel(sub)
         self._hang_up(
@@ -352,7 +354,7 @@ class Connection:
                 size = len(frame.data)
                 traffic.bytes_in += size
                 socket.taken(size)
-                # Nothing of it is held while the next one is awaited: parsed it can take 11 MB.
+                # Not kept in memory while the next one is awaited: parsed it can take 11 MB.
                 del frame
                 is_over = work.end(_FRAME_S)
                 if (
@@ -402,7 +404,7 @@ class Connection:
         match effect:
             case Publish(event):
                 self._unanswered += 1
-                # Apart: who is refused at once is answered within.
+                # Not in one statement: `submit` may call `answered`, which changes both numbers.
                 weight = self._services.ingest.submit(event, self, Origin.WIRE)
                 self._unanswered_weight += weight
             case Subscribe(sub, filters):
@@ -448,9 +450,9 @@ class Connection:
         self.outbox.put(reply.payload)
 
     def _attestation_of(self, event: Event) -> Attestation | None:
-        """By whose membership the key may act here (NIP-AA). Raises Refused.
+        """The attestation by whose owner the key may act here (NIP-AA). Raises Refused.
 
-        A key that is known by itself needs no owner who is.
+        A key that is known itself needs no known owner.
         """
         state = self._services.state
         if state.actors.attestations is Attestations.OFF:
@@ -487,7 +489,8 @@ class Connection:
     # -- closing ----------------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Ping a client that was silent for long, end the connection of one that stays so."""
+        """Ping a client that was silent for `_HEARTBEAT_S`; close the connection if it stays
+        silent."""
         silent_s, later = self._input.silent_s, asyncio.get_running_loop().call_later
         if silent_s < _HEARTBEAT_S:
             self._beat = later(_HEARTBEAT_S - silent_s, self._listen)
@@ -518,7 +521,8 @@ class Connection:
             async with asyncio.timeout(2 * _CLOSE_S):
                 await self._socket.close(code=code, message=reason.encode(), drain=False)
         if transport is not None:
-            # Leaves time for buffered data to arrive; a client that never reads is cut off then.
+            # Leaves time for buffered data to arrive; then a client that does not read is
+            # disconnected.
             asyncio.get_running_loop().call_later(_LINGER_S, transport.abort)
 
     async def stop(self, why: Stop) -> None:

@@ -1,7 +1,7 @@
-"""The samples of the last day of a data folder, in a file: a line a minute, they outlive a restart.
+"""The samples of the last day in a file of the data folder, a line a minute, kept over restarts.
 
-Invariants: at most twice as many lines as `Day` keeps. A kill loses none but the last; a file that
-cannot be read or written costs nothing but the samples in it.
+Invariants: at most twice as many lines as `Day` keeps. A kill loses at most the last; without a
+readable and writable file only samples are lost.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _decode: Final = msgspec.json.Decoder(Sample).decode
 
 
 def read_day(path: Path) -> Sequence[Sample]:
-    """Oldest first; without lines that are none."""
+    """Oldest first; lines that are not samples are skipped."""
     found: dict[int, Sample] = {}
     with suppress(OSError):
         for line in path.read_bytes().splitlines():
@@ -62,7 +62,7 @@ async def kept_day(path: Path, day: Day, sample: Callable[[], None]) -> AsyncIte
                 else:
                     await asyncio.to_thread(_append, path, _lines(kept[-1:]))
             except OSError as error:
-                if is_anew:  # then every minute is too often for the log
+                if is_anew:  # logged once, not every minute
                     _log.warning("%s cannot be written: %s", path, error.strerror)
             with suppress(TimeoutError):
                 async with asyncio.timeout(_EVERY_S):

@@ -1,7 +1,7 @@
 """Old versions over HTTP: `GET URL?history=KIND:PUBKEY:D`, authorized by NIP-98.
 
 Invariants: the viewer is the key that signed the request, and `relay.read.versions` decides what it
-gets. A record that it may not read is answered as one that never was.
+gets. The answer for a record that it may not read is that for one that never existed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 HISTORY: Final = "history"
 BEFORE: Final = "before"
 MAX_UNKNOWN: Final = MAX_RECEIPTS // 2
-"""Signed requests of a minute: anybody may ask, and must leave room for others."""
+"""Remembered requests above which keys that are not known must wait."""
 MAX_KNOWN: Final = 2 * MAX_RECEIPTS
 NOTHING: Final = "invalid: nothing is stored under this address"
 
@@ -84,8 +84,7 @@ class HistoryRequests:
         return Reply(200, orjson.dumps(answer))
 
     def _share_of(self, viewer: Viewer) -> int | None:
-        """Calls that may be remembered before this viewer is told to wait; None: as many as of
-        owners."""
+        """`most` of `was_used` for this viewer; None: the limit of owners."""
         if viewer.keys & self._state.policy.actors.owners:
             return None
         return MAX_KNOWN if self._state.visibility(viewer).is_known else MAX_UNKNOWN

@@ -38,7 +38,7 @@ CORS: Final = {
     "Access-Control-Allow-Methods": "GET, POST, OPTIONS",
 }
 SUPPORTED_NIPS: Final = (1, 9, 11, 13, 17, 29, 40, 42, 43, 45, 59, 62, 70, 77, 86)
-"""Numbers only: nostr-sdk and Amethyst reject the whole document for one text among them."""
+"""Numbers only: nostr-sdk and Amethyst reject a document in which one of them is a text."""
 _FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 
 
@@ -88,8 +88,8 @@ def information(config: Config, state: RelayState, relay_pubkey: str, features: 
 
 
 def _memory(config: Config, management: Management, kinds: Iterable[int]) -> dict[str, object]:
-    """For agents: accepted memory kinds as numbers and inclusive ranges, and what filters may name
-    (G-25, G-09)."""
+    """For agents: accepted memory kinds as numbers and inclusive ranges, and the tags that filters
+    may name (G-25, G-09)."""
     disallowed = management.of(ListName.REFUSED_KINDS)
     accepted = KindSet.of(*(kind for kind in kinds if str(kind) not in disallowed))
     terms = config.storage.terms
@@ -109,11 +109,11 @@ def names(url: str, relay_pubkey: str, name: str | None) -> bytes:
 def web_address(
     paths: Iterable[str], base: str, url: str, state: RelayState, relay_pubkey: str
 ) -> bytes:
-    """NIP-AD: by which filter the group of a web address is found, `https://HOST/GROUP`.
+    """NIP-AD: the filter that finds the group of a web address, `https://HOST/GROUP`.
 
     `paths`: the path as the client spells it, decoded or not: the answer has it as a key. `base`:
-    the path of this relay, which may stand before the id. `{}` for what nobody without a login may
-    read, as for a group that does not exist.
+    the path of this relay, which may stand before the id. `{}` for a group that needs a login to be
+    read, as for one that does not exist.
     """
     decoded = next(iter(paths))
     group_id = decoded.removeprefix(base.rstrip("/")).removeprefix("/")
@@ -157,8 +157,8 @@ def client_address(
     """The client's address behind trusted proxies. None: unknown, so no list trusts it."""
     peer = _address(request.remote or "")
     is_forwarded = any(name in request.headers for name in _FORWARDED)
-    # A proxy that names no client must not lend it its own address, which may be loopback; one
-    # that is not trusted neither: it may run on this machine.
+    # When a proxy, trusted or not, names no client, the proxy's own address must not count as the
+    # client's: it may be loopback.
     if is_within(peer, trusted_proxies) is not is_forwarded:
         return None
     if not is_forwarded:
@@ -179,8 +179,8 @@ def client_address(
 def counted_address(
     request: web.Request, trusted_proxies: Sequence[IPv4Network | IPv6Network]
 ) -> IPv4Address | IPv6Address | None:
-    """By which connections, rates and tried codes are counted: the client's, else the peer's; no
-    header escapes that."""
+    """The address by which connections, rates and tried codes are counted: the client's, else the
+    peer's. No header avoids being counted."""
     return client_address(request, trusted_proxies) or _address(request.remote or "")
 
 
@@ -195,8 +195,8 @@ def is_local(request: web.Request, trusted_proxies: Sequence[IPv4Network | IPv6N
 def is_of_page(request: web.Request, here: Iterable[RelayAddress]) -> bool:
     """Whether a browser connects for a page of another origin than this relay's own.
 
-    Browsers send `Origin`, programs do not. The `Host` header says nothing: a page may have a name
-    that leads here.
+    Browsers send `Origin`, programs do not. The `Host` header proves nothing: the page's own domain
+    name may point to this address.
     """
     origin = request.headers.get("Origin")
     if origin is None:

@@ -25,8 +25,8 @@ _FIRST: Final = 3
 
 
 def inherited_sockets() -> list[socket.socket]:
-    """What was handed over; child processes do not get it. Raises UserError for another kind of
-    socket."""
+    """The sockets that were handed over; child processes do not inherit them. Raises UserError for
+    another kind of socket."""
     given = {name: os.environ.pop(name, "") for name in ("LISTEN_PID", "LISTEN_FDS")}
     os.environ.pop("LISTEN_FDNAMES", None)
     if given["LISTEN_PID"] != str(os.getpid()) or not given["LISTEN_FDS"].isdigit():
@@ -89,7 +89,7 @@ def start_again(listening: Sequence[int]) -> NoReturn:
 
     The process id stays, so that systemd, Docker or a terminal notice nothing.
     """
-    # Above the range first: the sockets may be in it.
+    # First to numbers above the range, because the sockets may be in it.
     moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _FIRST + len(listening)) for fd in listening]
     for fd, place in enumerate(moved, _FIRST):
         os.dup2(place, fd)

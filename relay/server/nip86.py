@@ -59,14 +59,14 @@ MAX_BODY: Final = 65_536
 _MAX_CALLS: Final = 4096
 """Of all operators within the time window of NIP-98."""
 MAX_RECEIPTS: Final = 1024
-"""Of these for receipts of others than owners: anybody may delete something of their own."""
+"""The limit for receipts that other keys than owners ask for: anybody may delete an own event."""
 _REPORTS: Final = 1000
 """Newest reports that `listeventsneedingmoderation` examines."""
 _MAX_REASON: Final = 200
 _NAMED: Final = 500
 """Last banned keys that are listed with their names."""
 _NAMED_BYTES: Final = 4 << 20
-"""Of their profiles, which are read for that: who is banned may have written large ones."""
+"""Of the profiles that are read for the names: banned keys may have written large ones."""
 _MAX_NAME: Final = 100
 _MAX_COUNT: Final = 100_000
 """Uses or days of an invite."""
@@ -88,11 +88,11 @@ def refusal(status: int, text: str) -> Reply:
 
 
 class UsedAuthorizations:
-    """NIP-98 events that were used, until they expire: each is good for one call (N98-08).
+    """NIP-98 events that were used, until they expire: each authorizes one call (N98-08).
 
-    Across restarts too: what is dated before the start is refused, and ids of what is dated at its
-    use or later, by a clock that is ahead, are in a file, at most those of two minutes. After a
-    stop all ids are in it, and another file says so: then nothing is refused for its date.
+    After a restart too: events dated before the start are refused, and a file has the ids of those
+    that were dated at or after their use (a clock that is ahead), of two minutes at most. A clean
+    stop writes all ids to it and marks that in another file: then none is refused for its date.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class UsedAuthorizations:
         self._path = path
         self._writing = asyncio.Lock()
         self._marked = self._written = 0
-        """How many were marked, and of these are on disk."""
+        """How many were marked as used, and how many of these are on disk."""
         self._until: dict[str, int] = {}
         """id → last second at which it would be valid."""
         if path is None:
@@ -118,7 +118,7 @@ class UsedAuthorizations:
         if (mark := _mark(path)).exists():
             self._started = 0
             mark.unlink()
-            sync(path.parent)  # after a crash it must not be there again
+            sync(path.parent)  # after a crash the next start must not find it
         if path.exists():
             try:
                 self._until = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
@@ -128,18 +128,15 @@ class UsedAuthorizations:
     def close(self) -> None:
         """At a stop, after the last call."""
         if self._path is not None:
-            with suppress(OSError):  # then the next start refuses by date
+            with suppress(OSError):  # without the mark the next start refuses by date
                 if self._until or self._path.exists():
                     replace_file(self._path, orjson.dumps(self._until))
                 _mark(self._path).touch(0o600)
 
     async def was_used(self, event: Event, now: int, most: int | None = None) -> bool:
-        """Marks the event as used, on disk before this returns. `most`: that may be remembered;
-        None: as many as of owners.
-
-        Raises Invalid for one of before the start, Refused when too many are remembered or they
-        cannot be written.
-        """
+        """Marks the event as used, on disk before this returns. `most`: how many may be remembered;
+        None: the limit of owners. Raises Invalid for an event from before the start, Refused when
+        too many are remembered or they cannot be written."""
         if event.created_at < self._started:
             raise Invalid("created_at: is before the start of this relay, sign again")
         self._until = {key: until for key, until in self._until.items() if until >= now}
@@ -159,7 +156,7 @@ class UsedAuthorizations:
         if self._path is not None and event.created_at >= now:
             try:
                 async with self._writing:
-                    if self._written < number:  # else the write before had this one too
+                    if self._written < number:  # else the previous write included this one
                         number = self._marked
                         text = orjson.dumps(self._until)
                         await asyncio.to_thread(replace_file, self._path, text)
@@ -257,8 +254,8 @@ class Calls:
         return listed(method, self._state.management)
 
     def _members(self) -> list[dict[str, object]]:
-        """Also before the first change, when no 13534 is signed. `reason` is null for the owners
-        and agents of the policy files."""
+        """Works before the first change too, when no 13534 has been signed. `reason` is null for
+        the owners and agents of the policy files."""
         management = self._state.management
         reasons = management.of(ListName.ALLOWED_KEYS)
         return [
@@ -325,7 +322,7 @@ class Calls:
         ]
 
     async def _banned(self, caller: str) -> list[dict[str, object]]:
-        """With the names in profiles, as far as the caller could read these without the bans."""
+        """With the names in their profiles, if the caller could read these without the ban."""
         policy = self._state.policy
         banned = self._state.management.of(ListName.BANNED_KEYS)
         if not banned:

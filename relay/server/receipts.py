@@ -1,7 +1,7 @@
 """Receipts of erasure over HTTP: `GET URL?receipt=<id of the request>`, authorized by NIP-98.
 
 Invariants: only the author of the request and owners of the relay get one; everybody else gets the
-answer for a request that never was. It is signed when the events have left the files, not before.
+answer for a request that does not exist. It is signed only after the events have left the files.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Receipts:
         request: HttpRequest,
         here: frozenset[RelayAddress],
     ) -> Reply:
-        """200 with the signed event; 202: not erased yet; 401, 404, 429, 503 as their names say."""
+        """200 with the signed event; 202: not erased yet; else 400, 401, 404, 429 or 503."""
         now = self._clock()
         try:
             signed = authorization(header, request, here, now)

@@ -1,7 +1,7 @@
-"""The last refusals of a data folder, in a file: they outlive a restart.
+"""The last refusals in a file of the data folder, kept over restarts.
 
 Invariants: at most as many as `Refusals` keeps; without content, as those. A kill loses those of
-the last minute. A file that cannot be read or written costs nothing but the refusals in it.
+the last minute. Without a readable and writable file only refusals are lost.
 """
 
 from __future__ import annotations
@@ -64,6 +64,6 @@ async def kept_refusals(path: Path, refusals: Refusals) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        ended.set()  # a cancelled write would go on in its thread, beside the last one
+        ended.set()  # a cancelled write would go on in its thread, at the same time as the last one
         await saving
         await save()

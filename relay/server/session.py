@@ -176,7 +176,7 @@ class Session:
 
     @property
     def is_heavy(self) -> bool:
-        """To end what is open takes the loop milliseconds."""
+        """Closing its subscriptions takes milliseconds of the loop."""
         return self._held.values > _HEAVY_VALUES
 
     def greeting(self) -> bytes:
@@ -246,7 +246,7 @@ class Session:
         return *replaced, Reply(messages.closed(sub, refused))
 
     def _exceeded_by(self, held: _Held) -> str | None:
-        """Which limit one more subscription, with which they hold this, would exceed."""
+        """Which limit would be exceeded by one more subscription; `held`: all of them with it."""
         if len(self._open) >= self._max_subscriptions:
             return f"at most {self._max_subscriptions} open subscriptions"
         size, filters, values, wide, searches = held
@@ -306,7 +306,7 @@ class Session:
         return Reply(messages.ok(event.id, None))
 
     def end_attestations(self, now: int) -> int | None:
-        """Drop those that ended; returns when the next one ends, in Unix seconds."""
+        """Drop those that have ended; returns when the next one ends, in Unix seconds."""
         held = frozenset(
             each for each in self.viewer.attested if each.until is None or now < each.until
         )

@@ -1,11 +1,11 @@
 """Slots: which connections stay when more come than there is room for.
 
-A fifth of all places, and of those of each address, is kept for keys that are known here. Who comes
-when only that part is left is on trial: it is closed when no known key has logged in after
-`TRIAL_S`, or before, when others on trial need its place.
+A fifth of all places, and of those of each address, is reserved for keys that are known here. A
+connection that takes a reserved place is on trial: it is closed when no known key has logged in
+after `TRIAL_S`, or earlier, when another connection on trial needs its place.
 
-Invariants: pure; the work of a call does not grow with the number of connections. One with a known
-key is never displaced, and the others, with keys that they make up or none, never keep it out.
+Invariants: pure; the work of a call does not grow with the number of connections. A connection with
+a known key is never displaced, and others, with new keys or none, cannot keep it out.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Final, Generic, Protocol, TypeVar
 
 TRIAL_S: Final = 10.0
 _KEPT: Final = 5
-"""One place in so many is kept for known keys."""
+"""One place in this many is reserved for known keys."""
 _MAX_LEAVING: Final = 64
-"""Connections that are being closed to make room: they stay beyond the limit meanwhile."""
+"""Connections that are being closed to make room; they do not count for the limits."""
 
 
 class Occupant(Protocol):
@@ -31,7 +31,7 @@ C = TypeVar("C", bound=Occupant)
 
 
 class Full(Enum):
-    """Nobody is left to make room."""
+    """No connection can be closed to make room."""
 
     RELAY = auto()
     ADDRESS = auto()
@@ -65,19 +65,19 @@ class _Arrivals(Generic[C]):
 
 
 class _AddressCounts:
-    """How many there are of each address, and of which there are most."""
+    """Number of connections of each address, and the address with most."""
 
     def __init__(self) -> None:
         self.of: Counter[str] = Counter()
         self._addresses: dict[int, dict[str, None]] = {}
-        """By how many there are of them."""
+        """Number of connections → addresses that have so many."""
         self._most = 0
 
     def largest(self) -> str | None:
         return next(iter(self._addresses[self._most])) if self._most else None
 
     def count(self, address: str, change: int) -> None:
-        """One more, or less."""
+        """`change`: 1 or -1."""
         before = self.of[address]
         after = before + change
         if before:
@@ -104,16 +104,17 @@ class Slots(Generic[C]):
         """For which `per_address` does not count."""
         self._leaving: set[C] = set()
         self._here: Counter[str] = Counter()
-        """Of each address, without those that leave; so is `_number` of all."""
+        """Number of connections by address, without those in `_leaving`; `_number`: of all
+        addresses."""
         self._number = 0
         self._settled: _Arrivals[C] = _Arrivals()
         self._on_trial: _Arrivals[C] = _Arrivals()
-        """These two without those that leave, or that were seen with a known key."""
+        """Both without connections in `_leaving` and those that were seen with a known key."""
         self._unknown = _AddressCounts()
-        """Of both."""
+        """Of `_settled` and `_on_trial`."""
 
     def __len__(self) -> int:
-        """Those that leave included."""
+        """Including those in `_leaving`."""
         return len(self._origins)
 
     def make_room(self, address: str, *, is_limited: bool) -> C | Full | None:
@@ -125,7 +126,8 @@ class Slots(Generic[C]):
         return None
 
     def _displaced(self, address: str | None, most: int) -> C | None:
-        """The oldest that is on trial; the newest other when fewer are than places are kept."""
+        """The oldest on trial; when fewer are on trial than places are reserved, the newest other
+        one."""
         kept = most // _KEPT
         while kept and len(self._leaving) < _MAX_LEAVING:
             on_trial, settled = self._on_trial.of(address), self._settled.of(address)
@@ -140,8 +142,8 @@ class Slots(Generic[C]):
         return None
 
     def _of_largest(self, address: str) -> C | None:
-        """The oldest of the address that has most unknown ones, if it has more of them than this
-        one will: nobody alone keeps all others out."""
+        """The oldest connection of the address with most unknown ones, if it has more of them than
+        this address will have: so no address can keep all others out."""
         unknown = self._unknown.of
         while len(self._leaving) < _MAX_LEAVING:
             largest = self._unknown.largest()
@@ -153,14 +155,14 @@ class Slots(Generic[C]):
         return None
 
     def logged_in(self, connection: C) -> bool:
-        """A key has logged in: whether it is a known one, so that the connection stays."""
+        """Call after a login. True: a known key, so the connection keeps its place."""
         if not connection.is_known:
             return False
         self._forget(connection)
         return True
 
     def _forget(self, connection: C) -> bool:
-        """Count it no longer among the unknown ones; whether it was."""
+        """Stop counting it among the unknown ones. True: it was one of them."""
         address = self._origins[connection]
         was_unknown = self._settled.discard(connection, address) or self._on_trial.discard(
             connection, address
@@ -193,7 +195,7 @@ class Slots(Generic[C]):
         return is_on_trial
 
     def _is_free(self, address: str, *, is_limited: bool) -> bool:
-        """Whether a place is free that is not kept for known keys."""
+        """Whether a place is free that is not reserved for known keys."""
         if is_limited and self._per_address:
             here = self._here[address] - len(self._on_trial.of(address))
             if here >= self._per_address - self._per_address // _KEPT:

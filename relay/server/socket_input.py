@@ -1,8 +1,8 @@
-"""What a socket sends before a request or a message of it is whole: bounded in bytes, and in the
+"""Input of a socket whose request or message has not arrived whole: bounded in bytes, and in the
 time that the loop takes to parse it.
 
-aiohttp bounds each header, but not all of them, and each message, but not those of all connections;
-and it parses as long as there is something to read.
+aiohttp limits each header but not their sum, and each message but not those of all connections; and
+it parses as long as there is input.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from relay.server.turns import Turns
 
 MAX_HEAD: Final = 20_480
-"""Bytes of a request line with its headers; up to 16,384 are always taken. In memory each may take
-five, and a websocket keeps them as long as it is open."""
+"""Bytes of a request line with its headers; up to 16,384 are always accepted. In memory each takes
+up to five bytes, for as long as a websocket is open."""
 _PIECE: Final = 4096
 MAX_UNFINISHED: Final = 64 << 20
-"""Bytes of messages of which the end has not arrived, of all websockets."""
+"""Bytes of unfinished messages (their end has not arrived) of all websockets."""
 _SMALL: Final = 16_384
-"""Bytes of one that are not counted."""
+"""Bytes up to which an unfinished message is not counted."""
 _TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"
@@ -48,16 +48,16 @@ class Messages(Protocol):
 
 
 class Unfinished:
-    """The messages of all websockets of which the end has not arrived."""
+    """The unfinished messages of all websockets."""
 
     def __init__(self) -> None:
         self._sizes: dict[SocketInput, int] = {}
-        """Who has sent nothing for longest comes first."""
+        """The socket that has been silent for longest comes first."""
         self._total = 0
 
     def note(self, sender: SocketInput, size: int) -> None:
-        """It has sent so many bytes of one. When all take too much others end, of unknown keys
-        before those of known ones."""
+        """The socket's unfinished message has `size` bytes. When all together are too large, other
+        sockets are closed, those without a known key first."""
         self._total += size - self._sizes.pop(sender, 0)
         if size > _SMALL:
             self._sizes[sender] = size
@@ -68,7 +68,7 @@ class Unfinished:
             self._end(unknown or next(iter(self._sizes)))
 
     def _end(self, sender: SocketInput) -> None:
-        if sender.unfinished() < self._sizes[sender]:  # it was counted before it was parsed
+        if sender.unfinished() < self._sizes[sender]:  # counted before it was parsed
             self.note(sender, sender.unfinished())
         elif sender.transport is not None:
             sender.transport.abort()
@@ -99,18 +99,18 @@ class SocketInput(web.RequestHandler):
         self._work = Slice(turns, perf_counter)
         self._resting: asyncio.Task[None] | None = None
         self._left = b""
-        """What came while it waits for its turn, or before."""
+        """Input that waits for the socket's turn to be parsed."""
         self._head = 0
-        """Bytes since the last head was whole, or since its body was."""
+        """Bytes that arrived since the last head, or its body, was whole."""
         self._body: StreamReader | None = None
         """Of the newest request."""
         self._websocket: Messages | None = None
         self._arrived = (0, 0)
-        """What it said when `_held` was found."""
+        """`Messages.arrived` when `_held` was computed."""
         self._held = 0
-        """Bytes of a message that was not whole then."""
+        """Bytes of the message that was unfinished then."""
         self._fresh = 0
-        """Bytes that came since then."""
+        """Bytes that arrived since then."""
 
     @property
     def is_websocket(self) -> bool:
@@ -118,7 +118,7 @@ class SocketInput(web.RequestHandler):
 
     @property
     def is_answered(self) -> bool:
-        """Its request has arrived whole, and the answer is being made or sent."""
+        """Whether its request has arrived whole and is being answered."""
         request = self._current_request
         return request is not None and request.content.is_eof()
 
@@ -128,7 +128,7 @@ class SocketInput(web.RequestHandler):
 
     @property
     def silent_s(self) -> float:
-        """Seconds since something came."""
+        """Seconds since the last input."""
         return self._work.so_far
 
     def carries(self, messages: Messages) -> None:
@@ -136,13 +136,13 @@ class SocketInput(web.RequestHandler):
         self._websocket = messages
 
     def data_received(self, data: bytes) -> None:
-        if self._resting is None or not data:  # aiohttp gives nothing when it goes on
+        if self._resting is None or not data:  # aiohttp passes b"" when it resumes
             self._take(data)
         else:
             self._left += data
 
     def _take(self, data: bytes) -> None:
-        """Until its slice is over; the rest waits for the next turn."""
+        """Parse until the time slice is over; the rest waits for the next turn."""
         work = self._work
         if self._websocket is not None:
             work.begin()
@@ -183,15 +183,15 @@ class SocketInput(web.RequestHandler):
             self.force_close()
 
     def unfinished(self) -> int:
-        """Bytes of a message of which the end has not arrived, or not been parsed; some more when
-        it comes in many frames."""
+        """Bytes of a message whose end has not arrived or has not been parsed; an upper bound when
+        it has many frames."""
         if self._websocket is None:
             return 0
         arrived = self._websocket.arrived()
         number, size = self._arrived
         self._held += self._fresh
         if arrived[0] != number:
-            # What was there before ended with a message; the heads of its frames are not known.
+            # Earlier input ended with a whole message; the sizes of its frame heads are not known.
             self._held = max(0, min(self._held - (arrived[1] - size), self._fresh))
         self._arrived, self._fresh = arrived, 0
         return self._held

@@ -1,7 +1,7 @@
 """A relay that speaks TLS itself: its certificate, read again when its files change; handshakes.
 
-Invariants: handshakes see one certificate with its key, never the halves of two. Files that cannot
-be used change nothing; the log and `/readyz` say why. Handshakes that are not finished are bounded.
+Invariants: a handshake never uses a certificate with the key of another. Files that cannot be used
+change nothing; the log and `/readyz` say why. The number of unfinished handshakes is bounded.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Certificate:
         self._tried = self._files()
         self._current = usable(cert, key)
         self.context = usable(cert, key)
-        """For the listening sockets; each handshake goes on with the context in force."""
+        """For the listening sockets; a handshake keeps the context that it began with."""
         self.context.sni_callback = self._show
 
     def _show(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
@@ -53,7 +53,8 @@ class Certificate:
         while True:
             await asyncio.sleep(_POLL_S)
             files = await asyncio.to_thread(self._files)
-            # The two are written one after the other: not before both have been left alone.
+            # The two files are written one after the other: wait until neither has changed for a
+            # while.
             if files == before and files != self._tried:
                 self._tried = files
                 await self._read()
@@ -77,9 +78,9 @@ class Certificate:
 class Handshakes:
     """Makes the protocol of each new socket: `make`'s, behind TLS.
 
-    asyncio lets any number of sockets begin a handshake and stay for a minute; each takes 60 kB,
-    and 1 ms of the loop when it goes on. Here the oldest end when there are more than `most`, or
-    more than `per_address` of an address. 0: no limit.
+    asyncio allows any number of unfinished handshakes, each for a minute; one takes 60 kB, and 1 ms
+    of the loop to continue. Here the oldest are closed when there are more than `most`, or more
+    than `per_address` of an address. 0: no limit.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class Handshakes:
         self._most = most
         self._per_address = per_address
         self._begun: dict[asyncio.BaseTransport, str] = {}
-        """With their addresses, oldest first."""
+        """Unfinished handshakes → address, oldest first."""
         self._number: Counter[str] = Counter()
         """By address."""
 
@@ -151,7 +152,7 @@ class _Handshake(SSLProtocol):
         super().connection_made(transport)
 
     def _ended(self, done: asyncio.Future[None], transport: asyncio.BaseTransport) -> None:
-        done.exception()  # was seen: a failed handshake is no fault of the relay
+        done.exception()  # retrieved, or asyncio logs a failed handshake as an error
         self._all.ended(transport)
 
 

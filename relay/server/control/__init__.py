@@ -29,7 +29,7 @@ Protocol: lines of JSON; a connection may send any number of requests, one after
     ← {"is":"failed","prefix":"invalid","text":"…"}         instead of any of these
 
 A row is the event's bytes and a newline. `public_events` is a request of its own, not a field of
-`events`: a relay that does not know it refuses, where an unknown field would be ignored. Only the
+`events`: an older relay refuses an unknown request, but would ignore an unknown field. Only the
 user that the relay runs as may connect. Connections and request sizes are bounded; a page is read
 from the store when the one before was sent.
 """

@@ -76,8 +76,8 @@ class DataFolder(Folder, Judgements, Contents, Protocol):
     """All operations on a data folder."""
 
     async def restart(self) -> None:
-        """Start the relay again; returns before it stops. Raises Refused when it could not start
-        then."""
+        """Start the relay again; returns before it stops. Raises Refused when the new start would
+        fail."""
 
 
 ALLOWED: Final = "allowed"

@@ -26,7 +26,7 @@ PAGE_BYTES: Final = 4 * 2**20
 MAX_LINE: Final = 2**20
 """Bytes of a request or reply without its rows."""
 WRITE_TIMEOUT_S: Final = 600.0
-"""A reader that reads nothing for so long is disconnected."""
+"""A peer that reads nothing for this time is disconnected."""
 REPLY_TIMEOUT_S: Final = 120.0
 """How long a command waits for the relay."""
 STOP_TIMEOUT_S: Final = 3.0

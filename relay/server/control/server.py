@@ -61,13 +61,14 @@ _log = logging.getLogger(__name__)
 
 _MAX_CONNECTIONS: Final = 16
 _IDLE_S: Final = 30.0
-"""A connection without a complete request for so long is closed."""
+"""A connection without a complete request for this time is closed."""
 
 
 class ControlServer:
     """`async with` it: listens inside; on exit it waits for batches that are being committed.
 
-    The caller holds the folder's lock, so a socket that refuses connections is a dead relay's.
+    The caller holds the folder's lock, so a socket that refuses connections was left by a dead
+    relay.
     """
 
     def __init__(self, path: Path, folder: DataFolder) -> None:
@@ -246,7 +247,7 @@ class ControlServer:
                     await send(writer, with_rows(Page(sizes_of(part)), part))
         finally:
             if isinstance(pages, AsyncGenerator):
-                await pages.aclose()  # now, not at garbage collection: the command may be gone
+                await pages.aclose()  # now, not at garbage collection: the command may have ended
         await send(writer, with_rows(Page([]), ()))
 
 
