@@ -126,8 +126,8 @@ def holds_agent_role(pubkey: str, actors: Actors, group: Group) -> bool:
 
 
 def is_agent_by_role(pubkey: str, actors: Actors, groups: Groups) -> bool:
-    """Whether the key is an agent in any group by its role there. Looks at no group that somebody
-    else made: everybody may make thousands."""
+    """Whether the key is an agent in any group by its role there. Groups made by other keys are not
+    examined: anybody may make thousands."""
     households = [household.keys for household in actors.households]
     makers = frozenset((actors.relay,)).union(actors.owners, actors.agents, *households)
     own = groups.groups_of(pubkey)
@@ -150,10 +150,8 @@ def is_known(pubkey: str, actors: Actors, groups: Groups) -> bool:
 
 
 def vouches(attestation: Attestation, actors: Actors, groups: Groups) -> bool:
-    """Whether its owner's membership now counts for the agent (NIP-AA, ownership depth 1).
-
-    The owner is known here by itself, and neither an agent nor banned.
-    """
+    """Whether the owner's membership counts for the agent now (NIP-AA, ownership depth 1): the
+    owner must be known itself, not an agent and not banned."""
     owner = attestation.owner
     return (
         actors.attestations is not Attestations.OFF

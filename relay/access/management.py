@@ -1,8 +1,8 @@
 """NIP-86 management: the lists and texts that calls change, as a value. They precede policy files.
 
 Invariants: a call is one or two ListChanges, stored as they are and folded here; only the lane
-makes them. What a ban does to reads is in `relay.access.visibility`, to rows in
-`relay.lifecycle.deletion`, to open connections in `relay.server`.
+makes them. The effect of a ban on reads is in `relay.access.visibility`, on rows in
+`relay.lifecycle.deletion`, on open connections in `relay.server`.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 MAX_ENTRIES: Final = 10_000
-"""Of one list. Every query has all banned keys as a condition: 2 ms at this number."""
+"""Most entries of one list. Every query has all banned keys as a condition: 2 ms at this number."""
 MAX_EVENTS: Final = 100_000
 """Of a list of event ids."""
 MAX_CLAIMS: Final = 1000
-"""Invite codes of the relay; each tried one is compared with all of them."""
+"""Most invite codes of the relay; each code that is tried is compared with all of them."""
 _MAX_REASON: Final = 1000
 _MAX_ROLES: Final = 100
 _MAX_LABEL: Final = 100
@@ -150,7 +150,8 @@ _EMPTY: Final[Mapping[str, str]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Blocklist:
-    """Addresses and ranges, indexed by prefix length: a lookup does not depend on their number."""
+    """Addresses and ranges, indexed by prefix length, so that a look-up does not depend on their
+    number."""
 
     by_length: Mapping[tuple[int, int], frozenset[int]] = field(default_factory=dict)
     """(IP version, prefix length) → prefixes."""
@@ -467,9 +468,9 @@ CREATE_INVITE: Final = "createinvite"
 LIST_INVITES: Final = "listinvites"
 REVOKE_INVITE: Final = "revokeinvite"
 INVITE_METHODS: Final = (CREATE_INVITE, LIST_INVITES, REVOKE_INVITE)
-"""Of this relay alone (NIP-86 has none): what they say and take is answered by the caller."""
+"""An extension of this relay to NIP-86. Parameters are parsed and results made by the caller."""
 LIST_MEMBERS: Final = "listmembers"
-"""Of this relay alone too: needs the actors."""
+"""Another extension; answered by the caller, which has the actors."""
 METHODS: Final = (
     *_CHANGING,
     *_LISTING,
@@ -497,7 +498,7 @@ def changes_of(method: str, params: Sequence[object]) -> tuple[ListChange, ...]:
 
 
 def listed(method: str, management: Management) -> object:
-    """The result of a query method, but LISTED_REPORTS and LIST_MEMBERS."""
+    """The result of a query method other than LISTED_REPORTS and LIST_MEMBERS."""
     if method == SUPPORTED_METHODS:
         return list(METHODS)
     if method in _KIND_LISTS:

@@ -1,8 +1,8 @@
-"""NIP-43: who is a member of the relay, which requests let a key in or out, and invite claims.
+"""NIP-43: who is a member of the relay, requests to join and leave, and invite claims.
 
 Invariants: pure. The register of members is the NIP-86 list of allowed keys; everything else that
 belongs to a member (time, roles) and the open claims are lists beside it, changed in the same
-transaction. A claim is compared in constant time and stands in no text made here (Z-14).
+transaction. A claim is compared in constant time and is in no text made here (Z-14).
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 RULE: Final = "relay membership"
 """The rule that all refusals here name."""
 REQUEST_WINDOW_S: Final = 600
-"""A request to join or leave is good for this long before and after its created_at."""
+"""A request to join or leave is valid for this time before and after its created_at."""
 _INVITED: Final = "invited by "
-"""In the note of a member whom a claim let in, before the key that made it."""
+"""Begins the note of a member that joined by a claim; the key that made the claim follows."""
 _MAX_CODE: Final = 256
-"""Characters; a longer code is none."""
+"""Characters; a longer code is not valid."""
 _MAX_TAGS_BYTES: Final = 480_000
 """Of a 13534, some 6,000 members: its frame stays below the default `max_message_length`."""
 
@@ -63,17 +63,17 @@ class MemberSettings:
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """What is known of a claim beside its code; the note of its entry, as JSON."""
+    """A claim without its code; stored as JSON in the note of its entry."""
 
     by: str
     """64 hex: who invited. While this key may not invite, the claim is not valid."""
     made_at: int
     until: int | None = None
-    """First unix second at which it is not valid any more; None: it does not expire."""
+    """First Unix second at which it is no longer valid; None: it does not expire."""
     left: int | None = 1
     """How many keys it still admits; None: any number."""
     asked: bool = False
-    """Made for a REQ: the same key gets it again."""
+    """Made for a REQ: the same key gets the same claim again."""
 
     def is_open(self, now: int) -> bool:
         return (self.until is None or now < self.until) and self.left != 0
@@ -89,7 +89,7 @@ def claims_of(management: Management) -> Iterator[tuple[str, Claim]]:
 
 
 def claim_id(code: str) -> str:
-    """What a code is called where it must not stand itself: 16 hex."""
+    """Names a code where the code itself must not appear: 16 hex."""
     return sha256(code.encode()).hexdigest()[:16]
 
 
@@ -115,7 +115,7 @@ class Members:
         return not self.settings.invite.isdisjoint(words)
 
     def asked_claim(self, pubkey: str, now: int) -> str | None:
-        """The code that an earlier REQ of this key was answered with, while it admits somebody."""
+        """The code that an earlier REQ of this key got, as long as it is valid."""
         for code, claim in claims_of(self.management):
             if claim.asked and claim.by == pubkey and claim.is_open(now):
                 return code
@@ -168,14 +168,14 @@ def is_counted(request: Event, members: Members) -> bool:
     if request.kind != kinds.RELAY_JOIN:
         return False
     if is_known(request.pubkey, members.actors, members.groups):
-        return False  # its answer depends on nothing
+        return False  # the answer does not depend on its code
     return members.settings.join is Entry.ANYONE or bool(request.tag("claim"))
 
 
 def ruling_on_request(
     request: Event, members: Members, now: int, *, anyone_writes: bool
 ) -> Admission | Reject:
-    """What becomes of a 28934 or 28936 (N43-03, N43-05); `anyone_writes`: also without joining."""
+    """What becomes of a 28934 or 28936 (N43-03, N43-05); `anyone_writes`: without joining too."""
     pubkey = request.pubkey
     known = is_known(pubkey, members.actors, members.groups)
     if request.kind == kinds.RELAY_LEAVE:
@@ -231,7 +231,7 @@ def follows_from(change: ListChange, management: Management, now: int) -> Sequen
 
 
 def withdrawn(pubkey: str, management: Management) -> Sequence[ListChange]:
-    """All codes that the key made are gone."""
+    """Changes that remove all codes that the key made."""
     return [
         ListChange(ListName.CLAIMS, code, None)
         for code, claim in claims_of(management)
@@ -249,14 +249,14 @@ def _dropped(pubkey: str, management: Management) -> Sequence[ListChange]:
 
 
 def invited_by(management: Management) -> dict[str, str]:
-    """Member of the register → whose invite let it in; the others are missing."""
+    """Member of the register → the key whose invite it joined with; others are missing."""
     allowed = management.of(ListName.ALLOWED_KEYS)
     found = {key: note.removeprefix(_INVITED) for key, note in allowed.items()}
     return {key: by for key, by in found.items() if is_hex64(by)}
 
 
 def joined_at(pubkey: str, management: Management) -> int | None:
-    """Unix seconds; None: not in the register, or put there by a version that kept no time."""
+    """Unix seconds; None: not in the register, or added by a version that stored no time."""
     note = management.of(ListName.MEMBERS_SINCE).get(pubkey)
     return None if note is None else int(note)
 
@@ -268,7 +268,7 @@ def is_listed(pubkey: str, management: Management, actors: Actors) -> bool:
     """Whether 13534 names the key: the register, and the owners and agents of `[actors]`.
 
     Keys of `[allow] files`, of households and members of groups are known, but not listed: the list
-    is not exhaustive (N43-01), and these are nobody's to publish.
+    need not be exhaustive (N43-01), and these keys must not be published.
     """
     in_lists = (
         pubkey in actors.owners

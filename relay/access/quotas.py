@@ -1,7 +1,7 @@
 """Quotas (rows and bytes that may be stored), rates (events per minute), invite code guesses.
 
-Invariants: pure; `now` is an argument. Asking (`wait_s`, `allows`, `check_usage_limits`) changes
-nothing; counting is a call of its own, made only for what is accepted. Counters live as long as the
+Invariants: pure; `now` is an argument. Checks (`wait_s`, `allows`, `check_usage_limits`) change
+nothing; counting is a separate call, made only for accepted events. Counters live as long as the
 process and have bounded memory.
 """
 
@@ -54,7 +54,7 @@ class Account(NamedTuple):
     h: bool | frozenset[str] | None = None
     """As in a match: rows of any group, of no group, of these groups."""
     recipient: str | None = None
-    """Gift wraps to this key alone, whoever wrote them; the other conditions do not apply."""
+    """Only gift wraps to this key, by any author; the other conditions do not apply."""
 
     def has(
         self,
@@ -76,12 +76,12 @@ class Account(NamedTuple):
 
 
 MAX_RECIPIENTS: Final = 16
-"""Of a gift wrap that counts for its recipients. NIP-59 knows one."""
+"""A gift wrap with more recipients counts for none of them. NIP-59 has one recipient."""
 
 
 def recipients_of(event: Event) -> frozenset[str]:
-    """For whom a gift wrap counts: none, when it is for more than MAX_RECIPIENTS, which
-    `check_usage_limits` refuses where that is limited."""
+    """The recipients that a gift wrap counts for. None when it has more than MAX_RECIPIENTS: where
+    recipients have a quota, `check_usage_limits` refuses it."""
     if event.kind != kinds.GIFT_WRAP:
         return _NO_KEYS
     named = frozenset(event.tag_values("p"))
@@ -89,12 +89,12 @@ def recipients_of(event: Event) -> frozenset[str]:
 
 
 class SizedBy(Enum):
-    """What a table of sizes has one line for."""
+    """What each line of a table of sizes is about."""
 
     KIND = "kind"
     AUTHOR = "author"
     GROUP = "group"
-    """Rows of no group have a line too, under None."""
+    """Rows of no group have a line, too: None."""
 
 
 class Sized(NamedTuple):
@@ -159,7 +159,7 @@ WINDOW_S: Final = 60
 GUESSES_PER_KEY: Final = 30
 GUESSES_PER_ADDRESS: Final = 300
 VANISHED_PER_ADDRESS: Final = 30
-"""Requests to vanish a minute, by keys of which nothing is stored: each is kept for ever."""
+"""Requests to vanish per minute, by keys without stored rows: each request is kept for ever."""
 _MAX_NAMES: Final = 10_000
 
 
@@ -171,13 +171,13 @@ class MinuteCounter:
         self._limit = limit
         self._max_names = max_names
         self._counted: dict[str, tuple[int, int]] = {}
-        """name → (unix seconds of the first in its minute, how many), in order of the first."""
+        """name → (Unix seconds of the first in its minute, number), in order of the first."""
 
     def allows(self, name: str, now: int) -> bool:
         return self._window(name, now)[1] < self._limit
 
     def count(self, name: str, now: int) -> bool:
-        """Count one, if `allows`; whether it was counted."""
+        """Count one if `allows` permits it. True: it was counted."""
         began, count = self._window(name, now)
         if count >= self._limit:
             return False
@@ -207,13 +207,13 @@ class InviteGuesses:
         return self._by_address.allows(subnet_of(address), now) and self._by_key.allows(pubkey, now)
 
     def count(self, pubkey: str, address: IPv4Address | IPv6Address | None, now: int) -> None:
-        # The address first: else one client with many keys would fill the counters of keys.
+        # The address first: one client with many keys must not fill the counters of keys.
         if self._by_address.count(subnet_of(address), now):
             self._by_key.count(pubkey, now)
 
 
 def subnet_of(address: IPv4Address | IPv6Address | None) -> str:
-    """The address, of IPv6 its /64: one household has that many."""
+    """The address; of IPv6 its /64, which one household has."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is None:
             return str(IPv6Network((address, 64), strict=False))
@@ -238,7 +238,7 @@ class Per(Enum):
 
 
 class Unit(Enum):
-    """What a token stands for."""
+    """What a token pays for."""
 
     EVENTS = "events"
     BYTES = "bytes"
@@ -275,8 +275,8 @@ class Quota:
     h: bool | frozenset[str] | None = None
     """Which rows count, as in a match."""
     allowances: tuple[Rate, ...] = ()
-    """Per address: a bucket for the events and one for the bytes of a day. No address is stored, so
-    nothing is known of it after a restart."""
+    """Per address: a bucket for the events and one for the bytes of a day. Addresses are not
+    stored, so they start with full buckets after a restart."""
 
     def counts(self, kind: int) -> bool:
         return self.kinds is None or kind in self.kinds
@@ -289,8 +289,7 @@ class Quota:
         return () if account is None else (account,)
 
     def account_of(self, pubkey: str, group: str | None) -> Account | None:
-        """Per author or group: the account that an event by this author, in this group, adds to;
-        None: none."""
+        """Per author or group: the account of an event by this author in this group, or None."""
         if self.per is Per.GROUP:
             counts = isinstance(self.h, bool) or self.h is None or group in self.h
             if group is None or self.h is False or not counts:
@@ -305,8 +304,8 @@ class Quota:
         return ", ".join(f"{number} {what}" for number, what in parts if number is not None)
 
     def refusal(self, before: Size, after: Size) -> str | None:
-        """Why an event that changes the account so is over the quota; None: it is not. An author
-        over the quota may still write what adds nothing."""
+        """Why the change of the account from `before` to `after` exceeds the quota, or None. An
+        event that adds nothing never exceeds it."""
         if self.events is not None and before.events < after.events > self.events:
             return f"full: at most {self.events} events may be stored"
         if self.bytes is not None and before.bytes < after.bytes > self.bytes:
@@ -352,8 +351,8 @@ class TokenBuckets:
     def __init__(self, max_buckets: int = _MAX_BUCKETS) -> None:
         self._max_buckets = max_buckets
         self._levels: OrderedDict[tuple[str, str], tuple[int, int]] = OrderedDict()
-        """(level, unix seconds when it was so); least recently used first. A level counts parts of
-        a token, `period_s` of them to one: a bucket gains `refill` of them each second."""
+        """(level, Unix seconds of that level); least recently used first. A level counts fractions
+        of a token, `period_s` to one: a bucket gains `refill` of them each second."""
 
     def __len__(self) -> int:
         return len(self._levels)
@@ -364,7 +363,7 @@ class TokenBuckets:
         return max(0, -(-lacking // rate.refill))
 
     def take(self, rate: Rate, name: str, now: int, cost: int = 1) -> None:
-        """Take tokens, of which `wait_s` said that they are there."""
+        """Take tokens, after `wait_s` has returned 0 for them."""
         key = (rate.name, name)
         self._levels[key] = self._level(rate, name, now) - cost * rate.period_s, now
         self._levels.move_to_end(key)
@@ -375,7 +374,7 @@ class TokenBuckets:
         full = rate.burst * rate.period_s
         level, since = self._levels.get((rate.name, name), (full, now))
         if now < since:
-            return full  # the clock was set back: rather one burst too many than a long lockout
+            return full  # the clock was set back: one burst too many is better than a long lockout
         return min(full, level + (now - since) * rate.refill)
 
 
@@ -405,7 +404,7 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
             case Per.CONNECTION:
                 return None if self.connection is None else str(self.connection)
             case Per.ADDRESS:
-                # All clients without a known address count as one.
+                # All clients without a known address share a bucket.
                 return None if self.connection is None else subnet_of(self.address)
             case Per.GROUP:
                 return self.group
@@ -442,8 +441,7 @@ def check_usage_limits(
     buckets: TokenBuckets,
     now: int,
 ) -> Reject | Sequence[Token]:
-    """The refusal of the first limit that is exceeded, or the tokens to take: of all the rates,
-    or of none."""
+    """The refusal of the first limit that is exceeded, else the tokens to take of all rates."""
     tokens: list[Token] = []
     for limit in limits:
         refusal = counted.over_quota(limit, usage)

@@ -30,7 +30,7 @@ class Row(Protocol):
 
     @property
     def quiet(self) -> bool:
-        """A kind 5 that names what not everyone may read (N29-104)."""
+        """A kind 5 that names something that not everyone may read (N29-104)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Match:
     ended: bool | None = None
     """Rows of a group that was deleted."""
     classes: tuple[tuple[Who, frozenset[str]], ...] = ()
-    """Who-words of the policy file for authors, with their keys, which are among `authors`."""
+    """Who-words for authors in the policy file, with their keys; `authors` includes these."""
 
     def matches(self, row: Row, groups: Groups) -> bool:
         event = row.event
@@ -91,11 +91,12 @@ class Target:
     tag: str
     """A single letter: such tags can be looked up."""
     d_prefix: str | None = None
-    """The other row's `d` must be this prefix and the value; its tags do not count. Needed where
-    anybody may put the tag on a row: knowing the value would be enough to read."""
+    """The `d` of the target row must be this prefix and the value; its tags are ignored. Needed
+    where anybody may add the tag to a row of their own: knowing the value would be enough to
+    read."""
 
     def value_of(self, event: Event) -> str | None:
-        """The event's first value of the tag, which its targets share."""
+        """The event's first value of the tag; its target rows have the same."""
         return next(iter(event.tag_values(self.tag)), None)
 
     @property

@@ -1,10 +1,10 @@
 """Visibility: what one viewer may read now.
 
 Invariants: `Visibility.may_read` decides every read. The store compiles the same fields to SQL; a
-property test holds the two together. A row is readable when *every* read rule that applies to it
-allows the viewer. Readers are never stored with a row, because policies and membership change.
-The who-word `target` depends on other rows: the caller looks up which targets the viewer may read;
-a target that was not looked up allows nothing.
+property test compares the two. A row is readable when *every* read rule that applies to it allows
+the viewer. Readers are never stored with a row, because policies and membership change. The
+who-word `target` depends on other rows: the caller looks up which targets the viewer may read; a
+target that was not looked up allows nothing.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ if TYPE_CHECKING:
 _FOR_MEMBERS: Final = "this group is for its members"
 _GROUP_STATE: Final = frozenset(kinds.GROUP_STATE)
 _GROUP_LISTS: Final = _GROUP_STATE - {kinds.GROUP_METADATA, kinds.GROUP_ROLES}
-"""What members alone read of a private group."""
+"""The lists of a private group that only members may read."""
 _NO_KINDS: Final[frozenset[int]] = frozenset()
 _KNOWN: Final = frozenset({Who.KNOWN, Who.OWNER, Who.AGENT, Who.MEMBER})
 _AGENT_ALONE: Final = frozenset({Who.AGENT})
 _NO_TARGETS: Final[frozenset[Target]] = frozenset()
 _CACHED_KINDS: Final = 256
 _MAX_COMBINATIONS: Final = 512
-"""Of more (kind, d, h) combinations in all filters of a query `gate` looks at no rules; rows are
-checked as always. Each takes 4 us of the loop. With more (kind, d) in a REQ `lists_for_login`
-closes nothing."""
+"""With more (kind, d, h) combinations in the filters of a query `gate` skips the rules, because
+each takes 4 us of the loop; rows are still checked. With more (kind, d) in a REQ `lists_for_login`
+returns None."""
 
 
 class Viewer(msgspec.Struct, frozen=True, cache_hash=True):
@@ -56,7 +56,7 @@ class Viewer(msgspec.Struct, frozen=True, cache_hash=True):
     trusted: bool = False
     """The connection comes from `[actors] trusted_readers`."""
     attested: frozenset[Attestation] = frozenset()
-    """By which keys were verified to be an owner's agent when they authenticated (NIP-AA)."""
+    """By which authenticated keys were verified to be agents of an owner (NIP-AA)."""
 
 
 ANONYMOUS: Final = Viewer()
@@ -69,7 +69,7 @@ class Reading(Enum):
 
     NEVER = auto()
     BY_FILTER = auto()
-    """As a match of a filter that names what the rules' `only_by` asks for."""
+    """Only as a match of a filter that has what the `only_by` of the rules requires."""
     ALWAYS = auto()
 
 
@@ -81,7 +81,7 @@ class Visibility:
     rules: tuple[ReadRule, ...]
     """Those that may hide rows from this viewer."""
     global_words: frozenset[Who]
-    """Who-words that hold for this viewer whatever the row."""
+    """Who-words that hold for this viewer and any row."""
     actors: Actors
     groups: Groups
     insider_of: frozenset[str]
@@ -89,9 +89,9 @@ class Visibility:
     was_insider_of: frozenset[str] = frozenset()
     """Deleted groups with a key of the viewer among their last members."""
     foreign_h: frozenset[int] = frozenset()
-    """Kinds whose `h` names no group; for `gate` alone, for their rows have no group."""
+    """Kinds whose `h` names no group. Only `gate` needs them: their rows have no group."""
     members: frozenset[str] = frozenset()
-    """By whose memberships `insider_of` holds: the viewer's keys, and owners who lend theirs."""
+    """The keys whose memberships give `insider_of`: the viewer's, and owners that lend theirs."""
     _of_kind: dict[int, tuple[ReadRule, ...]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -99,7 +99,7 @@ class Visibility:
 
     @property
     def size(self) -> int:
-        """Ids of groups in it."""
+        """Number of group ids in it."""
         return len(self.insider_of) + len(self.admin_of) + len(self.was_insider_of)
 
     @property
@@ -121,7 +121,7 @@ class Visibility:
         )
 
     def reading(self, row: Row, readable_targets: Set[Target] = _NO_TARGETS) -> Reading:
-        """What `may_read` says of this row for every filter, or that it depends on the filter."""
+        """The result of `may_read` for any filter, or BY_FILTER if it depends on the filter."""
         by_filter = False
         for rule in self.rules:
             if rule.applies_to(row, self.groups):
@@ -131,7 +131,7 @@ class Visibility:
         return Reading.BY_FILTER if by_filter else Reading.ALWAYS
 
     def targets_of(self, row: Row) -> Sequence[tuple[Target, str]]:
-        """What `may_read` needs to have looked up: (target, value)."""
+        """The look-ups that `may_read` needs: (target, value)."""
         return targets_of(self.rules, row, self.groups)
 
     def may_read_one_of(self, rows: Iterable[Row], target: Target, value: str) -> bool:
@@ -148,8 +148,8 @@ class Visibility:
     def covers(self, before: Visibility) -> bool:
         """Whether every row that `before` allowed is still allowed.
 
-        A change in a hidden group is no difference for non-members: it would reveal the group
-        (N29-93).
+        For non-members a change in a hidden group makes no difference, because it would reveal the
+        group (N29-93).
         """
         return self is before or (
             self.viewer.keys >= before.viewer.keys
@@ -164,7 +164,7 @@ class Visibility:
         )
 
     def _shows_groups_of(self, before: Groups) -> bool:
-        """Whether each group that was not hidden is not, and anyone may read it if anyone could."""
+        """Whether no visible group has become hidden or ended, and no public one private."""
         now = self.groups.by_id
         return self.groups is before or all(
             (after := now.get(group_id)) is group
@@ -190,7 +190,7 @@ class Visibility:
         return self._lets(rule, row, readable_targets)
 
     def _lets(self, rule: ReadRule, row: Row, readable_targets: Set[Target]) -> bool:
-        """`allows`, for a filter that names what `only_by` asks for."""
+        """`allows`, for a filter that has what `only_by` requires."""
         readers = rule.readers
         keys = self.viewer.keys
         if readers & self.global_words and (
@@ -256,7 +256,7 @@ class Visibility:
         needs, combinations = "", 0
         for filter_ in filters:
             if filter_.kinds is None and not filter_.tags:
-                return None  # some of what it can match anyone may read
+                return None  # it can match rows that anyone may read
             combinations += _number_of_combinations(filter_)
             reason = self._unreadable(filter_, combinations)
             if reason is None:
@@ -267,10 +267,11 @@ class Visibility:
         return Reject(Prefix.RESTRICTED, "you may not read this", "read")
 
     def lists_for_login(self, filters: Sequence[Filter]) -> Reject | None:
-        """What a REQ of an anonymous viewer is closed with after its rows, or None.
+        """The CLOSED for a REQ of an anonymous viewer after its rows, or None.
 
-        It asks for the state of groups by `#d` alone, and of each the viewer misses a list that
-        members may read (39001, 39002 …). So is a group that is hidden or does not exist (N29-108).
+        For a REQ that asks by `#d` for the state of groups, when of each the viewer may not read a
+        list that members may (39001, 39002 …). The same for a group that is hidden or does not
+        exist (N29-108).
         """
         if self.viewer.keys or not filters or not all(map(_names_group_state, filters)):
             return None
@@ -301,7 +302,8 @@ class Visibility:
     def _unreadable(self, filter_: Filter, combinations: int = 0) -> str | None:
         """The CLOSED text if the viewer may read no row that the filter could match, else None.
 
-        `combinations`: of it and those asked before; with too many only its groups are looked at.
+        `combinations`: of this filter and those before it; with too many only its groups are
+        checked.
         """
         if filter_.impossible:
             return None
@@ -336,10 +338,10 @@ class Visibility:
         if any(household.has(key) for household in self.actors.households for key in keys):
             return False  # nor are rows of a household, from its own keys
         if kinds is not None and not kinds.isdisjoint(GROUP_MEMBER_NOTICES):
-            return False  # nor is the notice that its reader is no longer in the group
+            return False  # nor is the notice that its reader has left the group
         may_end = kinds is None or DELETE_GROUP in kinds
         for group_id in group_ids:
-            # Of a group that ended only its 9008 can be read.
+            # Of a deleted group only its 9008 can be read.
             if self._may_read_group(group_id) and (may_end or group_id in self.groups.by_id):
                 return False
             group = self.groups.by_id.get(group_id)
@@ -448,7 +450,7 @@ def visibility_for(
 
 
 def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
-    """Not copied if only one has something: many viewers may have a key of many groups."""
+    """Not copied if only one is not empty: many viewers may share a key that is in many groups."""
     filled = [each for each in sets if each]
     return filled[0] if len(filled) == 1 else frozenset[str]().union(*filled)
 

@@ -2,8 +2,8 @@
 
 Invariants: rules and fold read Actions, never tags. `action_of` parses an event to be written and
 raises Invalid if it is malformed. `logged_action` parses a row of the log with the same parsers,
-but never raises: an older version may have accepted what is malformed or too long by now. For an
-event that `action_of` accepts, both return the same Action.
+but never raises: an older version may have accepted what is malformed or too long now. For an event
+that `action_of` accepts, both return the same Action.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ MIN_CODE_CHARS: Final = 8
 MAX_CODE_CHARS: Final = 256
 MAX_PINS: Final = 64
 MAX_STATE_CHARS: Final = 65_536
-"""Of what an action says of its group, or pins in it, 4 more for each value: the relay repeats all
-of it in each 39000 and 39005."""
+"""Of the description or pins in an action, plus 4 for each value: the relay repeats all of it in
+each 39000 and 39005."""
 MAX_COPIED_TAGS: Final = 64
 """Tags of a 9002 unknown to NIP-29 that 39000 repeats (N29-49)."""
 
@@ -54,8 +54,8 @@ class Flag(StrEnum):
 
 
 PRIVATE_FLAGS: Final = frozenset({Flag.PRIVATE, Flag.RESTRICTED, Flag.CLOSED})
-"""Of a private group; also of one whose 39000 has not been replayed: a log with a gap makes nothing
-public."""
+"""Of a private group; also of one whose 39000 has not been replayed, so that a gap in the log makes
+nothing public."""
 FLAGS: Final[Mapping[str, Flag]] = {flag.value: flag for flag in Flag}
 SINGLE_VALUED: Final = ("name", "picture", "banner", "about")
 """Tags that 39000 has at most once, before all others (N29-62)."""
@@ -66,12 +66,12 @@ OPPOSITE: Final = {
     "closed": "open",
     "hidden": "visible",
 }
-"""Flag → the tag of a 9002 that says that it is turned off on purpose (Z-03)."""
+"""Flag → the tag of a 9002 that confirms that it is dropped on purpose (Z-03)."""
 CONFIRMING: Final = frozenset({"public", "visible", "open"})
 """Tags of a 9002 that confirm that a flag is dropped on purpose (Z-03)."""
 _NOT_METADATA: Final = frozenset({"d", "supported_kinds", "parent", "child", *FLAGS})
 _NOT_DESCRIBING: Final = _NOT_METADATA | CONFIRMING
-"""Tags of a 39000 that follow from its flags, or are no metadata."""
+"""Tags of a 39000 that follow from its flags or are not metadata."""
 _NOT_COPIED: Final = (
     _NOT_METADATA | CONFIRMING | {"h", "previous", "-", "expiration", "nonce", "unrestricted"}
 )
@@ -81,7 +81,7 @@ _NO_KINDS: Final[frozenset[int]] = frozenset()
 _NEVER_EXPIRING: Final = frozenset(
     {kinds.PUT_USER, kinds.REMOVE_USER, kinds.CREATE_GROUP, kinds.DELETE_GROUP, kinds.JOIN_REQUEST}
 )
-"""The state is replayed from these: without one of them, a replay would lose members."""
+"""The state is replayed from these; without one of them a replay would lose members."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     pubkey: str
     created_at: int
     id: str = ""
-    """Empty in what the relay has still to sign."""
+    """Empty before the relay has signed it."""
     previous: frozenset[str] = frozenset()
     """Prefixes of ids that `previous` tags name."""
 
@@ -184,7 +184,7 @@ Action = CreateGroup | Moderation | JoinRequest | LeaveRequest
 
 
 def users_in(action: Action) -> Set[str] | None:
-    """All whom the action may make members, or no members any more; None: unknown."""
+    """All keys whose membership the action may change; None: unknown."""
     match action:
         case PutUsers(users=users):
             return users.keys()
@@ -233,7 +233,7 @@ def group_of(event: Event, foreign_h: Set[int] = _NO_KINDS) -> str | None:
 
 
 def group_or_none(event: Event, foreign_h: Set[int] = _NO_KINDS) -> str | None:
-    """As `group_of` of a row that may be older than its rules: none where that raises."""
+    """As `group_of`, for a row that may be older than its checks: None where that raises."""
     try:
         return group_of(event, foreign_h)
     except Invalid:

@@ -56,7 +56,7 @@ class GroupSettings:
     previous: int = 0
     """References that chat and moderation events must have (N29-24)."""
     compat: frozenset[Compat] = frozenset()
-    """Clients for which 39000 and 39001 say more than NIP-29 asks for."""
+    """Clients for which 39000 and 39001 have more tags than NIP-29 requires."""
     foreign_h: frozenset[int] = frozenset()
     """Kinds whose `h` names no group of NIP-29: they are outside of all groups (NK-10)."""
 
@@ -77,7 +77,7 @@ class TargetRow:
 
 
 class GroupContext(msgspec.Struct, frozen=True, gc=False):
-    """What one event is ruled on with: the state after the events before it, and lookups."""
+    """What a ruling on one event is based on: the state after earlier events, and look-ups."""
 
     groups: Groups
     settings: GroupSettings
@@ -85,12 +85,12 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
     """Unix seconds."""
     origin: Origin
     who: frozenset[Who]
-    """What the author is towards the group: `relay.access.actors.author_words`."""
+    """Who-words of the author in the group: `relay.access.actors.author_words`."""
     has_content: bool = False
     """For a 9002 and an imported 9008: the group has a stored row beside 9000–9022 and
     39000–39005 (Z-03)."""
     previous_found: frozenset[str] = frozenset()
-    """Those prefixes in the event's `previous` tags that match an event of the group."""
+    """The prefixes in the event's `previous` tags that match an event of the group."""
     targets: Mapping[str, TargetRow] = msgspec.field(default_factory=dict)
     """For a 9005: id → row, of the named ids that are stored."""
     pinnable: frozenset[Pin] = frozenset()
@@ -103,12 +103,12 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
     h_is_label: bool = False
     """A memory record whose `h` does not place it in a group."""
     relay: str = ""
-    """The relay's own key, whose 9000–9022 may come in by an import."""
+    """The relay's own key; its 9000–9022 may be imported."""
     operators: frozenset[str] = frozenset()
     """Owners of the whole relay; those of a household are not."""
 
     def acts_as_admin(self, pubkey: str) -> bool:
-        """Whether the key may do in every group what its admins may: owners and the relay."""
+        """Whether the key has the rights of an admin in every group: owners and the relay."""
         return pubkey in self.operators or pubkey == self.relay
 
     def knows_group(self, pubkey: str, group: Group) -> bool:

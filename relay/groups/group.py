@@ -1,8 +1,8 @@
-"""Group and Groups: what the Actions of a log add up to. Frozen; a change is a new value.
+"""Group and Groups: the fold of the Actions in a log. Frozen; a change is a new value.
 
 Invariants: `group_after` is the only fold of Actions: `relay.groups.rules` applies with it what it
 accepts, `replayed` what is stored, so that the live state equals a replay of the log, but for the
-last members of deleted groups (`EndedGroup`). It neither raises nor judges.
+last members of deleted groups (`EndedGroup`). It does not raise and checks no rights.
 """
 
 from __future__ import annotations
@@ -65,12 +65,10 @@ class Invite:
     index: int
     """Which of the `code` tags of its 9009."""
     used: int = 0
-    """How often it was used; the policy of today says how often it may be (Z-14)."""
+    """How often it was used; the current policy says how often it may be (Z-14)."""
     removals: int = 0
-    """`Group.removals` when it was made: it does not admit who was removed later (N29-40).
-
-    Only the order of acceptance tells (N29-55): created_at has a resolution of one second.
-    """
+    """`Group.removals` when it was made: it does not admit keys that were removed later (N29-40).
+    Compared by order of acceptance (N29-55), because created_at has a resolution of one second."""
 
     def is_open(self, *, now: int, uses: int) -> bool:
         """Whether the code admits anybody; `uses`: the limit for a code without `reusable`."""
@@ -101,7 +99,7 @@ class Group:
     requests: Mapping[str, str] = field(default_factory=dict)
     """pubkey → id of its pending 9021 (N29-35)."""
     ever_involved: frozenset[str] = frozenset()
-    """Every key that was ever put in, taken out or asked to join: it may know of the group."""
+    """Every key that was ever added, removed or asked to join: it may know of the group."""
     only_requested: frozenset[str] = frozenset()
     """Those of `ever_involved` only because of a pending 9021: removed with it."""
     founder: str = ""
@@ -186,7 +184,7 @@ class Group:
         )
 
     def without_users(self, pubkeys: Set[str]) -> Group:
-        """Without these members, by their own wish."""
+        """Without these members, who left by themselves."""
         if not pubkeys:
             return self
         return replace(
@@ -198,8 +196,8 @@ class Group:
         )
 
     def with_removed(self, pubkeys: Set[str]) -> Group:
-        """Without these members, whom an admin removed. One that was no member counts too: it may
-        read that 9001."""
+        """Without these members, whom an admin removed. A key that was not a member is recorded
+        too: it may read that 9001."""
         if not pubkeys:
             return self
         removals = self.removals + 1
@@ -259,7 +257,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class EndedGroup:
-    """Who may read the 9008 of a deleted group. Its log no longer tells, so the store keeps it."""
+    """Who may read the 9008 of a deleted group. Its log is deleted, so the store keeps this."""
 
     members: frozenset[str] = frozenset()
     """Who was a member when it ended, without keys that vanished since."""
@@ -277,8 +275,8 @@ _EMPTY: Final[tuple[dict[Any, frozenset[str]], ...]] = ({},) * _PARTS
 
 
 class GroupsByKey(Mapping[_K, frozenset[str]]):
-    """Key → ids of groups. In parts: a change copies those of its keys alone, for anybody may make
-    hundreds of thousands of keys members of groups."""
+    """Key → ids of groups. Split into parts, so that a change copies only the parts with its keys:
+    anybody may make hundreds of thousands of keys members of groups."""
 
     __slots__ = ("parts",)
 
@@ -305,12 +303,12 @@ class GroupsByKey(Mapping[_K, frozenset[str]]):
         return self.parts is not _EMPTY and any(self.parts)  # asked for each event
 
     def moved(self, old: Set[_K], new: Set[_K], group_id: str) -> GroupsByKey[_K]:
-        """With this group's keys, which were `old`, as `new`."""
+        """With `new` instead of `old` as this group's keys."""
         parts = list(self.parts)
         left, came = old - new, new - old
         for at in {hash(key) % _PARTS for key in (*left, *came)}:
             parts[at] = dict(parts[at])
-        alone = frozenset((group_id,))  # one for all: most keys are in one group
+        alone = frozenset((group_id,))  # shared, because most keys are in one group
         for key in left:
             part = parts[hash(key) % _PARTS]
             if others := part.pop(key) - alone:
@@ -339,7 +337,7 @@ class Groups:
     _moderated: dict[str, frozenset[str]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
-    """What `moderated_by` found."""
+    """Cache of `moderated_by`."""
 
     def get(self, group_id: str | None) -> Group | None:
         return self.by_id.get(group_id) if group_id is not None else None
@@ -379,7 +377,7 @@ class Groups:
         if before is None or before.members is not group.members:
             old = frozenset[str]() if before is None else before.members.keys()
             new: Set[str] = group.members.keys()
-            if users is not None:  # to compare ten thousand takes a millisecond
+            if users is not None:  # comparing ten thousand takes a millisecond
                 old, new = _among(users, old), _among(users, new)
             memberships = memberships.moved(old, new, group.id)
         if (() if before is None else before.pins) != group.pins:
@@ -403,7 +401,7 @@ class Groups:
         return groups.with_ended({group_id: left or EndedGroup()})
 
     def with_last_members(self, known: Mapping[str, EndedGroup]) -> Groups:
-        """After a replay: with what the store knows of those groups that the log says ended."""
+        """After a replay: with what the store has of the groups that have ended by the log."""
         return self.with_ended({key: known[key] for key in self.ended.keys() & known.keys()})
 
     def with_ended(self, added: Mapping[str, EndedGroup]) -> Groups:
@@ -472,7 +470,7 @@ def group_after(group: Group, action: Action | Notice, relay_pubkey: str) -> Gro
 
 
 def _after_put(group: Group, put: PutUsers, relay_pubkey: str) -> Group:
-    # The 9007 of a founder that vanished is deleted, the relay's 9000 is not.
+    # The 9007 of a founder that vanished is deleted; the relay's 9000 is not.
     if not group.founder and not group.members and (users := [*put.users]):
         group = replace(group, founder=users[0])
     if group.is_founding(put) and put.pubkey != relay_pubkey:
@@ -531,7 +529,7 @@ def _among(keys: Set[_K], known: Set[_K]) -> frozenset[_K]:
 
 
 def _union(known: frozenset[str], keys: Set[str]) -> frozenset[str]:
-    """No copy of a large set for keys that it has."""
+    """Does not copy a large set for keys that are in it."""
     return known if keys <= known else known.union(keys)
 
 

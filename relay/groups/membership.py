@@ -1,9 +1,8 @@
 """Who joins and leaves: 9021 and 9022 (N29-30…43), vanish and ban (NIP-62, NIP-86).
 
-Invariants: an answer to a join request reveals no more of a group than its author may know; a
-refused request, other than a pending one, is not stored. The state always equals a replay of the
-log: where a vanish deletes 9000–9022, the relay signs records of its own to the same effect
-(N29-58).
+Invariants: the answer to a join request reveals no more of a group than its author may know; of
+refused requests only a pending one is stored. The state always equals a replay of the log: where a
+vanish deletes 9000–9022, the relay signs records of its own to the same effect (N29-58).
 """
 
 from __future__ import annotations
@@ -57,7 +56,8 @@ def ruling_on_join(action: JoinRequest, group: Group, context: GroupContext) -> 
     pending = group.requests.get(pubkey)
     superseded = () if pending is None else (pending,)
     requested = group_after(group, action, context.relay)
-    # A key that may not know of the hidden group needs a code: else nothing is stored or revealed.
+    # A key that may not know of the hidden group needs a code; without one nothing is stored or
+    # revealed.
     is_visible = not group.is_hidden or context.knows_group(pubkey, group)
     needs_no_code = (
         is_visible
@@ -97,19 +97,21 @@ def ruling_on_join(action: JoinRequest, group: Group, context: GroupContext) -> 
 def _check_previous_of_join(
     action: JoinRequest, group: Group, context: GroupContext
 ) -> Reject | None:
-    """The author is no member: the answer must not tell which ids the group holds."""
+    """The author is not a member: the answer must not reveal which ids are in the group."""
     if context.origin is Origin.WIRE and action.previous and group.only_members_read:
         return rejected(Prefix.INVALID, "previous: not in a request to join this group")
     return None
 
 
 def _invite_of(code: str | None, group: Group) -> Invite | None:
-    """The invite with this code. All as long as it are compared, each in constant time (N29-39)."""
+    """The invite with this code. All of the same length are compared, each in constant time
+    (N29-39)."""
     if code is None:
         return None
     wanted, found, size = code.encode(), None, len(code)
     for known, invite in group.invites.items():
-        # Another length is no match, and would take as long as the code that was sent is.
+        # Other lengths cannot match, and comparing takes time in proportion to the code that was
+        # sent.
         if len(known) == size and hmac.compare_digest(known.encode(), wanted):
             found = invite
     return found
@@ -144,7 +146,7 @@ class Cause(Enum):
     """Why a key loses its memberships."""
 
     OWN_WISH = auto()
-    """Leave or vanish: the key may join again as anybody may."""
+    """Leave or vanish: the key may join again like any other."""
     BANNED = auto()
     """As if an admin of each group had removed it (N29-40)."""
 
@@ -171,7 +173,7 @@ def removals_from_groups(
     *,
     keeps: Set[str] = frozenset(),
 ) -> tuple[Groups, tuple[Draft, ...]]:
-    """A key leaves every group but those in `keeps`, its last admin too (N62-07, N29-84).
+    """The key leaves every group except those in `keeps`, even as the last admin (N62-07, N29-84).
 
     Returns the groups afterwards and a 9001 by the relay for each that it leaves.
     """
@@ -184,7 +186,7 @@ def removals_from_groups(
 
 
 def repair_drafts(before: Groups, left: Groups, now: int, relay: str) -> tuple[Draft, ...]:
-    """What the relay must sign so that members, roles and removals are again those of `before`.
+    """What the relay must sign to restore the members, roles and removals of `before`.
 
     `before` is the state after `removals_from_groups`, `left` the replay of what a vanish left in
     the log, those removals included. Then `replayed(left, <these, signed>)` is the state; invite

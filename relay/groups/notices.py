@@ -30,8 +30,8 @@ MAX_TAGS_BYTES: Final = 480_000
 Enough for 6,600 members."""
 
 _MAX_MEMBER_NOTICES: Final = 100
-"""Of each kind for one event. Of more members than that, several share a notice: they may read
-each other's keys in the 9000 or 9001 too."""
+"""Of each kind for one event. With more members several share a notice; they may read each other's
+keys in the 9000 or 9001 anyway."""
 
 _PERMISSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     Role.ADMIN.value: (
@@ -44,8 +44,8 @@ _PERMISSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     Role.MODERATOR.value: ("put-user", "remove-user", "delete-event", "create-invite"),
 }
-"""For `Compat.OXCHAT`: names that 0xchat knows (nostr-dart, lib/src/nips/nip_029.dart); it fails
-at any other."""
+"""For `Compat.OXCHAT`: the names that 0xchat supports (nostr-dart, lib/src/nips/nip_029.dart); it
+fails at any other."""
 
 _ROLES: Final = (
     (Role.ADMIN, "does everything in this group"),
@@ -57,7 +57,7 @@ _ROLES: Final = (
 
 
 class Compat(Enum):
-    """`[groups] compat`: clients for which notices say more than NIP-29 asks for."""
+    """`[groups] compat`: clients for which notices have more tags than NIP-29 requires."""
 
     OXCHAT = "0xchat"
 
@@ -73,8 +73,8 @@ class Draft:
 
 
 def draft_of(action: PutUsers | RemoveUsers, *, cause: str | None = None) -> Draft:
-    """A 9000 or 9001 by the relay. `cause` is the id of the event that it follows from: without it
-    two of the same second would have the same id."""
+    """A 9000 or 9001 by the relay. `cause`: id of the event that it follows from; without it two of
+    the same second would have the same id."""
     because: tuple[tuple[str, ...], ...] = () if cause is None else (("e", cause),)
     if isinstance(action, PutUsers):
         users = (("p", pubkey, *roles) for pubkey, roles in action.users.items())
@@ -106,8 +106,8 @@ def notices_again(
 
 
 def is_outdated(event: Event, group: Group, compat: Set[Compat]) -> bool:
-    """Whether a stored 39000 or 39001 of this group says something else than it would now, under
-    another `compat`."""
+    """Whether a stored 39000 or 39001 of this group differs from what the current `compat`
+    gives."""
     if event.kind not in _STYLED:
         return False
     wanted = next(tags for kind, tags in _changed(None, group, compat) if kind == event.kind)
@@ -138,9 +138,9 @@ def membership_notices(
 ) -> Iterator[Draft]:
     """44100 for the keys that became members, 44101 for those that are no longer; as Buzz has them.
 
-    `before` None: the group is new; `after` None: it ended. `users`: whose membership may differ;
-    None: anybody's. `cause` and `actor`: id and author of the event that did it. The `e` tells
-    notices of one second apart.
+    `before` None: the group is new; `after` None: it has ended. `users`: whose membership may
+    differ; None: anybody's. `cause` and `actor`: id and author of the event that did it. The `e`
+    makes the ids of notices of one second differ.
     """
     was: Set[str] = frozenset() if before is None else before.members.keys()
     is_now: Set[str] = frozenset() if after is None else after.members.keys()
@@ -181,7 +181,7 @@ def _changed(
 def _admins(group: Group, compat: Set[Compat]) -> Iterable[tuple[str, ...]]:
     for pubkey, roles in group.admins().items():
         if Compat.OXCHAT in compat:
-            # A second role would be a permission that it does not know.
+            # It takes a second role for a permission and does not know it.
             role = next((role.value for role in Role if role in roles), roles[0])
             yield "p", pubkey, role, *_PERMISSIONS.get(role, ())
         else:
@@ -194,7 +194,7 @@ def _description(group: Group, compat: Set[Compat]) -> tuple[tuple[str, ...], ..
     others = tuple(tag for tag in group.metadata if tag[0] not in SINGLE_VALUED)
     flags = tuple((flag.value,) for flag in Flag if flag in group.flags)
     if Compat.OXCHAT in compat:
-        # It takes a group for private and closed unless the old opposites are there.
+        # It treats a group as private and closed unless it has the tags `public` and `open`.
         flags += () if group.only_members_read else (("public",),)
         flags += () if group.is_closed else (("open",),)
     supported: tuple[tuple[str, ...], ...] = ()

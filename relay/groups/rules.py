@@ -1,9 +1,9 @@
 """Group rules: whether an event may be written into a group, and what an Action changes.
 
-Invariants: each event is judged against the groups as the event before left them. To a key that
-may not know of a hidden group, a refusal is the same as for a group that does not exist: `_conceal`
-is applied last to every ruling. Membership is checked before anything that could tell a non-member
-what is stored (N29-25).
+Invariants: each event is judged against the groups after the event before it. A key that may not
+know of a hidden group gets the refusal for a group that does not exist: `_conceal` is applied last
+to every ruling. Membership is checked before anything that could reveal to a non-member what is
+stored (N29-25).
 """
 
 from __future__ import annotations
@@ -73,10 +73,11 @@ _UNDELETABLE: Final = (frozenset(kinds.MODERATION) | frozenset(kinds.GROUP_STATE
 """A 9005 does not delete these (N29-51); deleting a 9009 revokes its codes."""
 
 MAX_MEMBERS: Final = 10_000
-"""Whom a 9000 may put in: each change of members costs the writer up to 1 us per member, and a new
-39002. Who joins by a request is not counted, or a group could be filled against others."""
+"""Above this a 9000 may add no members: each change of members costs the writer up to 1 us per
+member, and a new 39002. Join requests are still accepted, so that nobody can fill a group to keep
+others out."""
 MAX_INVOLVED: Final = 100_000
-"""Keys that a group remembers as put in, taken out or asking."""
+"""Keys that a group remembers: added, removed or asking to join."""
 MAX_CODES: Final = 10_000
 
 _OF_NO_GROUP: Final = frozenset({kinds.PROFILE, kinds.CONTACTS, kinds.RELAY_LIST})
@@ -112,8 +113,8 @@ def ruling_on_withdrawal(event: Event, context: GroupContext) -> Ruling | Reject
     """A kind 5 with `h` and `code` by an admin of the group withdraws the invite (N29-59): its 9009
     is deleted, as by a 9005. None: it withdraws nothing.
 
-    The author may write into the group. Codes are looked up for a role holder alone, who reads them
-    anyway (N29-38): for everybody else the answer does not depend on them.
+    The author may write into the group. Codes are looked up only for authors with a role, who may
+    read them anyway (N29-38): for everybody else the answer does not depend on them.
     """
     group = context.groups.get(event.tag("h"))
     if group is None or not event.has_tag("code"):
@@ -132,7 +133,7 @@ def ruling_on_withdrawal(event: Event, context: GroupContext) -> Ruling | Reject
 
 
 def _may_write(pubkey: str, group: Group, context: GroupContext) -> bool:
-    """Decided by the author, not by AUTH (N29-10); memory is for members in every group (G-33)."""
+    """By the author, not by AUTH (N29-10); memory is for members in every group (G-33)."""
     if not (group.only_members_write or context.is_memory):
         return True
     is_insider = pubkey in group.members or Who.INSIDER in context.who
@@ -177,7 +178,8 @@ def ruling_on(action: Action, context: GroupContext) -> Ruling | Reject:
     ruling: Ruling | Reject
     match action:
         case JoinRequest() | LeaveRequest() if is_migrating(group, context):
-            # The old relay's 9000 or 9001 follows: today's policy must not decide who was admitted.
+            # The old relay's 9000 or 9001 follows: the current policy must not decide who was
+            # admitted.
             ruling = Ruling(context.groups.with_group(group_after(group, action, context.relay)))
         case JoinRequest() | LeaveRequest() if _is_of_another_group(action, group, context):
             ruling = _OLDER_THAN_GROUP
@@ -191,8 +193,8 @@ def ruling_on(action: Action, context: GroupContext) -> Ruling | Reject:
 
 
 def _is_of_another_group(action: Action, group: Group, context: GroupContext) -> bool:
-    """Whether an import brings a record from before this group: of one with the same id, that has
-    ended or is on another relay, perhaps with the same admin."""
+    """Whether an imported record belongs to an earlier group with the same id, which has ended or
+    is on another relay, perhaps with the same admin."""
     return context.origin is Origin.IMPORT and action.created_at < group.began_at
 
 
@@ -217,7 +219,7 @@ def _rank_of(action: Moderation, group: Group, context: GroupContext) -> _Rank:
 
 
 def _is_by_former_relay(action: Moderation, group: Group) -> bool:
-    """Whether the relay that the group was moved from issued this by itself (N29-152)."""
+    """Whether the relay that the group was moved from signed this (N29-152)."""
     match action:
         case PutUsers():
             is_founding = bool(group.members) and group.is_founding(action)
@@ -259,7 +261,7 @@ def _ruling_on_creation(action: CreateGroup, context: GroupContext) -> Ruling | 
 
 
 def _described(group: Group, description: Description, settings: GroupSettings) -> Group:
-    """The group as a 9002 or 9007 wants it, with the flags that the policy forces."""
+    """The group as a 9002 or 9007 describes it, with the flags that the policy enforces."""
     flags = description.flags | settings.always
     return group.with_description(replace(description, flags=flags))
 
@@ -294,7 +296,7 @@ def _ruling_on_moderation(
         case DeleteGroup():
             if context.origin is Origin.IMPORT and context.has_content:
                 return _IN_USE
-            # What is imported ended elsewhere: its flags may have been others in between.
+            # An imported group ended elsewhere; its flags may have been different meanwhile.
             left = ended(group)
             if context.origin is not Origin.WIRE:
                 left = replace(left, is_public=False)
@@ -352,7 +354,7 @@ def _check_rank(
 
 
 def _check_room(action: Moderation, group: Group, context: GroupContext) -> Reject | None:
-    """Why the group would hold too much in memory."""
+    """Why the group would take too much memory."""
     if context.origin is not Origin.WIRE:
         return None
     match action:
@@ -377,16 +379,16 @@ def _check_involved(pubkeys: Set[str], group: Group) -> Reject | None:
 
 
 def _is_code_taken(action: CreateInvites, group: Group) -> bool:
-    """By another 9009: who sends this one again must not hear that it is stored (N01-96)."""
+    """By another 9009. For the same one sent again this would reveal that it is stored (N01-96)."""
     taken = group.invites.keys() & action.codes
     return any(group.invites[code].event_id != action.id for code in taken)
 
 
 def check_has_effect(action: Moderation, group: Group, context: GroupContext) -> Reject | None:
-    """Why the action would have no effect, or not the one that it names.
+    """Why the action would have no effect, or another than it names.
 
-    An import is not checked for most of this: a user may have been removed here by another record,
-    and what was deleted or pinned is often gone by now.
+    Imports skip most of these checks: another record may have removed a user here, and the events
+    that were deleted or pinned are often no longer stored.
     """
     if isinstance(action, CreateInvites) and _is_code_taken(action, group):
         return rejected(Prefix.DUPLICATE, "code: already in use in this group")
@@ -420,7 +422,7 @@ def _deletable(action: DeleteEvents, group: Group, context: GroupContext) -> tup
 
 
 def _check_opening(action: EditMetadata, group: Group, context: GroupContext) -> Reject | None:
-    """Why a 9002 may not open a group in use: it lacks the tags that confirm it (Z-03)."""
+    """Why a 9002 may not open a group in use: it lacks the confirming tags (Z-03)."""
     if not context.has_content and group.members.keys() <= {action.pubkey}:
         return None
     flags = action.description.flags | context.settings.always

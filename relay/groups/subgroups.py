@@ -1,7 +1,8 @@
 """Subgroups: the tree that `parent` and `child` tags make of groups (N29-130…143).
 
-Invariants: `Group.parent` and `Group.children` always agree; nothing else is inherited. All readers
-get the same signed 39000, so a group and its parent are both hidden, or neither is (N29-142).
+Invariants: `Group.parent` and `Group.children` always agree; nothing else is inherited. Because all
+readers get the same signed 39000, a group and its parent are either both hidden or neither is
+(N29-142).
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def check_placement(
     """Why a group may not have the parent and children of `after`.
 
     `before` is the group as it is, or a new one without relatives; `parent` the one that `after`
-    names, if its author is an admin of it. That is required only when the parent changes (Z-04).
+    names, if its author is an admin of it. Being its admin is required only when the parent changes
+    (Z-04).
     """
     if sorted(after.children) != sorted(before.children):
         return rejected(

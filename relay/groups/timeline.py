@@ -1,6 +1,7 @@
 """NIP-29 "Timeline references" and "Late publication": checks of `previous` and `created_at`.
 
-Invariants: callers check membership first: these answers tell which ids are stored (N29-25).
+Invariants: callers check membership first, because these refusals reveal which ids are stored
+(N29-25).
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ _REFERRING: Final = (
 """Kinds that `[groups] previous` is about; clients of memory systems do not know references."""
 
 _MAX_AHEAD_S: Final = 60
-"""A moderation event dated further ahead would outrank those that follow it (N29-27)."""
+"""A moderation event dated further ahead would take precedence over later ones (N29-27)."""
 MAX_PREVIOUS: Final = 64
 """References of one event."""
 _PREFIX: Final = re.compile(r"[0-9a-f]{8,64}").fullmatch
 
 
 def previous_to_find(prefixes: Set[str]) -> Set[str]:
-    """Those that need to be looked up: none, when `check_previous` refuses them for their form."""
+    """The prefixes to look up; none when `check_previous` refuses them for their form."""
     return prefixes if len(prefixes) <= MAX_PREVIOUS and all(map(_PREFIX, prefixes)) else set()
 
 

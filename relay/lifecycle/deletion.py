@@ -62,7 +62,7 @@ def may_delete(deletion: Event, target: Event) -> bool:
 
 def is_deleted(event: Event, slot: Slot | None, found: Found) -> bool:
     """Whether a tombstone refuses this event (N09-10, N09-11, G-12)."""
-    if not found.tombstones:  # so of most batches
+    if not found.tombstones:  # as in most batches
         return False
     for tombstone in found.tombstones.get(event_target(event.id), ()):
         if not tombstone.by or (
@@ -169,8 +169,8 @@ def _is_of_record(kind: int) -> bool:
 
 
 def vanish_outcome(request: Event, found: Found) -> WriteOutcome | None:
-    """The outcome of a kind 62 that an earlier one, dated later, already covers (N62-10); None: it
-    is new."""
+    """The outcome of a kind 62 that a stored one with a later date covers (N62-10); None: it is
+    new."""
     until, kept = -1, None
     for tombstone in found.tombstones.get(key_target(request.pubkey), ()):
         if tombstone.request is None or tombstone.until is None:
@@ -207,7 +207,7 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
     if deleted or vanished.pubkey in found.stored_keys:
         plan.vanishes.append(vanished)
     elif not any(_is_whole(stone.request) for stone in found.tombstones.get(target, ())):
-        kept = request.id.encode()  # anybody may send one, of any number of new keys
+        kept = request.id.encode()  # anybody may send them by any number of new keys
     add_tombstone(Tombstone(target, vanished.pubkey, vanished.until, "kind 62", kept), found, plan)
     return list(deleted.values())
 
@@ -219,7 +219,7 @@ def ban_tombstone(event_id: str) -> Tombstone:
 def delete_banned_author(pubkey: str, found: Found, plan: WritePlan) -> None:
     """Delete the rows of a banned key; the store deletes those that are not in `found`.
 
-    Group records stay: the key had the right to them when it wrote them.
+    Group records stay: the key had the right to write them at the time.
     """
     for row in {row.seq: row for row in (*found.rows.values(), *found.slots.values())}.values():
         if row.event.pubkey == pubkey and not is_group_record(row.event):
@@ -234,8 +234,8 @@ def delete_banned_author(pubkey: str, found: Found, plan: WritePlan) -> None:
 def remaining_records(groups: Set[str], found: Found, plan: WritePlan) -> Sequence[Event]:
     """The log of these groups after the batch; `Lookups.record_groups` must have named them.
 
-    Of groups in `plan.deleted_groups` it has the rows too that go with the group: a replay ends
-    with the 9008 anyway.
+    For groups in `plan.deleted_groups` it includes rows that are deleted with the group: a replay
+    ends with the 9008 anyway.
     """
     stored = [row for row in found.group_records if row.seq not in plan.removes]
     added = [row for row in plan.adds.values() if is_group_record(row.event)]

@@ -109,11 +109,11 @@ class NeverBefore:
 
     kinds: KindSet
     same: tuple[str, ...]
-    """What both rows have in common: `author`, `group`, names of tags."""
+    """What must be equal in both rows: `author`, `group`, names of tags."""
     up_to: UpTo
 
     def dependency_of(self, row: Stored) -> RetentionDependency | None:
-        """What this row must wait for; None: nothing, it lacks one of the tags."""
+        """The dependency of this row; None: it lacks one of the tags."""
         match = Match(self.kinds)
         for word in self.same:
             if word == "author":
@@ -155,9 +155,8 @@ class SweepRules:
     systems: MemorySystems = NO_SYSTEMS
 
     def in_sweep_order(self) -> Iterator[SweepStep]:
-        """First all rules for rows that wait for none (`never_before`), then all rules for rows
-        that wait for those, and so on. So no row is held by one that the same sweep removes.
-        """
+        """First all rules for rows that wait for no others (`never_before`), then those for rows
+        that wait for these, and so on: no row is held by one that the same sweep removes."""
         levels = self._levels()
         for level in range(max(levels, default=0) + 1):
             of = [(match, at) for (match, _), at in zip(self.waiting, levels, strict=True)]
@@ -172,7 +171,7 @@ class SweepRules:
     def _levels(self) -> list[int]:
         """For each of `waiting`: how many others its rows wait for, one after the other."""
         levels = [1] * len(self.waiting)
-        for _ in self.waiting:  # those that wait for each other end up at the highest level
+        for _ in self.waiting:  # rows that wait for each other get the highest level
             levels = [
                 1 + max([levels[at] for at in self._waited_for(before)], default=0)
                 for _, before in self.waiting
@@ -180,7 +179,7 @@ class SweepRules:
         return levels
 
     def _waited_for(self, before: NeverBefore) -> Iterator[int]:
-        """Indexes in `waiting`, of the rows that rows wait for which themselves wait."""
+        """Indexes in `waiting` of those rows among the ones waited for that wait themselves."""
         for at, (match, _) in enumerate(self.waiting):
             if _overlap(match.kinds, before.kinds):
                 yield at
@@ -201,7 +200,7 @@ class SweepRules:
         return tuple(exempt)
 
     def dependencies_of(self, row: Stored) -> Iterator[RetentionDependency]:
-        """All that the row must wait for."""
+        """The dependencies of this row."""
         for match, before in self.waiting:
             if match.matches(row, _NO_GROUPS):
                 dependency = before.dependency_of(row)
@@ -228,7 +227,7 @@ def time_of(row: Stored, up_to: UpTo) -> int:
 
 
 def _slots_of(hold: Hold, event: Event, actors: Actors) -> Iterator[Slot]:
-    """The records that decide about a hold."""
+    """The records that a hold depends on."""
     authors = {event.pubkey}
     if hold.by is Authors.AUTHOR_OR_OWNERS:
         authors.update(actors.owners, *(home.owners for home in actors.households))
@@ -294,7 +293,7 @@ def tombstone_for(row: Stored, keep: Keep, why: str) -> Tombstone | None:
 
 
 class LastScan(NamedTuple):
-    """How far the scan before went: only rows that became due since are looked for."""
+    """Extent of the previous scan: the next one looks only for rows that became due since."""
 
     last_seq: int
     at: int

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 ERASURE_DAYS: Final = 90
-"""How long it is known what a request deleted."""
+"""How long the store remembers what a request deleted."""
 
 
 _REFERRING: Final = frozenset("eEaA")
@@ -68,7 +68,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     group: str | None = None
     """Its `h`, the `d` of 39000–39005, or the group of what it deletes or names."""
     quiet: bool = False
-    """A kind 5 that names what not everyone may read (N29-104)."""
+    """A kind 5 that names something that not everyone may read (N29-104)."""
     slot: Slot | None = None
     version: int = 0
     """created_at or `ts`: the newest version is kept, and sweeps remove the oldest first."""
@@ -87,8 +87,8 @@ class Tombstone:
     """The last created_at that it refuses; None for an id."""
     why: str
     request: bytes | None = None
-    """Of a vanished key: its signed kind 62, never served (N62-08); of a key of which nothing was
-    stored its id alone, in hex."""
+    """Of a vanished key: its signed kind 62, never served (N62-08); if nothing of the key was
+    stored, only the id in hex."""
 
 
 SENT_TO_ONE: Final = frozenset({kinds.GIFT_WRAP, *kinds.GROUP_MEMBER_NOTICES})
@@ -112,7 +112,7 @@ class Vanish:
         )
 
     def covers_present(self, about: Present) -> bool:
-        """The same of a row that is not read."""
+        """As `covers`, for a row whose event is not read."""
         is_own = about.pubkey == self.pubkey or self.pubkey in about.sent_to
         return is_own and about.created_at <= self.until
 
@@ -130,7 +130,8 @@ class Replaced(NamedTuple):
 
 
 class DeletedBy(NamedTuple):
-    """By whose request old versions go: their ids get a tombstone and stand in its receipt."""
+    """The request that deletes old versions: their ids get a tombstone and are listed in its
+    receipt."""
 
     request: str
     """id of the kind 5 or 9005."""
@@ -139,7 +140,7 @@ class DeletedBy(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """Old versions to delete: those that fit all that is given."""
+    """Old versions to delete: those that meet all the conditions."""
 
     upto: int
     """The greatest seq."""
@@ -198,7 +199,7 @@ class WritePlan:
     list_changes: list[ListChange] = field(default_factory=list)
     """Changes by NIP-86 calls, in order."""
     passed_on: list[Stored] = field(default_factory=list)
-    """What is accepted and not stored (seq 0): for the subscribers of other relays on the store."""
+    """Accepted events that are not stored (seq 0), for subscribers of other relays on the store."""
 
     def is_empty(self) -> bool:
         return not (
@@ -224,7 +225,7 @@ def no_names(_: Event) -> frozenset[RecordName]:
 
 
 class PinnedRows(NamedTuple):
-    """What a group pins, not to be read, and the 39005 that lists it."""
+    """Ids and slots that a group pins, to be looked up without their events, and its 39005."""
 
     present: frozenset[str | Slot] = frozenset()
     slots: frozenset[Slot] = frozenset()
@@ -259,8 +260,8 @@ class RetentionDependency(NamedTuple):
 
 
 class OwnRow(NamedTuple):
-    """A row by id that is needed only if it is the deleter's to delete: others are not read, for
-    one kind 5 or 9005 may name thousands."""
+    """A row by id that is needed only if the author of the deletion may delete it. Others are not
+    read, because one kind 5 or 9005 may name thousands."""
 
     id: str
     pubkey: str | None = None
@@ -281,7 +282,7 @@ class OwnRow(NamedTuple):
 
 
 class Present(NamedTuple):
-    """Of a stored row what is known without its event."""
+    """The columns of a stored row, without its event."""
 
     group: str | None
     expires_at: int | None
@@ -293,11 +294,11 @@ class Present(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """Rows of a key that vanishes, or of a group that ends, that leave before all the rest does.
-    What is needed then stays: records of groups, and what is pinned."""
+    """Rows of a key that vanishes, or of a group that ends, that are deleted before the others.
+    Rows that the last step needs stay: records of groups, and pinned rows."""
 
     pubkey: str | None
-    """As `Vanish` covers them."""
+    """Rows of this key, as `Vanish.covers` them; None: rows of `group`."""
     until: int
     group: str | None
     kept: frozenset[str | Slot]
@@ -318,7 +319,7 @@ class Lookups:
     id_prefixes: frozenset[tuple[str, str]] = frozenset()
     """(group, hex prefix of an id) that `previous` tags name (N29-21)."""
     groups_with_content: frozenset[str] = frozenset()
-    """Groups of which to find out whether they hold content (Z-03)."""
+    """Groups to check for content (Z-03)."""
     vanishing_keys: frozenset[str] = frozenset()
     """Keys that ask to vanish: the 9000s that name them go into `Found.rows`; the records of every
     group where they wrote one of 9000–9020 into `Found.group_records` (N29-58)."""
@@ -341,7 +342,7 @@ class Lookups:
     present: frozenset[str | Slot] = frozenset()
     """Rows by id or slot that are not read, however large they are: into `Found.present`."""
     pinned_in: Callable[[str], PinnedRows] = no_pins
-    """What is looked up of a group in which one of the `vanishing_keys` has rows."""
+    """Gives what to look up for a group in which one of the `vanishing_keys` has rows."""
     names_in: Callable[[Event], frozenset[RecordName]] = no_names
     """The names that a found record refers to: they are looked up too, step by step."""
     most: int | None = None
@@ -352,14 +353,14 @@ class Lookups:
     """As `most`, of the rows of `own_rows` and `own_slots`, of the `vanishing_keys` and of the
     `ending_groups`: each of the four by itself."""
     ending_groups: frozenset[str] = frozenset()
-    """That a 9008 of the batch may end."""
+    """Groups that a 9008 of the batch may end."""
     leaving: Leaving | None = None
-    """Of which rows, as many as fit and at least one, into `Found.leaving`."""
+    """Seqs of these rows, as many as fit but at least one, into `Found.leaving`."""
 
 
 def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str]) -> Lookups:
-    """What is to be looked up when of the `vanishing_keys` only of these something is stored, and
-    in these groups: rows by them, or gift wraps for them."""
+    """The Lookups with only those `vanishing_keys` of which something is stored (`stored_keys`),
+    and with the pins of the groups in which they have rows or gift wraps."""
     if not lookups.vanishing_keys:
         return lookups
     pinned = [lookups.pinned_in(group) for group in groups]
@@ -391,8 +392,7 @@ class Found:
     groups_with_content: set[str] = field(default_factory=set)
     """Those that have a row beside 9000–9022 and 39000–39005."""
     stored_keys: frozenset[str] = frozenset()
-    """Those of `Lookups.vanishing_keys` that wrote a row, or to which a wrap, a notice or a 9000
-    was sent."""
+    """The `Lookups.vanishing_keys` with a row by them, or a gift wrap, notice or 9000 for them."""
     group_records: list[Stored] = field(default_factory=list)
     """9000–9022 and 39000–39005 of the groups, in order of seq, as they are stored; not updated:
     `remaining_records` applies the batch to them."""
@@ -404,7 +404,8 @@ class Found:
     """Each name that was looked up → ids of its rows; those not removed since are in `rows`."""
 
     referrers: dict[Reference, set[str]] = field(default_factory=dict)
-    """What was looked up → ids of the rows that name it; those not removed since are in `rows`."""
+    """Each reference that was looked up → ids of rows with it; those not removed since are in
+    `rows`."""
 
     def rows_named(self, named: RecordName) -> list[Stored]:
         return [self.rows[id_] for id_ in self.named.get(named, ()) if id_ in self.rows]
@@ -426,7 +427,7 @@ def slot_of(event: Event, keep: Keep) -> Slot | None:
 
 
 def version_of(event: Event, keep: Keep) -> int:
-    """What LATEST compares (A-08) and sweeps order by, of FIRST too (A-19)."""
+    """The number that LATEST compares (A-08) and sweeps order by, also for FIRST (A-19)."""
     if keep in (Keep.LATEST_TS, Keep.FIRST):
         ts = event.tag("ts")
         if ts is not None and ts.isascii() and ts.isdigit() and len(ts) < 19:

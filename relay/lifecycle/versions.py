@@ -1,7 +1,7 @@
 """Versions: which event of a slot is kept, and why an event is not stored.
 
 What a newer version replaces may be kept as an old version (`[[retention]] history`). Old versions
-are no rows: only `EventReader.versions` gives them.
+are not rows: only `EventReader.versions` returns them.
 
 Invariants: called inside the store's transaction; the store itself decides nothing. `add_row`
 updates `Found` and the WritePlan together, so that the next event of the batch sees this one.
@@ -163,7 +163,7 @@ class History(NamedTuple):
         return f"{self.most} old version{'' if self.most == 1 else 's'}{days}"
 
     def drop_at(self, row: Stored, at: int) -> int | None:
-        """Unix seconds at which a row that was replaced at this time must go; None: never."""
+        """Unix seconds at which a row that was replaced at `at` must be deleted; None: never."""
         by_days = None if self.days is None else at + self.days * DAY_S
         if row.expires_at is None or by_days is None:
             return row.expires_at if by_days is None else by_days
@@ -183,7 +183,7 @@ class HistoryRule:
 
 
 _MADE_BY_THE_RELAY: Final = frozenset({*kinds.GROUP_STATE, *kinds.MEMBERSHIP_STATE})
-"""Their history is the log; each change would keep a whole list of members."""
+"""Their history is the log; here each change would keep a whole list of members."""
 
 
 @dataclass(frozen=True, slots=True)
