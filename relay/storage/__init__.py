@@ -1,7 +1,8 @@
 """The storage port: what every store promises, each promise with a test in tests/contract.
 
-A store looks facts up and applies plans. What survives is decided by `relay.lifecycle.versions`,
-called inside the transaction; who may read by `relay.access.visibility`, which a store compiles.
+A store looks rows up and applies plans. Which version is kept is decided by
+`relay.lifecycle.versions`, called inside the transaction; who may read by
+`relay.access.visibility`, which a store compiles to SQL.
 
 Invariants: a store never gives a row to a reader without a Visibility; rows are given as the bytes
 that were written; `seq` numbers rows in the order of commits and is never used again.
@@ -84,12 +85,12 @@ class Features:
     shared: bool
     """Several processes may write."""
     erased_from: str = "the files of this relay"
-    """Where no byte of a text is left once `is_erased` says so; for receipts."""
+    """For receipts: where no byte of a text is left when `is_erased` is True."""
 
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """What other relays on the store committed, as far as state follows from it."""
+    """The commits of other relays on the store, as far as they change state."""
 
     after: int
     upto: int
@@ -99,13 +100,13 @@ class Others:
     gone: Mapping[str, Set[str]] = field(default_factory=dict)
     """Group → ids of its 9009 and 9021 that were deleted; not of groups in `rebuilt`."""
     rebuilt: Mapping[str, Sequence[Stored]] = field(default_factory=dict)
-    """Group → all that is left of its records; of groups of which others were deleted."""
+    """Group → its remaining records, for groups of which some records were deleted."""
     ended: Mapping[str, EndedGroup] = field(default_factory=dict)
     """Those in `rebuilt` that have ended."""
     lists: Mapping[ListName, Mapping[str, str]] = field(default_factory=dict)
     """Lists of NIP-86 that were changed, whole."""
     passed_on: Mapping[int, Sequence[Stored]] = field(default_factory=dict)
-    """seq of a batch, ascending → what it passed on, as in `WritePlan`."""
+    """seq of a batch, ascending → `WritePlan.passed_on` of it."""
 
 
 class EventLog(Protocol):
@@ -113,7 +114,7 @@ class EventLog(Protocol):
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         """Rows with a greater seq that are still stored, ascending, at most `limit`; fewer when
-        they are large: none are left only when none are given."""
+        they are large. Empty only at the end."""
 
     async def since_of_kinds(self, seq: int, kinds: Set[int], limit: int) -> Sequence[Stored]:
         """`since`, of these kinds alone; others are not read."""
@@ -125,15 +126,15 @@ class EventLog(Protocol):
         """`head` without waiting, as far as this process knows; rows up to it can be read."""
 
     async def ended_groups(self) -> Mapping[str, EndedGroup]:
-        """id → what the plans said of groups that ended."""
+        """id → the EndedGroup that plans stored."""
 
     async def committed_after(self, seq: int) -> int:
         """Wait until `committed` is greater than `seq`; gives `committed`.
 
-        Returns at once when it is greater already: a caller that reads up to the seq it got and
-        passes that seq again misses no commit, also not one of another process. A caller that was
-        busy while many commits were made gets the newest. Any number of tasks may wait; one that is
-        cancelled disturbs no other. Raises StoreFault when the store closes meanwhile.
+        Returns at once if it is greater already: a caller that reads up to the seq it got and
+        passes that seq again misses no commit, of other processes neither. After many commits it
+        gets the newest. Any number of tasks may wait; cancelling one does not affect others. Raises
+        StoreFault when the store closes meanwhile.
         """
 
 
@@ -143,15 +144,15 @@ class Appender(EventLog, Protocol):
 
         Gives the new head once the commit is durable. `decide` may run on another thread, once; if
         it raises, nothing changes and the error is raised here. Appends run one after the other.
-        Raises TooMuchToRead, for `Lookups.most` and `most_own`, before it calls `decide`.
-        The parts of the plan that end a group, let a key vanish or ban one also delete rows that
-        the same plan adds.
+        Raises TooMuchToRead, for `Lookups.most` and `most_own`, before it calls `decide`. The parts
+        of the plan that end a group, or delete the rows of a vanished or banned key, also delete
+        rows that the same plan adds.
         """
 
     def prepare(self, events: Sequence[Event]) -> None:
         """A hint: these events will probably be appended soon.
 
-        May be called on any thread and is never needed; nothing of it can be observed.
+        May be called on any thread. It only makes `append` faster.
         """
 
 
@@ -174,7 +175,7 @@ class ClientReads(Protocol):
         """As `page`, each row with its place, for merging several filters."""
 
     async def count(self, filters: Sequence[Filter], visibility: Visibility, *, now: int) -> int:
-        """How many rows match any of the filters; their `limit` plays no part (N45-04).
+        """How many rows match any of the filters; their `limit` is ignored (N45-04).
 
         A filter with `search` counts what `search` would give; then it may raise TooWide.
         """
@@ -216,10 +217,8 @@ class ClientReads(Protocol):
     async def rows(
         self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
     ) -> tuple[Sequence[bytes], int]:
-        """Those of `seqs` that are stored and may be read, in the order given.
-
-        And how many of `seqs` were looked at: fewer than all once the rows have PAGE_BYTES.
-        """
+        """Those of `seqs` that are stored and may be read, in the order given, and how many of
+        `seqs` were checked: fewer than all once the rows have PAGE_BYTES."""
 
     async def plan(
         self, filters: Sequence[Filter], visibility: Visibility, verb: Verb, *, now: int
@@ -228,7 +227,7 @@ class ClientReads(Protocol):
 
 
 class EventReader(EventLog, ClientReads, Protocol):
-    """And for decisions: on what is committed, not on a replica of it."""
+    """Also reads for decisions, which need what is committed here, not on a replica."""
 
     async def versions(
         self, slot: Slot, *, before: str | None, limit: int, now: int
@@ -241,28 +240,26 @@ class EventReader(EventLog, ClientReads, Protocol):
         """
 
     async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
-        """For the relay itself: the newest `limit` rows, whoever may read them.
+        """For the relay itself: the newest `limit` rows, without a Visibility.
 
         In order of Place; fewer once they have PAGE_BYTES.
         """
 
 
 class SearchIndex(EventLog, Protocol):
-    """The text index that `EventReader.search` asks; it follows the log. No writer waits for it."""
+    """The text index of `EventReader.search`; it follows the log. No writer waits for it."""
 
     async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
         """Index the texts of the next `limit` rows of the log; gives the seq up to which all are.
 
-        `text_of` may run on another thread. `rules` is its version: under another one than before,
-        the index is rebuilt. The index survives a restart, at least up to some earlier row.
+        `text_of` may run on another thread. `rules` is its version: when it changes, the index is
+        rebuilt. The index survives a restart, at least up to some earlier row.
         """
 
     async def embed_texts(self, limit: int) -> bool:
-        """Compute what the next `limit` indexed texts mean, if the store compares meanings.
-
-        True: call again. `search` with `match:any` then also gives rows that have none of the
-        words, but a text that means nearly what was asked.
-        """
+        """Compute the vectors of the next `limit` indexed texts, if the store compares meanings.
+        True: call again. `search` with `match:any` then also finds rows with none of the words
+        whose text is close in meaning."""
 
     async def tidy_index(self, now: int) -> bool:
         """A bounded step that removes texts of deleted and expired rows; True: call again at once.
@@ -275,7 +272,7 @@ class SweepSource(EventLog, Protocol):
     """Rows that retention and expiry may delete."""
 
     async def expired(self, now: int, limit: int) -> Sequence[tuple[str, int]]:
-        """Ids and bytes of at most `limit` rows that are stored though they have expired."""
+        """Ids and bytes of at most `limit` rows that have expired and are still stored."""
 
     async def due_rows(
         self,
@@ -304,9 +301,9 @@ class SweepSource(EventLog, Protocol):
         they are large, as in `since`."""
 
     async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
-        """Compare at most `limit` rows from `after` on with what was written.
+        """Check at most `limit` rows from `after` on for damage.
 
-        Gives the seq to go on after, 0 at the end, and a line for each row that is damaged.
+        Returns the seq to continue after, 0 at the end, and a line for each damaged row.
         """
 
 
@@ -317,51 +314,49 @@ class Inspector(Protocol):
         """Totals by kind, author or group: most bytes first, at most `limit` lines."""
 
     async def management(self) -> Management:
-        """The lists as all `changes` of plans left them."""
+        """The lists after the `list_changes` of all plans."""
 
     async def is_writable(self) -> bool:
         """Whether a write would succeed now (disk not full, file not read-only)."""
 
     async def erasure(self, request: str) -> Erasure | None:
-        """What the plan with this request in its `erasures` deleted, within ERASURE_DAYS."""
+        """What the plan with this request in `erasures` deleted; kept for ERASURE_DAYS."""
 
     def is_erased(self, request: str) -> bool:
         """Whether no byte of what `erasure` names is left in `Features.erased_from`; False: not
         known yet."""
 
     def unerased_s(self) -> float:
-        """Seconds since the oldest deletion whose bytes may still be there; 0: there is none.
-
-        Applies to every row that a committed plan deleted, also by replacing it.
-        """
+        """Seconds since the oldest deletion whose bytes may still be there; 0: none. Counts every
+        row that a committed plan deleted or replaced."""
 
 
 class SharedLog(EventLog, Protocol):
     """A store that other relays write to as well, once `take_over` is set."""
 
     take_over: Callable[[Others], Lookups | None] | None
-    """Gets what others committed: in `append` before it looks up, and in `follow`. Nothing of it is
-    in `committed` before. May give what the batch has to look up now. Must not raise."""
+    """Gets the commits of others: in `append` before its look-ups, and in `follow`. Only then does
+    `committed` include them. May return changed Lookups for the batch. Must not raise."""
 
     async def news(self) -> None:
         """Wait until others have committed something."""
 
     async def follow(self) -> None:
-        """`take_over` what they committed. Raises StoreFault, or Outdated."""
+        """Call `take_over` with the commits of others. Raises StoreFault, or Outdated."""
 
     def follow_from(self, seq: int) -> None:
-        """The state has what was committed up to there: it was read from the log."""
+        """The state includes the log up to this seq."""
 
     def is_current(self) -> bool:
-        """Whether all that others had committed two seconds ago was taken over. If not, all of
-        `EventReader` raises StoreFault."""
+        """Whether everything that others had committed two seconds ago was taken over. If not, all
+        methods of `EventReader` raise StoreFault."""
 
     def is_first(self) -> bool:
-        """Whether this process does what one of all has to do."""
+        """Whether this process does the work that only one of them does."""
 
 
 class Store(Appender, EventReader, SearchIndex, SweepSource, Inspector, Protocol):
-    """Durable events. Every method may raise StoreFault; none leaves half a change."""
+    """Durable events. Every method may raise StoreFault; every change is atomic."""
 
     async def close(self) -> None:
-        """Finish what was begun; after this every call raises StoreFault."""
+        """Finish running calls; after this every call raises StoreFault."""

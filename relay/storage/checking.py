@@ -1,8 +1,8 @@
-"""Whether rows are as they were written: a disk that flips bits tells nobody.
+"""Whether rows are as they were written: finds bits that a disk has flipped unnoticed.
 
-Databases have no checksums of pages, or they are turned off. Of an event id and signature are
-one, and the columns follow from its text; what does not (`grp`, `expires_at`) may be in an index a
-second time. Not compared: `version`, `quiet`.
+Databases have no page checksums, or they are turned off. The id and signature of an event serve as
+one, and most columns follow from its text; the others (`grp`, `expires_at`) may be compared with an
+index. Not compared: `version`, `quiet`.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _fault_of(
 
 
 def _is_as_written(raw: bytes) -> bool:
-    """Whether it names its id, and is the one text that is stored for it: JSON has others, with
-    capitals in hex and other escapes, that no signature tells apart."""
+    """Whether its id is right and it is in the canonical form that is stored. The signature also
+    fits other JSON of the event, with other escapes or capitals in hex."""
     try:
         return event_from(orjson.loads(raw)).raw == raw
     except Invalid:

@@ -1,4 +1,4 @@
-"""64-bit keys of indices. They only find rows; the full values are compared."""
+"""64-bit keys of indexes. They only find candidates; the full values are compared."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Hashes:
         return f"{self._hash('') % 2**64:016x}"
 
     def _hash(self, text: str) -> int:
-        hashed = self._unfed.copy()  # a new one takes longer
+        hashed = self._unfed.copy()  # a new hash object takes longer
         hashed.update(text.encode())
         return int.from_bytes(hashed.digest(), "big", signed=True)
 

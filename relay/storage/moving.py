@@ -1,8 +1,8 @@
 """`rookery move`: copies one store to another, while its relay writes.
 
-The source keeps a log of what was changed or deleted in it, by triggers of its own. Rows come in
-the order of their seq; a line of the log only says what to look at again, so that it may be applied
-twice. The target notes how far it is: a move that was killed goes on.
+The source keeps a log of what was changed or deleted in it, by triggers of its own. Rows are copied
+in the order of their seq; a line of the log only says what to copy again, so that it may be applied
+twice. The target records the progress, so that a killed move can continue.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _ROWS: Final = 1_000
 _LINES: Final = 500
 _OLD_ROWS: Final = 100
 _FEW: Final = 200
-"""So many rows and lines are left to the switch."""
+"""Rows and lines that may be left for the switch."""
 _MOST_LEFT: Final = 2_000
-"""As `_FEW`, where so much comes in the time of one round: another would leave no less."""
+"""As `_FEW`, when this much is written during one round, so that another would not leave less."""
 _MAX_CAUGHT_UP: Final = 1_000_000
 _NO_LOOKUPS: Final = Lookups(frozenset(), frozenset(), frozenset())
 _ALL_OF_SLOT: Final = 2**31
@@ -49,7 +49,7 @@ class Table(NamedTuple):
     columns: Mapping[str, type]
     """`bool` and `str` are stored by each store in its own way."""
     keys: tuple[str, ...]
-    """What a line of the log names: all entries with it are looked at again."""
+    """The columns that a line of the log names: all entries with its values are copied again."""
     logged_as: str = ""
     """The table whose lines stand for this one too; empty: its own."""
 
@@ -71,12 +71,12 @@ TABLES: Final = (
     Table("former_members", {"pubkey": bytes, "grp": str}, ("grp",), "groups"),
     Table("management", {"register": str, "item": str, "note": str}, ("register", "item")),
 )
-"""What is copied beside rows and old versions."""
+"""Copied besides rows and old versions."""
 TOTALS: Final = (
     Table("sizes", {"pubkey": bytes, "kind": int, "grp": str, "events": int, "bytes": int}, ()),
     Table("received", {"recipient": str, "events": int, "bytes": int}, ()),
 )
-"""What each store adds up by itself: compared, not copied."""
+"""Sums that each store keeps itself: compared, not copied."""
 
 
 class Line(NamedTuple):
@@ -129,13 +129,13 @@ class Side(Protocol):
 
     async def set_mark(self, text: str | None) -> None: ...
     async def settle(self) -> None:
-        """After very many rows were added: what queries are planned by."""
+        """After very many rows were added: update the statistics of the query planner."""
 
     async def tidy(self) -> None:
-        """After a long snapshot: do what it has kept the relay from doing."""
+        """After a long snapshot: do the upkeep that it has prevented."""
 
     async def begin_log(self) -> str:
-        """Keep a log from now on, if there is none; which one it is."""
+        """Start a log, if there is none; returns its id."""
 
     async def lines(self, after: int, limit: int) -> Sequence[Line]: ...
     async def end_log(self) -> None: ...
@@ -143,16 +143,16 @@ class Side(Protocol):
         """Whether no other process writes, until `close`."""
 
     async def seal(self, text: str) -> None:
-        """No relay opens it any more: `text` says why."""
+        """From now on no relay opens it; `text` says why."""
 
     def snapshot(self) -> AbstractAsyncContextManager[None]:
-        """Inside, everything is read of one state."""
+        """Inside, all reads see one state."""
 
     async def close(self) -> None: ...
 
 
 class _Noted(msgspec.Struct):
-    """How far the target is."""
+    """The progress, stored in the target."""
 
     log: str
     line: int = 0
@@ -162,12 +162,12 @@ class _Noted(msgspec.Struct):
     """How many of TABLES."""
     checked_line: int = -1
     checked_seq: int = -1
-    """Up to here both were compared; -1: not yet."""
+    """Up to this seq both were compared; -1: not yet."""
     done: bool = False
 
 
 class Moved(NamedTuple):
-    """What both sides hold alike."""
+    """What both sides have."""
 
     events: int
     bytes: int
@@ -199,10 +199,7 @@ class Move:
 
     @classmethod
     async def begun(cls, source: Side, target: Side, store: Appender) -> Move:
-        """A new move, or one that goes on.
-
-        Raises UserError when the target holds something else.
-        """
+        """A new move, or one that continues. Raises UserError when the target has other content."""
         log = await source.begin_log()
         mark = await target.mark()
         if mark is None and not await _is_empty(target):
@@ -220,7 +217,8 @@ class Move:
         return move
 
     async def copy(self, note: Callable[[int, int], None]) -> None:
-        """Everything but what changes meanwhile; `note` gets the seq reached, and the newest."""
+        """Copy everything except what changes meanwhile; `note` gets the seq reached and the
+        newest."""
         while await self._step():
             note(self._head, await self._source.head())
         noted = self._noted
@@ -237,10 +235,8 @@ class Move:
             await self._target.settle()
 
     async def catch_up(self) -> None:
-        """Until little is left for `end`, to copy and to compare.
-
-        Raises UserError when more comes than is copied, StoreFault when they differ.
-        """
+        """Copy and compare until little is left for `end`. Raises UserError when more is written
+        than copied, StoreFault when the copies differ."""
         total = before = 0
         while total < _MAX_CAUGHT_UP:
             number = await self._round()
@@ -250,7 +246,8 @@ class Move:
         raise UserError("more is written than is copied: move when less is written")
 
     async def _round(self) -> int:
-        """Copy what one state of the source has more, and compare it; how many lines and rows."""
+        """Copy and compare what one state of the source has in addition; returns the number of
+        lines and rows."""
         number = 0
         async with self._source.snapshot():
             while step := await self._step_in_snapshot():
@@ -274,7 +271,7 @@ class Move:
         return Moved(events, size, old, entries, digest)
 
     async def end(self) -> None:
-        """Copy the rest and compare it, when nobody writes any more. Raises StoreFault."""
+        """Copy and compare the rest, once nothing writes to the source. Raises StoreFault."""
         if self._noted.checked_seq < 0:
             raise StoreFault("the copy was never compared")
         while await self._step():
@@ -292,7 +289,7 @@ class Move:
     # -- copying --------------------------------------------------------------------------------
 
     async def _step(self) -> int:
-        """How many lines and rows; 0: there are no more."""
+        """Returns the number of lines and rows; 0: there are no more."""
         async with self._source.snapshot():
             return await self._step_in_snapshot()
 
@@ -314,7 +311,7 @@ class Move:
 
     async def _apply(self, lines: Sequence[Line]) -> None:
         changed = _keys_by_table(lines)
-        # Later rows are still to come, as they are then.
+        # Later rows are copied later, in their state of that time.
         seqs = [seq for (seq,) in changed.pop("events", ()) if seq <= self._head]
         old = [seq for (seq,) in changed.pop("old_versions", ())]
         if seqs:
@@ -337,7 +334,7 @@ class Move:
                 await self._target.put(table, keys, [entry for each in found for entry in each])
 
     async def _put_old(self, seqs: Sequence[int], rows: Sequence[OldRow]) -> None:
-        """These old versions in place of those with these seqs."""
+        """Replace the old versions with these seqs by these."""
         await self._append(WritePlan(dropped_versions=set(seqs)), self._head)
         replaced = {row[0]: Replaced(stored(row[:7]), *row[7:], most=_ALL_OF_SLOT) for row in rows}
         if replaced:

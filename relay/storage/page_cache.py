@@ -1,9 +1,7 @@
-"""Pages that were read lately, by what was asked: many clients ask the same of a relay, all of them
-when they connect again.
-
-A page is kept for the committed state that it was read in, and is exact because nothing else
-decides what is in it but the time: one with a row that expires, or that may be read by a link to a
-row that may expire, is kept for its second alone.
+"""Pages that were read lately, by their query: many clients send the same ones, above all when they
+reconnect. A page is kept for the committed state that it was read in. Only that and the time decide
+what is in it: a page with a row that expires, or that is readable by a link to a row that may
+expire, is kept for the current second only.
 
 Invariant: at most `max_bytes`, with what the entries take.
 """
@@ -21,10 +19,10 @@ if TYPE_CHECKING:
 PAGE_CACHE_BYTES: Final = 8 << 20
 _PAGE_BYTES: Final = 1000
 _VALUE_BYTES: Final = 100
-"""What a page, and each value of its filter or group of its viewer, takes besides the bytes of rows
-and of tag values."""
+"""Estimated memory of a page, and of each value of its filter and group of its viewer, without the
+bytes of rows and tag values."""
 _MAX_VALUES: Final = 100
-"""Pages of filters with more of them are not kept."""
+"""Pages of filters with more values are not kept."""
 _EXPIRES: Final = b'["expiration"'
 
 
@@ -33,13 +31,13 @@ class _Kept(NamedTuple):
     size: int
     now: int
     lasts: bool
-    """It holds in later seconds too."""
+    """It is valid in later seconds too."""
     visibility: Visibility
-    """So that its `id` is not used again."""
+    """Kept alive so that its `id` is not used again."""
 
 
 class PageCache:
-    """Of one state of the store. On one thread."""
+    """The pages of one state of the store. For one thread."""
 
     def __init__(self, max_bytes: int = PAGE_CACHE_BYTES) -> None:
         self._max_bytes = max_bytes
@@ -48,7 +46,7 @@ class PageCache:
         self._pages: dict[Hashable, _Kept] = {}
 
     def page(self, state: Hashable, query: PageQuery) -> Page | None:
-        """None: not here. `state`: does not come back once it has changed."""
+        """None: not cached. `state`: never takes an earlier value again."""
         if state != self._state:
             self._state = state
             self._clear()
@@ -59,7 +57,7 @@ class PageCache:
         return kept.page
 
     def add(self, state: Hashable, query: PageQuery, page: Page) -> None:
-        """`state`: of before it was read."""
+        """`state`: from before the page was read."""
         filter_, visibility = query.filter, query.visibility
         if state != self._state or filter_.values > _MAX_VALUES:
             return

@@ -1,7 +1,7 @@
 """Policy files kept in a database, for all relays on it: numbered versions, each whole.
 
-Invariants: a version never changes once it is stored; the newest is the one in force. A name of a
-file leads nowhere but into the folder that it is written to.
+Invariants: a version never changes once it is stored; the newest is the one in force. A file name
+cannot lead outside of the folder that it is written to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ KEPT: Final = 200
 """Versions; a push drops what is older."""
 MAX_NAME: Final = 200
 MAX_NOTE: Final = 500
-"""Characters of who pushed, and of their message."""
+"""Characters of the name of who pushed, and of the message."""
 
 
 class PolicyVersion(NamedTuple):
@@ -40,8 +40,7 @@ class PolicyVersion(NamedTuple):
 
 
 class Overtaken(StoreFault):
-    """Another version was pushed than the one that the pusher had seen; `newest` is None when all
-    are gone."""
+    """A version was pushed that the pusher had not seen; `newest` is None when all were deleted."""
 
     def __init__(self, newest: PolicyVersion | None) -> None:
         super().__init__("another version of the policies was pushed")

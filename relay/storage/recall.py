@@ -3,9 +3,9 @@
 A word of at most MAX_ROWS rows finds them. A more frequent word finds none, but counts in those
 rows; if all words are more frequent, rows with two of them are found.
 
-A word weighs more the fewer threads have it. A row gains by its own words, by those of its thread
-(what its author stored on the same day under the same `d`, without a hash at the end), and by a
-time in or soon after one of the periods of the search.
+The fewer threads have a word, the higher its weight. A row gets points for its own words, for those
+of its thread (rows by its author on the same day under the same `d`, without a hash at the end),
+and for a time in or soon after one of the periods of the search.
 
 Invariant: only rows that the viewer may read count, for all of this.
 """
@@ -29,16 +29,17 @@ M = TypeVar("M")
 """A condition on texts, as a store has it."""
 
 MAX_ROWS: Final = 500
-"""A word that more rows have finds none by itself."""
+"""A word in more rows finds none by itself."""
 PAIRED_ROWS: Final = 1000
 """The newest rows with two words that are found."""
 _FEW: Final = 300
 """A word in so many threads weighs log 2."""
 _DAY_S: Final = 86_400
 _NEAR_POINTS: Final = 5_000_000
-"""Of a row in a period of more than two days; in a shorter one twice, in more than a month half."""
+"""For a row in a period of more than two days; twice in a shorter one, half in one of more than a
+month."""
 NEAR_S: Final = 14 * _DAY_S
-"""So long after a period these points are gone: of most things people tell later."""
+"""The points decrease to 0 in this time after a period: most things are told later."""
 
 
 class Ranked(NamedTuple):
@@ -49,11 +50,13 @@ class Ranked(NamedTuple):
     times: Sequence[int]
     """created_at."""
     once: Sequence[int]
-    """What a word counts that comes once; `repeated`: twice or more, `frequent`: four times."""
+    """Points of a word that occurs once; `repeated`: twice or more, `frequent`: four times or
+    more."""
     repeated: Sequence[int]
     frequent: Sequence[int]
     counted: Sequence[Sequence[int]]
-    """Of each term, in each row: 0, or 1, 2, 3 when it comes once, twice or more, four times."""
+    """Of each term, in each row: 0, or 1, 2, 3 when it occurs once, twice or more, four times or
+    more."""
 
 
 class Asking(Protocol[M]):
@@ -79,7 +82,7 @@ def thread_of(event: Event) -> int:
 
 
 def rarity(threads: int) -> int:
-    """The weight of a word in so many threads, in thousandths."""
+    """The weight of a word in this many threads, in thousandths."""
     return round(1000 * log(1 + _FEW / threads))
 
 

@@ -27,7 +27,7 @@ RowOf = TypeVar("RowOf", bound="Sequence[Any]")
 
 _FIRST_ROWS: Final = 8
 _STEP_ROWS: Final = 100
-"""Read at once, before their sizes are known."""
+"""Rows read at once, before their sizes are known."""
 DAMAGED: Final = "the file is damaged: restore a backup"
 
 
@@ -56,7 +56,7 @@ class Growth(Generic[Key]):
 
 
 def event_in(raw: bytes) -> Event:
-    """The event of a row. Raises StoreFault when the bytes are none."""
+    """The event of a row. Raises StoreFault when the bytes are not an event."""
     try:
         return event_from_raw(raw)
     except (ValueError, KeyError, TypeError) as error:
@@ -100,7 +100,7 @@ def sent_to_one(found: Found) -> list[str]:
 
 
 def note_recipient(event_id: str, pubkey: str, found: Found) -> None:
-    """That the row is for this key, which vanishes."""
+    """Record that the row is for this vanishing key."""
     about = found.present.get(event_id)
     if about is not None:
         found.present[event_id] = about._replace(sent_to=about.sent_to | {pubkey})

@@ -2,13 +2,13 @@
 
 `PRAGMA secure_delete` overwrites a deleted row in the file; its old pages stay in the WAL until
 that is truncated: after every commit that deletes something, at most every two seconds. SQLite can
-truncate only while nobody reads or writes, so the queries of this process are held back meanwhile;
-another program that reads the file is waited for.
+truncate only while there are no readers and writers, so the queries of this process wait meanwhile;
+another program that reads the file delays it.
 
-When no commit was made for a moment, the tags of the newest rows are flushed and the WAL is brought
-into the file: reads then find tags in one index, and pages in the memory map. Under load the WAL is
-truncated whenever it has 48 MiB. Its space and free pages go back to the file system after a longer
-while.
+Shortly after the last commit the tags of the newest rows are flushed and the WAL is checkpointed:
+reads then find tags in one index, and pages in the memory map. Under load the WAL is truncated
+whenever it has 48 MiB. Its space and free pages are returned to the file system after a longer time
+without commits.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _LARGE_BYTES: Final = 48 << 20
-"""A WAL of this size is truncated though nothing was deleted: reads go through all of it."""
+"""A WAL of this size is truncated even if nothing was deleted, because reads search all of it."""
 _KEPT_BYTES: Final = 4 << 20
-"""A larger WAL is truncated in a quiet moment: SQLite writes over it, but does not shorten it."""
+"""A larger WAL is truncated when there are no commits: SQLite overwrites but never shortens it."""
 _GATHER_S: Final = 0.5
-"""From a deletion to the truncation: more deletions may follow at once."""
+"""Delay of the truncation after a deletion, so that it covers deletions that follow."""
 _PAUSE_S: Final = 2.0
 """Between two truncations."""
 _FIRST_RETRY_S: Final = 0.1
 _MAX_RETRY_S: Final = 4.0
 _WARN_S: Final = 30.0
 _MAX_HOLD_S: Final = 1.0
-"""How long the writer may be held at most."""
+"""Longest time that the writer may have to wait."""
 _SETTLE_S: Final = 0.3
-"""Without a commit, until tags are flushed and the WAL is brought into the file."""
+"""Time without a commit until tags are flushed and the WAL is checkpointed,"""
 _QUIET_S: Final = 1.0
-"""… until free pages and a large WAL are given back."""
+"""… and until free pages and a large WAL are returned to the file system."""
 _BUSY_MS: Final = 50
 
 _BUSY_TIMEOUT: Final = Query(f"PRAGMA busy_timeout = {_BUSY_MS}", ())
@@ -65,9 +65,9 @@ class Upkeep:
     truncated: int = 0
     """How often the WAL was truncated."""
     busy: int = 0
-    """… and could not be, because another program read the store."""
+    """How often it could not be, because another program was reading the store."""
     held_s: float = 0.0
-    """Seconds for which reads and writes were held meanwhile."""
+    """Seconds for which reads and writes had to wait."""
     vacuumed: int = 0
     """Pages given back to the file system."""
 
@@ -85,13 +85,12 @@ class Checkpoints:
         flush: Callable[[], bool],
         vacuum: Callable[[], int],
     ) -> None:
-        """`check_files` raises StoreFault when the files are not those that were opened: the log
-        would be emptied into a file that nobody can open again.
+        """`check_files` raises StoreFault when the files are no longer those that were opened: the
+        log would be written into a deleted file. `readers`: must not read while the WAL is
+        truncated; the slowest first.
 
-        `readers`: those that must not read while the WAL is truncated, the slowest first.
-
-        `writing`: the writer's thread, where `flush` flushes some tags and says whether there were
-        any, and `vacuum` gives back some free pages and says how many.
+        `writing`: the writer's thread; there `flush` flushes some tags and returns whether there
+        were any, and `vacuum` returns some free pages to the file system and their number.
         """
         self._wal = f"{store}-wal"
         self._connection = connection
@@ -112,12 +111,12 @@ class Checkpoints:
         self._retry_s = _FIRST_RETRY_S
         self._is_closing = False
         self._woken = asyncio.Event()
-        """Something is due earlier than the task waits for."""
+        """Set when a step is due earlier than the task waits for."""
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         await self._connection.rows(_BUSY_TIMEOUT)
-        if self._wal_bytes():  # somebody was reading when the store was opened
+        if self._wal_bytes():  # another program was reading when the store was opened
             self.erased()
 
     @property
@@ -146,7 +145,7 @@ class Checkpoints:
             self._start()
 
     async def close(self) -> None:
-        """Finish the step that runs."""
+        """Finish the current step."""
         self._is_closing = True
         self._woken.set()
         if self._task is not None:
@@ -235,8 +234,8 @@ class Checkpoints:
                 self._retry_at = monotonic() + _MAX_RETRY_S
 
     async def _truncate(self) -> bool:
-        """False: something was reading."""
-        for _ in range(2):  # most of the work, while others read and write
+        """False: there was a reader."""
+        for _ in range(2):  # most of the work, during reads and writes
             await self._connection.rows(_PASSIVE)
         holding = monotonic()
         async with AsyncExitStack() as held:

@@ -1,6 +1,6 @@
-"""Compacting the files of a stopped store: each is written anew, without free space.
+"""Compacting the files of a stopped store: each is rewritten without free space.
 
-The copy is made beside the file and takes its place when it is complete and on disk.
+The copy is made in the same folder and replaces the file when it is complete and on disk.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def files_of(store: Path) -> Iterator[Path]:
 def compact(path: Path) -> None:
     """Blocks; the caller holds the folder's lock, and no connection is open. Raises StoreFault.
 
-    An older file is changed so that it shrinks by itself from then on.
+    The file of an older version is changed so that later it shrinks by itself.
     """
     copy = unfinished(path)
     try:

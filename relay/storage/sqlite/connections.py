@@ -3,7 +3,7 @@
 A read that may take long runs on a connection of aiosqlite, which has a thread of its own.
 
 Invariants: one query at a time on each connection. A statement that begins while another is open on
-its connection shares that one's snapshot, and would miss rows that were committed since.
+the connection shares its snapshot and would miss rows that were committed since.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_VALUE: Final = 64 * 2**20
-"""Bytes of a text or blob that is read: ten times as much is held when it is parsed."""
+"""Bytes of a text or blob that may be read; parsed it takes ten times as much memory."""
 _MMAP_BYTES: Final = 1 << 30
 _CACHE_KIB: Final = 65_536
 _BULK_CACHE_KIB: Final = 8_192
@@ -74,7 +74,7 @@ async def open_threaded(connector: Callable[[], sqlite3.Connection]) -> aiosqlit
     """An aiosqlite connection that `connector` opens on its thread.
 
     Raises what `connector` raises. Then, or when cancelled, the thread has ended: aiosqlite stops
-    it without waiting, and it would answer to a loop that may be closed.
+    it without waiting, and it could call a closed loop.
     """
     made: list[sqlite3.Connection] = []
 
@@ -83,8 +83,8 @@ async def open_threaded(connector: Callable[[], sqlite3.Connection]) -> aiosqlit
         return made[0]
 
     db = aiosqlite.Connection(connect, iter_chunk_size=64)
-    # A store that an error left open must not keep the process from exiting. aiosqlite has no
-    # option for it; SQLAlchemy does the same.
+    # A store left open by an error must not keep the process from exiting. aiosqlite has no option
+    # for that; SQLAlchemy does the same.
     db._thread.daemon = True
     try:
         return await db
@@ -158,7 +158,7 @@ class PageCursor(sqlite3.Cursor):
                 weight += sum([len(row[0]) for row in more])
             except TypeError as error:
                 raise sqlite3.DatabaseError(f"a row has no text; {DAMAGED}") from error
-            # As many as fit if they are as large as those before; sizes differ a thousandfold.
+            # As many as fit if they are as large as the previous ones; sizes differ a thousandfold.
             chunk = max(1, min(_MOST_ROWS, (PAGE_BYTES - weight) * len(rows) // weight))
         return rows
 
@@ -209,7 +209,7 @@ class AsyncReader:
         self._db: aiosqlite.Connection
         self._lock = asyncio.Lock()
         self._may_run = asyncio.Event()
-        """Not set: queries that wait give way to pauses."""
+        """Not set: queries wait, because a pause is wanted."""
         self._may_run.set()
         self._pauses = 0
         self._is_open = True
@@ -220,7 +220,7 @@ class AsyncReader:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Finish the query that runs."""
+        """Finish the current query."""
         try:
             async with self._lock:
                 pass
@@ -234,10 +234,8 @@ class AsyncReader:
 
     @asynccontextmanager
     async def paused(self) -> AsyncIterator[None]:
-        """Wait for the query that runs, before those that wait: there may be any number of them.
-
-        Inside, none runs and no snapshot is held.
-        """
+        """Wait for the current query, ahead of all that are queued. Inside, none runs and no
+        snapshot is held."""
         self._pauses += 1
         self._may_run.clear()
         try:
@@ -260,7 +258,7 @@ class AsyncReader:
     async def work_within(
         self, work: Callable[[Callable[[str, Sequence[Value]], list[Any]]], T], seconds: float
     ) -> T:
-        """What `work` gives, on the thread; it is given a function that asks for rows."""
+        """The result of `work`, called on the thread with a function that queries rows."""
         async with self._free(), self._within(seconds):
             until = monotonic() + seconds
             db = self._db._conn
@@ -275,8 +273,7 @@ class AsyncReader:
 
     async def page_within(self, query: Query, seconds: float) -> list[Any]:
         async with self._free(), self._within(seconds):
-            # One call of the thread: a statement that is left open would keep the connection
-            # interrupted.
+            # One call on the thread: an open statement would keep the connection interrupted.
             rows = await self._db._execute(_page_of, self._db._conn, query)  # type: ignore[no-untyped-call]
             return list(rows)
 
@@ -302,7 +299,7 @@ class AsyncReader:
             self._lock.release()
 
     async def _turn(self) -> None:
-        """Take the lock, once no pause waits for it."""
+        """Acquire the lock, after all pauses that wait for it."""
         while True:
             await self._may_run.wait()
             await self._lock.acquire()

@@ -1,4 +1,4 @@
-"""A copy of a store's file, consistent whether a relay writes to it meanwhile or not.
+"""A copy of a store's file, consistent even while a relay writes to it.
 
 The copy is one snapshot without free pages. Tags that only the writer's memory has are missing in
 it; `tags_upto` tells the next start to add them.
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 _NO_ROOM: Final = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE)
 _STEPS: Final = 100_000
-"""Virtual machine instructions between two notes of progress."""
+"""Virtual machine instructions between two reports of progress."""
 
 
 class CopyFacts(NamedTuple):
-    """What a file says of itself."""
+    """Facts about a store, read from its file."""
 
     schema: int
     events: int
@@ -82,9 +82,9 @@ def copy_store(path: Path, copy: Path, note: Callable[[int], None]) -> None:
 
 
 def facts_of(copy: Path) -> CopyFacts:
-    """Checks a file that nobody has open. Raises StoreFault, StoreVersion."""
+    """Checks a file that is not in use. Raises StoreFault, StoreVersion."""
     try:
-        # Immutable: a file that is only looked at gets no -wal and -shm beside it.
+        # Immutable, so that no -wal and -shm are made for a file that is only read.
         with closing(sqlite3.connect(f"{copy.absolute().as_uri()}?immutable=1", uri=True)) as db:
             application = db.execute("PRAGMA application_id").fetchone()[0]
             schema = db.execute("PRAGMA user_version").fetchone()[0]

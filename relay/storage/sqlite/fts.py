@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from relay.nostr.nip50 import Search, Searchable
 
 TWICE: Final = "+"
-"""Before a stem that a text has at least twice; no token has such signs."""
+"""Prefix of a stem that a text has at least twice; no token contains these signs."""
 OFTEN: Final = "*"
-"""Before one that it has at least four times."""
+"""Prefix of a stem that it has at least four times."""
 _KEPT_STATEMENTS: Final = 16
 _KEPT_PHRASES: Final = 1024
 _KEPT_LETTERS: Final = 250_000
-"""Of words whose tokens are known: some 6 MB."""
+"""Letters of the words whose tokens are cached: some 6 MB."""
 
 
 def expression(search: Search) -> str:
@@ -48,12 +48,12 @@ def expression(search: Search) -> str:
 def more_often(search: Search, term: str) -> tuple[str, str] | None:
     """MATCH expressions for results that have a term twice or more, four times or more.
 
-    A phrase comes as often as the rarest of its words. None: it has no word that is counted.
+    A phrase counts as often as the rarest of its words. None: it has no word that is counted.
     """
     words = words_of(term)
     if not words:
         return None
-    # The shorter list first: FTS5 iterates over it and seeks in the others.
+    # The shorter list first: FTS5 iterates over it and seeks in the other.
     all_of_it, found = _quoted(words, " "), expression(search)
     return f"repeated : ({all_of_it}) AND ({found})", f"frequent : ({all_of_it}) AND ({found})"
 
@@ -69,12 +69,12 @@ class Stems:
         self._tokenizer = Tokenizer()
         self._lock = Lock()
         self._known: dict[str, str] = {}
-        """With a space behind each token."""
+        """Word → its tokens, each followed by a space."""
         self._letters = 0
-        """Of the words that are known."""
+        """Of the cached words."""
 
     def of(self, words: Iterable[str]) -> dict[str, list[str]]:
-        """The tokens of each; of most words one."""
+        """The tokens of each word; most have one."""
         with self._lock:
             self._forget()
             asked = set(words)
@@ -82,7 +82,7 @@ class Stems:
             return {word: known[word].split() for word in asked}
 
     def listed(self, texts: Sequence[Searchable]) -> list[str]:
-        """Of each text: its stems between spaces, then those with a sign."""
+        """For each text: its stems between spaces, then those with a prefix."""
         with self._lock:
             self._forget()
             split = [dict.fromkeys(each.text.split()) for each in texts]
@@ -102,7 +102,7 @@ class Stems:
             self._letters = 0
 
     def _with(self, words: set[str]) -> Mapping[str, str]:
-        """What is known, these words among it."""
+        """The cache, with these words."""
         known = self._known
         unknown = [*(words - known.keys())]
         if unknown:
@@ -121,10 +121,10 @@ class Stems:
 
 
 class FtsMatcher:
-    """One text at a time, and what searches find in it. In memory; for one thread.
+    """Compares one text at a time with searches. In memory; for one thread.
 
-    Words are looked up by FTS5, phrases in the list of tokens: FTS5 would take seconds for a phrase
-    and a text that repeat one word.
+    Words are matched by FTS5, phrases in the list of tokens: FTS5 would take seconds when a phrase
+    and a text repeat one word.
     """
 
     def __init__(self) -> None:
@@ -132,7 +132,7 @@ class FtsMatcher:
         self._listed = lru_cache(_KEPT_PHRASES)(self._tokenizer.listed)
         """Of phrases."""
         self._tokens: str | None = None
-        """Of the text; None: not asked for yet."""
+        """Of the text; None: not computed yet."""
         self._db = sqlite3.connect(
             ":memory:",
             isolation_level=None,
@@ -154,7 +154,7 @@ class FtsMatcher:
         return found and not self._has_any(text, search.excluded)
 
     def _has_all(self, text: Searchable, terms: tuple[str, ...]) -> bool:
-        """A term without any token is no condition; without others nothing is found."""
+        """A term without any token is ignored; if no others are left, nothing is found."""
         words, phrases = parted(terms)
         listed = [tokens for tokens in map(self._listed, phrases) if tokens]
         if words and not self._matches(text, f"text : ({_quoted(words, ' ')})"):
@@ -175,7 +175,7 @@ class FtsMatcher:
         return self._tokens
 
     def score(self, text: Searchable, search: Search) -> int:
-        """How well a text that `contains` it answers a search: the sum over its terms."""
+        """The rank of a text that `contains` a search: the sum over its terms."""
         once, repeated, frequent = text.scores
         score = 0
         for term in search.required:

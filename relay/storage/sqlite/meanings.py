@@ -1,7 +1,7 @@
-"""Meanings: a vector of each indexed text, and which texts are nearest to a question.
+"""Meanings: a vector for each indexed text, and the texts nearest to a question.
 
 Vectors are stored in the file of the text index as 384 signed bytes (cosines do not depend on their
-length), and held in memory: 430 bytes a text. The nearest are found by the signs of the numbers,
+length), and held in memory: 430 bytes a text. Candidates are found by the signs of the numbers,
 then compared exactly.
 """
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 NEAREST: Final = 200
-"""Readable texts that are compared exactly, and the best by words that they are ranked with."""
+"""Readable texts that are compared exactly, and best results by words to be ranked with them."""
 _WEIGHT: Final = 0.5
-"""Of meaning beside words, each relative to the best."""
+"""Weight of meaning against words, each relative to the best."""
 _LEAST: Final = 0.3
-"""Cosine of a text without any word of the question: of the answers to LoCoMo's questions three of
-four are nearer, the nearest text of a word that occurs nowhere most often is not."""
+"""Least cosine of a text without any word of the question. In LoCoMo three of four answers are
+above it; for a word that occurs nowhere the nearest text is mostly below."""
 _FIRST_LOOK: Final = 250
 _GROWTH: Final = 8
 
@@ -44,7 +44,7 @@ class Meanings:
         self._seqs = self._np.zeros(0, "i8")
         self._bytes: Any = None
         self._signs: Any = None
-        """64 numbers in a row, so that each row of all texts is compared at once."""
+        """64 numbers in a row: one row of all texts is compared at a time."""
 
     def __len__(self) -> int:
         return self._count
@@ -56,8 +56,8 @@ class Meanings:
         return [row.tobytes() for row in self._np.rint(rows * (127 / largest)).astype("i1")]
 
     def question(self, text: str) -> Any:
-        """`text` without names, as far as capitals tell: they would be nearest to every text that
-        has them."""
+        """The vector of `text` without names (guessed by capitals), which would make every text
+        with the name near."""
         words = text.split()
         plain = [word for n, word in enumerate(words) if not n or not word[:1].isupper()]
         return self._embedder.embed([" ".join(plain)])[0]
@@ -111,7 +111,7 @@ class Meanings:
             self._places.clear()
 
     def nearest(self, question: Any) -> Iterator[list[int]]:
-        """All seqs, the nearest first as far as signs tell, in growing parts."""
+        """All seqs in growing parts, nearest first by signs."""
         np = self._np
         signs = np.packbits(question > 0).view("u8")
         with self._lock:
@@ -124,7 +124,7 @@ class Meanings:
         done, size = 0, _FIRST_LOOK
         while done < len(seqs):
             end = min(done + size, len(seqs))
-            # Of equals the newest; so the order is one of the readable rows alone.
+            # Of equals the newest first, so that the order depends on the readable rows alone.
             order = np.lexsort((-seqs, apart)) if done else None
             if order is None and end < len(seqs):
                 least = np.partition(apart, end - 1)[end - 1]

@@ -1,4 +1,4 @@
-"""A store's file as `rookery move` sees it: a connection of its own, beside the relay's."""
+"""A store's file for `rookery move`, by a connection besides those of the relay."""
 
 from __future__ import annotations
 
@@ -142,10 +142,10 @@ class SqliteSide:
             await self._rows(QUERIES["put_meta"], _MARK, text)
 
     async def settle(self) -> None:
-        """Nothing: no query of this store is planned by statistics."""
+        """Does nothing: this store plans no query by statistics."""
 
     async def tidy(self) -> None:
-        """Else the relay would do it when it stops, with everybody waiting."""
+        """Otherwise the relay would do it when it stops, while clients wait."""
         await self._rows("PRAGMA wal_checkpoint(PASSIVE)")
 
     # -- the log --------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ class SqliteSide:
         return True  # the lock of its folder does
 
     async def seal(self, text: str) -> None:
-        """The file gets another name: nothing of it may be in its log."""
+        """Renames the file; its WAL must be empty."""
         await self._rows("PRAGMA wal_checkpoint(TRUNCATE)")
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Opening the file: whose it is, its schema version, its tag index."""
+"""Opening the file: which program made it, its schema version, its tag index."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SPACE: Final = re.compile(r"[ \n]+")
 def fill_tag_buffer(
     db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms, tag_buffer: TagBuffer
 ) -> None:
-    """Restore the tags of rows after `tags_upto`: the table may lack them since a crash."""
+    """Restore the tags of rows after `tags_upto`, which the table may lack after a crash."""
     upto = _needed(db, "tags_upto")
     rows: list[TagRow] = []
     for seq, created_at, key, kind, raw in db.execute(QUERIES["rows_after"], (upto,)):
@@ -51,7 +51,7 @@ def open_file(
     try:
         for file in (path, index_path(path)):
             unfinished(file).unlink(missing_ok=True)
-        # Private events must not be readable by other users; -wal and -shm take over the mode.
+        # Private events must not be readable by other users; -wal and -shm get the same mode.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         db = connection(path)
     except (OSError, sqlite3.OperationalError) as error:
@@ -92,8 +92,8 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
     """Raises StoreVersion when the file has a trigger, view, table, index or constraint that no
     Rookery and no ANALYZE makes, and StoreFault when it lacks one of the present schema.
 
-    For a file that comes from a backup. Before anything else is read: a trigger undoes deletions,
-    an expression in an index or a CHECK never ends.
+    For a file from a backup, before anything else is read: a trigger could undo deletions, an
+    expression in an index or a CHECK could run for ever.
     """
     needed, known = _schemas()
     there = _objects(db)
@@ -127,7 +127,8 @@ def check_values(db: sqlite3.Connection, path: Path | str) -> None:
 
 
 def _objects(db: sqlite3.Connection) -> set[tuple[str, str, str]]:
-    """Kind, name and text without comments: a file keeps those of the version that made it."""
+    """Kind, name and text; without comments, because a file has those of the version that made
+    it."""
     return {
         (kind, name, _SPACE.sub(" ", _COMMENT.sub("", text or "")).strip(" "))
         for kind, name, text in db.execute(QUERIES["objects"])
@@ -170,8 +171,8 @@ def _migrate(db: sqlite3.Connection, path: Path) -> None:
     if version > SCHEMA_VERSION:
         raise too_new(path, version)
     check_schema(db, path)
-    # Of an admin's ANALYZE, or of somebody else's: plans would follow them, and what they quote of
-    # rows would outlive their deletion.
+    # Statistics of an ANALYZE: they would change plans, and they contain values of rows, which
+    # would remain after these are deleted.
     db.executescript(QUERIES["drop_statistics"])
     for step in range(version + 1, SCHEMA_VERSION + 1):
         _run(db, FILES.migration(step), step)
@@ -209,7 +210,8 @@ def _index_new_tags(db: sqlite3.Connection, hashes: Hashes, terms: FilterTerms) 
                         for value in event_in(raw).tag_values(name)
                     ],
                 )
-    # Rows of names that are no longer indexed stay: harmless, and completed if the name returns.
+    # Entries of names that are no longer indexed stay: harmless, and completed if the name is
+    # indexed again.
     names = orjson.dumps(sorted(terms.index_tags)).decode()
     db.execute(QUERIES["put_meta"], ("index_tags", names))
     db.execute("COMMIT")

@@ -1,11 +1,11 @@
-"""Rows that a viewer is known to be able to read: a search need not look them up again.
+"""Rows that a viewer may read, as found before: a search need not check them again.
 
-Most of a search was to look up the newest rows of each of its words, to see whether they may be
-read. What decides that of a row that does not expire, and to which no rule with a `target` applies,
-is the row, the viewer's Visibility, and the tables of groups. So it is exact: deleted and moved
-rows leave with the commit, a commit that changes groups empties it, and a Visibility is replaced
-when anything else changes. What may not be read is never kept here, nor is any result: rows are
-checked again before they are sent.
+Without it most of the time of a search is spent on checking whether the newest rows of each word
+may be read. For a row that does not expire, and to which no rule with a `target` applies, only the
+row, the viewer's Visibility and the tables of groups decide that. So the cache is exact: deleted
+and moved rows are removed with the commit, a commit that changes groups empties it, and a
+Visibility is replaced when anything else changes. Neither unreadable rows nor results are kept, and
+rows are checked again before they are sent.
 
 Invariant: at most `max_rows`, of all viewers together.
 """
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 MAX_READABLE: Final = 200_000
 """Some 16 MB."""
 _MAX_KNOWN: Final = 64
-"""Viewers and filters: each keeps its Visibility alive."""
+"""Pairs of viewer and filter: each keeps a Visibility alive."""
 _MAX_VALUES: Final = 100
-"""Of a filter; for those with more nothing is kept."""
+"""Filters with more values are not cached."""
 
 
 class KnownRows:
@@ -39,16 +39,16 @@ class KnownRows:
         self.visibility = visibility  # keeps it alive, so that its id is unique
         self.seqs: set[int] = set()
         self.is_little = False
-        """Of what has the words of a search the viewer may read the smaller part."""
+        """The viewer may read only the smaller part of the rows with the words of a search."""
         self._of = of
 
     @property
     def changes(self) -> int:
-        """To be read before the rows are that `add` gets."""
+        """To be read before the rows for `add` are."""
         return self._of.changes
 
     def add(self, seqs: Iterable[int], changes: int) -> None:
-        """Unless another commit has taken rows from anybody meanwhile."""
+        """Does nothing if a commit since `changes` has taken rows away from viewers."""
         self._of.keep(self, seqs, changes)
 
 
@@ -60,13 +60,13 @@ class ReadableRows:
         self._known: OrderedDict[tuple[int, Filter], KnownRows] = OrderedDict()
         self._lock = Lock()
         self.changes = 0
-        """How many commits took rows from anybody."""
+        """How many commits took rows away from viewers."""
 
     def __len__(self) -> int:
         return sum([len(known.seqs) for known in self._known.values()])
 
     def of(self, visibility: Visibility, filter_: Filter) -> KnownRows:
-        """What of this filter beside its words the viewer may read, as far as it is known."""
+        """The cached rows of this viewer and this filter without its words."""
         rest = replace(filter_, search=None, limit=None)
         with self._lock:
             known = self._known.get((id(visibility), rest))

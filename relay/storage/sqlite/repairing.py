@@ -1,7 +1,7 @@
 """Repairs what `relay.storage.sqlite.verifying` has found, in one transaction.
 
-Rows are what remains true: tables are built from them again. A row whose event is wrong leaves the
-store, and is handed to the caller first; one that was deleted before leaves it without a trace.
+Tables are rebuilt from the rows. A row whose event is wrong is handed to the caller, then removed;
+one that had been deleted before is removed without that.
 """
 
 from __future__ import annotations
@@ -38,16 +38,14 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.verifying import Report, Rules
 
     TakeOut = Callable[[Sequence[tuple[int, str, bytes | str]]], None]
-    """Gets (seq, why, raw) of rows that leave; they are durable elsewhere when it returns."""
+    """Gets (seq, why, raw) of rows to be removed; must store them durably before it returns."""
 
 _TAGS_AT_ONCE: Final = 500_000
 
 
 def repair(path: Path, rules: Rules, report: Report, take_out: TakeOut) -> list[str]:
-    """What was done, in words. The caller holds the folder's lock, and no connection is open.
-
-    Raises StoreFault; nothing is changed then.
-    """
+    """Returns what was done, in words. The caller holds the folder's lock, and no connection is
+    open. Raises StoreFault; then nothing is changed."""
     done: list[str] = []
     try:
         with closing(connection(path)) as db:
@@ -126,7 +124,7 @@ class _Repair:
         return len(rows)
 
     def _remove_superseded(self) -> int:
-        """Of several rows of one slot the one stays that the others would not have replaced."""
+        """Of several rows of one slot keep the one that the others would not have replaced."""
         leaving: list[tuple[int, str, bytes | str]] = []
         for (slot,) in self._db.execute(VERIFY["shared_slots"]).fetchall():
             rows = [stored(row) for row in self._db.execute(VERIFY["rows_of_slot"], (slot,))]
@@ -147,7 +145,7 @@ class _Repair:
         return len(leaving)
 
     def _remove_deleted(self) -> int:
-        """Not handed over: its text was promised to be gone."""
+        """Not handed over: such a text must not be kept anywhere."""
         seqs = self._report.tombstoned
         if seqs:
             self._delete(seqs)
@@ -155,7 +153,7 @@ class _Repair:
         return len(seqs)
 
     def _remove_versions(self) -> int:
-        """Not handed over: what a newer version replaced, and may have been deleted."""
+        """Not handed over: a newer version replaced it, and it may have been deleted."""
         import orjson
 
         seqs = orjson.dumps(self._report.wrong_versions).decode()
@@ -177,7 +175,7 @@ class _Repair:
         tags: list[tuple[int, int, int, int, int]] = []
 
         def flush() -> None:
-            tags.sort()  # neighbours are on the same pages
+            tags.sort()  # neighbouring rows are on the same pages
             db.executemany(insert("tags", 5, 1), tags)
             tags.clear()
 
@@ -218,7 +216,7 @@ class _Repair:
         for group_id, (guarded, hidden) in flags.items():
             db.execute(QUERIES["put_group"], (group_id, guarded, hidden, False))
         for group_id in groups.ended.keys() - there:
-            # Who was a member is lost: only owners read its 9008.
+            # Its last members are not known any more: only owners may read its 9008.
             db.execute(QUERIES["put_group"], (group_id, True, True, True))
         db.executemany(QUERIES["put_member"], [(key, grp, admin) for key, grp, admin in members])
         self._done.append("groups and members taken from a replay of the log")

@@ -1,11 +1,12 @@
-"""What was read lately: the bytes of rows, by seq.
+"""The bytes of rows that were read lately, by seq.
 
-SQL decides which rows are in an answer, this only saves fetching them: copying `raw` out of its
+SQL decides which rows are in an answer; this only saves fetching them: copying `raw` out of its
 page takes longer than finding its seq in a covering index. It is exact because a seq names one row
-for ever and `raw` never changes. Rows do not come here when they are written: among the buffers of
-an ingest they keep a heap from shrinking that is five times their size.
+for ever and `raw` never changes. Rows are not added when they are written: allocated among the
+buffers of an ingest they would keep a heap of five times their size from shrinking.
 
-Invariants: at most `max_bytes`, with what the entries take. Deleted rows leave with the commit.
+Invariants: at most `max_bytes`, with what the entries take. Deleted rows are removed with the
+commit.
 """
 
 from __future__ import annotations
@@ -24,10 +25,8 @@ _LARGE: Final = 64 << 10
 
 
 class RowCache:
-    """Two generations: when the young one is full it becomes the old one, which is dropped.
-
-    So a hit costs one look-up, and needs no order of use. Written on any thread, read on any.
-    """
+    """Two generations: when the young one is full it replaces the old one. So a hit costs one
+    look-up, and no order of use is recorded. Written on any thread, read on any."""
 
     def __init__(self, max_bytes: int = ROW_CACHE_BYTES) -> None:
         self._max_young = max_bytes // 2
@@ -37,8 +36,8 @@ class RowCache:
         self._lock = Lock()
 
     def raws(self, seqs: Sequence[int]) -> list[bytes | None]:
-        """None for rows that are not here."""
-        old = self._old  # first: what leaves the young one is in it
+        """None for rows that are not cached."""
+        old = self._old  # read first: entries move from the young one to it
         young = self._young
         raws = list(map(young.get, seqs))
         if old and not all(raws):

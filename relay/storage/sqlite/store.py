@@ -1,14 +1,14 @@
 """SqliteStore: one file in WAL mode, one writer, short reads on the event loop.
 
-- The writer is a plain connection on its own thread, and a batch is one call to it: it is a Python
-  decision between two halves of a transaction, and with a trip per statement the file would stay
-  locked while the loop does other things.
-- Short reads run on the loop: the trip to a thread and back takes longer than they do (12 and 32 us
+- The writer is a plain connection on its own thread, and a batch is one call to it: Python decides
+  between two halves of a transaction, and with a call for each statement the file would stay locked
+  while the loop does other work.
+- Short reads run on the loop: a call to another thread takes longer than they do (32 against 12 us
   for 10 rows, `python -m tests.bench.trips`). A progress handler stops one that exceeds its budget;
   it starts again on `reader_conn` or `unknown_conn`.
-- What may take long runs on connections of aiosqlite: `reader_conn` wide scans, `search_conn` full
-  text searches, `unknown_conn` both for unknown keys, `bulk_conn` queries over the whole file, the
-  text index, and checkpoints, which no commit waits for.
+- Long work runs on connections of aiosqlite: `reader_conn` for wide scans, `search_conn` for
+  full-text searches, `unknown_conn` for both by unknown keys, `bulk_conn` for queries over the
+  whole file, one for the text index, and one for checkpoints, which no commit waits for.
 - The tags of the newest rows are in memory (`tag_buffer`): writing the tag table is most of a
   commit's cost.
 """
@@ -102,13 +102,13 @@ _LOOP_READ_S: Final = 0.05
 _LOOP_READ_CALLS: Final = 10
 """How often its progress handler may be called, for reads that do much: about 5 ms."""
 _MANY_VALUES: Final = 4_096
-"""A query that lists more is not tried on the loop: it would be made into SQL, and read, twice."""
+"""A query with more values is not tried on the loop: it would be compiled to SQL and read twice."""
 _PROGRESS_STEPS: Final = 20_000
 """Virtual machine instructions between two calls of it: about half a millisecond."""
 _SEARCH_S: Final = 2.0
 """How long a search may take; one for a word of a million texts takes about a second."""
 _READ_S: Final = 10.0
-"""One page of a query, or a count, on the reader's thread: others wait for it."""
+"""How long one page of a query, or a count, may take on the reader's thread; others wait for it."""
 _MAX_EXPLAINED: Final = 4
 _MAX_INT: Final = 2**63 - 1
 _MAX_STEPS: Final = 64
@@ -159,7 +159,7 @@ class SqliteStore:
         self._reader_conn = AsyncReader(self._factory.page_reader)
         self._search_conn = AsyncReader(self._factory.search_reader)
         self._unknown_conn = AsyncReader(self._factory.search_reader)
-        """For reads and searches of unknown keys: known ones wait for none of them."""
+        """For reads and searches by unknown keys, so that known keys do not wait for them."""
         self._checkpoint_conn = AsyncReader(partial(connection, path))
         self._bulk_conn = BulkReader(self._factory.bulk_reader)
         self._checkpoints = Checkpoints(
@@ -174,7 +174,7 @@ class SqliteStore:
         self._open_connections = AsyncExitStack()
         self._opened_at = monotonic()
         self._erasing: dict[str, float] = {}
-        """Request → when it was carried out, for those of which bytes may be left."""
+        """Request → time of its deletion, while bytes of it may be left in the files."""
         self._noted_erasures = 0
         self._closed = False
         self._progress_calls = 0
@@ -238,7 +238,8 @@ class SqliteStore:
         lookups: Lookups,
         decide: Callable[[Found], WritePlan],
     ) -> int:
-        """On the writer's thread, so that a commit whose caller was cancelled wakes others too."""
+        """On the writer's thread, so that waiting tasks are woken even if the caller was
+        cancelled."""
         writer = self._writer
         erasures = writer.erasures
         try:
@@ -311,7 +312,7 @@ class SqliteStore:
     def _page_read_now(self, query: PageQuery) -> Page | None:
         if query.filter.values > _MANY_VALUES:
             return None
-        # The index of ids has the id's first bytes alone: its rows are fetched in any case.
+        # The index of ids has only their first bytes, so the rows are fetched in any case.
         ids = query.filter.ids
         if ids is not None:
             fetch = _all_of if len(ids) == 1 else _page_of
@@ -328,7 +329,7 @@ class SqliteStore:
         return Page(raws, self._place_of(raws[-1]))
 
     def _page_of_seqs(self, seqs: list[int], query: PageQuery) -> Page | None:
-        """Of rows that were found just now; None: fetching them exceeded the budget."""
+        """The page of rows just found; None: fetching them exceeded the budget."""
         kept = self._row_cache.raws(seqs)
         end = len(seqs)
         if not all(kept):
@@ -340,7 +341,7 @@ class SqliteStore:
             self._row_cache.add(fetched.items())
             if _is_full(fetched.values()):
                 end = seqs.index(rows[-1][1]) + 1
-            # A row that is still missing was deleted since.
+            # A row that is still missing has been deleted.
             kept = [
                 fetched.get(seq) if raw is None else raw
                 for seq, raw in zip(seqs, kept, strict=True)
@@ -452,7 +453,7 @@ class SqliteStore:
             )
         ]
         if last_scan is not None and isinstance(rule.limit, MaxAmount):
-            # Without new rows no amount can have been exceeded since.
+            # Without new rows no amount can be newly exceeded.
             queries.insert(0, self._sweeps.has_new_rows(rule, exempt, last_scan))
         found: list[int] = []
         for query in queries:
@@ -622,14 +623,14 @@ class SqliteStore:
             row = self._loop_conn.execute(
                 QUERIES["seq_of_id"], (key, bytes.fromhex(event.id))
             ).fetchone()
-        # Deleted since the page was read: with seq 0 the rows after it are the same.
+        # Deleted since the page was read; with seq 0 the rows after it are the same.
         return Place(event.created_at, key, row[0] if row else 0)
 
     # -- searching ------------------------------------------------------------------------------
 
     @asynccontextmanager
     async def _index_faults(self) -> AsyncIterator[None]:
-        """As `sqlite_faults`; a damaged index is made anew at the next start."""
+        """As `sqlite_faults`; a damaged index is rebuilt at the next start."""
         try:
             yield
         except (sqlite3.Error, StoreFault) as error:
@@ -691,7 +692,7 @@ class SqliteStore:
         question = await asyncio.to_thread(meanings.question, search.asked)
         near: list[int] = []
         parts = meanings.nearest(question)
-        # Whoever may read few of many texts would go through all of them.
+        # For a viewer who may read few of many texts it would examine all of them.
         deadline = monotonic() + _SEARCH_S
         while len(near) < most and (part := await asyncio.to_thread(next, parts, None)):
             if monotonic() > deadline:
@@ -776,7 +777,7 @@ class SqliteStore:
 
 
 def _finished(work: Coroutine[Any, Any, T]) -> T:
-    """What a coroutine gives that never waits."""
+    """The result of a coroutine that never waits."""
     try:
         work.send(None)
     except StopIteration as done:

@@ -1,10 +1,10 @@
 """The tags of the newest rows, in memory until they are flushed to the table in sorted slices.
 
 The rows of one batch have tags all over the table: inserted at once, each would dirty a page of its
-own, and pages are what a commit costs. So one list fills up; when it is full it is sorted, and its
-slices, which lie on neighbouring pages, are inserted with the commits of later batches. `tags_upto`
-in the file says up to which seq the table has all tags; after a crash the rows after it are read
-again.
+own, and pages are what a commit costs. So they are collected in a list; a full list is sorted, and
+slices of it, which belong on neighbouring pages, are inserted with the commits of later batches.
+`tags_upto` in the file is the seq up to which the table has all tags; after a crash the rows after
+it are read again.
 
 Invariants: changed on the writer's thread only, after its commit; read on any thread. A reader that
 takes a snapshot of this before its statement begins misses no row: each is here, in the table, or
@@ -28,7 +28,7 @@ TAG_BUFFER_ROWS: Final = 32_768
 """Tag rows of one list; the two of them take some 10 MB."""
 _SLICE_PER_NEW_ROW: Final = 2
 _MIN_SLICE: Final = 512
-"""A slice is at least so many tag rows; more when the other list would fill up before the flush."""
+"""Tag rows of a slice at least; more if the other list would be full before the flush ends."""
 
 
 def buffered_seqs(snapshot: Snapshot, hashes: Sequence[int]) -> list[int]:
@@ -68,8 +68,8 @@ class TagBuffer:
         return not (filling.keys().isdisjoint(hashes) and flushing.keys().isdisjoint(hashes))
 
     def snapshot(self) -> Snapshot:
-        """What `seqs_of` reads, for later: it keeps what is flushed meanwhile."""
-        filling = self._filling_seqs  # first: it becomes the other one
+        """A copy of what `seqs_of` reads now; it keeps tags that are flushed later."""
+        filling = self._filling_seqs  # read first: it becomes the other one
         return filling, self._flushing_seqs
 
     # -- before the commit ----------------------------------------------------------------------
@@ -84,7 +84,7 @@ class TagBuffer:
             self._filling = []
 
     def next_slice(self, new_rows: int) -> list[TagRow]:
-        """To be inserted with a batch of so many tag rows; then call `slice_flushed`."""
+        """To be inserted with a batch of `new_rows` tag rows; then call `slice_flushed`."""
         if self._flushed == len(self._flushing):
             return []
         size = max(self._slice, _SLICE_PER_NEW_ROW * new_rows)

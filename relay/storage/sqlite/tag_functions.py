@@ -26,7 +26,7 @@ class TagFunctions:
         self._snapshot = tag_buffer.snapshot()
 
     def begin(self) -> None:
-        """Call before a statement: what leaves the buffer later may not be in its snapshot."""
+        """Call before a statement: tags flushed after its snapshot was taken are not in it."""
         self._snapshot = self._tag_buffer.snapshot()
 
     def tag_hash(self, raw: bytes, name: str, d_prefix: str | None) -> int | None:

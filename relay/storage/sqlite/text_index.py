@@ -4,8 +4,8 @@ It is a cache: deleted, damaged or of another store, it is rebuilt from the log.
 with the events table, so that texts of deleted rows may be removed later.
 
 FTS5 keeps the words of a deleted text, marked, until it rewrites the segment that holds them. So
-after deletions all segments are merged into one, then the WAL is truncated. A merge costs about as
-much as the index is large: the larger, the more seldom.
+after deletions all segments are merged into one, then the WAL is truncated. The cost of a merge is
+proportional to the size of the index: the larger, the less often.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ _CHECK_CHUNK: Final = 2000
 _VECTORS_READ: Final = 10_000
 _MERGE_PAGES: Final = 200
 _MERGE_PAUSE_RATIO: Final = 9
-"""Merges, when one follows the other, take a tenth of the time,"""
+"""Successive merges take a tenth of the time,"""
 _SHORT_MERGE_S: Final = 1.5
 _SHORT_PAUSE_S: Final = 3.0
-"""and those of an index that is not large so much that a deletion waits five seconds at most."""
+"""and more in a small index, so that a deletion waits for at most five seconds."""
 _BUSY_MS: Final = 50
 """How long a truncation waits for other readers, while searches wait."""
 _PATIENT_MS: Final = 10_000
 _CLOSING_S: Final = 3.0
-"""How long `close` may go on removing deleted texts; the next start continues."""
+"""How long `close` may spend on removing deleted texts; the next start continues."""
 
 
 class TextIndex:
@@ -89,7 +89,7 @@ class TextIndex:
         self._is_merging = False
         self._merge_began = 0.0
         self._merge_s = 0.0
-        """What its steps took so far."""
+        """Seconds that the steps of the current merge have taken."""
         self._merge_at = 0.0
         self._must_truncate = not is_clean
         self._deleted_at = 0.0
@@ -121,16 +121,14 @@ class TextIndex:
         if len(self._deleted) < _MAX_DELETED:
             self._deleted.extend(seqs)
         else:
-            self._rounds_wanted = 2  # one may be under way
+            self._rounds_wanted = 2  # a merge may be running
         self._dirty_since = self._dirty_since or self._deleted_at
 
     async def index_next(
         self, text_of: Callable[[Event], str | None], rules: str, limit: int, head: int
     ) -> int:
-        """Index the next `limit` rows of the log in one transaction; gives the new `upto`.
-
-        `head`: seq of a row that is committed, or was: the newest of all may be deleted since.
-        """
+        """Index the next `limit` rows of the log in one transaction; returns the new `upto`.
+        `head`: the newest seq ever committed; its row may have been deleted."""
         async with self._lock:
             if rules != self._rules:
                 async with _transaction(self._db):
@@ -186,7 +184,7 @@ class TextIndex:
             self._meanings.drop(seq for seq, _ in found)
 
     async def load_vectors(self) -> None:
-        """Into memory; at the start."""
+        """Read all vectors into memory; once at the start."""
         if self._meanings is None:
             return
         after = 0
@@ -233,7 +231,7 @@ class TextIndex:
     async def _tidy(self, now: int, searches: AsyncReader | None = None) -> bool:
         async with _transaction(self._db):
             await self._drop_deleted()
-            # In rounds over all rows: finds what expired, and what a crash left.
+            # In rounds over all rows: finds expired rows, and those that a crash left.
             rows = await self._rows("next_ranks", self._checked, _CHECK_CHUNK)
             seqs = [seq for (seq,) in rows]
             self._checked = seqs[-1] if len(seqs) == _CHECK_CHUNK else 0
@@ -276,7 +274,8 @@ class TextIndex:
         return False
 
     async def _truncate(self, searches: AsyncReader | None) -> bool:
-        """False: something was reading. Searches that follow one another would always be."""
+        """False: there was a reader. Without a pause, successive searches would always be
+        reading."""
         db = self._db
         await db.execute_fetchall("PRAGMA main.wal_checkpoint(PASSIVE)")  # most of the work
         async with nullcontext() if searches is None else searches.paused():
@@ -292,16 +291,16 @@ class TextIndex:
         await self._db.execute(QUERIES["put_meta"], (name, value))
 
     async def discard(self) -> None:
-        """It is damaged: the next start makes it anew."""
+        """Mark it as damaged: the next start rebuilds it."""
         with suppress(sqlite3.Error):
             await self._db.execute("PRAGMA main.user_version = 0")
 
     async def close(self) -> None:
-        """Remove deleted texts as far as time allows."""
+        """Remove deleted texts within `_CLOSING_S`."""
         until = monotonic() + _CLOSING_S
         try:
             async with self._lock:
-                with suppress(sqlite3.Error):  # disk full: the next start makes up for it
+                with suppress(sqlite3.Error):  # disk full: the next start continues
                     self._merge_at = 0.0
                     while not self._is_clean and await self._tidy(0) and monotonic() < until:
                         pass
@@ -341,7 +340,7 @@ def _texts(
 
 
 def _give_way() -> None:
-    """Let others have the CPU: of this thread, where the system can."""
+    """Lower the CPU priority of this thread, where the system supports it."""
     with suppress(AttributeError, OSError):
         os.setpriority(os.PRIO_PROCESS, get_native_id(), 10)
 
@@ -443,7 +442,7 @@ def _usable(path: Path, key: str, head: int) -> sqlite3.Connection | None:
 
 
 def _opens(db: sqlite3.Connection) -> bool:
-    """Whether FTS5 knows the form of its tables."""
+    """Whether FTS5 can read the tables."""
     try:
         db.execute(QUERIES["any_words"]).fetchone()
     except sqlite3.OperationalError as error:
@@ -454,7 +453,7 @@ def _opens(db: sqlite3.Connection) -> bool:
 
 
 def _fresh(path: Path, key: str) -> sqlite3.Connection:
-    # Holds texts of private groups; -wal and -shm take over the mode.
+    # Has texts of private groups; -wal and -shm get the same mode.
     os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
     db = _connection(path)
     db.execute("BEGIN")

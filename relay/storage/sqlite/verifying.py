@@ -1,8 +1,8 @@
 """Checks a store's file against itself: each row against its event, each table against the rows.
 
-Invariants: `raw` is what is true of a row, and the rows are what is true of the other tables. All
-is read in one snapshot, so a running relay may write meanwhile. Not checked, because the rows do
-not tell: `quiet`, the group of a row without `h`, former members of ended groups.
+Invariants: `raw` is the reference for its row, and the rows are the reference for the other tables.
+All is read in one snapshot, so a running relay may write meanwhile. Not checked, because it does
+not follow from the rows: `quiet`, the group of a row without `h`, former members of ended groups.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ if TYPE_CHECKING:
 _PAGE: Final = 500
 _WORKERS: Final = max(2, os.cpu_count() or 2)
 _MOST_SHOWN: Final = 100
-"""Findings of one check that are kept one by one; all are counted."""
+"""Findings of one check that are listed; all are counted."""
 _LOOKED_AT: Final = 20_000
 """Rows with wrong tags that are compared at a time."""
 _SHOWN_FAULTS: Final = 20
 _DENSE: Final = 1_000_000
-"""Up to this seq, and 16 for each row, an array of all takes less than a dictionary of rows."""
+"""Up to this seq, or 16 per row, an array by seq takes less memory than a dictionary of rows."""
 
 
 class Check(StrEnum):
@@ -82,16 +82,16 @@ class Check(StrEnum):
     """The row holds an event in canonical form, whose id is its hash."""
     SIGNATURE = "signature"
     COLUMNS = "columns"
-    """What columns say is what the event says."""
+    """The columns agree with the event."""
     SLOT = "slot"
     VERSION = "version"
-    """Old versions are what was signed, and older than a row."""
+    """Old versions are valid events, and older than a row."""
     GROUP = "group"
     """The row belongs to the group that its event names."""
     TAGS = "tags"
     SIZES = "sizes"
     GROUPS = "groups"
-    """Groups and members are what a replay gives."""
+    """Groups and members equal a replay."""
     TOMBSTONE = "tombstone"
     """Nothing is stored that was deleted."""
     SEARCH = "search"
@@ -106,7 +106,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What the policy says of rows."""
+    """Policies that the check needs."""
 
     relay_pubkey: str
     keep: KeepRules
@@ -161,13 +161,13 @@ class Row(NamedTuple):
 
 
 def verify(path: Path, rules: Rules, now: int, note: Callable[[int, int], None]) -> Report:
-    """`note` gets the rows done and all. Raises StoreFault, StoreVersion.
+    """`note` gets the number of rows done, and of all. Raises StoreFault, StoreVersion.
 
     Needs no lock; until it returns, the WAL of a running relay is not truncated.
     """
     try:
         with ExitStack() as stack:
-            # First: what it has indexed is in the later snapshot of the store.
+            # Read first: all that it has indexed is in the later snapshot of the store.
             search = _search_snapshot(path)
             if search is not None:
                 stack.enter_context(closing(search))
@@ -222,7 +222,7 @@ class RowCheck:
         self._rules = rules
 
     def event_of(self, row: Row) -> Event | str:
-        """The event, or what is wrong with it. The signature is not looked at."""
+        """The event, or what is wrong with it. The signature is not checked."""
         return self.event_in(row.raw)
 
     def event_in(self, raw: bytes) -> Event | str:
@@ -241,13 +241,13 @@ class RowCheck:
         """The slot that the row belongs into."""
         keep = self._rules.keep.keep_of(event)
         if keep is Keep.ALL and row.slot is not None:
-            keep = Keep.LATEST  # the policy was another one when it came
+            keep = Keep.LATEST  # stored under another policy
         elif row.slot is None and keep_by_kind(event.kind) is Keep.ALL:
             keep = Keep.ALL  # likewise
         return slot_of(event, keep), keep
 
     def corrected(self, row: Row, event: Event) -> tuple[Row, Slot | None]:
-        """The row as its event says, and its slot."""
+        """The row with the columns that its event gives, and its slot."""
         slot, keep = self.slot_of(row, event)
         versions = {version_of(event, each) for each in (keep, Keep.LATEST, Keep.LATEST_TS)}
         group = group_or_none(event, self._rules.foreign_h)
@@ -288,16 +288,16 @@ class _Verification:
         self._tags: array[int] | defaultdict[int, int] = (
             array("q", bytes(8 * (self._newest + 1)))
             if self._newest < _DENSE + 16 * self._total
-            else defaultdict(int)  # few rows are left, or somebody has made up a seq
+            else defaultdict(int)  # few rows are left, or a seq is invented
         )
-        """seq → hashes of its expected and its stored tags, which cancel each other out."""
+        """seq → XOR of the hashes of its expected and its stored tags; 0 when they agree."""
         self._late_tags: dict[int, set[TagRow]] = {}
-        """Of rows whose tags may be in the writer's memory only: some of these are stored."""
+        """Tags of rows whose tags may be in the writer's memory only; some of them are stored."""
         self._suspects: list[tuple[Row, list[Reference]]] = []
-        """Rows that a tombstone refuses, and by which names."""
+        """Rows that a tombstone refuses, and the references of these tombstones."""
         self._deleting_in: dict[tuple[str, str, str], set[str]] = {}
-        """(author, name) → the `h` of kind 5s that have one. From the rows: the index of tags may
-        be at fault, and a repair deletes what remains suspect."""
+        """(author, name) → the `h` of kind 5s that have one. Read from the rows: the index of tags
+        may be wrong, and a repair deletes suspects."""
         self._received: dict[str, list[int]] = {}
         self._groups = Groups()
         self._search = None if search is None else _Search(search, self._hashes, rules, now)
@@ -430,7 +430,8 @@ class _Verification:
                 self._suspects.append((row._replace(raw=b""), names))
 
     def _check_suspects(self) -> None:
-        """A kind 5 with the `h` of another group leaves the row, and a tombstone (N09-14)."""
+        """A kind 5 with the `h` of another group does not delete the row, but leaves a tombstone
+        (N09-14)."""
         for row, names in self._suspects:
             author = row.pubkey.hex()
             groups = {h for name in names for h in self._deleting_in.get((author, *name), ())}
@@ -439,8 +440,7 @@ class _Verification:
                 self.report.add(Check.TOMBSTONE, f"{_name_of(row)}: was deleted, and is stored")
 
     def _is_named(self, row: Row, names: Sequence[Reference]) -> bool:
-        """Whether a kind 5 of its author without `h` names it; of the newest, the index may not
-        tell."""
+        """Whether a kind 5 of its author without `h` names it; the index may lack the newest."""
         return any(
             not event_from_raw(raw).has_tag("h")
             for name in names
@@ -454,7 +454,7 @@ class _Verification:
             why = self._fault_of_version(raw, id_, noted, slot)
             if why is not None:
                 self.report.wrong_versions.append(seq)
-            elif not has_newer:  # perhaps its row has the wrong slot: asked again after the repair
+            elif not has_newer:  # or its row has the wrong slot: checked again after the repair
                 why = "there is no newer version of its record"
             if why is not None:
                 self.report.add(Check.VERSION, f"event {id_.hex()} (old version {seq}): {why}")
@@ -593,7 +593,7 @@ class _Search:
             for name in ("store", "upto", "rules")
         ]
         self.is_current = found[0] == (hashes.fingerprint(),) and found[2] == (rules.search_rules,)
-        """The next start goes on with it."""
+        """The next start continues with it."""
         self._upto: int = found[1][0] if self.is_current else 0
         self._expected: dict[int, tuple[bytes, int]] = {}
         """seq → id, and the number of `occurrences`."""

@@ -1,10 +1,10 @@
 """Whether a write-ahead log was damaged in its middle.
 
-SQLite reads a log up to the first frame whose checksum is wrong: that is where a crash has cut it,
-and what a damaged disk looks like as well. Then commits that were answered are gone without a word.
-What follows tells them apart: a commit is synced before the next one is written, so a frame that
-continues a commit that SQLite does not read proves that the log was longer. The last commit has
-nothing after it: damage there is not found, and neither is a log that was cut.
+SQLite reads a log up to the first frame with a wrong checksum: after a crash this is the end of the
+log, but a damaged disk looks the same, and then acknowledged commits are lost silently. The frames
+after it show which of the two it is: a commit is synced before the next one is written, so a frame
+that continues a commit that SQLite does not read proves that the log was longer. Nothing follows
+the last commit: damage in it is not found, nor is a log that was cut off.
 
 Format: https://www.sqlite.org/fileformat2.html#walformat, https://www.sqlite.org/walformat.html
 """

@@ -1,7 +1,7 @@
 """Conditions of WHERE clauses: fixed text with the values to bind.
 
-A value may be known only when the query runs (`Late`, `BufferedRows`); so a text is composed once
-for all filters of a shape.
+Some values are bound only when the query runs (`Late`, `BufferedRows`), so that a text is composed
+once for all filters of a shape.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class BufferedRows(NamedTuple):
     """Bound when the query runs: rows of the tag buffer that have one of these tags."""
 
     hashes: tuple[int, ...] | int
-    """Or the number of the list of `Arguments` that has them."""
+    """Or the index of their list in `Arguments`."""
 
 
 Bound = Value | Late | BufferedRows

@@ -1,4 +1,4 @@
-"""Filters and visibilities as SQL: which index is scanned, and what else must hold of a row."""
+"""Filters and visibilities as SQL: which index is scanned, and the other conditions on a row."""
 
 from __future__ import annotations
 
@@ -64,14 +64,15 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.sql.conditions import Bound, Buffer, Value
 
 _MAX_MERGED: Final = 16
-"""Up to so many keys of a filter: one ordered scan each, merged; for more one scan and a sort."""
+"""Up to this many keys of a filter have one ordered scan each, merged; more have one scan and a
+sort."""
 _KIND_SCANS: Final = 8
 _KINDS_APART: Final = 32
-"""Up to so many kinds of a search each have a condition of their own."""
+"""Up to this many kinds of a search have a condition each."""
 _CACHED_PLANS: Final = 1024
 _CACHED_PREFIXES: Final = 16
 _CACHED_PREFIX_CHARS: Final = 1024
-"""A plan with more of them is not kept: it holds them several times."""
+"""A plan with more of them is not cached: it has them several times."""
 
 
 class Plan:
@@ -80,7 +81,7 @@ class Plan:
     __slots__ = ("_buffered", "_fixed_hashes", "_late", "_late_rows", "_values", "kept", "sql")
 
     def __init__(self, condition: Condition, kept: object = None) -> None:
-        """`kept`: whose `id` must not be used again while this plan is."""
+        """`kept`: an object whose `id` must not be reused while the plan exists."""
         self.kept = kept
         self.sql = condition.sql
         values = self._values = list(condition.values)
@@ -167,7 +168,8 @@ class Compiler:
 
     def _keep(self, key: tuple[object, ...], plan: Plan, visibility: Visibility) -> None:
         if visibility.rules and visibility.groups is not self._groups:
-            # None of before is asked for again, and each would keep all groups of its time.
+            # Older visibilities are not used again, and each keeps the groups of its time in
+            # memory.
             self._plans.clear()
             self._groups = visibility.groups
         self._plans[key] = plan
@@ -237,8 +239,8 @@ class Compiler:
     def _count_in_index(self, filter_: Filter, visibility: Visibility, now: int) -> Query | None:
         """A count that is index-only for rows that anyone may read; None: not possible.
 
-        Fetching a row takes fifty times as long as skipping it in the index. Authors are then
-        distinguished by the first 8 bytes of their keys alone.
+        Fetching a row takes fifty times as long as skipping it in the index. Authors are
+        distinguished only by the first 8 bytes of their keys.
         """
         condition, plain = self._reading.readable(visibility, filter_)
         named = filter_.ids is not None or filter_.tags or filter_.search is not None
@@ -275,7 +277,8 @@ class Compiler:
     def _found(self, filters: Sequence[Filter], visibility: Visibility, now: int) -> Query:
         """Distinct seq of the rows that match any of the filters."""
         readable = [self.visible(visibility, filter_) for filter_ in filters]
-        # The condition of visibility is most of the text: once, where it is the same for all.
+        # The condition of visibility is most of the text: written once where it is the same for
+        # all.
         common = readable[0] if len(set(readable)) == 1 < len(filters) else None
         parts = []
         values: list[Value] = []
@@ -384,7 +387,7 @@ class Compiler:
         visibility: Visibility,
         made: Callable[[Shape], Condition],
     ) -> Plan:
-        """The kept one of this name, or of what `made` gives."""
+        """The cached plan of this name, else the one that `made` returns."""
         shape = shape_of(filter_)
         key = (name, shape, id(visibility))
         plan = self._plans.get(key)
@@ -413,13 +416,14 @@ class Compiler:
     def _visible_by_kind(
         self, kinds: Sequence[int], visibility: Visibility, filter_: Filter
     ) -> Condition:
-        """Of one of these kinds, and visible: of the read rules only those of its kind are looked
-        at, which is half of the time for a row."""
+        """Of one of these kinds, and visible. For each kind only its read rules are checked, which
+        halves the time for a row."""
         alike: dict[Condition, list[int]] = {}
         for kind in kinds:
             of_one = replace(filter_, kinds=frozenset({kind}))
             alike.setdefault(self.visible(visibility, of_one), []).append(kind)
-        # No `IN`, and no CASE: SQLite would make the list for each row, and look at all conditions.
+        # Not `IN` and not CASE: SQLite would build the list for each row, and evaluate all
+        # conditions.
         return any_of([all_of([inside(KindSet.of(*some)), seen]) for seen, some in alike.items()])
 
     def rows(
@@ -536,7 +540,7 @@ class Compiler:
         return scans, all_of(rest)
 
     def _conditions(self, shape: Shape) -> Condition:
-        """The whole filter but its times, for candidates that another index found."""
+        """The whole filter except its times, for candidates that another index found."""
         parts = [_tag_holds(shape, tag) for tag in range(len(shape.tags))]
         if shape.kinds is not None:
             parts.append(one_of("e.kind", sorted(shape.kinds)))

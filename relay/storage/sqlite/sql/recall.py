@@ -1,4 +1,4 @@
-"""What `relay.storage.recall` asks of the text index, by one viewer."""
+"""The queries of `relay.storage.recall` on the text index, for one viewer."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHECKED: Final = (
     " SELECT json_group_array(e.seq), json_group_array(%s)"
     " FROM j CROSS JOIN events AS e ON e.seq = j.value WHERE %s"
 )
-"""Of these rows the readable ones, and of each whether it is so for `readable_rows`."""
+"""The readable ones of these rows, and for each whether `readable_rows` may cache it."""
 _AMONG: Final = (
     "SELECT json_group_array(w.rowid) FROM search.words AS w"
     # With `+` it is no key: the words are looked up once.
@@ -52,7 +52,7 @@ _RANKED: Final = (
 
 
 class Asked(NamedTuple):
-    """What a filter asks for beside words, of one viewer."""
+    """The conditions of a filter besides its words, for one viewer."""
 
     upto: int
     readable: Query
@@ -123,8 +123,8 @@ class Asking:
     async def ranked(self, seqs: Sequence[int], terms: Mapping[str, Search]) -> Ranked:
         ((*columns, listed),) = self._rows(_RANKED, [_json(seqs)])
         found, threads, times, once, repeated, frequent = map(orjson.loads, columns)
-        # Looked for in the rows: to go through all rows of a frequent word would take much longer,
-        # and SQL three times as long as Python.
+        # Counted in these rows: reading all rows of a frequent word would take much longer, and SQL
+        # three times as long as Python.
         stems = listed.split(_BETWEEN) if found else []
         tokens = self._stems.of(terms)
         counted = [

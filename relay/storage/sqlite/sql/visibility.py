@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
 _CACHED_CONDITIONS: Final = 512
 _CACHED_GROUPS: Final = 2000
-"""What is made for a viewer who may read more is not kept: it would keep their ids."""
+"""Conditions for a viewer who may read more groups are not cached: they contain the ids."""
 CACHED_KINDS: Final = 64
-"""What is made for a filter of more kinds is not kept: a set of 65,536 takes 5 MB."""
+"""Conditions for a filter of more kinds are not cached: a set of 65,536 takes 5 MB."""
 
 
 class Readable(NamedTuple):
@@ -45,7 +45,8 @@ class Readable(NamedTuple):
     condition: Condition
     """`may_read(e, filter_)` as SQL, for every row."""
     plain: Condition | None
-    """True, by `kind` and `grp` alone, of rows that anyone may read; None: there is none."""
+    """A condition on `kind` and `grp` alone, true of rows that anyone may read; None: there is
+    none."""
 
 
 _ALL_READABLE: Final = Readable(TRUE, TRUE)
@@ -77,7 +78,7 @@ class ReadConditions:
     def readable(self, visibility: Visibility, filter_: Filter) -> Readable:
         if not visibility.rules:
             return _ALL_READABLE
-        # Of a filter only its kinds matter (fewer rules apply) and the keys it has (`only_by`).
+        # Only the kinds of a filter (fewer rules apply) and its keys (`only_by`) matter.
         names = tuple(
             [key for key in ("authors", "ids") if getattr(filter_, key) is not None]
             + [f"#{name}" for name, _ in filter_.tags]
@@ -93,7 +94,8 @@ class ReadConditions:
         ):
             return readable
         if visibility.groups is not self._groups:
-            # None of before is asked for again, and each would keep all groups of its time.
+            # Older visibilities are not used again, and each keeps the groups of its time in
+            # memory.
             self._conditions.clear()
             self._groups = visibility.groups
         self._conditions[key] = (visibility, readable)  # keeps it alive, so that its id is unique
