@@ -126,11 +126,11 @@ class StorageConfig:
     url: str | None = None
     """`postgresql://…` without a password; None: SQLite, in the data folder."""
     password_file: Path | None = None
-    """Of the database. None: the environment has it (PGPASSWORD, PGPASSFILE), or none is asked."""
+    """Of the database. None: from the environment (PGPASSWORD, PGPASSFILE), or not needed."""
     replica: str | None = None
-    """`postgresql://…` of a server that follows it, for reads of clients; the same password."""
+    """`postgresql://…` of a replica, for reads of clients; the same password."""
     shared: bool = False
-    """Other relays, with the same key and policies, have the database open too."""
+    """Other relays with the same key and policies use the same database."""
     policies: PolicySource = PolicySource.FOLDER
     synchronous: Synchronous = Synchronous.FULL
     index_tags: frozenset[str] = FilterTerms().index_tags

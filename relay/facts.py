@@ -59,7 +59,7 @@ class Arrival:
 
 
 class RecordFacts(NamedTuple):
-    """What rules look at of a stored event that a memory record refers to."""
+    """A stored event that a memory record refers to, as rules see it."""
 
     d: str
     pubkey: str
@@ -86,7 +86,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     authenticated_who: frozenset[Who]
     """The union of the who-words of all keys in `authenticated`, for rules about the connection."""
     wraps_for_known: bool
-    """A `p` tag names a known key: the recipient of a gift wrap or NIP-46 message is here."""
+    """A `p` tag names a known key: the recipient of a gift wrap or NIP-46 message."""
     deletes_own: bool
     """A kind 5 names a stored event of its author, or a gift wrap sent to its author."""
     replaces: bool
@@ -98,5 +98,5 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     records: tuple[RecordFacts, ...] | None = None
     """The stored events that a memory record refers to, as far as its author may read them.
 
-    None: not looked up, so that no rule about them is asked.
+    None: not looked up; rules about them are skipped.
     """

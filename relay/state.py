@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 _CACHED_VIEWERS: Final = 4096
 _CACHED_GROUPS: Final = 1_000_000
-"""Ids of groups that they may read, in all: a key may be in thousands, and log in beside others."""
+"""Group ids in all cached visibilities: each key may be in thousands of groups."""
 
 
 class EventLimits(Protocol):
@@ -95,7 +95,7 @@ class Policy(Protocol):
         """Whether the event is refused on a connection without a login, whatever is stored."""
 
     def quotas_of(self, kind: int) -> Sequence[Quota]:
-        """Quotas that may apply to this kind: what they count must be looked up."""
+        """Quotas that may apply to this kind; their usage must be looked up."""
 
     def usage_limits(self, event: Event, facts: Facts) -> Sequence[UsageLimit]:
         """Rates and quotas that apply to this event, in order of their rules."""
@@ -115,11 +115,11 @@ class RelayState:
         self.blocked = self.management.blocked()
         """Addresses that may not connect."""
         self._committing_from: int | None = None
-        """The newest seq when the commit began whose groups are not adopted yet."""
+        """The newest seq before the commit whose groups are not adopted yet."""
         self._settled = asyncio.Event()
         self.is_current: Callable[[], bool] = lambda: True
-        """Whether rights may be given by it: false when it is not known what other relays on the
-        store have changed."""
+        """Whether reads may be permitted by this state. False while it is not known what other
+        relays on the store have changed."""
         self._views: OrderedDict[Viewer, Visibility] = OrderedDict()
         self._viewed_groups = 0
         self._rules_of_kind: dict[int, tuple[ReadRule, ...]] = {}
@@ -135,12 +135,12 @@ class RelayState:
         self._settled.set()
 
     def knows(self, head: int) -> bool:
-        """Whether the rights that came with the rows up to this seq are in force: the store has
-        committed rows before its caller hears of it."""
+        """Whether the rights as of this seq are in force: rows are committed before the caller of
+        `append` continues."""
         return self._committing_from is None or head <= self._committing_from
 
     async def settled(self, head: int) -> None:
-        """Wait until `knows`: rows are not read by rights of before them."""
+        """Wait until `knows`, so that no row is read with rights from before it."""
         if not self.knows(head):
             await self._settled.wait()
 
@@ -194,12 +194,12 @@ class RelayState:
         return not any(rule.applies_to(row, groups) for rule in self._rules_for(row.event.kind))
 
     def rules_about(self, event: Event) -> Sequence[ReadRule]:
-        """The read rules that apply to a stored event, as far as it says its group itself."""
+        """The read rules that apply to a stored event; its group is taken from the event alone."""
         row = Stored(0, event, group_or_none(event, self.policy.groups.foreign_h))
         return [rule for rule in self._rules_for(event.kind) if rule.applies_to(row, self.groups)]
 
     def _rules_for(self, kind: int) -> Sequence[ReadRule]:
-        """Those that may apply to rows of the kind: most are about others."""
+        """The rules that may apply to rows of the kind."""
         rules = self._rules_of_kind.get(kind)
         if rules is None:
             rules = tuple(

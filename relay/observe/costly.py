@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
 
 SLOW_S: Final = 0.5
-"""From so many seconds on, without those in which it waited for its client, a query is slow."""
+"""A query that takes this long is slow; time in which it waited for its client does not count."""
 _NOTE_S: Final = 0.001
 _PLAN_S: Final = 0.05
 _MAX_SHAPES: Final = 64
@@ -25,10 +25,10 @@ class CostlyRead:
     shape: str
     """Kinds, names of tags and numbers of values; never a value."""
     seconds: float
-    """All together, estimated: see `CostlyReads`."""
+    """Sum of all, estimated: see `CostlyReads`."""
     longest_s: float
     rows: int
-    """Sent by the longest."""
+    """Rows sent by the longest."""
     plan: Sequence[str] | None = None
     """Steps of SQLite's query plan, as of one of its readers; None: not asked for."""
 
@@ -40,9 +40,9 @@ class CostlyRead:
 class CostlyReads:
     """The shapes of filters that take most of the time.
 
-    A shape is worked out once per millisecond of reading, not for each query: the query that
-    completes a millisecond is noted with all the time since the one before it. Shapes get their
-    share that way, and those that take long are always noted.
+    The shape is computed once per millisecond of reading, not for each query: the query that
+    completes a millisecond is recorded with all the time since the previous one. So shapes get
+    their share on average, and long queries are always recorded.
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class CostlyReads:
     def took(
         self, verb: str, filters: Sequence[Filter], rows: int, seconds: float
     ) -> CostlyRead | None:
-        """None: this one is not noted."""
+        """None: this one is not recorded."""
         self._unnoted_s += seconds
         if self._unnoted_s < _NOTE_S:
             return None
@@ -103,7 +103,7 @@ def _shape(filter_: Filter) -> str:
 
 
 def _about(number: int) -> str:
-    """Up to the next power of ten, so that there are few shapes."""
+    """Rounded up to a power of ten, so that there are few shapes."""
     if number <= 1:
         return str(number)
     return f"<={10 ** len(str(number - 1))}"

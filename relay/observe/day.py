@@ -30,10 +30,10 @@ class Sample(NamedTuple):
     queries: float
     connections: float
     commit_p99_s: float
-    """Upper bound of the bucket; 0: there was no commit. So for queries."""
+    """Upper bound of the bucket; 0: there was no commit. The same for queries."""
     query_p99_s: float
     resident_bytes: float
-    """0: the system does not tell."""
+    """0: not available on this system."""
     disk_bytes: float
 
 
@@ -60,7 +60,7 @@ class Day:
         return tuple(self._samples)
 
     def restore(self, samples: Iterable[Sample]) -> None:
-        """Those of before the start, oldest first."""
+        """Samples from before the start, oldest first."""
         self._samples.extend(samples)
 
     def add(

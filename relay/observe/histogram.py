@@ -21,7 +21,7 @@ class Histogram:
     def __init__(self, bounds: Sequence[float] = _SECONDS) -> None:
         self._bounds = bounds
         self._numbers = [0] * (len(bounds) + 1)
-        """How many values are at most each bound and above the one before it."""
+        """Number of values in each bucket: at most its bound, above the previous one."""
         self.sum = 0.0
 
     def add(self, value: float) -> None:

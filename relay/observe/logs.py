@@ -1,7 +1,7 @@
 """Log lines: text or JSON on stderr, and JSON in a file of bounded size for `rookery log`.
 
-Invariants: one line for each event, whatever a client sent; no secret key; of one place in the code
-at most `_MOST_REPEATS` lines a minute, the others are counted.
+Invariants: one line for each event, whatever a client sent; no secret key; at most `_MOST_REPEATS`
+lines a minute from one place in the code, further ones are counted.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _COLOURS: Final = {"warning": "33", "error": "31", "critical": "31"}
 LOG_FILE: Final = "rookery.log"
 
 REQUEST: Final[ContextVar[Callable[[], str] | None]] = ContextVar("request", default=None)
-"""Of a task that works for a client: gives the id of what is answered, see `request_id`."""
+"""Set in a task that works for a client: gives the id of its request, see `request_id`."""
 
 
 def request_id(connection: int, message: int) -> str:
@@ -77,7 +77,7 @@ class LogLine:
 
 
 class BoundedFile:
-    """Appends to a file of mode 0600. A full one becomes `NAME.1`, in place of the one before.
+    """Appends to a file of mode 0600. A full one is renamed to `NAME.1`, which it replaces.
 
     What cannot be written is dropped: a full disk must not stop the relay.
     """
@@ -154,7 +154,7 @@ class LogLines(logging.Handler):
         """By level, also of those that were left out."""
 
     def keep_in(self, path: Path) -> None:
-        """Also write to this file. What it has comes before what is logged from now on."""
+        """Also write to this file. Its lines come before those logged from now on."""
         with self.lock or nullcontext():
             self._file = BoundedFile(path)
             early, before = [*self._last], []
@@ -214,7 +214,7 @@ class _Place:
 
 
 class _Repeats:
-    """Which lines are left out: of one place in the code those after the first of a minute.
+    """Which lines are left out: from one place in the code those after the first in a minute.
 
     Never those with `extra={"audit": True}`.
     """
@@ -233,7 +233,7 @@ class _Repeats:
         return place.number > _MOST_REPEATS
 
     def ended(self) -> Sequence[logging.LogRecord]:
-        """A line for each place whose minute is over and of which lines were left out."""
+        """A line for each place whose minute is over and that had lines left out."""
         now = monotonic()
         over = [key for key, place in self._places.items() if now >= place.until]
         found = []
@@ -348,5 +348,5 @@ def _one_line(text: str) -> str:
 
 
 def _masked(line: str) -> str:
-    """Second line of defence: no caller should log a secret key."""
+    """A safeguard: no caller should log a secret key."""
     return _SECRET.sub(r"\g<1>1…", line) if "sec1" in line.lower() else line

@@ -1,8 +1,8 @@
 """Metrics in the text format of Prometheus, the same numbers for `rookery status`, readiness.
 
 Invariants: for the event loop's thread only; nothing here takes a lock. Stages are measured once
-per batch, query or sampled frame, never per row. The values of a label are bounded: what a client
-or a policy file may choose is cut at `_MAX_VALUES`.
+per batch, query or sampled frame, never per row. The values of a label are bounded: of values that
+a client or a policy file chooses at most `_MAX_VALUES` are kept.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _SIZES: Final = (1.0, 4.0, 16.0, 64.0, 256.0)
 _MAX_VALUES: Final = 200
-"""Of a label; what comes later is counted as `other`."""
+"""Of a label; further values are counted as `other`."""
 _OTHER: Final = "other"
 _SHOWN_RULES: Final = 50
 _SHOWN_READS: Final = 20
@@ -66,9 +66,9 @@ class WriteStages:
     """Seconds that batches of events took in each stage, in order."""
 
     parse: Histogram = field(default_factory=Histogram)
-    """Of one frame in `PARSED_OF`, not only of events."""
+    """Of one frame in `PARSED_OF`, of any message."""
     verify_queue: Histogram = field(default_factory=Histogram)
-    """How long one event of a batch was queued; so of `plugin_queue` and `commit_queue`."""
+    """How long one event of a batch was queued; also `plugin_queue` and `commit_queue`."""
     verify: Histogram = field(default_factory=Histogram)
     plugin_queue: Histogram = field(default_factory=Histogram)
     plugins: Histogram = field(default_factory=Histogram)
@@ -89,9 +89,9 @@ class ReadStages:
     """Seconds that a REQ took in each stage, in order."""
 
     plan: Histogram = field(default_factory=Histogram)
-    """What its reader may read; the subscription is opened."""
+    """Computing what the reader may read, and opening the subscription."""
     queue: Histogram = field(default_factory=Histogram)
-    """Behind other queries of its connection; only of those that one short read does not answer."""
+    """Behind other queries of its connection; only for REQs that one short read does not answer."""
     query: Histogram = field(default_factory=Histogram)
     send: Histogram = field(default_factory=Histogram)
     """Rows into the outbox, and waiting for its client to read."""
@@ -234,8 +234,8 @@ class Metrics(Collector):
         read: Callable[[], float | Mapping[str, float]],
         label: str = "",
     ) -> None:
-        """Register `rookery_<name>`, read on every scrape: a counter if it ends in `_total`, else a
-        gauge. With a `label`, `read` gives the number of each of its values."""
+        """Register `rookery_<name>`, read at every scrape: a counter if the name ends in `_total`,
+        else a gauge. With a `label`, `read` gives the number of each of its values."""
         self._watched[name] = _Watched(text, label, read)
 
     def status(self) -> Status:

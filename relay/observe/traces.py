@@ -20,7 +20,7 @@ _log = logging.getLogger("rookery")
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 _EXPORT_S: Final = 2.0
-"""So long the end of the relay may wait for a collector that does not answer."""
+"""How long the relay waits at exit for a collector that does not answer."""
 
 Stage = tuple[str, float, float]
 """Name, begin and end by `perf_counter`."""
@@ -56,7 +56,7 @@ class Traces:
         span.end(offset + int(end * 1e9))
 
     def close(self) -> None:
-        """Send what is left. Blocks, some seconds at most."""
+        """Send what is left. Blocks for some seconds at most."""
         self._provider.shutdown()
 
 
