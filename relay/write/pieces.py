@@ -43,7 +43,7 @@ class Pieces:
     def __init__(self, event: Event) -> None:
         self.removed = Removed()
         self._targets = _named_by(event)
-        self._size = len(self._targets) // 2
+        self._size = max(1, len(self._targets) // 2)
         """How many targets the next piece has."""
         self._place = 0
         """Of its first target."""

@@ -129,6 +129,13 @@ async def test_targets_that_may_not_be_deleted_are_passed_over(home: Home) -> No
         gone = await rows_of_alice(home, 4, h="tea")
 
 
+async def test_a_large_row_that_is_named_twice_is_deleted(home: Home) -> None:
+    """It is one target, too large for one transaction and not divisible."""
+    row = await home.do(alice, 1, content="x" * 2 * SMALL)
+    assert await home.take(home.made(alice, 5, *named([row, row]))) == [STORED]
+    assert row.id not in {event.id for event in await home.log()}
+
+
 async def test_a_row_that_comes_between_two_pieces_is_deleted_too(home: Home) -> None:
     """Nothing could be deleted yet when the first piece looked for it."""
     late = home.made(alice, 1, content="x" * 500)
