@@ -18,12 +18,8 @@ if TYPE_CHECKING:
 
 ENVELOPES: Final = "sealed envelopes"
 
-_SEALED_BY_NOBODY: Final = Reject(
-    Prefix.AUTH_REQUIRED, "sealed events need authentication", ENVELOPES
-)
-_SEALED_BY_STRANGER: Final = Reject(
-    Prefix.RESTRICTED, "only members may write sealed events", ENVELOPES
-)
+_WITHOUT_LOGIN: Final = Reject(Prefix.AUTH_REQUIRED, "sealed events need authentication", ENVELOPES)
+_NOT_A_MEMBER: Final = Reject(Prefix.RESTRICTED, "only members may write sealed events", ENVELOPES)
 _MAY_SEAL: Final = frozenset({Who.OWNER, Who.AGENT, Who.MEMBER})
 
 
@@ -33,8 +29,8 @@ def sealed(event: Event, facts: Facts, memory: Memory) -> Reject | None:
     if facts.origin is not Origin.WIRE or event.pubkey in memory.envelope_keys:
         return None
     if not facts.authenticated:
-        return _SEALED_BY_NOBODY
-    return _SEALED_BY_STRANGER if facts.authenticated_who.isdisjoint(_MAY_SEAL) else None
+        return _WITHOUT_LOGIN
+    return _NOT_A_MEMBER if facts.authenticated_who.isdisjoint(_MAY_SEAL) else None
 
 
 CODED_WRITER_RULES: Final[Mapping[str, Callable[[Event, Facts, Memory], Reject | None]]] = {

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from relay.nostr.agents import Attestation
 
 
-_OF_A_STRANGER: Final = frozenset({Who.ANYONE, Who.AUTHOR})
+_OF_UNKNOWN: Final = frozenset({Who.ANYONE, Who.AUTHOR})
 
 
 class Attestations(Enum):
@@ -90,8 +90,8 @@ def author_words(
 ) -> frozenset[Who]:
     """The who-words that hold for an author writing into `group` (None: outside every group)."""
     if group is None and not is_known(pubkey, actors, groups):
-        return _OF_A_STRANGER
-    who = set(_OF_A_STRANGER)
+        return _OF_UNKNOWN
+    who = set(_OF_UNKNOWN)
     if actors.is_owner(pubkey):
         who.add(Who.OWNER)
     if actors.is_agent(pubkey):

@@ -189,7 +189,7 @@ class HistoryJudge:
 
 # -- no store -------------------------------------------------------------------------------------
 
-_STRANGER_GROUP: Final = "a group of somebody else"
+_OTHER_GROUP: Final = "a group of somebody else"
 
 
 def supposed_world(
@@ -210,7 +210,7 @@ def supposed_world(
     if Who.KNOWN in supposed:
         actors = replace(actors, allowed=actors.allowed | {pubkey})
     if Who.MEMBER in supposed:
-        groups = _with_member(groups, _STRANGER_GROUP, pubkey, ())
+        groups = _with_member(groups, _OTHER_GROUP, pubkey, ())
     if group_id is not None and Who.ADMIN in supposed:
         groups = _with_member(groups, group_id, pubkey, (Role.ADMIN.value,))
     elif group_id is not None and Who.INSIDER in supposed:

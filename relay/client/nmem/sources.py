@@ -11,6 +11,6 @@ class Sources:
 
     group: str | None = None
     """Records of this group, by whomever the relay lets write there. Being a member of other groups
-    is not enough: a stranger can add a key to a group."""
+    is not enough: anybody can add a key to a group that they made."""
     agents: frozenset[str] = frozenset()
     """Other agents, 64 hex each: their records in any group."""
