@@ -54,12 +54,12 @@ class Stage(Enum):
     """The stage at which a rule is evaluated."""
 
     SCREEN = "before the signature"
-    WRITER = "who writes"
+    WRITER = "author"
     LOGIN = "login"
     FORM = "form"
     PLUGIN = "plug-in"
     """matched: it is asked when the event is submitted."""
-    QUOTA = "how much"
+    QUOTA = "rates and quotas"
     """Rates and quotas: last, so that only accepted events count."""
 
 

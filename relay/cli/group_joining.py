@@ -179,7 +179,7 @@ def accept(
     "--days",
     type=Number(min=0, min_open=True),
     metavar="N",
-    help="Days the code is valid; default: without end.",
+    help="Days the code is valid; default: no expiry.",
 )
 @click.option("--reusable", is_flag=True, help="May be used more than once.")
 @client_options
@@ -221,7 +221,7 @@ def invite(
     if link is not None:
         click.echo(f"link  {printable(link)}")
     keys, ends = "any number of keys" if reusable else "1 key", number_in(event.tag("expiration"))
-    click.echo(f"for   {keys}, {'without end' if ends is None else f'until {iso(ends)}'}")
+    click.echo(f"for   {keys}, {'no expiry' if ends is None else f'until {iso(ends)}'}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +278,7 @@ def invites(group_id: str, server: Server, *, as_json: bool) -> None:
                     names.shown(each.event.pubkey),
                     str(each.uses),
                     "yes" if each.is_reusable else "no",
-                    "without end" if each.until is None else iso(each.until),
+                    "no expiry" if each.until is None else iso(each.until),
                 )
                 for each in found
             ],

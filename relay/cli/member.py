@@ -124,7 +124,7 @@ def remove(users: tuple[str, ...], server: Server, *, as_json: bool) -> None:
     "--days",
     type=WholeNumber(0, 100_000),
     metavar="N",
-    help="Days it is valid; 0: no end. Default: [members] claim_days, 7 unless set.",
+    help="Days it is valid; 0: no expiry. Default: [members] claim_days, 7 unless set.",
 )
 @click.option("--list", "listing", is_flag=True, help="List the open invites instead.")
 @click.option("--revoke", metavar="ID", help="Withdraw this invite instead, by id or code.")
@@ -204,7 +204,7 @@ def _uses_text(left: int | None) -> str:
 
 
 def _until_text(until: int | None) -> str:
-    return "without end" if until is None else f"until {iso(until)}"
+    return "no expiry" if until is None else f"until {iso(until)}"
 
 
 @click.command("ban", epilog="Example: rookery ban npub1… --reason spam")

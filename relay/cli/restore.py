@@ -1,4 +1,4 @@
-"""`rookery restore`: a data folder from a backup; with `--check` a drill that leaves nothing."""
+"""`rookery restore`: a data folder from a backup; `--check` only tries it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _UNFINISHED: Final = ".rookery-restoring-"
     "--check",
     "only_check",
     is_flag=True,
-    help="A drill: restore into a temporary folder (in DIR, else in TMPDIR), open and verify it,"
+    help="Only try it: restore into a temporary folder (in DIR, else TMPDIR), open and verify it,"
     " then remove it.",
 )
 @json_option
@@ -56,7 +56,7 @@ def restore_command(file: Path, folder: Path | None, *, only_check: bool, as_jso
         print_json({"folder": str(folder), **_as_json(manifest)})
         return 0
     click.echo(f"restored {folder}: {_described(manifest)}")
-    click.echo("what was deleted after that is in it again; keys/*.nsec are in no backup")
+    click.echo("events deleted after the backup are in it again; keys/*.nsec are in no backup")
     click.echo(f"start it with: rookery serve --data {folder}")
     return 0
 
@@ -147,7 +147,7 @@ def _drill(file: Path, parent: Path | None, *, as_json: bool) -> int:
     else:
         click.echo(f"{printable(str(file))}: {_described(manifest)}")
         print_report(report)
-        click.echo("the drill left nothing behind")
+        click.echo("the temporary folder was removed")
     return 1 if report.findings else 0
 
 

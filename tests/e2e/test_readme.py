@@ -75,9 +75,9 @@ def test_no_command_stands_in_another_section() -> None:
         "I run a relay",
         "I write an agent",
         "I use a client",
-        "I carry on the code",  # make alone
+        "I work on the code",  # make alone
     ]
-    assert all(line.startswith("make ") for line in lines("I carry on the code"))
+    assert all(line.startswith("make ") for line in lines("I work on the code"))
 
 
 def test_every_target_of_make_exists() -> None:
@@ -145,7 +145,8 @@ async def test_the_way_of_an_admin_an_agent_and_a_member(
                 (home / "notes").mkdir()
                 (home / "notes" / "tea.md").write_text("Oolong is brewed at ninety degrees.\n")
             await reader.types(line)
-        assert "prefers short answers" in await reader.types("rookery memory search answers")
+        found = await reader.types('rookery memory search "who prefers short answers?"')
+        assert "prefers short answers" in found
 
         invited = await reader.types("rookery group invite tea")
         reader.known["CODE"] = invited.split()[1]

@@ -121,8 +121,8 @@ def access_changes(before: PolicySet, after: PolicySet) -> list[str]:
     ]
     if _names_nobody(after.actors) and not _names_nobody(before.actors):
         lines.append(
-            "no owner, agent or allowed key is named now: of those who are not members of a group"
-            " here only unknown authors are left; before there were such keys"
+            "the policies no longer name an owner, agent or allowed key: outside groups only"
+            " unknown authors are left"
         )
     return lines
 

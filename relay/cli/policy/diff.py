@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="DIR",
     type=click.Path(file_okay=False, path_type=Path),
-    help="The folder whose events are looked at.",
+    help="The folder whose events are compared.",
 )
 @json_option
 def diff_command(folders: tuple[Path, ...], data: Path, *, as_json: bool) -> None:
@@ -119,11 +119,11 @@ def _with_relay(policy: PolicySet, relay: str) -> Actors:
 # -- output ---------------------------------------------------------------------------------------
 
 _TITLES: Final = {
-    Effect.REFUSED: "Would not have been taken",
+    Effect.REFUSED: "Would be refused",
     Effect.HIDDEN: "Would be hidden",
     Effect.SHOWN: "Would be shown",
-    Effect.KEPT: "Would have their versions kept otherwise",
-    Effect.SWEPT: "Would be swept away, but for what is pinned or must wait",
+    Effect.KEPT: "Would keep other versions",
+    Effect.SWEPT: "Would be removed by retention, unless pinned or waiting for other rows",
 }
 
 
@@ -138,7 +138,7 @@ def _lines(compared: Comparison) -> Iterator[str]:
         yield from _finding_text(finding)
     if compared.findings:
         yield ""
-    yield f"{counted(compared.events, 'event')} looked at" + (
+    yield f"{counted(compared.events, 'event')} compared" + (
         "" if compared.findings else "; the new policies make no difference to any"
     )
     if compared.refused_by_both:

@@ -274,9 +274,9 @@ def _decided(asked: Asked, verdict: _Verdict) -> _Decided:
     if is_early:
         by = "the form of the event"
     elif reply.ok:
-        by = "no rule objects"
+        by = "no rule refuses it"
     elif verdict.basis is _Basis.RELAY:
-        by = f"{by}, by what is stored here" if by else "what is stored here"
+        by = f"{by}, because of stored data" if by else "stored data"
     return _Decided(reply.ok, reply.message, reply.rule, None, by)
 
 
@@ -294,7 +294,7 @@ def _print_malformed(refused: Refused, *, as_json: bool) -> int:
         )
     else:
         click.echo(f"{coloured('OK false', Colour.REFUSED)} {printable(str(refused))}")
-        click.echo("decided by the form of an event, before any rule")
+        click.echo("decided by: the form of the event, before any rule")
     return 1
 
 
@@ -366,13 +366,13 @@ def _step_text(step: Step) -> str:
     if step.verdict is not None:
         says = f"refuses: {ok_reply(step.verdict)[1]}"
     elif not step.matched:
-        says = "is not about it"
+        says = "does not match"
     elif step.stage in (Stage.PLUGIN, Stage.QUOTA):
-        says = "is asked when the event comes"
+        says = "is applied when the event is submitted"
     else:
-        says = "lets it through"
+        says = "accepts"
     where = where_text(step.place)
-    return f"{step.stage.value}: {step.place.name}{f' ({where})' if where else ''} {says}"
+    return f"{step.stage.value}: {step.place.name}{f' ({where})' if where else ''}: {says}"
 
 
 def _notes(asked: Asked, verdict: _Verdict) -> list[str]:
@@ -380,14 +380,16 @@ def _notes(asked: Asked, verdict: _Verdict) -> list[str]:
     if asked.is_draft:
         author = asked.event.pubkey
         whose = "nobody known" if author == _ONE_KEY else npub(author)
-        notes.append(f"a draft, judged as if {whose} had signed it; signatures are not looked at")
+        notes.append(f"a draft, judged as if {whose} had signed it; signatures are not checked")
     match verdict.basis:
         case _Basis.NO_STORE:
             notes.append("no store here: judged as by a relay without groups, bans and events")
         case _Basis.SUPPOSED:
-            notes.append("the author is taken for more than they are: only groups and bans known")
+            notes.append(
+                "the author has an assumed role; of the store only groups and bans are used"
+            )
         case _Basis.RELAY:
-            notes.append("rates are taken as unused; plug-ins are not asked")
+            notes.append("rates count as unused; plug-ins are not run")
         case _:
             assert_never(verdict.basis)
     return notes
@@ -471,7 +473,7 @@ def _print_reading(asked: Asked, reading: _Reading, *, as_json: bool) -> int:
         )
         return 0 if readable else 1
     for step in steps:
-        says = "lets it be read" if step.allowed else "hides it"
+        says = "permits reading" if step.allowed else "hides it"
         click.echo(
             printable(
                 f"{step.place.name} ({where_text(step.place)}): {says}; readers: {step.readers}"
@@ -481,9 +483,9 @@ def _print_reading(asked: Asked, reading: _Reading, *, as_json: bool) -> int:
         click.echo("")
     if readable:
         click.echo(
-            "readable: every rule about it allows it"
+            "readable: every rule that matches permits it"
             if steps
-            else "readable: no rule is about it, so anyone may read it"
+            else "readable: no rule matches, so anyone may read it"
         )
     elif reading.is_banned:
         click.echo("not readable: its author or this reader is banned")
@@ -492,7 +494,7 @@ def _print_reading(asked: Asked, reading: _Reading, *, as_json: bool) -> int:
         click.echo(f"not readable, by {first.place.name} ({where_text(first.place)})")
     if not reading.has_store:
         click.echo(
-            "note: no store here: groups, bans and what the event points to are not known; "
-            "nobody is in a group"
+            "note: no store here: groups, bans and the events that this one names are not known; "
+            "no key is in a group"
         )
     return 0 if readable else 1

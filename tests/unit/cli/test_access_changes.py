@@ -122,8 +122,8 @@ WIDER = {
     "nobody is named any more": (
         "[actors]\nowners = []\nagents = []",
         [
-            "no owner, agent or allowed key is named now: of those who are not members of a group"
-            " here only unknown authors are left; before there were such keys"
+            "the policies no longer name an owner, agent or allowed key: outside groups only"
+            " unknown authors are left"
         ],
     ),
 }

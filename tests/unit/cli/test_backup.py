@@ -66,7 +66,7 @@ def test_what_was_backed_up_is_restored(home: Path) -> None:
     printed, code = rookery("restore", home / "good.tar.gz", new)
     assert code == 0, printed
     assert f"rookery serve --data {new}" in printed
-    assert "what was deleted after that is in it again" in printed
+    assert "events deleted after the backup are in it again" in printed
     assert names(new) == {
         "rookery.db",
         "relay.key",

@@ -507,7 +507,7 @@ def test_diff_says_what_new_policies_would_have_made_of_the_history(
     assert run(["policy", "diff", str(new), "--data", str(home)]) == 0
     page = capsys.readouterr().out
     assert page.startswith(
-        "Would not have been taken\n"
+        "Would be refused\n"
         f"  1 event, {len(NOTE.raw)} bytes: owners write notes ({new}/z.toml:1)\n"
         "      restricted: not allowed by the rule 'owners write notes'\n"
         f"      as {NOTE.id}\n"

@@ -169,12 +169,12 @@ def test_explain_says_who_may_read(data: Path, capsys: pytest.CaptureFixture[str
         assert said[0] == ("not readable" in said[1])
         return said[1]
 
-    assert "readable: every rule about it allows it" in answer(owner.npub)
+    assert "readable: every rule that matches permits it" in answer(owner.npub)
     assert "readable: every rule" in answer(robot.pubkey)
     for viewer in (stranger.npub, "nobody"):
         assert "not readable, by app data needs a login (packaged/20-memory.toml" in answer(viewer)
     path = saved(data, event_by(alice, 1))
-    assert "readable: no rule is about it" in answer("nobody")
+    assert "readable: no rule matches" in answer("nobody")
     path = saved(data, event_by(stranger, 24133, [["p", alice.pubkey]]))
     assert "readable: every rule" in answer("nobody")
 
