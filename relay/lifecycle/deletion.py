@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from relay.errors import WriteOutcome
 from relay.lifecycle.rows import DeletedBy, Forgotten, Slot, Tombstone, Vanish
 from relay.nostr import kinds
+from relay.nostr.erasure import Erasure
 from relay.nostr.event import address_of, event_from_raw, is_hex64
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence, Set
+    from collections.abc import Iterable, Sequence, Set
 
     from relay.lifecycle.rows import Found, Stored, WritePlan
     from relay.nostr.event import Event
@@ -90,6 +91,14 @@ def remove(row: Stored, found: Found, plan: WritePlan, cause: DeletedBy | None =
     take_out(row, found, plan)
 
 
+def remove_by_id(
+    event_id: str, found: Found, plan: WritePlan, cause: DeletedBy | None = None
+) -> None:
+    row = found.rows.get(event_id)
+    if row is not None:
+        remove(row, found, plan, cause)
+
+
 def take_out(row: Stored, found: Found, plan: WritePlan) -> None:
     """Delete a row that a newer version replaces."""
     if plan.adds.pop(row.event.id, None) is None:
@@ -132,6 +141,28 @@ def delete_by_author(
             Tombstone(address_target(slot), event.pubkey, event.created_at, "kind 5"), found, plan
         )
     return rows
+
+
+def delete_named(
+    event: Event, ids: Iterable[str], found: Found, plan: WritePlan
+) -> Sequence[Stored]:
+    """Delete what a 9005 names, or the 9009 whose code a kind 5 withdraws; gives the rows."""
+    rows = [found.rows[event_id] for event_id in ids if event_id in found.rows]
+    why = "9005" if event.kind == kinds.DELETE_EVENT else f"kind {event.kind}"
+    cause = DeletedBy(event.id, "", why)
+    for event_id in ids:
+        remove_by_id(event_id, found, plan, cause)
+        add_tombstone(Tombstone(event_target(event_id), "", None, why), found, plan)
+    return rows
+
+
+def note_erased(request: Event, rows: Iterable[Stored], plan: WritePlan, now: int) -> None:
+    """For a receipt."""
+    erasure = plan.erasures.setdefault(
+        request.id, Erasure(request.id, request.pubkey, request.kind, now)
+    )
+    for row in rows:
+        erasure.add(row.event.id, row.event.kind)
 
 
 def deleted_rows(event: Event, targets: DeletionTargets, found: Found) -> list[Stored]:

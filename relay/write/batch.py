@@ -26,7 +26,7 @@ from relay.access.membership import (
 from relay.access.quotas import subnet_of
 from relay.errors import Prefix, Reject, WriteOutcome
 from relay.facts import Origin
-from relay.groups.actions import DeleteEvents, users_in
+from relay.groups.actions import users_in
 from relay.groups.group import Groups, pins_of, replayed
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
 from relay.groups.notices import Draft, membership_notices, notices_for
@@ -34,28 +34,25 @@ from relay.lifecycle.deletion import (
     add_tombstone,
     delete_banned_author,
     delete_by_author,
-    deleted_rows,
-    event_target,
+    delete_named,
     is_group_record,
+    note_erased,
     remaining_records,
     remove,
+    remove_by_id,
     vanish,
 )
 from relay.lifecycle.retention import hold_reason, tombstone_for
 from relay.lifecycle.rows import (
-    DeletedBy,
     Forgotten,
-    Leaving,
     Slot,
     Stored,
-    Tombstone,
     WritePlan,
     references_of,
 )
 from relay.lifecycle.versions import add_row, move, plan_for
 from relay.nostr import kinds
-from relay.nostr.erasure import Erasure
-from relay.write.candidate import Candidate, candidate_of, has_targets, part_of, sender_of
+from relay.write.candidate import Candidate, candidate_of
 from relay.write.commands import (
     ExpireRows,
     ManagementChange,
@@ -63,13 +60,14 @@ from relay.write.commands import (
     SweepRows,
     SweepVersions,
     WriteEvent,
+    sender_of,
 )
 from relay.write.derived import followers
-from relay.write.judge import are_restricted, is_paced, judge, screen_and_judge
+from relay.write.judge import is_paced, judge, screen_and_judge
 from relay.write.lookups import lookups_for
-from relay.write.pieces import Emptying, Pieces, Removed
-from relay.write.pins import all_pinning, pinning, pins_left, row_of_pin, without_pins
-from relay.write.world import World
+from relay.write.pieces import bounded
+from relay.write.pins import all_pinning, pinning, pins_left, without_pins
+from relay.write.world import Removed, World
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Set
@@ -78,7 +76,6 @@ if TYPE_CHECKING:
     from relay.errors import Result
     from relay.groups.context import Ruling
     from relay.groups.group import Group
-    from relay.lifecycle.deletion import DeletionTargets
     from relay.lifecycle.rows import Found, Lookups
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
@@ -95,9 +92,6 @@ _LARGE_STATE: Final = 8192
 _MOST_READ: Final = 1 << 20
 """Bytes of stored rows that a batch of several items may read. Parsed they can take twenty times as
 much, each event may name 16 of up to 500 kB, and to replace 20 of 5,000 tags takes 0.7 s."""
-_MOST_DELETED: Final = 64 << 10
-"""Bytes of the rows that the deletions of a batch name: to delete such a row of 5,000 tags takes
-50 ms. A deletion of more goes in pieces."""
 _CLOCK_SKEW_S: Final = 900
 """How far an author's clock may be behind."""
 _GROUP_RECORD: Final = Reject(
@@ -173,13 +167,10 @@ class Batch:
             for item in items
             if isinstance(item, WriteEvent)
         ]
-        pieces = _pieces_of(items)
-        self._emptying = pieces if isinstance(pieces, Emptying) and not pieces.is_done else None
-        self._is_last = isinstance(pieces, Emptying) and pieces.is_done
-        self._pieces = pieces if isinstance(pieces, Pieces) else None
-        self._part = None if self._pieces is None else self._pieces.next
-        if self._part is not None:
-            self._candidates = [part_of(self._candidates[0], self._part)]
+        first = items[0] if len(items) == 1 else None
+        self._pieces = first.pieces if isinstance(first, WriteEvent) else None
+        if self._pieces is not None:
+            self._candidates = [self._pieces.part_of(self._candidates[0])]
 
     def begin(self, state: RelayState) -> None:
         """Against which state it is judged; before `lookups`."""
@@ -192,8 +183,8 @@ class Batch:
 
     @property
     def lookups(self) -> Lookups:
-        candidates = self._candidates
-        if self._part is not None:  # its own group is for the last pass
+        candidates, pieces = self._candidates, self._pieces
+        if pieces is not None and not pieces.is_last:  # its own group is for the last pass
             candidates = [msgspec.structs.replace(each, named=None) for each in candidates]
         wanted = lookups_for(
             candidates,
@@ -203,58 +194,16 @@ class Batch:
             policy=self._policy,
             relay=self._relay_key.pubkey,
         )
+        if pieces is not None:
+            return pieces.lookups(wanted, candidates[0], self.groups)
         if len(self._items) == 1:
-            return self._of_one(wanted)
+            return bounded(wanted, indivisible=1)
+        wanted = bounded(wanted, indivisible=0)
         # A row with the id of an event that was sent is as large as that; on PostgreSQL a question.
-        sent = {candidate.event.id for candidate in self._candidates}
-        if _deletes(wanted):
-            wanted = replace(wanted, most_own=_MOST_DELETED)
+        sent = {candidate.event.id for candidate in candidates}
         if wanted.ids <= sent and not wanted.slots:
             return wanted
         return replace(wanted, most=_MOST_READ)
-
-    def _of_one(self, wanted: Lookups) -> Lookups:
-        """The lookups of an item alone: bounded when it can go in pieces."""
-        pieces = self._pieces
-        if self._emptying is not None:
-            return self._of_emptying(wanted)
-        if pieces is None:
-            is_whole = wanted.vanishing_keys or wanted.ending_groups
-            is_divisible = is_whole or any(map(has_targets, self._candidates))
-            is_bounded = is_divisible and not self._is_last
-            return replace(wanted, most_own=_MOST_DELETED) if is_bounded else wanted
-        targets = pieces.wanted()
-        action = self._candidates[0].action
-        if isinstance(action, DeleteEvents):
-            wanted = replace(wanted, present=wanted.present.union(action.ids))
-        return replace(
-            wanted,
-            own_rows=frozenset([own for own in wanted.own_rows if own.id in targets]),
-            own_slots=wanted.own_slots & targets,
-            most_own=None if pieces.is_single else _MOST_DELETED,
-        )
-
-    def _of_emptying(self, wanted: Lookups) -> Lookups:
-        """What the judge needs, and rows that may leave: not what the last pass does beside."""
-        (candidate,) = self._candidates
-        event = candidate.event
-        leaving = Leaving(
-            event.pubkey if candidate.vanishes else None,
-            event.created_at,
-            candidate.group,
-            frozenset(filter(None, map(row_of_pin, self.groups.pinned))),
-            _MOST_DELETED,
-        )
-        return replace(
-            wanted,
-            ids=frozenset({event.id}),
-            slots=frozenset(),
-            present=frozenset(),
-            vanishing_keys=frozenset(),
-            record_groups=frozenset(),
-            ending_groups=frozenset(),
-            leaving=leaving,
-        )
 
     def decide(self, found: Found) -> WritePlan:
         """Judge every item and set its result. The callback of the store's transaction."""
@@ -274,8 +223,6 @@ class Batch:
             self._vanished,
             Removed() if self._pieces is None else self._pieces.removed,
         )
-        if found.leaving:
-            found.stored_keys = frozenset([each.event.pubkey for each in self._candidates])
         listed = found.slots.get(Slot(self._relay_key.pubkey, kinds.RELAY_MEMBERS, ""))
         if listed is not None:  # each list is newer than the one before (as N29-68)
             self._members_at = max(self._now, listed.event.created_at + 1)
@@ -321,16 +268,19 @@ class Batch:
         return judgement
 
     def _write(self, candidate: Candidate) -> Result:
-        if self._emptying is not None and not self._found.leaving:
-            self._emptying.is_done = self.is_piece = True
-            return WriteOutcome.STORED
-        if self._part is not None and not self._would_delete(candidate):
-            return self._pass_over(())
-        judged = self._judge(candidate, self._world)
-        if self._emptying is not None and (judged.vanishes or _ends(judged)):
-            return self._empty(candidate)
-        if self._part is not None and judged.outcome is WriteOutcome.STORED:
-            return self._delete_part(candidate, judged)
+        pieces = self._pieces
+        if pieces is None or pieces.is_last:
+            return self._carry_out(candidate, self._judge(candidate, self._world))
+        if pieces.begin(candidate, self._found):
+            judged = self._judge(candidate, self._world)
+            if not _is_accepted(judged, candidate):
+                return self._carry_out(candidate, judged)
+            self._unpin(pieces.delete(candidate, judged, self._world, self.plan))
+        pieces.advance(self._found)
+        self.is_piece = True
+        return WriteOutcome.STORED  # said to nobody
+
+    def _carry_out(self, candidate: Candidate, judged: Judgement) -> Result:
         if judged.tries_code:
             self._guesses.count(candidate.event.pubkey, candidate.sender.address, self._now)
         for rate, name, cost in judged.tokens:
@@ -368,73 +318,12 @@ class Batch:
         if candidate.sender.origin is not Origin.WIRE:
             self._place_followers(row, candidate)
         if candidate.targets is not None:
-            self._delete_targets(event, candidate.targets)
+            rows = delete_by_author(event, candidate.targets, found, self.plan)
+            note_erased(event, rows, self.plan, self._now)
         if judged.ruling is not None and judged.group is not None:
             self._apply(judged.ruling, judged.group, candidate)
         if judged.outdated_pins:
             self._unpin(judged.outdated_pins)
-
-    # -- a deletion in pieces -----------------------------------------------------------------
-
-    def _empty(self, candidate: Candidate) -> Result:
-        """Delete some rows of a key that vanishes or of a group that ends."""
-        event = candidate.event
-        if candidate.vanishes:
-            self._note(event, ())
-        self.plan.leaving[event.id] = self._found.leaving
-        self.is_piece = True
-        return WriteOutcome.STORED  # said to nobody
-
-    def _would_delete(self, candidate: Candidate) -> bool:
-        """Whether something was found that a kind 5 may delete; a 9005 is judged by all rows."""
-        targets = candidate.targets
-        return targets is None or bool(deleted_rows(candidate.event, targets, self._found))
-
-    def _delete_part(self, candidate: Candidate, judged: Judgement) -> Result:
-        """What an accepted deletion does to these targets; it uses up nothing."""
-        found = self._found
-        before = dict(found.rows)
-        if candidate.targets is not None:
-            self._delete_targets(candidate.event, candidate.targets)
-        elif judged.ruling is not None:
-            removes = [each for each in judged.ruling.removes if each in found.rows]
-            self._delete_named(candidate.event, removes)
-        gone = [row for event_id, row in before.items() if event_id not in found.rows]
-        if judged.outdated_pins:
-            self._unpin(judged.outdated_pins)
-        return self._pass_over(gone)
-
-    def _pass_over(self, removed: Sequence[Stored]) -> Result:
-        assert self._pieces is not None
-        self.is_piece = True
-        if are_restricted(removed, self._world):
-            self._pieces.removed.were_restricted = True
-        self._pieces.advance(removed, self._found)
-        return WriteOutcome.STORED  # said to nobody
-
-    def _note(self, request: Event, rows: Iterable[Stored]) -> None:
-        """For a receipt."""
-        erasure = self.plan.erasures.setdefault(
-            request.id, Erasure(request.id, request.pubkey, request.kind, self._now)
-        )
-        for row in rows:
-            erasure.add(row.event.id, row.event.kind)
-
-    def _delete_targets(self, event: Event, targets: DeletionTargets) -> None:
-        """What a kind 5 names."""
-        self._note(event, delete_by_author(event, targets, self._found, self.plan))
-
-    def _delete_named(self, event: Event, removes: Sequence[str]) -> None:
-        """What a 9005 names, or the 9009 whose code a kind 5 withdraws."""
-        found = self._found
-        if removes:
-            rows = [found.rows[event_id] for event_id in removes if event_id in found.rows]
-            self._note(event, rows)
-        why = "9005" if event.kind == kinds.DELETE_EVENT else f"kind {event.kind}"
-        cause = DeletedBy(event.id, "", why)
-        for event_id in removes:
-            self._remove_by_id(event_id, cause)
-            add_tombstone(Tombstone(event_target(event_id), "", None, why), found, self.plan)
 
     def _place_followers(self, row: Stored, candidate: Candidate) -> None:
         """Put what names this row into its group, and what names that in turn."""
@@ -456,9 +345,11 @@ class Batch:
         self._set_groups(ruling.groups)
         for draft in ruling.automatic:
             self._sign(draft, group_id)
-        self._delete_named(candidate.event, ruling.removes)
+        if ruling.removes:
+            rows = delete_named(candidate.event, ruling.removes, self._found, self.plan)
+            note_erased(candidate.event, rows, self.plan, self._now)
         for event_id in ruling.superseded:
-            self._remove_by_id(event_id)
+            remove_by_id(event_id, self._found, self.plan)
         if ruling.ended is not None:
             self._end_group(ruling.ended)
         for changed in (group_id, *ruling.relatives):
@@ -476,11 +367,6 @@ class Batch:
                 now=self._now,
             ):
                 self._sign(draft, None)
-
-    def _remove_by_id(self, event_id: str, cause: DeletedBy | None = None) -> None:
-        row = self._found.rows.get(event_id)
-        if row is not None:
-            remove(row, self._found, self.plan, cause)
 
     def _end_group(self, group_id: str) -> None:
         self.plan.groups[group_id] = self._world.groups.ended[group_id]
@@ -630,7 +516,7 @@ class Batch:
         elif change.list_name is ListName.ROLES:
             self._state_role(change)
         if change.bans_event:
-            self._remove_by_id(change.item)
+            remove_by_id(change.item, self._found, self.plan)
             self.plan.forgotten.append(Forgotten(self._found.last_seq, id=change.item))
         elif change.is_ban and self._world.policy.banned_rows is BannedAuthorRows.DELETE:
             delete_banned_author(change.item, self._found, self.plan)
@@ -692,7 +578,7 @@ class Batch:
         rejoined = _joined_after(request, found.rows.values())
         pinned = set(found.present)
         removed = vanish(request, found, self.plan)
-        self._note(request, removed)
+        note_erased(request, removed, self.plan, self._now)
         groups = groups_without_rows(before, [row.event for row in removed])
         self._set_groups(without_pins(pinned - found.present.keys(), groups))
         joined = joined_at(request.pubkey, self._world.management)
@@ -787,21 +673,8 @@ def _joined_after(request: Event, rows: Iterable[Stored]) -> Set[str]:
     }
 
 
-def _deletes(wanted: Lookups) -> bool:
-    return bool(
-        wanted.own_rows or wanted.own_slots or wanted.vanishing_keys or wanted.ending_groups
-    )
-
-
-def _ends(judged: Judgement) -> bool:
-    """Whether an accepted 9008 ends its group."""
-    return judged.outcome is WriteOutcome.STORED and judged.ruling is not None
-
-
-def _pieces_of(items: Sequence[LaneItem]) -> Pieces | Emptying | None:
-    """Of an item that is alone."""
-    first = items[0] if len(items) == 1 else None
-    return first.pieces if isinstance(first, WriteEvent) else None
+def _is_accepted(judged: Judgement, candidate: Candidate) -> bool:
+    return judged.vanishes if candidate.vanishes else judged.outcome is WriteOutcome.STORED
 
 
 def _sender_of(item: WriteEvent, made: dict[int, Sender]) -> Sender:

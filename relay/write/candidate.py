@@ -12,7 +12,7 @@ import msgspec
 
 from relay.errors import Refused, Reject
 from relay.facts import Origin
-from relay.groups.actions import Action, DeleteEvents, action_of, group_of
+from relay.groups.actions import Action, action_of, group_of
 from relay.lifecycle.deletion import DeletionTargets, deletion_targets
 from relay.lifecycle.rows import Keep, Slot, slot_of
 from relay.memory.registry import MemorySystems, References
@@ -21,10 +21,7 @@ from relay.nostr.agents import Attestation, check_persona
 from relay.nostr.event import Event, address_of, is_hex64
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Set
-
-    from relay.write.commands import Author
-    from relay.write.pieces import Target
+    from collections.abc import Callable, Set
 
 _ALL_RELAYS: Final = "ALL_RELAYS"
 _NO_KEYS: Final[frozenset[str]] = frozenset()
@@ -80,10 +77,6 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     """The refusal of the first plug-in that refused it."""
 
 
-def sender_of(author: Author, origin: Origin) -> Sender:
-    return Sender(origin, author.authenticated, author.address, author.connection, author.attested)
-
-
 def candidate_of(
     event: Event,
     keep: Keep,
@@ -137,28 +130,6 @@ def named_events(event: Event) -> NamedEvents | None:
             if slot is not None:
                 slots.append(slot)
     return NamedEvents(tuple(ids), tuple(slots)) if ids or slots else None
-
-
-def has_targets(candidate: Candidate) -> bool:
-    """Whether it may delete more than one row by id or address."""
-    targets = candidate.targets
-    return len(_ids_of(candidate)) + (0 if targets is None else len(targets.slots)) > 1
-
-
-def part_of(candidate: Candidate, targets: Set[Target]) -> Candidate:
-    """A kind 5, as if these were its only targets."""
-    named = candidate.targets
-    if named is None:
-        return candidate
-    ids = [each for each in named.ids if each in targets]
-    slots = [each for each in named.slots if each in targets]
-    return msgspec.structs.replace(candidate, targets=DeletionTargets(ids, slots))
-
-
-def _ids_of(candidate: Candidate) -> Collection[str]:
-    if isinstance(candidate.action, DeleteEvents):
-        return candidate.action.ids
-    return () if candidate.targets is None else candidate.targets.ids
 
 
 def refused_form(refused: Refused) -> Reject:

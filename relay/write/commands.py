@@ -12,7 +12,8 @@ from relay.errors import Reject, Result, WriteOutcome
 from relay.facts import Origin
 from relay.nostr.event import Event
 from relay.state import Policy
-from relay.write.pieces import Emptying, Pieces
+from relay.write.candidate import Sender
+from relay.write.pieces import Pieces
 
 if TYPE_CHECKING:
     from asyncio import Future
@@ -71,6 +72,10 @@ class Unconnected:
             self.told(result)
 
 
+def sender_of(author: Author, origin: Origin) -> Sender:
+    return Sender(origin, author.authenticated, author.address, author.connection, author.attested)
+
+
 class WriteEvent(msgspec.Struct):
     """A submitted event. A Struct because of their number, as `Candidate`."""
 
@@ -86,7 +91,7 @@ class WriteEvent(msgspec.Struct):
     """Of the first plug-in that refuses the event."""
     screened_by: Policy | None = None
     """None: the policies in force."""
-    pieces: Pieces | Emptying | None = None
+    pieces: Pieces | None = None
     """Progress of a deletion that is too large for one transaction."""
 
 

@@ -26,7 +26,7 @@ from relay.nostr.event import weight_of
 from relay.nostr.keys import are_signed
 from relay.observe import request_id
 from relay.write.batch import Batch
-from relay.write.candidate import candidate_of, sender_of
+from relay.write.candidate import candidate_of
 from relay.write.commands import (
     DryRun,
     ExpireRows,
@@ -36,6 +36,7 @@ from relay.write.commands import (
     SweepVersions,
     Unconnected,
     WriteEvent,
+    sender_of,
     turn_of,
 )
 from relay.write.judge import BAD_SIGNATURE, screen, screen_and_judge

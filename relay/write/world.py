@@ -18,7 +18,6 @@ from relay.groups.context import GroupContext, NotStored, TargetRow
 from relay.lifecycle.deletion import deleted_rows
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
-from relay.write.pieces import Removed, target_row
 from relay.write.pins import pinnable
 
 if TYPE_CHECKING:
@@ -49,6 +48,16 @@ class _Logins(Protocol):
     def wants_login(self, event: Event) -> bool: ...
 
 
+@dataclass(slots=True)
+class Removed:
+    """What earlier pieces deleted: the event is judged as if it were still there."""
+
+    rows: dict[str, TargetRow] = field(default_factory=dict)
+    """By id."""
+    were_restricted: bool = False
+    """Not everybody may read all of them."""
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """Not changed by judging. `found` and `added` change while a batch is applied."""
@@ -71,7 +80,7 @@ class World:
     vanished: MinuteCounter = field(default_factory=lambda: MinuteCounter(VANISHED_PER_ADDRESS))
     """Requests to vanish by keys of which nothing is stored, by address."""
     removed: Removed = field(default_factory=Removed)
-    """What earlier pieces of the same deletion removed."""
+    """Of the same deletion."""
     rated_origins: frozenset[Origin] = frozenset({Origin.WIRE})
     """Rates count events of these origins."""
     _who: dict[tuple[str, str | None], frozenset[Who]] = field(default_factory=dict)
@@ -150,6 +159,10 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         h_is_foreign=kind in world.policy.groups.foreign_h,
         records=_records(candidate, world),
     )
+
+
+def target_row(row: Stored) -> TargetRow:
+    return TargetRow(row.group, row.event.kind, row.event.pubkey)
 
 
 def misses_login(candidate: Candidate, policy: _Logins) -> bool:

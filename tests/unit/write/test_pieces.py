@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from relay.storage import Store
 
 OPEN = policy_of("open")
-BOUND = "relay.write.batch._MOST_DELETED"
+BOUND = "relay.write.pieces._MOST_DELETED"
 SMALL = 2000
 """Bytes: two rows of these tests."""
 
