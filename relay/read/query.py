@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from contextlib import nullcontext
 from functools import partial
+from itertools import accumulate
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
@@ -58,8 +59,13 @@ _MAX_RETRIES: Final = 16
 _RIGHTS_CHANGED: Final = "read rights changed faster than pages could be read"
 _NOT_CURRENT: Final = "who may read is not known at the moment"
 _MERGED_BYTES: Final = 1 << 20
+"""Of a page of several filters, and of the rows that are held while it is made."""
+_FEW_ROWS: Final = 16
+"""That are read of one filter at a time, however many others there are."""
 _LONG_S: Final = 0.008
 """A query with more work on the loop than this waits for the turn of its connection."""
+_REST_S: Final = 0.002
+"""Work of a query on the loop after which others go on."""
 _FILTER_S: Final = 3e-4
 _VALUE_S: Final = 2e-6
 """Estimated time on the loop of a filter, and of a value in it: each is compiled to SQL twice."""
@@ -512,21 +518,28 @@ class QueryRunner:
             if filter_.search is not None:
                 async for raws in self._search_pages(filter_, subscription.cursor, peer, sent):
                     yield raws, False
+        filters = [filter_ for filter_ in subscription.filters if filter_.search is None]
         scans = [
-            _FilterScan(self._store, filter_, self._limit_of(filter_), subscription.cursor)
-            for filter_ in subscription.filters
-            if filter_.search is None
+            _FilterScan(
+                self._store, filter_, self._limit_of(filter_), subscription.cursor, len(filters)
+            )
+            for filter_ in filters
         ]
         retries = 0
+        pace = _Pace(peer)
         while scans:
+            await pace.rest()
             visibility = self._state.visibility(peer.reader.viewer)
             positions = [scan.position for scan in scans]
-            raws = await self._page(scans, visibility, sent)
+            raws = await self._page(scans, visibility, sent, pace)
             if self._state.visibility(peer.reader.viewer).covers(visibility):
                 is_last = all(scan.is_done for scan in scans)
+                for scan in scans:
+                    scan.forget()  # its client may take long to read the page
                 yield raws, is_last
                 if is_last:
                     return
+                pace.resume()
                 continue
             retries += 1
             if retries > _MAX_RETRIES:
@@ -575,7 +588,11 @@ class QueryRunner:
             raise Refused(Prefix.ERROR, _NOT_INDEXED)
 
     async def _page(
-        self, scans: Sequence[_FilterScan], visibility: Visibility, sent: set[int]
+        self,
+        scans: Sequence[_FilterScan],
+        visibility: Visibility,
+        sent: set[int],
+        pace: _Pace,
     ) -> Sequence[bytes]:
         """The next rows of all scans, newest first, without those that were `sent`."""
         now = self._clock()
@@ -586,14 +603,16 @@ class QueryRunner:
         heads: list[tuple[int, int, int, int]] = []
         for number, scan in enumerate(scans):
             await self._push_head(heads, number, scan, visibility, now)
+            await pace.rest()
         while heads and len(raws) < _PAGE_ROWS and size < _MERGED_BYTES:
-            _, _, seq, _ = heads[0]
-            raw = b""
+            _, _, seq, number = heads[0]
+            raw = b"" if seq in sent else await scans[number].raw(visibility, now)
             while heads and heads[0][2] == seq:  # found by several filters
                 number = heapq.heappop(heads)[3]
-                raw = scans[number].take()
+                scans[number].take()
                 await self._push_head(heads, number, scans[number], visibility, now)
-            if seq not in sent:
+                await pace.rest()
+            if raw:
                 raws.append(raw)
                 size += len(raw)
         return raws
@@ -670,14 +689,37 @@ def _log_slow(read: CostlyRead, rows: int, seconds: float) -> None:
         _log.info(text, seconds, rows, read.shape, extra={"plan": "; ".join(read.plan or ())})
 
 
+class _Pace:
+    """Of one query: it waits for its turn after each piece of its work on the loop."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._began = perf_counter()
+
+    def resume(self) -> None:
+        """Its client was waited for, which is no work."""
+        self._began = perf_counter()
+
+    async def rest(self) -> None:
+        worked = perf_counter() - self._began
+        if worked >= _REST_S:
+            await self._peer.turn(min(worked, _LONG_S))  # it may have waited for a thread
+            self._began = perf_counter()
+
+
 class _FilterScan:
     """The stored rows of one filter, from a position on."""
 
-    def __init__(self, store: ClientReads, filter_: Filter, limit: int, upto: int) -> None:
+    def __init__(
+        self, store: ClientReads, filter_: Filter, limit: int, upto: int, filters: int
+    ) -> None:
+        """`filters`: how many share the memory for rows of one query."""
         self._store = store
         self._filter = filter_
         self._upto = upto
         self._left = limit
+        self._size = max(_PAGE_ROWS // filters, _FEW_ROWS)
+        self._bytes = _MERGED_BYTES // filters
         self._after: Place | None = None
         self._rows: Sequence[tuple[Place, bytes]] = ()
         self._index = 0
@@ -691,11 +733,16 @@ class _FilterScan:
 
     def rewind(self, position: tuple[Place | None, int]) -> None:
         self._after, self._left = position
-        self._rows, self._index, self._read_as, self.is_done = (), 0, None, False
+        self._read_as, self.is_done = None, False
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold no row that was not taken: it is read again."""
+        self._rows, self._index = (), 0
 
     async def page(self, visibility: Visibility, now: int) -> Sequence[bytes]:
         """The next page; for a query of one filter."""
-        page = await self._store.page(self._query(visibility, now))
+        page = await self._store.page(self._query(visibility, now, _PAGE_ROWS))
         self._left -= len(page.raws)
         self._after = page.next
         self.is_done = page.next is None
@@ -703,20 +750,34 @@ class _FilterScan:
 
     async def head(self, visibility: Visibility, now: int) -> Place | None:
         """The place of the next row; None at the end."""
-        if self._index == len(self._rows) or self._read_as is not visibility:
-            self._rows = await self._store.places(self._query(visibility, now))
-            self._index, self._read_as = 0, visibility
-            self.is_done = not self._rows
+        is_read = self._index < len(self._rows) or self.is_done
+        if not is_read or self._read_as is not visibility:
+            rows = await self._store.places(self._query(visibility, now, self._size))
+            self._rows, self._index, self._read_as = self._held(rows), 0, visibility
+            self.is_done = not rows
         return self._rows[self._index][0] if self._rows else None
 
-    def _query(self, visibility: Visibility, now: int) -> PageQuery:
-        return PageQuery(
-            self._filter, visibility, self._left, self._upto, now, _PAGE_ROWS, self._after
-        )
+    def _held(self, rows: Sequence[tuple[Place, bytes]]) -> Sequence[tuple[Place, bytes]]:
+        """Rows for which there is memory; of the others only where they are."""
+        sizes = accumulate([len(raw) for _, raw in rows])
+        return [
+            (place, raw if size <= self._bytes else b"")
+            for (place, raw), size in zip(rows, sizes, strict=True)
+        ]
 
-    def take(self) -> bytes:
-        """The row whose place `head` gave; moves on behind it."""
-        self._after, raw = self._rows[self._index]
+    async def raw(self, visibility: Visibility, now: int) -> bytes:
+        """The row whose place `head` gave; empty if it was deleted since."""
+        place, raw = self._rows[self._index]
+        if not raw:
+            for found, again in await self._store.places(self._query(visibility, now, 1)):
+                raw = again if found == place else b""
+        return raw
+
+    def _query(self, visibility: Visibility, now: int, size: int) -> PageQuery:
+        return PageQuery(self._filter, visibility, self._left, self._upto, now, size, self._after)
+
+    def take(self) -> None:
+        """Move on behind the row whose place `head` gave."""
+        self._after, _ = self._rows[self._index]
         self._index += 1
         self._left -= 1
-        return raw
