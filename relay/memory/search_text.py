@@ -30,10 +30,6 @@ def no_text(_: Event) -> str:
     return ""
 
 
-def content_text(event: Event) -> str:
-    return event.content
-
-
 def fields(*names: str) -> Text:
     """Strings in these fields of the JSON content; fields `…_json` hold JSON in a string."""
 

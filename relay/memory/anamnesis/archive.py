@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from relay.memory.anamnesis.records import Record
 
-    ByHash = Mapping[str, Sequence["_Referring"]]
-
 _Referring = TypeVar("_Referring", Vouch, Supersession, Patch)
 
 

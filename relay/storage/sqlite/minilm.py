@@ -23,7 +23,6 @@ from relay.errors import UserError, how_to_install
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-MODEL: Final = "all-MiniLM-L6-v2"
 SIZE: Final = 384
 _HEADS: Final = 12
 _LAYERS: Final = 6
