@@ -26,3 +26,8 @@ def present(
     id_, pubkey, kind, d, slot, grp, expires_at, at = row
     group = None if grp is None else grp.decode()
     return rows.present((id_, pubkey, kind, d.decode(), slot, group, expires_at, at), wanted)
+
+
+def columns(rows: Sequence[tuple[Any, ...]], number: int) -> list[list[Any]]:
+    """Lists for `unnest`."""
+    return [[row[column] for row in rows] for column in range(number)]

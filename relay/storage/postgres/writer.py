@@ -15,38 +15,29 @@ from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
-from relay.access.quotas import Size
-from relay.errors import Outdated, StoreFault, TooMuchToRead
+from relay.errors import Outdated, StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone, event_target
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
     Found,
-    Slot,
     Tombstone,
-    narrowed,
-    references_of,
 )
-from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
 from relay.nostr.event import event_from_raw
 from relay.storage.hashes import id_key
 from relay.storage.postgres.connections import FAULTS, end
 from relay.storage.postgres.following import Changes, others_since
-from relay.storage.postgres.rows import present, stored
+from relay.storage.postgres.lookups import Finder
+from relay.storage.postgres.rows import columns
 from relay.storage.postgres.sql.named import QUERIES
-from relay.storage.postgres.sql.writes import usage_of
-from relay.storage.rows import Growth, erasure_of, leaving_seqs, note_recipient, sent_to_one
+from relay.storage.rows import Growth, erasure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Mapping, Sequence
 
     from relay.groups.group import Group
     from relay.lifecycle.rows import (
-        Leaving,
         Lookups,
-        OwnRow,
-        Reference,
-        Slot,
         Stored,
         Vanish,
         WritePlan,
@@ -60,18 +51,12 @@ if TYPE_CHECKING:
     from relay.storage.postgres.listening import Touch
     from relay.storage.postgres.sql.sweep import SweepQueries
 
-_MAX_REFERRERS: Final = 10_000
-"""In one step, for a whole batch of an import."""
-_MAX_REFERRING_STEPS: Final = 16
 _MAX_PREPARED: Final = 20_000
 _DELETE_CHUNK: Final = 10_000
-_LEAVING_ROWS: Final = 1000
-"""More than fit into 64 KiB."""
 _DAY_S: Final = 86_400
 _ASK_AGAIN_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
 """After a connection was lost in a commit."""
 _MAX_INT: Final = 2**63 - 1
-_HEX: Final = frozenset("0123456789abcdef")
 
 _Columns = tuple[bytes, int, bytes, bytes, str, str]
 """What follows from the event alone: id, id_key, pubkey, `d`, and the hashes of its tags as two
@@ -219,7 +204,7 @@ class Writer:
     ) -> int | None:
         """The work of the transaction: the new head; None: nothing changes."""
         before = found.last_seq
-        await self._look_up(db, lookups, found)
+        await Finder(db, self._hashes, self._sweeps, found).look_up(lookups)
         plan = await asyncio.to_thread(decide, found)
         is_empty = plan.is_empty() and found.last_seq == before
         if is_empty and not (self._is_shared and plan.passed_on):
@@ -230,218 +215,10 @@ class Writer:
         if found.last_seq == before and (self._is_shared or self._has_replica):
             found.last_seq += 1  # other relays read on from their seq; a replica is compared by it
         if self._is_shared and (changes := change.noted.of(plan, erases=change.erases)):
-            await db.execute(QUERIES["add_changes"], found.last_seq, *_columns(changes, 3))
+            await db.execute(QUERIES["add_changes"], found.last_seq, *columns(changes, 3))
         if change.erases:
             self._erasing.begin(plan.erasures)
         return found.last_seq
-
-    # -- look up --------------------------------------------------------------------------------
-
-    async def _look_up(self, db: Any, lookups: Lookups, found: Found) -> None:
-        if lookups.most_own is not None:
-            await self._check_sizes(db, lookups, lookups.most_own)
-        if lookups.leaving is not None:
-            found.leaving = await self._leaving(db, lookups.leaving)
-        if lookups.vanishing_keys:
-            lookups = await self._narrowed(db, lookups, found)
-        if lookups.most is not None and await self._size_of(db, lookups) > lookups.most:
-            raise TooMuchToRead
-        if lookups.most_own is not None and await self._own_size(db, lookups) > lookups.most_own:
-            raise TooMuchToRead
-        if lookups.ids:
-            ids = [bytes.fromhex(event_id) for event_id in lookups.ids]
-            for row in await _rows(db, "rows_by_id", ids):
-                found.rows[row.event.id] = row
-        if lookups.own_rows:
-            await self._find_own_rows(db, lookups, found)
-        slots = lookups.slots | lookups.own_slots
-        if slots:
-            for row in await _rows(db, "rows_by_slot", self._slot_hashes(slots)):
-                if row.slot in slots:
-                    # One object in both: they are compared by identity.
-                    found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
-        if lookups.present:
-            await self._find_present(db, lookups.present, found)
-            await self._find_recipients(db, lookups.vanishing_keys, found)
-        if lookups.vanishing_keys or lookups.record_groups:
-            await self._find_records(db, lookups, found)
-        if lookups.tombstones:
-            targets = [target.encode() for target in lookups.tombstones]
-            for target, by, until, why, request in await db.fetch(QUERIES["tombstones"], targets):
-                stone = Tombstone(target.decode(), by.decode(), until, why.decode(), request)
-                found.tombstones.setdefault(stone.target, []).append(stone)
-        if lookups.id_prefixes:
-            await self._find_prefixes(db, lookups, found)
-        for account in lookups.usage:
-            query = usage_of(account)
-            found.usage.open(account, Size(*await db.fetchrow(query.sql, *query.values)))
-        for dependencies in lookups.dependencies:
-            query = self._sweeps.oldest(dependencies)
-            oldest = await db.fetchval(query.sql, *query.values)
-            if oldest is not None:
-                found.oldest_dependencies[dependencies] = oldest
-        await self._follow(db, lookups.named, lookups, found, MAX_REFERENCE_STEPS)
-        near = lookups.named_near - found.named.keys()
-        await self._follow(db, near, lookups, found, NEAR_STEPS)
-        await self._find_referrers(db, lookups, found)
-        if lookups.groups_with_content:
-            groups = [group.encode() for group in lookups.groups_with_content]
-            in_use = await db.fetch(QUERIES["groups_in_use"], groups)
-            found.groups_with_content.update([group.decode() for (group,) in in_use])
-
-    async def _size_of(self, db: Any, lookups: Lookups) -> int:
-        """Bytes of the rows by id and slot; none of them is read for it."""
-        ids, slots = [*map(bytes.fromhex, lookups.ids)], self._slot_hashes(lookups.slots)
-        size: int = await db.fetchval(QUERIES["size_of_rows"], ids, slots)
-        return size
-
-    async def _check_sizes(self, db: Any, lookups: Lookups, most: int) -> None:
-        """Raises TooMuchToRead for keys and groups that must leave in pieces."""
-        size = 0
-        if lookups.vanishing_keys:
-            keys = lookups.vanishing_keys
-            asked = [bytes.fromhex(key) for key in keys], [key.encode() for key in keys]
-            size = await db.fetchval(QUERIES["size_of_keys"], *asked)
-        for group in lookups.ending_groups:
-            size = max(size, await db.fetchval(QUERIES["size_of_group"], group.encode()))
-        if size > most:
-            raise TooMuchToRead
-
-    async def _leaving(self, db: Any, leaving: Leaving) -> list[int]:
-        limit = _LEAVING_ROWS + len(leaving.kept)
-        if leaving.pubkey is not None:
-            key, p = bytes.fromhex(leaving.pubkey), self._hashes.tag("p", leaving.pubkey)
-            rows = await db.fetch(QUERIES["leaving_of_key"], key, p, leaving.until, limit)
-        else:
-            group = (leaving.group or "").encode()
-            rows = await db.fetch(QUERIES["leaving_of_group"], group, limit)
-        return leaving_seqs([(*row[:5], row[5].decode(), *row[6:]) for row in rows], leaving)
-
-    async def _own_size(self, db: Any, lookups: Lookups) -> int:
-        """As `_size_of`, of those that are to be deleted."""
-        rows, slots = self._asked_own(lookups.own_rows), self._slot_hashes(lookups.own_slots)
-        size: int = await db.fetchval(QUERIES["size_of_own_rows"], *rows, slots)
-        return size
-
-    def _slot_hashes(self, slots: frozenset[Slot]) -> list[int]:
-        return [self._hashes.slot(*slot) for slot in slots]
-
-    async def _narrowed(self, db: Any, lookups: Lookups, found: Found) -> Lookups:
-        keys = sorted(lookups.vanishing_keys)
-        rows = await db.fetch(QUERIES["keys_stored"], *self._keys(keys))
-        found.stored_keys = frozenset([key.hex() for (key,) in rows])
-        groups: list[str] = []
-        if found.stored_keys:
-            asked = self._keys(sorted(found.stored_keys))
-            with_keys = await db.fetch(QUERIES["groups_with_keys"], *asked)
-            groups = [group.decode() for (group,) in with_keys]
-        return narrowed(lookups, found.stored_keys, groups)
-
-    def _keys(self, pubkeys: Sequence[str]) -> tuple[list[bytes], list[int]]:
-        """As bytes, and the hashes of tags `p` that name them."""
-        named = [self._hashes.tag("p", pubkey) for pubkey in pubkeys]
-        return [bytes.fromhex(pubkey) for pubkey in pubkeys], named
-
-    async def _find_own_rows(self, db: Any, lookups: Lookups, found: Found) -> None:
-        wanted: dict[str, list[OwnRow]] = {}
-        for own in lookups.own_rows:
-            wanted.setdefault(own.id, []).append(own)
-        for row in await _rows(db, "own_rows", *self._asked_own(lookups.own_rows)):
-            if any(own.is_it(row) for own in wanted.get(row.event.id, ())):
-                found.rows.setdefault(row.event.id, row)
-
-    def _asked_own(self, own_rows: frozenset[OwnRow]) -> list[list[Any]]:
-        asked = [
-            (
-                bytes.fromhex(own.id),
-                None if own.pubkey is None else bytes.fromhex(own.pubkey),
-                None if own.group is None else own.group.encode(),
-                None if own.pubkey is None else self._hashes.tag("p", own.pubkey),
-            )
-            for own in own_rows
-        ]
-        return _columns(asked, 4)
-
-    async def _find_present(self, db: Any, wanted: frozenset[str | Slot], found: Found) -> None:
-        ids = [bytes.fromhex(each) for each in wanted if isinstance(each, str)]
-        slots = [self._hashes.slot(*each) for each in wanted if not isinstance(each, str)]
-        for row in await db.fetch(QUERIES["present_rows"], ids, slots):
-            found.present.update(present(row, wanted))
-
-    async def _find_recipients(self, db: Any, pubkeys: frozenset[str], found: Found) -> None:
-        """Which of these keys gift wraps are for."""
-        ids = [bytes.fromhex(each) for each in sent_to_one(found)] if pubkeys else []
-        for pubkey in pubkeys if ids else ():
-            for (id_,) in await db.fetch(QUERIES["sent_to"], ids, self._hashes.tag("p", pubkey)):
-                note_recipient(id_.hex(), pubkey, found)
-
-    async def _find_prefixes(self, db: Any, lookups: Lookups, found: Found) -> None:
-        asked = [
-            (group, prefix)
-            for group, prefix in lookups.id_prefixes
-            if prefix and len(prefix) <= 64 and _HEX.issuperset(prefix)
-        ]
-        between = [
-            (
-                group.encode(),
-                bytes.fromhex(prefix.ljust(64, "0")),
-                bytes.fromhex(prefix.ljust(64, "f")),
-            )
-            for group, prefix in asked
-        ]
-        for (place,) in await db.fetch(QUERIES["prefixes"], *_columns(between, 3)):
-            found.id_prefixes.add(asked[place - 1])
-
-    async def _follow(
-        self, db: Any, step: frozenset[RecordName], lookups: Lookups, found: Found, steps: int
-    ) -> None:
-        """Follow references, one query for each step of all of them."""
-        for _ in range(steps):
-            if not step:
-                return
-            found.named.update((name, set()) for name in step)
-            names = [(name.kind, name.d.encode()) for name in step]
-            next_step: set[RecordName] = set()
-            for row in await _rows(db, "rows_by_name", *_columns(names, 2)):
-                event = row.event
-                found.named[RecordName(event.kind, event.d)].add(event.id)
-                found.rows.setdefault(event.id, row)
-                next_step |= lookups.names_in(event)
-            step = frozenset([name for name in next_step if name not in found.named])
-
-    async def _find_referrers(self, db: Any, lookups: Lookups, found: Found) -> None:
-        of_kinds = list(lookups.referring_kinds)
-        step = lookups.referrers
-        for _ in range(_MAX_REFERRING_STEPS):
-            if not step:
-                return
-            found.referrers.update((reference, set()) for reference in step)
-            hashes = [
-                self._hashes.tag(written, value)
-                for name, value in step
-                for written in (name, name.upper())
-            ]
-            next_step: set[Reference] = set()
-            for row in await _rows(db, "rows_referring", hashes, of_kinds, _MAX_REFERRERS):
-                event = row.event
-                found.rows.setdefault(event.id, row)
-                for reference in step.intersection(references_of(event)):
-                    found.referrers[reference].add(event.id)
-                next_step.add(("e", event.id))
-            step = frozenset(next_step - found.referrers.keys())
-
-    async def _find_records(self, db: Any, lookups: Lookups, found: Found) -> None:
-        groups = [group.encode() for group in lookups.record_groups]
-        if lookups.vanishing_keys:
-            keys, named = self._keys(sorted(lookups.vanishing_keys))
-            groups += [group for (group,) in await db.fetch(QUERIES["groups_moderated"], keys)]
-            for row in await _rows(db, "puts_of_keys", named):
-                found.rows.setdefault(row.event.id, row)
-        if groups:
-            for row in await _rows(db, "records_of_groups", groups):
-                found.group_records.append(found.rows.get(row.event.id, row))
-
-    # -- apply ----------------------------------------------------------------------------------
 
     async def _apply(self, db: Any, plan: WritePlan, change: _Change) -> None:
         if plan.moves:
@@ -476,7 +253,7 @@ class Writer:
 
     async def _move(self, db: Any, moves: Mapping[int, str], change: _Change) -> None:
         wanted = [(seq, group.encode()) for seq, group in moves.items()]
-        moved = await db.fetch(QUERIES["move_events"], *_columns(wanted, 2))
+        moved = await db.fetch(QUERIES["move_events"], *columns(wanted, 2))
         for pubkey, kind, size, group in moved:  # they were of no group
             change.grow((pubkey, kind, b""), -1, -size)
             change.grow((pubkey, kind, group), 1, size)
@@ -513,7 +290,7 @@ class Writer:
             change.grow((pubkey, event.kind, group or b""), 1, len(event.raw))
             change.grow_received(event, 1)
         if added:
-            await db.execute(QUERIES["add_events"], *_columns(added, 15))
+            await db.execute(QUERIES["add_events"], *columns(added, 15))
 
     async def _keep_replaced(self, db: Any, plan: WritePlan, change: _Change) -> None:
         """Insert what becomes an old version, and delete those above the number that is kept."""
@@ -531,7 +308,7 @@ class Writer:
             rows.append((seq, *of, *noted))
             if seq not in plan.removes:  # replaced by the batch that brought it
                 change.grow((pubkey, event.kind, group or b""), 1, len(event.raw))
-        await db.execute(QUERIES["add_old"], *_columns(rows, 13))
+        await db.execute(QUERIES["add_old"], *columns(rows, 13))
         for most, these in slots.items():
             await self._forget(db, change, None, "forget_over_number", list(these), most)
 
@@ -555,7 +332,7 @@ class Writer:
             await self._forget(db, change, None, "forget_by_seq", list(plan.dropped_versions))
         if plan.version_deadlines:
             deadlines = list(plan.version_deadlines.items())
-            await db.execute(QUERIES["set_drop_at"], *_columns(deadlines, 2))
+            await db.execute(QUERIES["set_drop_at"], *columns(deadlines, 2))
 
     async def _forget(
         self, db: Any, change: _Change, erasure: Erasure | None, name: str, *values: object
@@ -621,13 +398,13 @@ class Writer:
         # In the order of the table, so that neighbours are on the same pages.
         grown = [(*key, *growth) for key, growth in sorted(change.sizes.items()) if any(growth)]
         if grown:
-            await db.execute(QUERIES["add_sizes"], *_columns(grown, 5))
+            await db.execute(QUERIES["add_sizes"], *columns(grown, 5))
         emptied = [key for key, (events, _) in change.sizes.items() if events < 0]
         if emptied:
-            await db.execute(QUERIES["drop_empty_sizes"], *_columns(emptied, 3))
+            await db.execute(QUERIES["drop_empty_sizes"], *columns(emptied, 3))
         received = [(name.encode(), *growth) for name, growth in sorted(change.received.items())]
         if received:
-            await db.execute(QUERIES["add_received"], *_columns(received, 3))
+            await db.execute(QUERIES["add_received"], *columns(received, 3))
             await db.execute(QUERIES["drop_empty_received"], [name for name, *_ in received])
 
     async def _put_erasures(self, db: Any, plan: WritePlan) -> None:
@@ -647,15 +424,6 @@ class Writer:
             )
         if noted:
             await db.execute(QUERIES["drop_erasures"], noted[-1].at - ERASURE_DAYS * _DAY_S)
-
-
-async def _rows(db: Any, name: str, *values: object) -> list[Stored]:
-    return [stored(row) for row in await db.fetch(QUERIES[name], *values)]
-
-
-def _columns(rows: Sequence[tuple[Any, ...]], number: int) -> list[list[Any]]:
-    """Lists for `unnest`."""
-    return [[row[column] for row in rows] for column in range(number)]
 
 
 async def _rolled_back(db: Any) -> None:
@@ -687,4 +455,4 @@ async def _put_group(db: Any, group: bytes, now: Group | EndedGroup) -> None:
     here = {"guarded": now.only_members_read, "hidden": now.is_hidden, "ended": False}
     await db.execute(QUERIES["put_group"], group, *here.values())
     members = [(bytes.fromhex(key), now.is_moderated_by(key)) for key in sorted(now.members)]
-    await db.execute(QUERIES["put_members"], group, *_columns(members, 2))
+    await db.execute(QUERIES["put_members"], group, *columns(members, 2))

@@ -14,27 +14,22 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from relay.access.quotas import Size
-from relay.errors import StoreFault, TooMuchToRead
+from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone, event_target
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
     Found,
     Lookups,
-    Slot,
     Stored,
     Tombstone,
     Vanish,
     WritePlan,
-    narrowed,
-    references_of,
 )
-from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.storage.hashes import Hashes, id_key
@@ -42,27 +37,21 @@ from relay.storage.rows import (
     Growth,
     erasure_of,
     event_in,
-    leaving_seqs,
-    note_recipient,
-    present,
-    sent_to_one,
-    stored,
 )
+from relay.storage.sqlite.lookups import Finder, key_of
 from relay.storage.sqlite.sql.named import QUERIES
-from relay.storage.sqlite.sql.writes import chunks, insert, usage_of
+from relay.storage.sqlite.sql.writes import chunks, insert
 
 if TYPE_CHECKING:
     from collections.abc import (
         Callable,
         Collection,
         Container,
-        Iterable,
         Mapping,
         Sequence,
     )
 
     from relay.groups.group import Group
-    from relay.lifecycle.rows import Leaving, OwnRow, Reference, Slot
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.storage.checking import CheckedRow
@@ -80,9 +69,6 @@ _OLD_COLUMNS: Final = 13
 _TAG_COLUMNS: Final = 5
 _SIZE_COLUMNS: Final = 5
 _DELETE_CHUNK: Final = 10_000
-_MAX_REFERRERS: Final = 10_000
-"""In one step, for a whole batch of an import."""
-_MAX_REFERRING_STEPS: Final = 16
 _MAX_PREPARED: Final = 20_000
 _INCREMENTAL: Final = 2
 _DAY_S: Final = 86_400
@@ -119,25 +105,6 @@ class _Change(Growth[_SizeKey]):
     """An old version was deleted."""
     erases: bool = False
     """A row was deleted, or another text replaced."""
-
-
-class _BytesLeft:
-    """Of rows, that a batch may still read. None: any number."""
-
-    def __init__(self, number: int | None) -> None:
-        self._number = number
-
-    def taken(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Columns of rows; the second is their event, not parsed yet. Raises TooMuchToRead."""
-        if self._number is None:
-            return list(rows)
-        taken = []
-        for row in rows:
-            self._number -= len(row[1])
-            if self._number < 0:
-                raise TooMuchToRead
-            taken.append(row)
-        return taken
 
 
 class _FilesInPlace:
@@ -187,7 +154,7 @@ class Writer:
         self._row_cache = row_cache
         self._readable_rows = readable_rows
         self._forget = forget
-        self._sweeps = sweeping
+        self._finder = Finder(db, hashes, tag_buffer, sweeping)
         self._prepared: dict[str, _Columns] = {}
         self.head = head
         """seq of the newest row ever committed."""
@@ -222,15 +189,11 @@ class Writer:
 
     def _change(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> _Change | None:
         """The work of the transaction; None: nothing changes."""
-        if lookups.most_own is not None:
-            self._check_sizes(lookups, lookups.most_own)
-        stored_keys = frozenset([key for key in lookups.vanishing_keys if self._is_stored(key)])
+        stored_keys = self._finder.stored_keys(lookups)
         change = _Change(flushes_all=bool(stored_keys))
         if change.flushes_all:
             self._flush_tag_buffer()
-        lookups = narrowed(lookups, stored_keys, self._groups_with(stored_keys))
-        found = self._found(lookups)
-        found.stored_keys = stored_keys
+        found = self._finder.found(lookups, stored_keys, self.head)
         before = found.last_seq
         plan = decide(found)
         if plan.is_empty() and found.last_seq == before:
@@ -263,42 +226,6 @@ class Writer:
             self._tag_buffer.slice_flushed(change.flushed)
             self._tag_buffer.add(change.tags)
         self.head = change.head
-
-    def _check_sizes(self, lookups: Lookups, most: int) -> None:
-        """Raises TooMuchToRead for keys and groups that must leave in pieces."""
-        asked: list[tuple[str, tuple[Value, ...]]] = [
-            *(("size_of_key", (bytes.fromhex(key), key)) for key in lookups.vanishing_keys),
-            *(("size_of_group", (group,)) for group in lookups.ending_groups),
-        ]
-        if any(self._db.execute(QUERIES[name], of).fetchone()[0] > most for name, of in asked):
-            raise TooMuchToRead
-
-    def _leaving(self, leaving: Leaving) -> list[int]:
-        group, pubkey, hash_of = leaving.group, leaving.pubkey, self._hashes.tag
-        tag = hash_of("h", group) if pubkey is None and group else hash_of("p", pubkey or "")
-        newest = orjson.dumps(self._tag_buffer.seqs_of([tag])).decode()
-        if pubkey is None:
-            name: str = "leaving_of_group"
-            asked: dict[str, Value] = {"h": tag, "grp": group, "newest": newest}
-        else:
-            name = "leaving_of_key"
-            asked = {**_key_of(pubkey), "p": tag, "until": leaving.until, "newest": newest}
-        return leaving_seqs(self._db.execute(QUERIES[name], asked), leaving)
-
-    def _is_stored(self, pubkey: str) -> bool:
-        """As `Found.stored_keys`."""
-        p = self._hashes.tag("p", pubkey)
-        newest = orjson.dumps(self._tag_buffer.seqs_of([p])).decode()
-        asked: dict[str, Value] = {**_key_of(pubkey), "p": p, "newest": newest}
-        return self._db.execute(QUERIES["key_is_stored"], asked).fetchone() is not None
-
-    def _groups_with(self, pubkeys: frozenset[str]) -> set[str]:
-        """Groups with rows by one of these keys, or gift wraps for it. The tag buffer is empty."""
-        found: set[str] = set()
-        for pubkey in pubkeys:
-            asked = {"key": _key_of(pubkey)["key"], "p": self._hashes.tag("p", pubkey)}
-            found.update(group for (group,) in self._db.execute(QUERIES["groups_with_key"], asked))
-        return found
 
     def _flush_tag_buffer(self) -> None:
         """Statements that read the tag table alone (end of a group, vanish) need all tags there."""
@@ -340,169 +267,6 @@ class Writer:
             upto = tag_buffer.complete_upto(len(due))
         if upto is not None:
             self._db.execute(QUERIES["put_meta"], ("tags_upto", upto))
-
-    def _found(self, lookups: Lookups) -> Found:
-        found, left = Found(self.head), _BytesLeft(lookups.most)
-        if lookups.own_rows or lookups.own_slots:  # first: they may be too many
-            own_left = _BytesLeft(lookups.most_own)
-            self._find_own_rows(lookups, found, own_left)
-            self._find_by_slot(lookups.own_slots, found, own_left)
-        keys = orjson.dumps([id_key(event_id) for event_id in lookups.ids])
-        for row in self._rows("rows_by_id", {"keys": keys.decode()}, left):
-            if row.event.id in lookups.ids:
-                found.rows.setdefault(row.event.id, row)
-        self._find_by_slot(lookups.slots, found, left)
-        if lookups.present:
-            self._find_present(lookups.present, found)
-            self._find_recipients(lookups.vanishing_keys, found)
-        if lookups.leaving is not None:
-            found.leaving = self._leaving(lookups.leaving)
-        if lookups.vanishing_keys or lookups.record_groups:
-            self._find_records(lookups, found)
-        targets = orjson.dumps(list(lookups.tombstones)).decode()
-        for stone in self._db.execute(QUERIES["tombstones"], {"targets": targets}):
-            found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
-        for group, prefix in lookups.id_prefixes:
-            if self._has_prefix(group, prefix):
-                found.id_prefixes.add((group, prefix))
-        for account in lookups.usage:
-            query = usage_of(account)
-            found.usage.open(account, Size(*self._db.execute(*query).fetchone()))
-        for dependencies in lookups.dependencies:
-            oldest = self._db.execute(*self._sweeps.oldest(dependencies)).fetchone()[0]
-            if oldest is not None:
-                found.oldest_dependencies[dependencies] = oldest
-        self._find_named(lookups, found)
-        self._find_referrers(lookups, found)
-        for group in lookups.groups_with_content:
-            h = self._hashes.tag("h", group)
-            newest = orjson.dumps(self._tag_buffer.seqs_of([h])).decode()
-            if self._db.execute(QUERIES["group_in_use"], {"h": h, "newest": newest}).fetchone():
-                found.groups_with_content.add(group)
-        return found
-
-    def _find_by_slot(self, slots: frozenset[Slot], found: Found, left: _BytesLeft) -> None:
-        if not slots:
-            return
-        keys = orjson.dumps([self._hashes.slot(*slot) for slot in slots])
-        for row in self._rows("rows_by_slot", {"keys": keys.decode()}, left):
-            if row.slot in slots:
-                # One object in both: they are compared by identity.
-                found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
-
-    def _find_own_rows(self, lookups: Lookups, found: Found, left: _BytesLeft) -> None:
-        wanted: dict[str, list[OwnRow]] = {}
-        keys: list[list[Value]] = []
-        recipients: dict[str, int] = {}
-        for own in lookups.own_rows:
-            wanted.setdefault(own.id, []).append(own)
-            author = p = None
-            if own.pubkey is not None:
-                author, p = id_key(own.pubkey), recipients.get(own.pubkey)
-                if p is None:
-                    p = recipients[own.pubkey] = self._hashes.tag("p", own.pubkey)
-            keys.append([id_key(own.id), author, own.group, p])
-        asked: dict[str, Value] = {
-            "wanted": orjson.dumps(keys).decode(),
-            "newest": orjson.dumps(self._tag_buffer.seqs_of(list(recipients.values()))).decode(),
-        }
-        for row in self._rows("own_rows", asked, left):
-            if any(own.is_it(row) for own in wanted.get(row.event.id, ())):
-                found.rows.setdefault(row.event.id, row)
-
-    def _find_present(self, wanted: frozenset[str | Slot], found: Found) -> None:
-        ids = [id_key(each) for each in wanted if isinstance(each, str)]
-        slots = [self._hashes.slot(*each) for each in wanted if not isinstance(each, str)]
-        asked = {"ids": orjson.dumps(ids).decode(), "slots": orjson.dumps(slots).decode()}
-        for row in self._db.execute(QUERIES["present_rows"], asked):
-            found.present.update(present(row, wanted))
-
-    def _find_recipients(self, pubkeys: frozenset[str], found: Found) -> None:
-        """Which of these keys gift wraps are for; the tag buffer is empty if there are any keys."""
-        ids = sent_to_one(found) if pubkeys else []
-        keys = orjson.dumps([id_key(each) for each in ids]).decode()
-        for pubkey in pubkeys if ids else ():
-            asked: dict[str, Value] = {"keys": keys, "p": self._hashes.tag("p", pubkey)}
-            for (id_,) in self._db.execute(QUERIES["sent_to"], asked):
-                note_recipient(id_.hex(), pubkey, found)
-
-    def _find_named(self, lookups: Lookups, found: Found) -> None:
-        self._follow(lookups.named, lookups, found, MAX_REFERENCE_STEPS)
-        near = lookups.named_near - found.named.keys()
-        self._follow(near, lookups, found, NEAR_STEPS)
-
-    def _follow(
-        self, step: frozenset[RecordName], lookups: Lookups, found: Found, steps: int
-    ) -> None:
-        """Follow references, one query for each step of all of them."""
-        for _ in range(steps):
-            if not step:
-                return
-            found.named.update((name, set()) for name in step)
-            names = orjson.dumps([list(name) for name in step]).decode()
-            next_step: set[RecordName] = set()
-            for row in self._rows("rows_by_name", {"names": names}):
-                event = row.event
-                found.named[RecordName(event.kind, event.d)].add(event.id)
-                found.rows.setdefault(event.id, row)
-                next_step |= lookups.names_in(event)
-            step = frozenset([name for name in next_step if name not in found.named])
-
-    def _find_referrers(self, lookups: Lookups, found: Found) -> None:
-        listed = orjson.dumps(list(lookups.referring_kinds)).decode()
-        step = lookups.referrers
-        for _ in range(_MAX_REFERRING_STEPS):
-            if not step:
-                return
-            found.referrers.update((reference, set()) for reference in step)
-            hashes = [
-                self._hashes.tag(written, value)
-                for name, value in step
-                for written in (name, name.upper())
-            ]
-            asked: dict[str, Value] = {
-                "hashes": orjson.dumps(hashes).decode(),
-                "newest": orjson.dumps(self._tag_buffer.seqs_of(hashes)).decode(),
-                "kinds": listed,
-                "limit": _MAX_REFERRERS,
-            }
-            next_step: set[Reference] = set()
-            for row in self._rows("rows_referring", asked):
-                event = row.event
-                found.rows.setdefault(event.id, row)
-                for reference in step.intersection(references_of(event)):
-                    found.referrers[reference].add(event.id)
-                next_step.add(("e", event.id))
-            step = frozenset(next_step - found.referrers.keys())
-
-    def _find_records(self, lookups: Lookups, found: Found) -> None:
-        groups = set(lookups.record_groups)
-        for pubkey in lookups.vanishing_keys:
-            moderated = self._db.execute(QUERIES["groups_moderated"], _key_of(pubkey))
-            groups.update(group for (group,) in moderated)
-            for row in self._rows("puts_of_key", {"p": self._hashes.tag("p", pubkey)}):
-                found.rows.setdefault(row.event.id, row)
-        if groups:
-            named = orjson.dumps(list(groups)).decode()
-            for row in self._rows("records_of_groups", {"groups": named}):
-                found.group_records.append(found.rows.get(row.event.id, row))
-
-    def _rows(
-        self, name: str, values: Mapping[str, Value], left: _BytesLeft | None = None
-    ) -> list[Stored]:
-        """Raises TooMuchToRead, for `left`."""
-        cursor = self._db.execute(QUERIES[name], values)
-        rows = cursor.fetchall() if left is None else left.taken(cursor)
-        return [stored(row) for row in rows]
-
-    def _has_prefix(self, group: str, prefix: str) -> bool:
-        if not prefix or any(c not in "0123456789abcdef" for c in prefix) or len(prefix) > 64:
-            return False
-        low, high = id_key(prefix.ljust(16, "0")), id_key(prefix.ljust(16, "f"))
-        rows = self._db.execute(
-            QUERIES["prefix_in_group"], {"low": low, "high": high, "grp": group}
-        )
-        return any(row[0].hex().startswith(prefix) for row in rows)
 
     def _apply(self, plan: WritePlan, change: _Change) -> None:
         db = self._db
@@ -570,7 +334,7 @@ class Writer:
                 left[pubkey, kind] += events
         for (pubkey, kind), events in left.items():
             if events > 0 and kind not in (kinds.CREATE_GROUP, kinds.DELETE_GROUP):
-                named = {**_key_of(pubkey.hex()), "kind": kind, "grp": group_id}
+                named = {**key_of(pubkey.hex()), "kind": kind, "grp": group_id}
                 found = self._db.execute(QUERIES["rows_of_author_in_group"], named)
                 self._delete_many([seq for (seq,) in found.fetchall()], change)
 
@@ -795,15 +559,13 @@ class Writer:
     def _delete_of_key(self, gone: Vanish, change: _Change, erasure: Erasure | None) -> None:
         found = self._db.execute(
             QUERIES["rows_of_key"],
-            {**_key_of(gone.pubkey), "p": self._hashes.tag("p", gone.pubkey), "until": gone.until},
+            {**key_of(gone.pubkey), "p": self._hashes.tag("p", gone.pubkey), "until": gone.until},
         )
         self._delete_many([seq for (seq,) in found.fetchall()], change, erasure)
         self._forget_of_key(gone.pubkey, gone.until, _MAX_INT, change, erasure)
 
     def _ban(self, pubkey: str, upto: int, change: _Change) -> None:
-        rows = self._db.execute(
-            QUERIES["rows_to_ban"], {**_key_of(pubkey), "upto": upto}
-        ).fetchall()
+        rows = self._db.execute(QUERIES["rows_to_ban"], {**key_of(pubkey), "upto": upto}).fetchall()
         gone = self._forget_of_key(pubkey, _MAX_INT, upto, change)
         self._delete_many([seq for seq, _ in rows], change)
         ids = [*(event_id.hex() for _, event_id in rows), *gone]
@@ -885,7 +647,3 @@ class Writer:
 @lru_cache(4096)
 def _columns_of_key(pubkey: str) -> tuple[bytes, int]:
     return bytes.fromhex(pubkey), id_key(pubkey)
-
-
-def _key_of(pubkey: str) -> dict[str, Value]:
-    return {"key": id_key(pubkey), "pubkey": bytes.fromhex(pubkey)}

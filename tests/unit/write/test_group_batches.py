@@ -16,7 +16,7 @@ from relay.access.quotas import GUESSES_PER_KEY
 from relay.facts import Origin
 from relay.groups.actions import PRIVATE_FLAGS
 from relay.nostr import kinds
-from relay.storage.sqlite.writer import Writer
+from relay.storage.sqlite.lookups import Finder
 from tests.cast import admin, alice, bob, carol, person
 from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of, store_of
 
@@ -290,17 +290,17 @@ async def test_an_import_without_trust_ends_no_group_that_is_in_use(home: Home) 
 async def test_a_batch_reads_large_rows_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """10 reactions that named 160 rows of 440 kB took 1.3 GB and 2.4 s, 512 would have taken 70."""
     read: list[int] = []
-    found_of = Writer._found
+    found_of = Finder.found
 
-    def found(writer: Writer, lookups: Lookups) -> Found:
-        found = found_of(writer, lookups)
+    def found(finder: Finder, lookups: Lookups, keys: frozenset[str], head: int) -> Found:
+        found = found_of(finder, lookups, keys, head)
         read.append(sum([len(row.event.raw) for row in found.rows.values()]))
         return found
 
     async with store_of("sqlite") as store, Home(store, policy_of("open")) as home:
         rows = [await home.do(alice, 1, content="x" * 3000) for _ in range(64)]
         monkeypatch.setattr("relay.write.batch._MOST_READ", 30_000)
-        monkeypatch.setattr(Writer, "_found", found)
+        monkeypatch.setattr(Finder, "found", found)
         parts = [rows[start : start + 4] for start in range(0, 64, 4)]
         named = [home.made(bob, 7, *(["e", row.id] for row in part)) for part in parts]
         assert await home.take(*named) == [STORED] * 16

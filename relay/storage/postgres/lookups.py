@@ -1,0 +1,260 @@
+"""Lookups: what a batch must know of the store, read inside of its transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from relay.access.quotas import Size
+from relay.errors import TooMuchToRead
+from relay.lifecycle.rows import Tombstone, narrowed, references_of
+from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
+from relay.storage.postgres.rows import columns, present, stored
+from relay.storage.postgres.sql.named import QUERIES
+from relay.storage.postgres.sql.writes import usage_of
+from relay.storage.rows import leaving_seqs, note_recipient, sent_to_one
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from relay.lifecycle.rows import Found, Leaving, Lookups, OwnRow, Reference, Slot, Stored
+    from relay.storage.postgres.hashes import KeyedHashes
+    from relay.storage.postgres.sql.sweep import SweepQueries
+
+_MAX_REFERRERS: Final = 10_000
+"""In one step, for a whole batch of an import."""
+_MAX_REFERRING_STEPS: Final = 16
+_LEAVING_ROWS: Final = 1000
+"""More than fit into 64 KiB."""
+_HEX: Final = frozenset("0123456789abcdef")
+
+
+class Finder:
+    """Finds rows on the connection that writes."""
+
+    def __init__(self, db: Any, hashes: KeyedHashes, sweeps: SweepQueries, found: Found) -> None:
+        """`found` gets the rows."""
+        self._db = db
+        self._hashes = hashes
+        self._sweeps = sweeps
+        self._found = found
+
+    async def look_up(self, lookups: Lookups) -> None:
+        """Raises TooMuchToRead."""
+        found = self._found
+        if lookups.most_own is not None:
+            await self._check_sizes(lookups, lookups.most_own)
+        if lookups.leaving is not None:
+            found.leaving = await self._leaving(lookups.leaving)
+        if lookups.vanishing_keys:
+            lookups = await self._narrowed(lookups)
+        if lookups.most is not None and await self._size_of(lookups) > lookups.most:
+            raise TooMuchToRead
+        if lookups.most_own is not None and await self._own_size(lookups) > lookups.most_own:
+            raise TooMuchToRead
+        if lookups.ids:
+            ids = [bytes.fromhex(event_id) for event_id in lookups.ids]
+            for row in await self._rows("rows_by_id", ids):
+                found.rows[row.event.id] = row
+        if lookups.own_rows:
+            await self._find_own_rows(lookups)
+        slots = lookups.slots | lookups.own_slots
+        if slots:
+            for row in await self._rows("rows_by_slot", self._slot_hashes(slots)):
+                if row.slot in slots:
+                    # One object in both: they are compared by identity.
+                    found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
+        if lookups.present:
+            await self._find_present(lookups.present)
+            await self._find_recipients(lookups.vanishing_keys)
+        if lookups.vanishing_keys or lookups.record_groups:
+            await self._find_records(lookups)
+        if lookups.tombstones:
+            targets = [target.encode() for target in lookups.tombstones]
+            for target, by, until, why, request in await self._db.fetch(
+                QUERIES["tombstones"], targets
+            ):
+                stone = Tombstone(target.decode(), by.decode(), until, why.decode(), request)
+                found.tombstones.setdefault(stone.target, []).append(stone)
+        if lookups.id_prefixes:
+            await self._find_prefixes(lookups)
+        for account in lookups.usage:
+            query = usage_of(account)
+            found.usage.open(account, Size(*await self._db.fetchrow(query.sql, *query.values)))
+        for dependencies in lookups.dependencies:
+            query = self._sweeps.oldest(dependencies)
+            oldest = await self._db.fetchval(query.sql, *query.values)
+            if oldest is not None:
+                found.oldest_dependencies[dependencies] = oldest
+        await self._follow(lookups.named, lookups, MAX_REFERENCE_STEPS)
+        near = lookups.named_near - found.named.keys()
+        await self._follow(near, lookups, NEAR_STEPS)
+        await self._find_referrers(lookups)
+        if lookups.groups_with_content:
+            groups = [group.encode() for group in lookups.groups_with_content]
+            in_use = await self._db.fetch(QUERIES["groups_in_use"], groups)
+            found.groups_with_content.update([group.decode() for (group,) in in_use])
+
+    async def _size_of(self, lookups: Lookups) -> int:
+        """Bytes of the rows by id and slot; none of them is read for it."""
+        ids, slots = [*map(bytes.fromhex, lookups.ids)], self._slot_hashes(lookups.slots)
+        size: int = await self._db.fetchval(QUERIES["size_of_rows"], ids, slots)
+        return size
+
+    async def _check_sizes(self, lookups: Lookups, most: int) -> None:
+        """Raises TooMuchToRead for keys and groups that must leave in pieces."""
+        size = 0
+        if lookups.vanishing_keys:
+            keys = lookups.vanishing_keys
+            asked = [bytes.fromhex(key) for key in keys], [key.encode() for key in keys]
+            size = await self._db.fetchval(QUERIES["size_of_keys"], *asked)
+        for group in lookups.ending_groups:
+            size = max(size, await self._db.fetchval(QUERIES["size_of_group"], group.encode()))
+        if size > most:
+            raise TooMuchToRead
+
+    async def _leaving(self, leaving: Leaving) -> list[int]:
+        limit = _LEAVING_ROWS + len(leaving.kept)
+        if leaving.pubkey is not None:
+            key, p = bytes.fromhex(leaving.pubkey), self._hashes.tag("p", leaving.pubkey)
+            rows = await self._db.fetch(QUERIES["leaving_of_key"], key, p, leaving.until, limit)
+        else:
+            group = (leaving.group or "").encode()
+            rows = await self._db.fetch(QUERIES["leaving_of_group"], group, limit)
+        return leaving_seqs([(*row[:5], row[5].decode(), *row[6:]) for row in rows], leaving)
+
+    async def _own_size(self, lookups: Lookups) -> int:
+        """As `_size_of`, of those that are to be deleted."""
+        rows, slots = self._asked_own(lookups.own_rows), self._slot_hashes(lookups.own_slots)
+        size: int = await self._db.fetchval(QUERIES["size_of_own_rows"], *rows, slots)
+        return size
+
+    def _slot_hashes(self, slots: frozenset[Slot]) -> list[int]:
+        return [self._hashes.slot(*slot) for slot in slots]
+
+    async def _narrowed(self, lookups: Lookups) -> Lookups:
+        found = self._found
+        keys = sorted(lookups.vanishing_keys)
+        rows = await self._db.fetch(QUERIES["keys_stored"], *self._keys(keys))
+        found.stored_keys = frozenset([key.hex() for (key,) in rows])
+        groups: list[str] = []
+        if found.stored_keys:
+            asked = self._keys(sorted(found.stored_keys))
+            with_keys = await self._db.fetch(QUERIES["groups_with_keys"], *asked)
+            groups = [group.decode() for (group,) in with_keys]
+        return narrowed(lookups, found.stored_keys, groups)
+
+    def _keys(self, pubkeys: Sequence[str]) -> tuple[list[bytes], list[int]]:
+        """As bytes, and the hashes of tags `p` that name them."""
+        named = [self._hashes.tag("p", pubkey) for pubkey in pubkeys]
+        return [bytes.fromhex(pubkey) for pubkey in pubkeys], named
+
+    async def _find_own_rows(self, lookups: Lookups) -> None:
+        found = self._found
+        wanted: dict[str, list[OwnRow]] = {}
+        for own in lookups.own_rows:
+            wanted.setdefault(own.id, []).append(own)
+        for row in await self._rows("own_rows", *self._asked_own(lookups.own_rows)):
+            if any(own.is_it(row) for own in wanted.get(row.event.id, ())):
+                found.rows.setdefault(row.event.id, row)
+
+    def _asked_own(self, own_rows: frozenset[OwnRow]) -> list[list[Any]]:
+        asked = [
+            (
+                bytes.fromhex(own.id),
+                None if own.pubkey is None else bytes.fromhex(own.pubkey),
+                None if own.group is None else own.group.encode(),
+                None if own.pubkey is None else self._hashes.tag("p", own.pubkey),
+            )
+            for own in own_rows
+        ]
+        return columns(asked, 4)
+
+    async def _find_present(self, wanted: frozenset[str | Slot]) -> None:
+        found = self._found
+        ids = [bytes.fromhex(each) for each in wanted if isinstance(each, str)]
+        slots = [self._hashes.slot(*each) for each in wanted if not isinstance(each, str)]
+        for row in await self._db.fetch(QUERIES["present_rows"], ids, slots):
+            found.present.update(present(row, wanted))
+
+    async def _find_recipients(self, pubkeys: frozenset[str]) -> None:
+        """Which of these keys gift wraps are for."""
+        found = self._found
+        ids = [bytes.fromhex(each) for each in sent_to_one(found)] if pubkeys else []
+        for pubkey in pubkeys if ids else ():
+            for (id_,) in await self._db.fetch(
+                QUERIES["sent_to"], ids, self._hashes.tag("p", pubkey)
+            ):
+                note_recipient(id_.hex(), pubkey, found)
+
+    async def _find_prefixes(self, lookups: Lookups) -> None:
+        found = self._found
+        asked = [
+            (group, prefix)
+            for group, prefix in lookups.id_prefixes
+            if prefix and len(prefix) <= 64 and _HEX.issuperset(prefix)
+        ]
+        between = [
+            (
+                group.encode(),
+                bytes.fromhex(prefix.ljust(64, "0")),
+                bytes.fromhex(prefix.ljust(64, "f")),
+            )
+            for group, prefix in asked
+        ]
+        for (place,) in await self._db.fetch(QUERIES["prefixes"], *columns(between, 3)):
+            found.id_prefixes.add(asked[place - 1])
+
+    async def _follow(self, step: frozenset[RecordName], lookups: Lookups, steps: int) -> None:
+        """Follow references, one query for each step of all of them."""
+        found = self._found
+        for _ in range(steps):
+            if not step:
+                return
+            found.named.update((name, set()) for name in step)
+            names = [(name.kind, name.d.encode()) for name in step]
+            next_step: set[RecordName] = set()
+            for row in await self._rows("rows_by_name", *columns(names, 2)):
+                event = row.event
+                found.named[RecordName(event.kind, event.d)].add(event.id)
+                found.rows.setdefault(event.id, row)
+                next_step |= lookups.names_in(event)
+            step = frozenset([name for name in next_step if name not in found.named])
+
+    async def _find_referrers(self, lookups: Lookups) -> None:
+        found = self._found
+        of_kinds = list(lookups.referring_kinds)
+        step = lookups.referrers
+        for _ in range(_MAX_REFERRING_STEPS):
+            if not step:
+                return
+            found.referrers.update((reference, set()) for reference in step)
+            hashes = [
+                self._hashes.tag(written, value)
+                for name, value in step
+                for written in (name, name.upper())
+            ]
+            next_step: set[Reference] = set()
+            for row in await self._rows("rows_referring", hashes, of_kinds, _MAX_REFERRERS):
+                event = row.event
+                found.rows.setdefault(event.id, row)
+                for reference in step.intersection(references_of(event)):
+                    found.referrers[reference].add(event.id)
+                next_step.add(("e", event.id))
+            step = frozenset(next_step - found.referrers.keys())
+
+    async def _find_records(self, lookups: Lookups) -> None:
+        found = self._found
+        groups = [group.encode() for group in lookups.record_groups]
+        if lookups.vanishing_keys:
+            keys, named = self._keys(sorted(lookups.vanishing_keys))
+            groups += [
+                group for (group,) in await self._db.fetch(QUERIES["groups_moderated"], keys)
+            ]
+            for row in await self._rows("puts_of_keys", named):
+                found.rows.setdefault(row.event.id, row)
+        if groups:
+            for row in await self._rows("records_of_groups", groups):
+                found.group_records.append(found.rows.get(row.event.id, row))
+
+    async def _rows(self, name: str, *values: object) -> list[Stored]:
+        return [stored(row) for row in await self._db.fetch(QUERIES[name], *values)]

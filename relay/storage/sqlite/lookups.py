@@ -1,0 +1,277 @@
+"""Lookups: what a batch must know of the store, read inside of its transaction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+import orjson
+
+from relay.access.quotas import Size
+from relay.errors import TooMuchToRead
+from relay.lifecycle.rows import Found, Tombstone, narrowed, references_of
+from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
+from relay.storage.hashes import id_key
+from relay.storage.rows import leaving_seqs, note_recipient, present, sent_to_one, stored
+from relay.storage.sqlite.sql.named import QUERIES
+from relay.storage.sqlite.sql.writes import usage_of
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Iterable, Mapping
+
+    from relay.lifecycle.rows import Leaving, Lookups, OwnRow, Reference, Slot, Stored
+    from relay.storage.hashes import Hashes
+    from relay.storage.sqlite.sql.conditions import Value
+    from relay.storage.sqlite.sql.sweep import SweepQueries
+    from relay.storage.sqlite.tag_buffer import TagBuffer
+
+_MAX_REFERRERS: Final = 10_000
+"""In one step, for a whole batch of an import."""
+_MAX_REFERRING_STEPS: Final = 16
+
+
+class _BytesLeft:
+    """Of rows, that a batch may still read. None: any number."""
+
+    def __init__(self, number: int | None) -> None:
+        self._number = number
+
+    def taken(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Columns of rows; the second is their event, not parsed yet. Raises TooMuchToRead."""
+        if self._number is None:
+            return list(rows)
+        taken = []
+        for row in rows:
+            self._number -= len(row[1])
+            if self._number < 0:
+                raise TooMuchToRead
+            taken.append(row)
+        return taken
+
+
+class Finder:
+    """Finds rows on the connection that writes."""
+
+    def __init__(
+        self,
+        db: sqlite3.Connection,
+        hashes: Hashes,
+        tag_buffer: TagBuffer,
+        sweeps: SweepQueries,
+    ) -> None:
+        self._db = db
+        self._hashes = hashes
+        self._tag_buffer = tag_buffer
+        self._sweeps = sweeps
+
+    def stored_keys(self, lookups: Lookups) -> frozenset[str]:
+        """As `Found.stored_keys`. Raises TooMuchToRead."""
+        if lookups.most_own is not None:
+            self._check_sizes(lookups, lookups.most_own)
+        return frozenset([key for key in lookups.vanishing_keys if self._is_stored(key)])
+
+    def found(self, lookups: Lookups, stored_keys: frozenset[str], head: int) -> Found:
+        """Of the `vanishing_keys` those in `stored_keys`: if there are any, the tag buffer is
+        empty. `head`: seq of the newest row. Raises TooMuchToRead."""
+        lookups = narrowed(lookups, stored_keys, self._groups_with(stored_keys))
+        found, left = Found(head, stored_keys=stored_keys), _BytesLeft(lookups.most)
+        if lookups.own_rows or lookups.own_slots:  # first: they may be too many
+            own_left = _BytesLeft(lookups.most_own)
+            self._find_own_rows(lookups, found, own_left)
+            self._find_by_slot(lookups.own_slots, found, own_left)
+        keys = orjson.dumps([id_key(event_id) for event_id in lookups.ids])
+        for row in self._rows("rows_by_id", {"keys": keys.decode()}, left):
+            if row.event.id in lookups.ids:
+                found.rows.setdefault(row.event.id, row)
+        self._find_by_slot(lookups.slots, found, left)
+        if lookups.present:
+            self._find_present(lookups.present, found)
+            self._find_recipients(lookups.vanishing_keys, found)
+        if lookups.leaving is not None:
+            found.leaving = self._leaving(lookups.leaving)
+        if lookups.vanishing_keys or lookups.record_groups:
+            self._find_records(lookups, found)
+        targets = orjson.dumps(list(lookups.tombstones)).decode()
+        for stone in self._db.execute(QUERIES["tombstones"], {"targets": targets}):
+            found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
+        for group, prefix in lookups.id_prefixes:
+            if self._has_prefix(group, prefix):
+                found.id_prefixes.add((group, prefix))
+        for account in lookups.usage:
+            query = usage_of(account)
+            found.usage.open(account, Size(*self._db.execute(*query).fetchone()))
+        for dependencies in lookups.dependencies:
+            oldest = self._db.execute(*self._sweeps.oldest(dependencies)).fetchone()[0]
+            if oldest is not None:
+                found.oldest_dependencies[dependencies] = oldest
+        self._find_named(lookups, found)
+        self._find_referrers(lookups, found)
+        for group in lookups.groups_with_content:
+            h = self._hashes.tag("h", group)
+            newest = orjson.dumps(self._tag_buffer.seqs_of([h])).decode()
+            if self._db.execute(QUERIES["group_in_use"], {"h": h, "newest": newest}).fetchone():
+                found.groups_with_content.add(group)
+        return found
+
+    def _check_sizes(self, lookups: Lookups, most: int) -> None:
+        """Raises TooMuchToRead for keys and groups that must leave in pieces."""
+        asked: list[tuple[str, tuple[Value, ...]]] = [
+            *(("size_of_key", (bytes.fromhex(key), key)) for key in lookups.vanishing_keys),
+            *(("size_of_group", (group,)) for group in lookups.ending_groups),
+        ]
+        if any(self._db.execute(QUERIES[name], of).fetchone()[0] > most for name, of in asked):
+            raise TooMuchToRead
+
+    def _is_stored(self, pubkey: str) -> bool:
+        """As `Found.stored_keys`."""
+        p = self._hashes.tag("p", pubkey)
+        newest = orjson.dumps(self._tag_buffer.seqs_of([p])).decode()
+        asked: dict[str, Value] = {**key_of(pubkey), "p": p, "newest": newest}
+        return self._db.execute(QUERIES["key_is_stored"], asked).fetchone() is not None
+
+    def _groups_with(self, pubkeys: frozenset[str]) -> set[str]:
+        """Groups with rows by one of these keys, or gift wraps for it. The tag buffer is empty."""
+        found: set[str] = set()
+        for pubkey in pubkeys:
+            asked = {"key": key_of(pubkey)["key"], "p": self._hashes.tag("p", pubkey)}
+            found.update(group for (group,) in self._db.execute(QUERIES["groups_with_key"], asked))
+        return found
+
+    def _find_by_slot(self, slots: frozenset[Slot], found: Found, left: _BytesLeft) -> None:
+        if not slots:
+            return
+        keys = orjson.dumps([self._hashes.slot(*slot) for slot in slots])
+        for row in self._rows("rows_by_slot", {"keys": keys.decode()}, left):
+            if row.slot in slots:
+                # One object in both: they are compared by identity.
+                found.slots[row.slot] = found.rows.setdefault(row.event.id, row)
+
+    def _find_own_rows(self, lookups: Lookups, found: Found, left: _BytesLeft) -> None:
+        wanted: dict[str, list[OwnRow]] = {}
+        keys: list[list[Value]] = []
+        recipients: dict[str, int] = {}
+        for own in lookups.own_rows:
+            wanted.setdefault(own.id, []).append(own)
+            author = p = None
+            if own.pubkey is not None:
+                author, p = id_key(own.pubkey), recipients.get(own.pubkey)
+                if p is None:
+                    p = recipients[own.pubkey] = self._hashes.tag("p", own.pubkey)
+            keys.append([id_key(own.id), author, own.group, p])
+        asked: dict[str, Value] = {
+            "wanted": orjson.dumps(keys).decode(),
+            "newest": orjson.dumps(self._tag_buffer.seqs_of(list(recipients.values()))).decode(),
+        }
+        for row in self._rows("own_rows", asked, left):
+            if any(own.is_it(row) for own in wanted.get(row.event.id, ())):
+                found.rows.setdefault(row.event.id, row)
+
+    def _find_present(self, wanted: frozenset[str | Slot], found: Found) -> None:
+        ids = [id_key(each) for each in wanted if isinstance(each, str)]
+        slots = [self._hashes.slot(*each) for each in wanted if not isinstance(each, str)]
+        asked = {"ids": orjson.dumps(ids).decode(), "slots": orjson.dumps(slots).decode()}
+        for row in self._db.execute(QUERIES["present_rows"], asked):
+            found.present.update(present(row, wanted))
+
+    def _find_recipients(self, pubkeys: frozenset[str], found: Found) -> None:
+        """Which of these keys gift wraps are for; the tag buffer is empty if there are any keys."""
+        ids = sent_to_one(found) if pubkeys else []
+        keys = orjson.dumps([id_key(each) for each in ids]).decode()
+        for pubkey in pubkeys if ids else ():
+            asked: dict[str, Value] = {"keys": keys, "p": self._hashes.tag("p", pubkey)}
+            for (id_,) in self._db.execute(QUERIES["sent_to"], asked):
+                note_recipient(id_.hex(), pubkey, found)
+
+    def _leaving(self, leaving: Leaving) -> list[int]:
+        group, pubkey, hash_of = leaving.group, leaving.pubkey, self._hashes.tag
+        tag = hash_of("h", group) if pubkey is None and group else hash_of("p", pubkey or "")
+        newest = orjson.dumps(self._tag_buffer.seqs_of([tag])).decode()
+        if pubkey is None:
+            name: str = "leaving_of_group"
+            asked: dict[str, Value] = {"h": tag, "grp": group, "newest": newest}
+        else:
+            name = "leaving_of_key"
+            asked = {**key_of(pubkey), "p": tag, "until": leaving.until, "newest": newest}
+        return leaving_seqs(self._db.execute(QUERIES[name], asked), leaving)
+
+    def _find_records(self, lookups: Lookups, found: Found) -> None:
+        groups = set(lookups.record_groups)
+        for pubkey in lookups.vanishing_keys:
+            moderated = self._db.execute(QUERIES["groups_moderated"], key_of(pubkey))
+            groups.update(group for (group,) in moderated)
+            for row in self._rows("puts_of_key", {"p": self._hashes.tag("p", pubkey)}):
+                found.rows.setdefault(row.event.id, row)
+        if groups:
+            named = orjson.dumps(list(groups)).decode()
+            for row in self._rows("records_of_groups", {"groups": named}):
+                found.group_records.append(found.rows.get(row.event.id, row))
+
+    def _find_named(self, lookups: Lookups, found: Found) -> None:
+        self._follow(lookups.named, lookups, found, MAX_REFERENCE_STEPS)
+        near = lookups.named_near - found.named.keys()
+        self._follow(near, lookups, found, NEAR_STEPS)
+
+    def _follow(
+        self, step: frozenset[RecordName], lookups: Lookups, found: Found, steps: int
+    ) -> None:
+        """Follow references, one query for each step of all of them."""
+        for _ in range(steps):
+            if not step:
+                return
+            found.named.update((name, set()) for name in step)
+            names = orjson.dumps([list(name) for name in step]).decode()
+            next_step: set[RecordName] = set()
+            for row in self._rows("rows_by_name", {"names": names}):
+                event = row.event
+                found.named[RecordName(event.kind, event.d)].add(event.id)
+                found.rows.setdefault(event.id, row)
+                next_step |= lookups.names_in(event)
+            step = frozenset([name for name in next_step if name not in found.named])
+
+    def _find_referrers(self, lookups: Lookups, found: Found) -> None:
+        listed = orjson.dumps(list(lookups.referring_kinds)).decode()
+        step = lookups.referrers
+        for _ in range(_MAX_REFERRING_STEPS):
+            if not step:
+                return
+            found.referrers.update((reference, set()) for reference in step)
+            hashes = [
+                self._hashes.tag(written, value)
+                for name, value in step
+                for written in (name, name.upper())
+            ]
+            asked: dict[str, Value] = {
+                "hashes": orjson.dumps(hashes).decode(),
+                "newest": orjson.dumps(self._tag_buffer.seqs_of(hashes)).decode(),
+                "kinds": listed,
+                "limit": _MAX_REFERRERS,
+            }
+            next_step: set[Reference] = set()
+            for row in self._rows("rows_referring", asked):
+                event = row.event
+                found.rows.setdefault(event.id, row)
+                for reference in step.intersection(references_of(event)):
+                    found.referrers[reference].add(event.id)
+                next_step.add(("e", event.id))
+            step = frozenset(next_step - found.referrers.keys())
+
+    def _has_prefix(self, group: str, prefix: str) -> bool:
+        if not prefix or any(c not in "0123456789abcdef" for c in prefix) or len(prefix) > 64:
+            return False
+        low, high = id_key(prefix.ljust(16, "0")), id_key(prefix.ljust(16, "f"))
+        rows = self._db.execute(
+            QUERIES["prefix_in_group"], {"low": low, "high": high, "grp": group}
+        )
+        return any(row[0].hex().startswith(prefix) for row in rows)
+
+    def _rows(
+        self, name: str, values: Mapping[str, Value], left: _BytesLeft | None = None
+    ) -> list[Stored]:
+        """Raises TooMuchToRead, for `left`."""
+        cursor = self._db.execute(QUERIES[name], values)
+        rows = cursor.fetchall() if left is None else left.taken(cursor)
+        return [stored(row) for row in rows]
+
+
+def key_of(pubkey: str) -> dict[str, Value]:
+    return {"key": id_key(pubkey), "pubkey": bytes.fromhex(pubkey)}
