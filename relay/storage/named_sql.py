@@ -25,10 +25,12 @@ class SqlFiles:
                 return file.read_text("utf-8")
         raise StoreVersion(f"no migration leads to schema {version}")
 
-    def statements(self, name: str) -> dict[str, str]:
-        """By the name in `-- :name  parameters -> columns`."""
-        parts = re.split(r"^-- :(\w+)[^\n]*\n", self.script(name), flags=re.MULTILINE)[1:]
-        return {
-            name: body.strip().rstrip(";")
-            for name, body in zip(parts[::2], parts[1::2], strict=True)
-        }
+    def statements(self, file: str) -> dict[str, str]:
+        """By the name in `-- :name  parameters -> columns`. `{name}` in one stands for the text of
+        one before it."""
+        parts = re.split(r"^-- :(\w+)[^\n]*\n", self.script(file), flags=re.MULTILINE)[1:]
+        found: dict[str, str] = {}
+        for name, body in zip(parts[::2], parts[1::2], strict=True):
+            text = body.strip().rstrip(";")
+            found[name] = re.sub(r"\{(\w+)\}", lambda each: found[each[1]], text)
+        return found

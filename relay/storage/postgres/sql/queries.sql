@@ -1,3 +1,9 @@
+-- :row  columns of a row
+e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at;
+
+-- :about  what is known of a row without its event
+e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at;
+
 -- :begin  -> in the transaction that it begins, no other process writes
 BEGIN; SELECT pg_advisory_xact_lock('head'::regclass::oid::bigint);
 
@@ -85,7 +91,7 @@ SELECT seq, pg_is_in_recovery(),
 FROM head;
 
 -- :rows_by_id  [id] -> columns of a row
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM events AS e WHERE e.id = ANY($1::bytea[]);
 
 -- :size_of_rows  [id], [slot hash] -> bytes; `raw` is not read for its length
@@ -95,31 +101,32 @@ SELECT coalesce(sum(size), 0)::bigint FROM (
     SELECT octet_length(raw) FROM events WHERE slot = ANY($2::bigint[])
 ) AS found;
 
--- :size_of_own_rows  as `own_rows`, [slot hash] -> bytes
-SELECT coalesce(sum(size), 0)::bigint FROM (
-    SELECT octet_length(e.raw) AS size
-    FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[]) AS w (id, pubkey, grp, p)
-    JOIN events AS e ON e.id = w.id
-    WHERE e.pubkey = w.pubkey OR e.grp = w.grp OR (e.kind = 1059 AND w.p = ANY(e.tags))
-    UNION ALL
-    SELECT octet_length(raw) FROM events WHERE slot = ANY($5::bigint[])
-) AS found;
-
--- :own_rows  [id], [pubkey or null], [group or null], [hash of p or null] -> columns of a row
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+-- :own  [id], [pubkey or null], [group or null], [hash of p or null]
 FROM unnest($1::bytea[], $2::bytea[], $3::bytea[], $4::bigint[]) AS w (id, pubkey, grp, p)
 JOIN events AS e ON e.id = w.id
 WHERE e.pubkey = w.pubkey OR e.grp = w.grp OR (e.kind = 1059 AND w.p = ANY(e.tags));
 
+-- :own_rows  as `own` -> columns of a row
+SELECT {row}
+{own};
+
+-- :size_of_own_rows  as `own`, [slot hash] -> bytes
+SELECT coalesce(sum(size), 0)::bigint FROM (
+    SELECT octet_length(e.raw) AS size
+    {own}
+    UNION ALL
+    SELECT octet_length(raw) FROM events WHERE slot = ANY($5::bigint[])
+) AS found;
+
 -- :rows_by_slot  [slot hash] -> columns of a row
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM events AS e WHERE e.slot = ANY($1::bigint[]);
 
 -- :present_rows  [id], [slot hash] -> id, pubkey, kind, d, slot, group, expires_at, created_at; never `raw`
-SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
+SELECT {about}
 FROM events AS e WHERE e.id = ANY($1::bytea[])
 UNION ALL
-SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
+SELECT {about}
 FROM events AS e WHERE e.slot = ANY($2::bigint[]);
 
 -- :sent_to  [id], hash of p -> id of the gift wraps and notices among these rows that have the tag
@@ -127,20 +134,20 @@ SELECT e.id FROM events AS e
 WHERE e.id = ANY($1::bytea[]) AND e.kind IN (1059, 44100, 44101) AND $2::bigint = ANY(e.tags);
 
 -- :rows_by_name  [kind], [d] -> columns of a row
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM unnest($1::integer[], $2::bytea[]) AS n (kind, d)
 JOIN events AS e ON substring(e.d, 1, 200) = substring(n.d, 1, 200) AND e.d <> ''
 WHERE e.d = n.d AND e.kind = n.kind;
 
 -- :rows_referring  [hash of e, E, a or A], [kind], limit -> columns of a row of no group
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM events AS e
 WHERE e.seq IN (SELECT t.seq FROM tags AS t WHERE t.hash = ANY($1::bigint[])
                 AND t.kind = ANY($2::integer[]))
 AND e.grp IS NULL LIMIT $3;
 
 -- :rows_by_seq  [seq], bytes -> columns of a row, in the order given, until so many are there
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM (
     SELECT j.place, e.seq,
         sum(octet_length(e.raw)) OVER (ORDER BY j.place) - octet_length(e.raw) AS before
@@ -148,7 +155,7 @@ FROM (
 ) AS found JOIN events AS e ON e.seq = found.seq WHERE found.before < $2 ORDER BY found.place;
 
 -- :rows_since  seq, limit -> columns of a row, in order of seq
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM events AS e WHERE e.seq > $1 ORDER BY e.seq LIMIT $2;
 
 -- :rows_of_kinds_since  [kind], seq, limit -> columns of a row, in order of seq
@@ -156,7 +163,7 @@ FROM events AS e WHERE e.seq > $1 ORDER BY e.seq LIMIT $2;
 WITH found AS MATERIALIZED (
     SELECT seq FROM events WHERE kind = ANY($1::integer[]) AND seq > $2
 )
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM events AS e WHERE e.seq IN (SELECT seq FROM found ORDER BY seq LIMIT $3) ORDER BY e.seq;
 
 -- :tombstones  [target] -> columns of tombstones
@@ -197,17 +204,17 @@ WHERE substring(grp, 1, 64) = substring($1::bytea, 1, 64) AND grp = $1 AND grp <
 AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
 
 -- :leaving_of_key  pubkey, hash of p, until, limit -> seq, bytes, columns of `present_rows`
-SELECT e.seq, octet_length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
+SELECT e.seq, octet_length(e.raw), {about}
 FROM events AS e WHERE e.pubkey = $1 AND e.created_at <= $3
 AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005
 UNION ALL
-SELECT e.seq, octet_length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
+SELECT e.seq, octet_length(e.raw), {about}
 FROM tags AS t JOIN events AS e ON e.seq = t.seq
 WHERE t.hash = $2 AND t.created_at <= $3 AND t.kind IN (1059, 44100, 44101)
 LIMIT $4;
 
 -- :leaving_of_group  group, limit -> as `leaving_of_key`
-SELECT e.seq, octet_length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
+SELECT e.seq, octet_length(e.raw), {about}
 FROM events AS e WHERE substring(e.grp, 1, 64) = substring($1::bytea, 1, 64) AND e.grp = $1
 AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005
 LIMIT $2;
@@ -232,12 +239,12 @@ SELECT DISTINCT grp FROM events
 WHERE pubkey = ANY($1::bytea[]) AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL;
 
 -- :puts_of_keys  [hash of p] -> columns of a row: the 9000s that name one of the keys
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM events AS e
 WHERE e.seq IN (SELECT t.seq FROM tags AS t WHERE t.hash = ANY($1::bigint[]) AND t.kind = 9000);
 
 -- :records_of_groups  [group] -> columns of a row, in order of seq, of all that their state is built from
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM events AS e
 WHERE substring(e.grp, 1, 64) IN (SELECT substring(w.grp, 1, 64) FROM unnest($1::bytea[]) AS w (grp))
 AND e.grp = ANY($1::bytea[])

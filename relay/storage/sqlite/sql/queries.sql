@@ -1,10 +1,16 @@
+-- :row  columns of a row
+e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at;
+
+-- :about  what is known of a row without its event
+e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at;
+
 -- :rows_by_id  [id_key] -> columns of a row; index events_id
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value;
 
 -- :own_rows  [[id_key, id_key of author or null, group or null, hash of p or null]], [newest seq] -> columns of a row
 -- `raw` is read of the rows that remain only.
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM json_each(:wanted) AS j CROSS JOIN events AS e INDEXED BY events_id
 ON e.id_key = json_extract(j.value, '$[0]')
 WHERE e.author_key = json_extract(j.value, '$[1]') OR e.grp = json_extract(j.value, '$[2]')
@@ -16,14 +22,14 @@ OR (e.kind = 1059 AND (
 ));
 
 -- :rows_by_slot  [slot hash] -> columns of a row; index events_slot
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.slot = j.value;
 
 -- :present_rows  [id_key], [slot hash] -> id, pubkey, kind, d, slot, group, expires_at, created_at; never `raw`
-SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
+SELECT {about}
 FROM json_each(:ids) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value
 UNION ALL
-SELECT e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
+SELECT {about}
 FROM json_each(:slots) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.slot = j.value;
 
 -- :sent_to  [id_key], hash of p -> id of the gift wraps and notices among these rows that have the tag
@@ -34,12 +40,12 @@ WHERE e.kind IN (1059, 44100, 44101) AND EXISTS (
 );
 
 -- :rows_by_name  [[kind, d]] -> columns of a row; index events_d
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM json_each(:names) AS j CROSS JOIN events AS e INDEXED BY events_d
 ON e.d = json_extract(j.value, '$[1]') AND e.d > '' AND e.kind = json_extract(j.value, '$[0]');
 
 -- :rows_referring  [hash of e, E, a or A], [newest seq], [kind], limit -> columns of a row of no group
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM (
     SELECT seq FROM tags WHERE hash IN (SELECT value FROM json_each(:hashes))
     UNION
@@ -54,18 +60,18 @@ SELECT e.raw, e.seq FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.v
 UPDATE events SET grp = ? WHERE seq = ?;
 
 -- :rows_by_seq  [seq], bytes -> columns of a row, in the order given, until so many are there
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM (
     SELECT j.key AS place, e.seq, sum(length(e.raw)) OVER (ORDER BY j.key) - length(e.raw) AS before
     FROM json_each(?) AS j CROSS JOIN events AS e ON e.seq = j.value
 ) AS found CROSS JOIN events AS e ON e.seq = found.seq WHERE found.before < ? ORDER BY found.place;
 
 -- :rows_since  seq, limit -> columns of a row, in order of seq
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM events AS e WHERE e.seq > ? ORDER BY e.seq LIMIT ?;
 
 -- :rows_of_kinds_since  [kind], seq, limit -> columns of a row, in order of seq
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM (
     SELECT seq FROM events INDEXED BY events_kind
     WHERE kind IN (SELECT value FROM json_each(?)) AND seq > ? ORDER BY seq LIMIT ?
@@ -100,12 +106,12 @@ SELECT ifnull(sum(bytes), 0) FROM sizes INDEXED BY sizes_group
 WHERE grp = ? AND grp > '' AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
 
 -- :leaving_of_key  id_key and pubkey, hash of p, until, [newest seq] -> seq, bytes, columns of `present_rows`
-SELECT e.seq, length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
+SELECT e.seq, length(e.raw), {about}
 FROM events AS e INDEXED BY events_author
 WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
 AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005
 UNION ALL
-SELECT e.seq, length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
+SELECT e.seq, length(e.raw), {about}
 FROM (
     SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind IN (1059, 44100, 44101)
     UNION ALL
@@ -114,7 +120,7 @@ FROM (
 WHERE e.kind IN (1059, 44100, 44101) AND e.created_at <= :until;
 
 -- :leaving_of_group  hash of h, group, [newest seq] -> as `leaving_of_key`, of those that name it
-SELECT e.seq, length(e.raw), e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at
+SELECT e.seq, length(e.raw), {about}
 FROM (
     SELECT seq FROM tags WHERE hash = :h AND kind NOT BETWEEN 9000 AND 9022
     UNION ALL
@@ -146,11 +152,11 @@ SELECT DISTINCT grp FROM events INDEXED BY events_author
 WHERE author_key = :key AND pubkey = :pubkey AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL;
 
 -- :puts_of_key  hash of p -> columns of a row: the 9000s that name the key
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq WHERE t.hash = :p AND t.kind = 9000;
 
 -- :records_of_groups  [group] -> columns of a row, in order of seq, of all that their state is built from
-SELECT e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at
+SELECT {row}
 FROM events AS e INDEXED BY events_kind
 WHERE (e.kind BETWEEN 9000 AND 9022 OR e.kind BETWEEN 39000 AND 39005)
 AND e.grp IN (SELECT value FROM json_each(:groups)) ORDER BY e.seq;
