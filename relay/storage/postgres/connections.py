@@ -1,7 +1,7 @@
 """Connections to the database: pools that read, one connection that writes.
 
-Errors of asyncpg leave as StoreFault without the values of a statement. A connection that was lost
-is replaced by the next call, on the first of the hosts that takes it.
+Errors of asyncpg are raised as StoreFault, without the values of a statement. The next call
+replaces a lost connection, on the first host that accepts it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ _READERS: Final = 6
 _PAGERS: Final = 7
 _CONNECT_S: Final = 10
 _COMMAND_S: Final = 60
-"""A server that does not answer for so long is as good as gone."""
+"""A server that does not answer for this time counts as gone."""
 _CLOSE_S: Final = 5
 _VANISHED_S: Final = 10
-"""A host that has acknowledged nothing for so long is gone: without this the kernel would wait for
-a quarter of an hour."""
+"""A host that has acknowledged nothing for this time counts as gone; the kernel would wait for a
+quarter of an hour."""
 _HOSTS: Final = (
     re.compile(r"(?P<before>//(?:[^/?]*@)?)(?P<hosts>[^/?@]*,[^/?@]*)(?=[/?]|$)"),
     re.compile(r"(?P<before>[?&]host=)(?P<hosts>[^&]*,[^&]*)"),
@@ -40,7 +40,7 @@ _PORTS: Final = re.compile(r"(?P<before>[?&]port=)(?P<ports>[\d,]*)")
 _STATEMENTS: Final = 512
 _SETTINGS: Final = {
     "application_name": "rookery",
-    "jit": "off",  # no query here runs long enough to pay for it
+    "jit": "off",  # no query here runs long enough to benefit from it
     "timezone": "UTC",
     # As `_TCP_OPTIONS`, for the server: it would keep a relay's locks for two hours.
     "tcp_keepalives_idle": f"{_VANISHED_S // 2}s",
@@ -50,13 +50,13 @@ _SETTINGS: Final = {
 }
 _WRITE_SETTINGS: Final = {
     **_SETTINGS,
-    # Of a relay that stands still or is cut off in a batch, whose lock all others wait for.
+    # Ends the batch of a relay that hangs or is cut off, because all others wait for its lock.
     "idle_in_transaction_session_timeout": "10s",
 }
 _PAGE_SETTINGS: Final = {
     **_SETTINGS,
-    # A page follows an index and stops early; to plan what its reader may read takes ten times as
-    # long. Without values the planner would think more of reading and sorting all that could match.
+    # A page follows an index and stops early; planning the condition of visibility takes ten times
+    # as long. Without these settings a generic plan would read and sort all that could match.
     "plan_cache_mode": "force_generic_plan",
     **dict.fromkeys(
         ("enable_seqscan", "enable_bitmapscan", "enable_hashjoin", "enable_mergejoin"), "off"
@@ -73,7 +73,7 @@ _TCP_OPTIONS: Final = {
     if hasattr(socket, name)  # not on every platform
 }
 On = Literal["reading", "paging", "snapshot"]
-"""The methods of `Connections` that give one to read on."""
+"""The methods of `Connections` that return one for reads."""
 CLOSED: Final = "the store is closed"
 SET_BACK: Final = "the database is not as this relay knew it: the relay starts again"
 
@@ -98,7 +98,7 @@ FAULTS: Final = (
 
 
 def urls_of(url: str) -> list[str]:
-    """One for each host that it names, with its port."""
+    """One URL for each host and port in it."""
     for several in _HOSTS:
         if found := several.search(url):
             ports = _PORTS.search(url)
@@ -111,18 +111,19 @@ def urls_of(url: str) -> list[str]:
 
 
 def end(db: Any) -> None:
-    """A connection that is of no use any more, or is lost already."""
-    with suppress(asyncpg.InterfaceError):  # the pool has taken a lost one back
+    """Close a connection that is broken or already lost."""
+    with suppress(asyncpg.InterfaceError):  # the pool has already released it
         db.terminate()
 
 
 async def _kept_as_is(_: Any) -> None:
-    """A connection goes back to the pool: asyncpg rolls back, nothing else is ever set."""
+    """Resets nothing when a connection returns to the pool: asyncpg rolls back, and nothing else is
+    ever set."""
 
 
 class _Held:
-    """Connections of a pool that stay taken between two uses: to give one back to asyncpg and to
-    take it again takes longer than a short read."""
+    """Connections of a pool that stay acquired between two uses: releasing and acquiring one takes
+    asyncpg longer than a short read."""
 
     def __init__(self, pool: Pool[Any]) -> None:
         self._pool = pool
@@ -162,7 +163,7 @@ class _Held:
 def _is_idle(db: Any) -> bool:
     try:
         return not (db.is_closed() or db.is_in_transaction())
-    except asyncpg.InterfaceError:  # it was lost: the pool has taken it back
+    except asyncpg.InterfaceError:  # lost: the pool has already released it
         return False
 
 
@@ -172,9 +173,9 @@ class Connections:
     def __init__(
         self, url: str, password: str | None = None, *, acquire_s: float | None = None
     ) -> None:
-        """`acquire_s`: no read waits longer for a connection."""
+        """`acquire_s`: longest time that a read waits for a connection."""
         self._urls = urls_of(url)
-        """Of each host; that which was connected to last comes first."""
+        """By host, the last one connected to first."""
         self._password = password
         self._acquire_s = acquire_s
         self._readers: _Held
@@ -182,9 +183,10 @@ class Connections:
         self._writers: Pool[Any]
         self._refused = ""
         self.set_back = asyncio.Event()
-        """The database has another history than this process knows: nothing is read or written."""
+        """Set when the database has another history than this process knows: nothing is read or
+        written."""
         self._used: set[Any] = set()
-        """Connections in whatever they do."""
+        """Connections in use."""
 
     def refuse(self, why: str) -> None:
         """From now on every read and write raises StoreFault."""
@@ -230,7 +232,7 @@ class Connections:
         }
 
     async def _connected(self, _dsn: None = None, **options: Any) -> Any:
-        """asyncpg would give the first host all the time that there is for all of them."""
+        """Each host gets its own time; asyncpg would spend all of it on the first."""
         *others, last = self._urls
         for url in others:
             with suppress(*FAULTS):
@@ -247,12 +249,12 @@ class Connections:
         return db
 
     def abandon(self) -> None:
-        """The server does not answer: nobody waits for it any longer."""
+        """The server does not answer: end everything that waits for it."""
         for db in self._used:
             end(db)
 
     async def listener(self, within_s: float = _CONNECT_S) -> Any:
-        """A connection of its own; `within_s`: for each host. Raises StoreFault."""
+        """A connection outside of the pools; `within_s`: for each host. Raises StoreFault."""
         try:
             return await self._connected(**self._options(_SETTINGS) | {"timeout": within_s})
         except FAULTS as error:
@@ -270,7 +272,7 @@ class Connections:
         return self._held(self._readers, within_s)
 
     def paging(self, within_s: float | None = None) -> AbstractAsyncContextManager[Any]:
-        """As `reading`, for statements that follow an index and give the first rows."""
+        """As `reading`, for statements that follow an index and return the first rows."""
         return self._held(self._pagers, within_s)
 
     @asynccontextmanager

@@ -1,7 +1,7 @@
 """Whether deleted rows are still in the tables.
 
-PostgreSQL keeps a deleted row until a VACUUM that no older reader holds up. Its log, free bytes of
-its pages, replicas and backups are not ours to erase; docs/security.md says so.
+PostgreSQL keeps a deleted row until a VACUUM, as long as no older reader needs it. Its log, free
+bytes of its pages, replicas and backups cannot be erased from here; see docs/security.md.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAUSE_RATIO: Final = 9
 _AGAIN_S: Final = 2.0
 _VACUUM_S: Final = 3600.0
 _MAX_REQUESTS: Final = 10_000
-"""That are told apart, while a reader or a lost database holds up the VACUUM."""
+"""Requests that are tracked, while a reader or a lost database delays the VACUUM."""
 
 
 class Erasing:
@@ -36,17 +36,17 @@ class Erasing:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._left: dict[str | None, tuple[float, float]] = {None: (monotonic(), monotonic())}
-        """When the first and the last of it was deleted, by the request that asked for it; of other
-        deletions under an empty one; None: of any request, for the process before may have left
-        something, or there were too many."""
+        """Request → times of its first and last deletion; empty: deletions without a request; None:
+        of any request, because the previous process may have left some, or there were too many."""
         self._in_batch: frozenset[str] = frozenset()
-        """Of a batch that may be committed at any moment."""
+        """Requests of a batch that is being committed."""
         self._next = 0.0
         """When the next VACUUM may begin."""
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, requests: Iterable[str]) -> None:
-        """Before the commit of a batch that deletes: whoever sees that sees that it is left."""
+        """Call before the commit of a batch that deletes: whoever sees the commit must see the
+        deletion as pending."""
         self._in_batch = frozenset(requests) or frozenset({""})
 
     def end(self) -> None:
@@ -69,7 +69,7 @@ class Erasing:
         return not {request, None} & self._left.keys() and request not in self._in_batch
 
     def start_vacuum(self) -> None:
-        """If something is left, and the last one was a while ago."""
+        """If something is pending and the last VACUUM is long enough ago."""
         is_running = self._task is not None and not self._task.done()
         if self._left and monotonic() >= self._next and not is_running:
             self._task = asyncio.create_task(self._vacuum(), name="store-vacuum")
@@ -85,7 +85,7 @@ class Erasing:
             self._next = monotonic() + _VACUUM_EVERY_S
             return
         now = monotonic()
-        if left:  # for a reader that began before; or it was deleted meanwhile
+        if left:  # an older reader needed it, or it was deleted since
             self._next = now + max(_AGAIN_S, _PAUSE_RATIO * (now - begin))
             return
         self._next = now + max(_VACUUM_EVERY_S, _PAUSE_RATIO * (now - begin))

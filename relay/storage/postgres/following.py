@@ -1,4 +1,4 @@
-"""What other relays on the database committed: rows from the log, and what else from `changes`."""
+"""Commits of other relays on the database: rows from the log, everything else from `changes`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import WritePlan
 
 _MOST_GONE: Final = 100
-"""Of a group; of more its records are read again."""
+"""Deletions of a group; with more its records are read again."""
 _FOLDED_BACK: Final = frozenset({kinds.CREATE_INVITE, kinds.JOIN_REQUEST})
-"""Their deletion can be told by their ids."""
+"""Kinds whose deletion is applied by their ids."""
 
 Change = tuple[str, bytes, bytes | None]
 """what, item, group: `list` and its name; `group` whose records are to be read again; `gone`, a
@@ -32,7 +32,7 @@ by its name, is for the relay that wrote it."""
 
 
 class Changes:
-    """What a batch changes beside adding rows; collected as it is applied."""
+    """What a batch changes besides adding rows; collected while it is applied."""
 
     def __init__(self) -> None:
         self._gone: dict[bytes, set[bytes] | None] = {}
@@ -70,8 +70,8 @@ class Changes:
 
 
 async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str], str | None]:
-    """And the requests by which they erased something, and the name of the newest batch. Raises
-    Outdated."""
+    """Also returns the requests by which they erased something, and the name of the newest batch.
+    Raises Outdated."""
     changes: dict[str, list[tuple[bytes, bytes | None]]] = {}
     passed_on: dict[int, list[Stored]] = {}
     rows: list[Stored] = []

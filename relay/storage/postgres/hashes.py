@@ -28,7 +28,7 @@ class KeyedHashes(Hashes):
         self._short = lru_cache(maxsize=_CACHED)(self._hash)
 
     def of_rules(self, event: Event) -> set[int]:
-        """What read rules may ask for beyond letters: names, and tags of longer names."""
+        """Hashes that only read rules use: of tag names, and of tags with longer names."""
         out = set()
         for tag in event.tags:
             if len(tag) > 1:

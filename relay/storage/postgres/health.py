@@ -1,4 +1,4 @@
-"""What a database says of itself, for `rookery doctor`. Nothing is changed."""
+"""Facts about a database, for `rookery doctor`. Changes nothing."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Health(NamedTuple):
     server: Mapping[str, Any]
     """The columns of `server` in `sql/health.sql`."""
     program: str | None
-    """Whose tables they are; None: there are none yet."""
+    """The program that made the tables; None: there are none yet."""
     schema: int
     missing: Mapping[str, str]
-    """Indices that are not there, with the statement that makes each."""
+    """Missing indexes, each with the statement that creates it."""
     invalid: Sequence[str]
     tables: Sequence[TableState]
     move: str | None
@@ -69,7 +69,7 @@ class ReplicaHealth(NamedTuple):
     is_of_same: bool
     """Of this database."""
     behind: int
-    """seq that it does not have, after some time to follow."""
+    """Number of seqs that it does not have, after some time to catch up."""
 
 
 async def replica_health(url: str, replica: str, password: str | None) -> ReplicaHealth:

@@ -1,8 +1,6 @@
-"""What other processes commit: they tell their head. A query every half second makes up for a
-notification that was missed, and tells the newest version of the policies.
-
-Whoever may connect to the database can notify, with any payload: it is a reason to look, no more.
-"""
+"""Commits of other processes: each notifies the others of its head. A query every half second
+replaces missed notifications, and reads the newest version of the policies. Anybody who may connect
+to the database can notify, with any payload: a notification is only a reason to query."""
 
 from __future__ import annotations
 
@@ -29,16 +27,16 @@ if TYPE_CHECKING:
 _POLL_S: Final = 0.5
 _ANSWER_S: Final = 1.5
 _ALONE_ANSWER_S: Final = 10.0
-"""Where nobody else may write, an answer may be late: it tells nothing new."""
+"""Without other writers an answer may be late, because it has nothing new."""
 _SLICE_S: Final = 0.1
 _AGAIN_S: Final = 0.5
-"""After the connection was lost."""
+"""Delay after the connection was lost."""
 _RECONNECT_S: Final = 10.0
-"""To one of all hosts."""
+"""Time to connect to one of the hosts."""
 _RECENT_S: Final = _POLL_S + _ANSWER_S
 _DROP_EVERY_S: Final = 10.0
 _LEFT_S: Final = 15.0
-"""So long the server may keep a connection that is no more."""
+"""How long the server may keep a connection that is lost."""
 _OPENED_BY: Final = "opened_by"
 _MAX_DIGITS: Final = 19
 """Of a head."""
@@ -48,30 +46,30 @@ LOST: Final = "database: it does not answer"
 
 
 class Touch:
-    """Until when a relay that shares the database knows what the others committed."""
+    """Until when a relay that shares the database knows the commits of the others."""
 
     def __init__(self) -> None:
-        self._at = inf  # nobody is given anything yet, or there are no others
+        self._at = inf  # nothing is read yet, or there are no others
         self._answered_at = -inf
         self.is_lost = False
-        """It does not answer."""
+        """The database does not answer."""
         self._confirmed = asyncio.Event()
 
     def begin(self) -> None:
         self._at = monotonic()
 
     def confirm(self, asked_at: float) -> None:
-        """All that was committed by then is taken over."""
+        """Everything that was committed by then has been taken over."""
         self._at = max(self._at, asked_at)
         self._confirmed.set()
         self._confirmed = asyncio.Event()
 
     def answered(self, asked_at: float) -> None:
-        """The database has, and there are no others, or `confirm` follows when they are known."""
+        """The database has answered. There are no other relays, or `confirm` follows."""
         self._answered_at = asked_at
 
     def is_answered(self) -> bool:
-        """Whether what was read lately may be given without asking the database again."""
+        """Whether cached rows may be used without another query."""
         return self.is_current() and monotonic() - self._answered_at <= _RECENT_S
 
     def lag_s(self) -> float:
@@ -87,7 +85,7 @@ class Touch:
             raise StoreFault(LOST)
 
     async def current(self) -> None:
-        """Before anybody is given what is stored. Raises StoreFault."""
+        """Await before stored rows are given to a reader. Raises StoreFault."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_RECENT_S):
                 while not self.is_current():
@@ -98,12 +96,10 @@ class Touch:
 
 
 class HeadListener:
-    """`position` gives seq and batch up to which all is known. `advance` gets heads, also old ones,
-    and when the database was asked for it; or None for one that somebody told, which may be wrong.
-    `pushed` gets the newest version of the policies. One task, with a connection of its own.
-
-    The connection holds a lock for as long as it lives: `start` tells whether it may have it.
-    """
+    """`position` returns the seq and batch up to which everything is known. `advance` gets heads,
+    also old ones, and when the database was queried for it; None for one from a notification, which
+    may be wrong. `pushed` gets the newest version of the policies. One task with its own
+    connection, which holds a lock until it is closed: `start` returns whether it got the lock."""
 
     def __init__(
         self,
@@ -117,8 +113,8 @@ class HeadListener:
         is_shared: bool,
         replica: Replica | None = None,
     ) -> None:
-        """`is_shared`: others may have the database too. When one had it for itself while the
-        connection was lost, nothing more is read or written: who may read it changed meanwhile."""
+        """`is_shared`: others may use the database too. When one used it exclusively while the
+        connection was lost, nothing more is read or written: read rights may have changed."""
         self._connections = connections
         self._touch = touch
         self._is_shared = is_shared
@@ -129,14 +125,14 @@ class HeadListener:
         self._pushed = pushed
         self._replica = replica
         self._token: str | None = None
-        """Of the process that last had the database for itself: perhaps this one."""
+        """Names the process that last used the database exclusively, perhaps this one."""
         self.is_first = not is_shared
         self._drop_at = 0.0
         self._end = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> bool:
-        """False: another process has the database. Raises StoreFault."""
+        """False: another process uses the database. Raises StoreFault."""
         try:
             db, may_have = await self._connected()
             if may_have and self._is_shared:
@@ -181,7 +177,7 @@ class HeadListener:
                     raise
 
     async def _check(self, db: Any, *, may_have: bool) -> None:
-        """Whether what this process knows is true of the database that answers now."""
+        """Check that what this process knows is true of the database that answers now."""
         schema = await db.fetchval(QUERIES["get_meta"], "schema", timeout=_ANSWER_S)
         if schema != str(SCHEMA_VERSION):
             self._connections.refuse(MIGRATED)
@@ -193,7 +189,7 @@ class HeadListener:
             self._connections.refuse_set_back()
 
     async def _held_again(self, db: Any) -> bool:
-        """The server may still have the connection that was lost, and its lock."""
+        """Acquire the lock again; the server may still hold it for the lost connection."""
         until = monotonic() + _LEFT_S
         while not await db.fetchval(self._hold, timeout=_ANSWER_S):
             if await self._ended(_POLL_S):
@@ -203,8 +199,8 @@ class HeadListener:
         return True
 
     async def _is_same_history(self, db: Any) -> bool:
-        """Another server may have other batches under the seqs of those that were lost with the one
-        before. Also False when they are too long ago to tell."""
+        """After a fail-over the new server may have other batches under the same seqs. False also
+        when they are too old to be compared."""
         seq, batch = self._position()
         return batch is None or bool(
             await db.fetchval(QUERIES["has_committed"], seq, batch, timeout=_ANSWER_S)
@@ -215,7 +211,7 @@ class HeadListener:
         return QUERIES["hold_shared" if self._is_shared else "hold"]
 
     async def _follow(self, db: Any) -> None:
-        """Until the end, or until the connection is lost."""
+        """Runs until it is stopped or the connection is lost."""
         try:
             if self._replica is not None:
                 await self._begin_history(db, self._replica)
@@ -235,24 +231,26 @@ class HeadListener:
             db.terminate()
 
     async def _begin_history(self, db: Any, replica: Replica) -> None:
-        """What was another server's replica until now, or of one that failed, has not got it."""
+        """Store a new history name: a replica of another server, or of one that failed, does not
+        have it."""
         token, replica.history = secrets.token_hex(16), ""
-        with suppress(asyncpg.PostgresError):  # nothing can be written: it is not read
+        with suppress(asyncpg.PostgresError):  # nothing can be written, so the replica is not used
             await db.execute(QUERIES["put_meta"], "history", token, timeout=_ANSWER_S)
             replica.history = token
 
     async def _lead(self, db: Any) -> None:
-        """One of all drops what all have read; also after the one that did was lost."""
+        """One process drops the changes that all have read; another takes this over when it is
+        lost."""
         if not self.is_first:
             self.is_first = await self._answer(db.fetchval(QUERIES["lead"]))
         if self.is_first and monotonic() >= self._drop_at:
-            with suppress(asyncpg.PostgresError):  # nothing can be written: it is read still
+            with suppress(asyncpg.PostgresError):  # nothing can be written, but reads go on
                 await self._answer(db.execute(QUERIES["drop_changes"]))
             self._drop_at = monotonic() + _DROP_EVERY_S
 
     async def _answer(self, asked: Coroutine[Any, Any, Any]) -> Any:
-        """Raises TimeoutError. In slices: time in which this process did not run says nothing about
-        the database, and its answer may have been there all along."""
+        """Raises TimeoutError. Waits in slices: time in which this process did not run must not
+        count, since the answer may have arrived meanwhile."""
         task = asyncio.ensure_future(asked)
         try:
             for _ in range(round(self._answer_s / _SLICE_S)):
@@ -274,7 +272,7 @@ class HeadListener:
             self._advance(int(head), None)
 
     async def close(self) -> None:
-        # Not cancelled: a statement that is cancelled opens a connection to say so.
+        # Not cancelled: cancelling a statement opens another connection.
         self._end.set()
         if self._task is not None:
             await self._task

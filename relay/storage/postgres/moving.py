@@ -1,4 +1,4 @@
-"""A database as `rookery move` sees it: connections of its own, beside the relays'."""
+"""A database for `rookery move`, by connections besides those of relays."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PostgresSide:
         return side
 
     async def schema_fault(self) -> StoreVersion | None:
-        """Why nothing can be copied from it."""
+        """Why it cannot be copied, or None."""
         async with self._reading() as db:
             if not await db.fetchval(MOVE_QUERIES["has_tables"]):
                 return StoreVersion("the database holds nothing yet: there is nothing to move")
@@ -64,7 +64,7 @@ class PostgresSide:
         )
 
     async def why_closed(self) -> str:
-        """Why no relay may open it; empty: nothing is against it."""
+        """Why no relay may open it; empty: a relay may."""
         async with self._reading() as db:
             if not await db.fetchval(MOVE_QUERIES["has_tables"]):
                 return ""
@@ -100,7 +100,7 @@ class PostgresSide:
     # -- reading --------------------------------------------------------------------------------
 
     async def check(self) -> None:
-        """Nothing: the database has."""
+        """Does nothing: the database checks types itself."""
 
     async def head(self) -> int:
         async with self._reading() as db:
@@ -197,7 +197,7 @@ class PostgresSide:
             await db.execute(MOVE_QUERIES["settle"], timeout=_SETTLE_S)
 
     async def tidy(self) -> None:
-        """Nothing: what is dead is removed in the background."""
+        """Does nothing: dead rows are removed in the background."""
 
     # -- the log --------------------------------------------------------------------------------
 

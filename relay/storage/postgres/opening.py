@@ -1,4 +1,4 @@
-"""Opening the database: whose it is, its schema version, its tag index."""
+"""Opening the database: which program made it, its schema version, its tag index."""
 
 from __future__ import annotations
 
@@ -98,6 +98,7 @@ async def _index_new_tags(db: Any, hashes: KeyedHashes, terms: FilterTerms) -> N
             await db.execute(
                 QUERIES["add_tags"], *[list(column) for column in zip(*found, strict=True)]
             )
-    # Rows of names that are no longer indexed stay: harmless, and completed if the name returns.
+    # Entries of names that are no longer indexed stay: harmless, and completed if the name is
+    # indexed again.
     names = orjson.dumps(sorted(terms.index_tags)).decode()
     await db.execute(QUERIES["put_meta"], "index_tags", names)

@@ -22,9 +22,9 @@ class PolicyVersions:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self.newest = 0
-        """As far as a relay has heard; 0: nothing was pushed, or heard of."""
+        """As far as this relay knows; 0: none was pushed, or none is known."""
         self.changed: Callable[[], None] = lambda: None
-        """Called when `newest` is another."""
+        """Called when `newest` has changed."""
 
     def heard(self, newest: int) -> None:
         if newest != self.newest:
@@ -40,8 +40,8 @@ class PolicyVersions:
     async def read(
         self, number: int | None = None
     ) -> tuple[PolicyVersion, dict[str, bytes]] | None:
-        """A version and its files; of None the newest. None: it is not there. Raises ConfigFaults
-        for one that is damaged."""
+        """A version and its files; `number` None: the newest. None: not found. Raises ConfigFaults
+        for a damaged one."""
         async with self._connections.reading() as db:
             row = await db.fetchrow(QUERIES["policy_files"], number)
         if row is None:
@@ -73,7 +73,7 @@ class PolicyVersions:
 
 @asynccontextmanager
 async def opened_policies(url: str, password: str | None) -> AsyncIterator[PolicyVersions]:
-    """Beside the relays that have the database. Raises StoreFault, StoreVersion."""
+    """Relays may use the database meanwhile. Raises StoreFault, StoreVersion."""
     connections = Connections(url, password)
     await connections.open()
     try:

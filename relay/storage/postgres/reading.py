@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from relay.storage.tokens import Tokenizer
 
     Ask = Callable[[Any], Awaitable["T"]]
-    """What is asked on a connection."""
+    """A query on a connection."""
 
 T = TypeVar("T")
 
@@ -49,11 +49,11 @@ _SEARCH_S: Final = 2.0
 _READ_S: Final = 10.0
 """One page of a query, or a count."""
 _SHORT_S: Final = 0.1
-"""A page that takes longer is read again, in its turn among those that do: they keep no others
-waiting."""
+"""A page that takes longer is read again, in a queue for long reads, so that short ones do not
+wait."""
 _AT_ONCE: Final = 2
-"""Short pages of unknown keys, and counts and long pages of known and of unknown ones: each of
-these. So some connections are left for others."""
+"""Limit of each of these: short pages of unknown keys; counts and long pages of known keys, and of
+unknown ones. So some connections are left for others."""
 _CHUNK_ROWS: Final = 5_000
 _MAX_EXPLAINED: Final = 4
 _MAX_STEPS: Final = 64
@@ -65,7 +65,7 @@ _EVERYTHING: Final = everything_visible(Actors(), Groups())
 
 
 class Turns:
-    """Of reads that may take long."""
+    """Semaphores of reads that may take long."""
 
     def __init__(self) -> None:
         self.short_pages = asyncio.Semaphore(_AT_ONCE)
@@ -229,7 +229,7 @@ class Reader(ABC):
         return list(_steps(orjson.loads(plan)[0]["Plan"]))
 
     async def _generic_plan(self, query: Query) -> list[str]:
-        """Of a page: one plan is made for all values."""
+        """The plan of a page; the same for all values."""
         values = ", ".join(["NULL"] * len(query.values))
         async with self._connections.paging(_READ_S) as db:
             await db.execute(f"PREPARE explained AS {query.sql}")
@@ -310,7 +310,8 @@ class Reader(ABC):
 
     @abstractmethod
     def _known_state(self) -> int | None:
-        """What a page depends on, until it may be another one; None: that may have been missed."""
+        """The state that cached pages belong to; None: not known, because a change may have been
+        missed."""
 
     @abstractmethod
     async def _current(self) -> None:
@@ -330,7 +331,7 @@ def _is_full(raws: Iterable[bytes]) -> bool:
 
 
 def _steps(node: Mapping[str, Any]) -> Iterator[str]:
-    """Of a plan: what is done with which table, by which index; no condition, as it has values."""
+    """The steps of a plan with table and index; without conditions, which contain values."""
     step: str = node["Node Type"]
     if "Relation Name" in node:
         step += f" on {node['Relation Name']}"

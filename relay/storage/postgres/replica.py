@@ -1,8 +1,8 @@
 """Reads of clients on a replica: a server that follows the primary by streaming replication.
 
-A read is made there when its own snapshot has all that this relay has committed or taken over; else
-on the primary. With a replica, or several relays, every batch raises `head`, under the lock of
-the database: who sees a seq there sees that batch and all before it, also what they deleted.
+A read runs there when its snapshot has everything that this relay has committed or taken over; else
+on the primary. With a replica, or several relays, every batch raises `head`, under the lock of the
+database: a snapshot with a seq has that batch and all before it, with their deletions.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ T = TypeVar("T")
 _log = logging.getLogger("rookery")
 
 _WAIT_S: Final = 0.05
-"""For what the replica does not have yet."""
+"""How long a read waits for the replica to catch up."""
 _STEP_S: Final = 0.005
 _ANSWER_S: Final = 1.0
 _TRY_S: Final = 3.0
-"""After a failure one read tries it, and the others do not wait for that."""
+"""After a failure one read tries the replica for this time; others do not wait for it."""
 _AGAIN_S: Final = 0.1
-"""Until the next try; twice as long after each that fails."""
+"""Delay until the next try, doubled after each failure."""
 _MAX_AGAIN_S: Final = 5.0
 _TOLD_AT: Final = 3
-"""Failures in a row, about half a second: a replica may be a moment behind."""
+"""Failures in a row before a warning, about half a second: a replica may be briefly behind."""
 
 
 class Needed(NamedTuple):
-    """What the snapshot of a read must have."""
+    """What the snapshot of a read must contain."""
 
     seq: int
     rules: str | None = None
@@ -53,11 +53,11 @@ class Needed(NamedTuple):
 
 
 class Away(Exception):
-    """The read is for the primary."""
+    """The read must run on the primary."""
 
 
 class Replica:
-    """One server. What is not level with this relay is never given."""
+    """One server. A snapshot that is behind this relay is never used."""
 
     def __init__(
         self,
@@ -68,19 +68,19 @@ class Replica:
         self._there = Connections(url, password, acquire_s=_ANSWER_S)
         self._primary = primary
         self.history = ""
-        """In `meta` of the primary since a relay last connected to it: a server that does not have
-        it follows another one, or the primary that was before a fail-over. Empty: not known."""
+        """A name in `meta` of the primary, written when a relay last connected: a server without it
+        follows another one, or the primary from before a fail-over. Empty: not known."""
         self.reads = {"replica": 0, "primary": 0}
         self.waited_s = 0.0
-        """Until the replica was found level, or not."""
+        """Total seconds spent on waiting for the replica."""
         self.seq = 0
-        """Of the last look."""
+        """Its seq when it was last read."""
         self._again_at = 0.0
         self._failed_at = 0.0
         self._failures = 0
 
     async def open(self) -> None:
-        """Connects to nothing yet. Raises StoreFault for an address that is none."""
+        """Does not connect yet. Raises StoreFault for an invalid address."""
         await self._there.open()
 
     async def close(self) -> None:
@@ -144,7 +144,7 @@ class Replica:
 
     def _is_away(self, why: str, began: float) -> None:
         self.waited_s += monotonic() - began
-        if began < self._failed_at:  # another read has found it too
+        if began < self._failed_at:  # another read has found that too
             return
         self._failures += 1
         self._failed_at = monotonic()
@@ -188,7 +188,7 @@ class ReplicaReader(Reader):
         return self._replica.waited_s
 
     def lag_rows(self) -> int:
-        """By the last look at the replica."""
+        """As of the last read of the replica."""
         return max(0, self.committed() - self._replica.seq)
 
     async def _ask(
@@ -229,7 +229,7 @@ async def _snapshot(db: Any) -> AsyncIterator[None]:
         yield
     finally:
         try:
-            async with asyncio.timeout(_ANSWER_S):  # for a statement that is cancelled, too
+            async with asyncio.timeout(_ANSWER_S):  # for a cancelled statement, too
                 await db.execute(QUERIES["rollback"])
         except FAULTS:
             end(db)

@@ -1,7 +1,7 @@
 """PostgresStore: the Store port on one database, which several processes may share.
 
-Reads run on a pool of connections, batches on one of their own; PostgreSQL locks, caches and keeps
-what was committed.
+Reads run on a pool of connections, batches on a separate one; PostgreSQL does locking, caching and
+durability.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class PostgresStore(Reader):
         self._terms = terms
         self._head = head
         self._changes = 0
-        """Commits of this process, also those that failed, and what it took over."""
+        """Number of commits of this process, failed ones included, and of take-overs."""
         self._committed = asyncio.Event()
         self._erasing = Erasing(connections)
         self._sweeps = SweepQueries(ReadConditions(hashes))
@@ -104,7 +104,7 @@ class PostgresStore(Reader):
         self._index = TextIndex(connections, self.committed)
         self._replica = replica
         self.reader: ReplicaReader | None = None
-        """For reads of clients; None: there is no replica, the store is one."""
+        """For reads of clients; None: without a replica the store itself serves them."""
         if replica is not None:
             self.reader = ReplicaReader(
                 replica, connections, hashes, self._turns, self._tokenizer, self
@@ -137,8 +137,8 @@ class PostgresStore(Reader):
 
         `replica`: the address of a server that follows it, for `reader`, with the same password.
         `is_shared`: other relays have it open too, the same way; the caller sets `take_over`, and
-        calls `follow` after `news`. Else none may: raises StoreFault, also when one has, or
-        StoreVersion for a database of another version or program.
+        calls `follow` after `news`. Otherwise no other relay may use it. Raises StoreFault when one
+        does, StoreVersion for a database of another version or program.
         """
         connections = Connections(url, password)
         await connections.open()
@@ -164,7 +164,7 @@ class PostgresStore(Reader):
 
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self._check_open()
-        # A batch that has begun is finished, also when its caller is cancelled.
+        # A batch that has begun is completed even if its caller is cancelled.
         task = asyncio.create_task(self._append(lookups, decide))
         self._appends.add(task)
         task.add_done_callback(self._appended)
@@ -181,7 +181,7 @@ class PostgresStore(Reader):
     def _appended(self, task: asyncio.Task[int]) -> None:
         self._appends.discard(task)
         if not task.cancelled():
-            task.exception()  # the caller has it, or was cancelled
+            task.exception()  # the caller gets the error, or was cancelled
 
     # -- other relays on the database -----------------------------------------------------------
 
@@ -217,7 +217,7 @@ class PostgresStore(Reader):
 
     async def follow(self) -> None:
         self._news.clear()
-        heard, self._heard = self._heard, 0  # if this fails, the next poll tells again
+        heard, self._heard = self._heard, 0  # if this fails, the next poll reports it again
         if heard > self._writer.position[0]:  # else it was of this process
             await self._writer.follow()
 
@@ -227,8 +227,8 @@ class PostgresStore(Reader):
 
     @property
     def set_back(self) -> asyncio.Event:
-        """The database lost what this process knew, or has what it took for lost: all is refused,
-        and the process must start again."""
+        """Set when the database lost commits that this process knows, or has some that it took for
+        lost: everything is refused, and the process must restart."""
         return self._connections.set_back
 
     async def use_call(self, call: str, until: int, now: int) -> bool:
@@ -246,7 +246,7 @@ class PostgresStore(Reader):
         return self._listener.is_first
 
     async def current(self) -> None:
-        """Before a read by the rights of now. Raises StoreFault."""
+        """Await before a read with the current rights. Raises StoreFault."""
         await self._touch.current()
 
     _current = current
@@ -358,7 +358,7 @@ class PostgresStore(Reader):
         )
         async with self._connections.reading() as db:
             if last_scan is not None and isinstance(rule.limit, MaxAmount):
-                # Without new rows no amount can have been exceeded since.
+                # Without new rows no amount can be newly exceeded.
                 new = self._sweeps.has_new_rows(rule, exempt, last_scan)
                 if not await db.fetch(new.sql, *new.values, timeout=_BULK_S):
                     return []
@@ -395,7 +395,7 @@ class PostgresStore(Reader):
         return faults_of(checked)
 
     def _is_tagged(self, raw: bytes, tags: Sequence[int]) -> bool:
-        """True also for what is no event: that is another fault."""
+        """True also for what is not an event, which is another fault."""
         with suppress(StoreFault):
             return self._hashes.of_event(event_in(raw), self._terms.index_tags).issubset(tags)
         return True
@@ -460,4 +460,4 @@ _NAMES: Final[dict[SizedBy, Callable[[Any], int | str | None]]] = {
     SizedBy.AUTHOR: bytes.hex,
     SizedBy.GROUP: lambda group: group.decode() or None,
 }
-"""What a column that rows are added up by is in `Sized`."""
+"""Converts the column that rows are grouped by to the value in `Sized`."""

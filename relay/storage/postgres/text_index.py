@@ -31,7 +31,7 @@ class TextIndex:
         self._lock = asyncio.Lock()
         self._checked = 0
         self.upto = "", 0
-        """Its rules, and up to which seq it was when it was last written to or looked at."""
+        """Its rules and its seq, as of the last write or read."""
 
     async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
         head = self._head()
@@ -46,7 +46,7 @@ class TextIndex:
             rows = await db.fetch(QUERIES["log"], upto, limit)
             if rows:
                 upto = rows[-1]["seq"]
-            if len(rows) < limit:  # the newest row of all may be deleted since
+            if len(rows) < limit:  # the newest row may have been deleted
                 upto = max(upto, head)
             texts = await asyncio.to_thread(self._texts, rows, text_of)
             if texts:
@@ -77,7 +77,8 @@ class TextIndex:
         return out
 
     async def tidy_index(self, now: int) -> bool:
-        """In rounds over all texts: of what expired, and what was deleted while it was indexed."""
+        """Remove texts of expired rows, and of rows deleted while they were indexed; in rounds over
+        all texts."""
         async with self._lock, self._connections.reading() as db:
             rows = await db.fetch(QUERIES["next_texts"], self._checked, _CHECK_CHUNK)
             seqs = [row["seq"] for row in rows]

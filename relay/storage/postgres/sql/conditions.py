@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 TRUE: Final = "true"
 FALSE: Final = "false"
 BEGINNING: Final = 200
-"""So many bytes of `d` are in its index."""
+"""Bytes of `d` in its index."""
 
 
 def all_of(parts: Iterable[str]) -> str:

@@ -1,4 +1,5 @@
-"""Filters and visibilities as statements: which index is scanned, and what else must hold of a row.
+"""Filters and visibilities as statements: which index is scanned, and the other conditions on a
+row.
 
 A scan with several keys is one of each key, by LATERAL, and one text for any number of them.
 """
@@ -37,12 +38,12 @@ if TYPE_CHECKING:
     from relay.storage.postgres.sql.words import Words
 
 _KIND_SCANS: Final = 8
-"""For more kinds rows are read by time."""
+"""With more kinds rows are read by time."""
 _LISTED_KINDS: Final = 16
 """More kinds are compared as ranges, by binary search."""
 _CACHED_PLANS: Final = 1024
 _CACHED_KINDS: Final = 64
-"""A plan with more kinds is not kept."""
+"""A plan with more kinds is not cached."""
 
 UPTO: Final = Late("upto")
 SIZE: Final = Late("size")
@@ -123,7 +124,7 @@ class Plan:
     __slots__ = ("_late", "_values", "kept", "sql")
 
     def __init__(self, sql: str, p: Parameters, kept: object = None) -> None:
-        """`kept`: whose `id` must not be used again while this plan is."""
+        """`kept`: an object whose `id` must not be reused while the plan exists."""
         self.kept = kept
         self.sql, self._values = p.used_in(sql)
         self._late = [(at, v) for at, v in enumerate(self._values) if isinstance(v, Late)]
@@ -170,7 +171,8 @@ class Compiler:
 
     def _keep(self, key: tuple[object, ...], plan: Plan, visibility: Visibility) -> None:
         if visibility.rules and visibility.groups is not self._groups:
-            # None of before is asked for again, and each would keep all groups of its time.
+            # Older visibilities are not used again, and each keeps the groups of its time in
+            # memory.
             self._plans.clear()
             self._groups = visibility.groups
         self._plans[key] = plan
@@ -246,7 +248,8 @@ class Compiler:
 
     def _found(self, filters: Sequence[Filter], visibility: Visibility, now: int, p: _Known) -> str:
         """Distinct seq of the rows that match any of the filters."""
-        # The condition of visibility is most of the text: once for all that have the same.
+        # The condition of visibility is most of the text: written once for all filters that share
+        # it.
         alike: dict[tuple[object, ...], list[Filter]] = {}
         for filter_ in filters:
             alike.setdefault(what_is_seen(filter_), []).append(filter_)
@@ -392,8 +395,8 @@ class Compiler:
     # -- which index is scanned -----------------------------------------------------------------
 
     def _scans(self, shape: Shape, p: Parameters) -> tuple[list[Scan], list[str]]:
-        """The scans that find candidates, and what else must hold of them. Chosen by fixed rules,
-        as those of SQLite."""
+        """The scans that find candidates, and the other conditions on them. Chosen by fixed rules,
+        as in SQLite."""
         ids, authors, kinds = shape.ids, shape.authors, shape.kinds
         tag = shape.driving_tag()
         if ids:
@@ -431,7 +434,7 @@ class Compiler:
         return scans, self._conditions(rest, p, but=tag)
 
     def _conditions(self, shape: Shape, p: Parameters, but: int | None = None) -> list[str]:
-        """What the filter asks for besides times and this tag."""
+        """The conditions of the filter besides times and this tag."""
         parts = []
         for tag, (name, _) in enumerate(shape.tags):
             if tag != but:
@@ -481,7 +484,7 @@ class Compiler:
 
 
 class _Known(Parameters):
-    """For a statement that is used once: late values are bound at once."""
+    """For a statement that is used once: late values are bound immediately."""
 
     def __init__(self, late: Mapping[Late, Value] | None = None) -> None:
         super().__init__()
@@ -500,7 +503,8 @@ _ORDERED: Final = ("raw", *_KEYS)
 
 
 def _likely(condition: str) -> str:
-    """The planner takes it for half of the rows; of many conditions together for none."""
+    """Makes the planner estimate half of the rows; many plain conditions together would give
+    none."""
     if condition in (TRUE, FALSE):
         return condition
     return f"CASE WHEN {condition} THEN true ELSE false END"
@@ -534,7 +538,7 @@ def _walk(
 def _looked_up(by: str) -> str:
     """A join with the row of events for each row of `by`, in no other order.
 
-    By old statistics of a table that was small, the planner would rather read all events.
+    With old statistics of a small table the planner would read all events instead.
     """
     return f"CROSS JOIN LATERAL (SELECT * FROM events WHERE seq = {by}.seq OFFSET 0) AS e"
 

@@ -17,7 +17,7 @@ _NUMBER: Final = re.compile(r"\$(\d+)")
 
 
 class Late(NamedTuple):
-    """Bound when a statement runs: one text is for all queries of a shape."""
+    """Bound when a statement runs, so that queries of a shape share one text."""
 
     name: str
     number: int = 0
@@ -39,7 +39,7 @@ class Parameters:
         self.values: list[Bound] = []
 
     def add(self, value: Bound, type_: str) -> str:
-        """What stands for the value in the text, `$1::bigint`; an equal one is bound once."""
+        """The placeholder of the value in the text, `$1::bigint`; equal values share one."""
         for number, known in enumerate(self.values, 1):
             if known is value or (isinstance(value, Late) and known == value):
                 return f"${number}::{type_}"
@@ -47,7 +47,7 @@ class Parameters:
         return f"${len(self.values)}::{type_}"
 
     def used_in(self, sql: str) -> tuple[str, list[Bound]]:
-        """The text and its values, without those that it turned out not to need."""
+        """The text and its values, without values that it does not use."""
         numbers = sorted({int(number) for number in _NUMBER.findall(sql)})
         if len(numbers) == len(self.values):
             return sql, self.values

@@ -1,4 +1,4 @@
-"""What `relay.storage.recall` asks of this store, by one viewer."""
+"""The queries of `relay.storage.recall` on this store, for one viewer."""
 
 from __future__ import annotations
 
