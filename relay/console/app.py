@@ -1,4 +1,4 @@
-"""Console: routes, who asks, sign-in, and the headers of every page."""
+"""Console: routes, authentication, sign-in, and the headers of every page."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 8
-"""Pages that are made at the same time, half of them for unknown keys; so of those that wait."""
+"""Pages that are made at the same time, half of them for unknown keys; as many may wait."""
 _MAX_WAITING: Final = 64
 _PACE: Final = Rate("console", Per.ADDRESS, burst=20, refill=60)
-"""Pages, forms and signatures of unknown keys, of one address; a page takes the loop 0.1 s."""
+"""Pages, forms and signatures of unknown keys from one address; a page takes up to 0.1 s of the
+loop."""
 _PAGE_S: Final = 5.0
-"""After that a page is given up."""
+"""A page that takes longer is abandoned."""
 _MAX_FORM: Final = 524_288 + 4096
 _MAX_FIELDS: Final = 16
 _MAX_FORMS: Final = 16
-"""That are read at the same time, half of them of unknown keys."""
+"""Forms that are read at the same time, half of them from unknown keys."""
 _FORM_S: Final = 10.0
 _MAX_QUERY: Final = 16_384
 _RETRIES: Final = 3
@@ -71,14 +72,14 @@ _STATUS: Final = {
     Prefix.RATE_LIMITED: 429,
     Prefix.ERROR: 503,
 }
-"""Of a refusal; any other is 400."""
+"""Refusal → HTTP status; any other is 400."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Who:
     viewer: Viewer = ANONYMOUS
     session: Session | None = None
-    """None: nobody, or one request signed by NIP-98."""
+    """None: not signed in, or one request signed by NIP-98."""
 
     @property
     def pubkey(self) -> str | None:
@@ -204,10 +205,11 @@ class Console:
                 if who.pubkey is None:
                     raise Refused(Prefix.AUTH_REQUIRED, "sign in as an owner of the relay")
                 raise Refused(Prefix.RESTRICTED, "this page is for owners of the relay")
-            if who.session is not None or who.pubkey is None:  # else its signature counted
+            if who.session is not None or who.pubkey is None:  # otherwise its signature counted
                 self._pace(request, who.pubkey)
             return await self._made(request, page, who, ending)
-            # What a hidden group is, and what none: the same page, not only the same status.
+            # A hidden group and one that does not exist get the same page, not only the same
+            # status.
         except NotFoundError as missing:
             return self._failed(request, who, 404, str(missing), ending)
         except Refused as refused:
@@ -246,11 +248,11 @@ class Console:
                     )
                     found = await page.find(ask)
                     async with self._answering[known]:
-                        # A page of several queries holds nothing that a right lost meanwhile had
-                        # shown.
+                        # A page of several queries must have nothing that was read with a right
+                        # lost since.
                         if self._services.state.visibility(who.viewer).covers(before):
                             response = self._found(request, page, who, ending, ask, found)
-                            # Others go on between two answers, however many are ready.
+                            # Other tasks run between two answers, even if many are ready.
                             await asyncio.sleep(0)
                             return response
         finally:
@@ -391,7 +393,7 @@ class Console:
             raise Invalid("the query is too long")
 
     def _check_origin(self, request: web.Request) -> None:
-        """No form of another site is taken, whatever it knows (CSRF)."""
+        """Refuse forms from other sites (CSRF)."""
         if request.headers.get("Sec-Fetch-Site", "same-origin") not in ("same-origin", "none"):
             raise Refused(Prefix.RESTRICTED, "this was sent by another site")
         if request.headers.get(hdrs.ORIGIN) is not None and self._site.is_of_page(request):
@@ -470,7 +472,8 @@ class Console:
         return self._response(orjson.dumps({"path": f"{self._base}/console/link/{code}"}))
 
     async def _link_page(self, request: web.Request) -> web.Response:
-        """Asks first: a preview of the link must not use it up, nor another's link sign in."""
+        """Asks for confirmation: the preview of a link must not use it up, and a link from somebody
+        else must not sign in."""
         code = request.match_info["code"]
         link = self._sessions.linked(code, self._services.clock())
         if link is None:
@@ -508,7 +511,7 @@ class Console:
         return self._response(orjson.dumps({"ok": accepted, "message": text}))
 
     def _owner_of(self, session: Session) -> str:
-        """Raises Refused for who is no owner now."""
+        """Raises Refused if the key is not an owner now."""
         if not self._is_owner(session.pubkey):
             raise Refused(Prefix.RESTRICTED, "only owners of the relay may do this")
         return session.pubkey
@@ -531,7 +534,7 @@ class Console:
     async def _save_policy(self, request: web.Request) -> web.Response:
         session, form = await self._form_of_session(request)
         owner, name = self._owner_of(session), form.get("name", "")
-        # As a NIP-86 call: a cookie alone changes no policy.
+        # Signed like a NIP-86 call: a cookie alone must not change policies.
         header, body = request.headers.get(hdrs.AUTHORIZATION), await request.read()
         if await self._signer(request, header, body) != owner:
             raise Refused(Prefix.RESTRICTED, "this is signed by another key than is signed in")
@@ -542,8 +545,8 @@ class Console:
 
 
 def _fields(body: bytes) -> Mapping[str, str]:
-    """Of a form, which takes up to 0.4 s. Its charset is not heeded: some codecs take quadratic
-    time. Raises Invalid."""
+    """The fields of a form. The charset that it names is ignored: some codecs take quadratic time.
+    Takes up to 0.4 s. Raises Invalid."""
     try:
         text = body.decode("ascii")
         return dict(parse_qsl(text, keep_blank_values=True, max_num_fields=_MAX_FIELDS))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 MAX_ROWS: Final = 500
 """Of one query, unless a page asks for fewer."""
 _MAX_BYTES: Final = 8 << 20
-"""A query ends with the page that reaches them."""
+"""A query ends with the page of rows that reaches this."""
 _MAX_BYTES_UNKNOWN: Final = 1 << 20
 """The same for who is unknown."""
 _FEW_NAMES: Final = 50
@@ -36,11 +36,11 @@ _MAX_PEOPLE_UNKNOWN: Final = 500
 """The same for who is unknown."""
 _CUT_CHARS: Final = 4000
 _npub: Final = lru_cache(8192)(npub)
-"""The same people are on page after page."""
+"""Cached, because pages show the same people."""
 
 
 class NotFoundError(Exception):
-    """There is nothing of this name, or nothing that the reader may see."""
+    """Nothing with this name exists, or the reader may not see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +58,10 @@ class Ask:
     base: str
     """Path of the relay, without a slash at the end."""
     owner_view: OwnerView | None = None
-    """None: the asking key is no owner's."""
+    """None: the key is not an owner's."""
     now: int = 0
     notes: list[str] = field(default_factory=list)
-    """What the page says at its top: parts that are missing, and why."""
+    """Notes at the top of the page: missing parts, and why."""
 
     @property
     def pubkey(self) -> str | None:
@@ -69,12 +69,12 @@ class Ask:
 
     @property
     def is_known(self) -> bool:
-        """Whether the asking key is known here: pages of others are kept small."""
+        """Whether the key is known here; others get smaller pages."""
         return self.services.state.visibility(self.viewer).is_known
 
     @property
     def for_owner(self) -> OwnerView:
-        """Raises Refused for who is no owner."""
+        """Raises Refused if the key is not an owner's."""
         if self.owner_view is None:
             raise Refused(Prefix.RESTRICTED, "this page is for owners of the relay")
         return self.owner_view
@@ -122,7 +122,7 @@ class Ask:
         names: dict[str, str] = {}
         asked = frozenset(wanted[:_MAX_NAMES])
         if asked:
-            # Of one author a look-up; of several a walk over all that they wrote.
+            # One query per author is a look-up; one for several would scan all their rows.
             keys = [frozenset({key}) for key in asked] if len(asked) <= _FEW_NAMES else [asked]
             profile_of = frozenset({kinds.PROFILE})
             filters = [Filter(kinds=profile_of, authors=each, limit=len(each)) for each in keys]

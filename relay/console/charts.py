@@ -65,7 +65,7 @@ def _highest(
 
 
 def _path(line: Mapping[int, float], most: float) -> str:
-    """Of adjacent points; a gap, in which the relay did not run, stays one."""
+    """Adjacent points are joined; a gap, in which the relay did not run, stays empty."""
     parts = []
     for x, value in sorted(line.items()):
         y = round(_HEIGHT - (_HEIGHT - 2) * value / (most or 1) - 1, 1)

@@ -46,7 +46,7 @@ class Assets:
 def environment() -> Environment:
     sources = files("relay.console").joinpath("templates").iterdir()
     made = Environment(
-        # No file is read later, on the event loop.
+        # Read now, so that no file is read later on the event loop.
         loader=DictLoader({file.name: file.read_text("utf-8") for file in sources}),
         autoescape=True,
         undefined=StrictUndefined,

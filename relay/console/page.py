@@ -1,4 +1,4 @@
-"""What a page is: its path, who may ask for it, what it finds, and its template."""
+"""A page: its path, who may request it, its data and its template."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 class Audience(Enum):
     ANYONE = auto()
-    """Each finds what they may read."""
+    """Anyone; shows what the reader may read."""
     OWNER = auto()
     """Owners of the relay."""
 

@@ -34,7 +34,7 @@ def readers_text(ask: Ask, event: Event) -> str:
     """Such as `owners, agents; and who may read its group`: each part must hold."""
     listed = [_words(rule) for rule in ask.services.state.rules_about(event)]
     sets = [frozenset(words) for words in listed]
-    # A rule that allows all whom another allows says nothing beside it.
+    # A rule that allows everybody whom another rule allows is left out.
     parts = [
         ", ".join(words)
         for words, own in zip(listed, sets, strict=True)

@@ -1,6 +1,6 @@
 """Who is signed in: sessions of browsers and one-time links, in memory, bounded.
 
-Keys that are unknown to the relay have places of their own, and cannot take those of others.
+Unknown keys have separate places, so that they cannot use up those of known keys.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ H = TypeVar("H", bound=_Held)
 class Session:
     pubkey: str
     is_known: bool
-    """When it signed in: an owner, agent, member or allowed."""
+    """At sign-in the key was an owner's, an agent's, a member's or allowed."""
     until: int
     """Unix seconds."""
     csrf: str
@@ -48,7 +48,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """Signs in once who opens it."""
+    """A link that signs in once."""
 
     pubkey: str
     is_known: bool
@@ -56,7 +56,7 @@ class Link:
 
 
 class _Places(Generic[H]):
-    """Secret → what it stands for; oldest first."""
+    """Secret → its session or link; oldest first."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -66,10 +66,8 @@ class _Places(Generic[H]):
         return len(self._held)
 
     def put(self, held: H, now: int) -> str:
-        """Gives the secret. The oldest of the same key goes when it has too many.
-
-        Raises Refused when there is no place.
-        """
+        """Returns the secret. Removes the key's oldest when it has too many. Raises Refused when
+        there is no place."""
         self._drop({key for key, each in self._held.items() if each.until <= now})
         own = [key for key, each in self._held.items() if each.pubkey == held.pubkey]
         self._drop(set(own[: max(0, len(own) - _PER_KEY + 1)]))
@@ -129,7 +127,7 @@ class Sessions:
         return self._links.put(Link(pubkey, is_known, now + LINK_S), now)
 
     def linked(self, code: str, now: int) -> Link | None:
-        """What the link would do; it stays."""
+        """The link, without using it up."""
         return self._links.get(code, now)
 
     def follow(self, code: str, now: int) -> Link | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 PAGE_ROWS: Final = 50
 _MAX_FIND: Final = 200
 _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""A cell that begins so is calculated by spreadsheets."""
+"""Spreadsheets take a cell that begins so for a formula."""
 
 
 class Holds(StrEnum):
@@ -49,13 +49,13 @@ class Rows:
     columns: Sequence[Column]
     rows: Sequence[Row]
     people: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Names by which rows are found too."""
+    """Names that `find` also searches."""
 
 
 def table(whole: Rows, query: Mapping[str, str]) -> dict[str, object]:
     """The page of the table that `sort` (`-` in front: descending), `find` and `page` ask for.
 
-    What the query names wrongly is ignored.
+    Invalid values in the query are ignored.
     """
     chosen = arranged(whole, query)
     pages = max(1, -(-len(chosen) // PAGE_ROWS))

@@ -1,7 +1,7 @@
 """Changes that begin with a form: settings of agents, the metadata of a group, texts of the relay.
 
-A form is answered by what it would change, with the event or NIP-86 calls to sign, and the command
-that does the same; nothing is changed by asking.
+The answer to a form shows what it would change, the event or NIP-86 calls to sign, and the
+equivalent command; the request itself changes nothing.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ async def _config(ask: Ask) -> Found:
 
 
 def _owners(ask: Ask) -> frozenset[str]:
-    """Whose settings apply to the agents that the reader has to do with."""
+    """The owners of the relay, and those of the reader's households."""
     actors = ask.services.state.actors
     homes = [home.owners for home in actors.households if ask.pubkey in home.keys]
     return actors.owners.union(*homes)

@@ -53,7 +53,8 @@ _COLUMNS: Final = (
 
 
 def of_relay(ask: Ask, *wanted: int, group_id: str | None = None) -> Filter:
-    """State of groups that this relay signed: by others these kinds mean nothing (N29-60)."""
+    """State of groups signed by this relay; signed by others these kinds have no meaning
+    (N29-60)."""
     tags = () if group_id is None else (("d", frozenset({group_id})),)
     return Filter(
         kinds=frozenset(wanted),
@@ -186,7 +187,7 @@ def _supported(metadata: Event) -> list[str] | None:
 def _requests(
     asked: Sequence[Event], members: Mapping[str, object], moved: Sequence[Event]
 ) -> list[dict[str, object]]:
-    """The newest 9021 of each key that is no member and was not answered since."""
+    """The newest 9021 of each key that is not a member and has had no answer since."""
     newest: dict[str, Event] = {}
     for event in asked:
         newest.setdefault(event.pubkey, event)
@@ -202,7 +203,7 @@ def _requests(
 def _invites(events: Sequence[Event]) -> list[dict[str, object]]:
     found: list[dict[str, object]] = []
     for event in events:
-        # Once for all its codes: looking for a tag passes by all of them.
+        # Once for all its codes, because each look-up of a tag scans all of them.
         of_all = {
             "id": event.id,
             "by": event.pubkey,
@@ -215,7 +216,7 @@ def _invites(events: Sequence[Event]) -> list[dict[str, object]]:
 
 
 def brought_by(records: Iterable[Event], relay: str) -> dict[str, str]:
-    """Key → who put it into the group, or made the invite with which it joined."""
+    """Key → the key that added it to the group, or made the invite that it joined with."""
     oldest_first = sorted(records, key=lambda event: (event.created_at, event.kind))
     makers = {
         code: event.pubkey
@@ -238,8 +239,8 @@ def brought_by(records: Iterable[Event], relay: str) -> dict[str, str]:
 
 
 def tree_of(members: Iterable[str], brought: Mapping[str, str]) -> list[dict[str, object]]:
-    """`pubkey`, `by` and `children` of those whom nobody here brought; `_MAX_DEPTH` deep, of who
-    is deeper as of those."""
+    """`pubkey`, `by` and `children`; the roots are keys that no member brought, and those that are
+    deeper than `_MAX_DEPTH`."""
     left = [*members][:_MAX_TREE]
     nodes: dict[str, dict[str, object]] = {}
     depth: dict[str, int] = {}
@@ -248,7 +249,7 @@ def tree_of(members: Iterable[str], brought: Mapping[str, str]) -> list[dict[str
         below[brought.get(key, "")].append(key)
         nodes[key] = {"pubkey": key, "by": brought.get(key, ""), "children": []}
     roots: list[dict[str, object]] = []
-    # At last who is only in a circle of keys that put in each other.
+    # Last the keys in a circle that added each other.
     for first in [*(key for key in left if brought.get(key, "") not in nodes), *left]:
         waiting = [first]
         while waiting:
