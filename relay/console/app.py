@@ -20,7 +20,7 @@ from relay.console.html import Assets, environment
 from relay.console.openapi import described
 from relay.console.page import Audience
 from relay.console.pages import PAGES
-from relay.console.parts import MAX_OF_OTHERS
+from relay.console.parts import MAX_OF_KNOWN, MAX_OF_OTHERS
 from relay.console.sessions import SESSION_S, Sessions
 from relay.console.tables import as_csv, table
 from relay.errors import Invalid, Prefix, Refused, StoreFault
@@ -166,8 +166,7 @@ class Console:
         if signed.pubkey in self._services.state.actors.banned:
             raise Refused(Prefix.RESTRICTED, "this key is banned here")
         self._pace(request, signed.pubkey)
-        most = None if self._is_owner(signed.pubkey) else MAX_OF_OTHERS
-        if await self._services.used_calls.was_used(signed, now, most):
+        if await self._services.used_calls.was_used(signed, now, self._share_of(signed.pubkey)):
             raise Refused(Prefix.AUTH_REQUIRED, "this authorization was already used")
         return signed.pubkey
 
@@ -178,6 +177,13 @@ class Console:
     def _is_known(self, pubkey: str | None) -> bool:
         state = self._services.state
         return pubkey is not None and is_known(pubkey, state.actors, state.groups)
+
+    def _share_of(self, pubkey: str) -> int | None:
+        """Signed requests that may be remembered before this key must wait; None: as many as of
+        owners."""
+        if self._is_owner(pubkey):
+            return None
+        return MAX_OF_KNOWN if self._is_known(pubkey) else MAX_OF_OTHERS
 
     def _pace(self, request: web.Request, pubkey: str | None) -> None:
         """Raises Refused."""

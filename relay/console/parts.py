@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from relay.state import RelayState
 
 
-MAX_OF_OTHERS: Final = 2048
-"""NIP-98 events of others than owners that are remembered: the rest is for owners."""
+MAX_OF_KNOWN: Final = 2048
+"""NIP-98 events that are remembered before known keys must wait: the rest is for owners."""
+MAX_OF_OTHERS: Final = 1024
+"""The same for unknown keys."""
 
 
 class UsedAuthorizations(Protocol):

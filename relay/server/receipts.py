@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
+from relay.access.visibility import Viewer
 from relay.errors import Invalid, Refused, StoreFault
 from relay.nostr.erasure import receipt
 from relay.nostr.event import is_hex64
@@ -69,7 +70,7 @@ class Receipts:
         if erasure is None or (signed.pubkey != erasure.by and signed.pubkey not in owners):
             return refusal(404, NOTHING)
         try:
-            most = None if signed.pubkey in owners else MAX_RECEIPTS
+            most = None if signed.pubkey in owners else self._share_of(signed.pubkey)
             if await self._used.was_used(signed, now, most):
                 return refusal(401, "invalid: this authorization was already used")
         except Refused as refused:
@@ -78,3 +79,8 @@ class Receipts:
             return refusal(202, NOT_YET)
         event = receipt(erasure, self._store.features.erased_from, self._relay_key, now)
         return Reply(200, orjson.dumps(orjson.Fragment(event.raw)))
+
+    def _share_of(self, pubkey: str) -> int:
+        """Calls that may be remembered before this key is told to wait."""
+        is_known = self._state.visibility(Viewer(frozenset({pubkey}))).is_known
+        return 2 * MAX_RECEIPTS if is_known else MAX_RECEIPTS

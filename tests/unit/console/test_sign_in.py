@@ -12,7 +12,7 @@ import pytest
 from relay.console.sessions import LINK_S, SESSION_S, Sessions
 from relay.errors import Refused
 from relay.server.app import Server
-from tests.cast import alice, bob, owner, person, stranger
+from tests.cast import alice, bob, owner, person, robot, stranger
 from tests.harness.relay_program import until
 from tests.unit.console.browsing import header, signed, site
 from tests.unit.server.test_app import NOW
@@ -40,6 +40,15 @@ async def test_a_signed_event_begins_a_session_and_sign_out_ends_it() -> None:
         assert (response.status, response.headers["Location"]) == (303, "/")
         browser.cookies = copied
         assert alice.npub not in await browser.text("/")
+
+
+async def test_sign_ins_leave_room_for_known_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """2,048 of made-up keys in a minute kept members out, from 35 addresses or one IPv6 /48."""
+    monkeypatch.setattr("relay.console.app.MAX_OF_OTHERS", 1)
+    async with site() as here:
+        for who, status in ((stranger, 200), (bob, 429), (owner, 200), (robot, 200)):
+            response = await here.browser().sign_in(who)
+            assert response.status == status
 
 
 async def test_the_cookie_is_for_this_site_alone_and_not_for_scripts() -> None:

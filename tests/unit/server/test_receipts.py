@@ -41,11 +41,15 @@ def header(who: SecretKey, number: int) -> str:
     return f"Nostr {b64encode(who.sign(27235, tags, str(number), NOW).raw).decode()}"
 
 
-async def test_receipts_leave_room_for_the_calls_of_owners(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_receipts_leave_room_for_the_calls_of_known_keys_and_owners(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One deletion of one's own, asked for again and again, locked owners out of NIP-86."""
     monkeypatch.setattr("relay.server.receipts.MAX_RECEIPTS", 3)
+    known: set[str] = set()
     state: Any = SimpleNamespace(
-        policy=SimpleNamespace(actors=SimpleNamespace(owners={owner.pubkey}))
+        policy=SimpleNamespace(actors=SimpleNamespace(owners={owner.pubkey})),
+        visibility=lambda viewer: SimpleNamespace(is_known=not known.isdisjoint(viewer.keys)),
     )
     store: Any = Erased()
     used = UsedAuthorizations(0)
@@ -58,5 +62,7 @@ async def test_receipts_leave_room_for_the_calls_of_owners(monkeypatch: pytest.M
         return reply.status
 
     assert [await asked(alice, number) for number in range(5)] == [200, 200, 200, 429, 429]
+    known.add(alice.pubkey)
+    assert [await asked(alice, number) for number in range(5, 9)] == [200, 200, 200, 429]
     assert await asked(owner, 1) == 200
     assert not await used.was_used(owner.sign(27235, [], "a call", NOW), NOW)
