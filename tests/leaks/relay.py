@@ -47,6 +47,8 @@ class LeakRelay:
     Of two processes on one database, `rookery` takes what is written and `other` is asked.
     """
 
+    expires = 0
+
     def __init__(
         self, rookery: Rookery, stack: contextlib.AsyncExitStack, other: Rookery | None = None
     ) -> None:
@@ -54,8 +56,6 @@ class LeakRelay:
         self._other = other
         self.stack = stack
         self.table = Table(int(time.time()) - A_WHILE_S)
-        found(self.table)
-        self.expires = 0
         relay_key = SecretKey.parse((rookery.folder / "relay.key").read_text().strip())
         self._keys = {**KEYS, RELAY: relay_key}
         self.relay_key = relay_key.pubkey
@@ -107,6 +107,14 @@ class LeakRelay:
         self.publisher = await self.stack.enter_async_context(connected(self.rookery.url))
         for name in ("alice", "owner"):
             await self.log_in_as(self.publisher, name)
+
+    async def begin(self) -> None:
+        found(self.table)
+        await self.publish(self.table.foundation)
+
+    def go_on(self, before: LeakRelay) -> None:
+        """On a copy of its folder."""
+        self.table, self.expires = before.table, before.expires
 
     async def publish(self, rows: Iterable[Row]) -> None:
         for row in rows:
@@ -172,22 +180,31 @@ class LeakRelay:
 
 @contextlib.asynccontextmanager
 async def leak_relay(
-    folder: Path, policy: str = "", database: str | None = None
+    folder: Path,
+    policy: str = "",
+    database: str | None = None,
+    copy_of: LeakRelay | None = None,
 ) -> AsyncIterator[LeakRelay]:
     """A relay with the foundation of the table; at the end it must stop in order. `policy`: more
-    of it. `database`: of two processes."""
+    of it. `database`: of two processes. `copy_of`: one that has stopped; with all that it had."""
     names = ["one"] if database is None else ["one", "other"]
     async with contextlib.AsyncExitStack() as running:
         processes = [await running.enter_async_context(Rookery(folder / name)) for name in names]
         for each in processes:
-            await set_up(each, policy, database)
+            if copy_of is None:
+                await set_up(each, policy, database)
+            else:
+                shutil.copytree(copy_of.rookery.folder, each.folder)
             if each is not processes[0]:
                 shutil.copy(processes[0].folder / "relay.key", each.folder)
             await each.start()
         async with contextlib.AsyncExitStack() as stack:
             relay = LeakRelay(processes[0], stack, *processes[1:])
             await relay.open_to_write()
-            await relay.publish(relay.table.foundation)
+            if copy_of is None:
+                await relay.begin()
+            else:
+                relay.go_on(copy_of)
             yield relay
         for each in processes:
             assert await each.stop() == 0

@@ -16,7 +16,7 @@ from tests import cast
 from tests.effort import tries
 from tests.harness.relay_program import Rookery, connected
 from tests.leaks.people import KEYS
-from tests.leaks.relay import Asker, LeakRelay, event_of, leak_relay
+from tests.leaks.relay import Asker, LeakRelay, event_of
 from tests.leaks.test_tells import UNKNOWN_ID, event_named
 
 if TYPE_CHECKING:
@@ -34,13 +34,6 @@ VIEWERS: Final = ("nobody", "an outsider", "a recipient", "a member elsewhere")
 PART: Final = tries(1, 1, len(VIEWERS))
 """Of so many viewers one looks for an event, of each kind another."""
 SEARCHED: Final = frozenset({9, 1111, 1984})
-
-
-@pytest.fixture
-async def relay(tmp_path: Path) -> AsyncIterator[LeakRelay]:
-    async with leak_relay(tmp_path / "data") as relay:
-        await relay.publish(relay.write())
-        yield relay
 
 
 def namings(id_: str, address: str) -> Iterator[tuple[int, Tags]]:

@@ -18,7 +18,7 @@ from tests.leaks.read_paths import text_of
 from tests.leaks.relay import ALL_IDS, Asker, LeakRelay, leak_relay
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
     from relay.nostr.event import Event
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 UNKNOWN_ID = "a" * 64
-
-
-@pytest.fixture
-async def relay(tmp_path: Path) -> AsyncIterator[LeakRelay]:
-    """All is published; nothing has expired yet."""
-    async with leak_relay(tmp_path / "data") as relay:
-        await relay.publish(relay.write())
-        yield relay
 
 
 def event_named(relay: LeakRelay, says: str) -> Event:
