@@ -11,6 +11,7 @@ import contextlib
 import gzip
 import json
 import os
+import signal
 import socket
 import threading
 import time
@@ -924,8 +925,11 @@ async def test_a_deletion_of_much_lets_others_write_meanwhile(rookery: Rookery) 
         await publish_all(hostile, rows)
         await live.send("REQ", "live", {"kinds": [1, 5], "limit": 0})
         assert (await live.receive())[0] == "EOSE"
+        # Both are there when the relay looks, however fast it deletes.
+        rookery.send_signal(signal.SIGSTOP)
         await hostile.send_event(deletion)
         await wire.send_event(note)
+        rookery.send_signal(signal.SIGCONT)
         committed = [(await live.receive())[2]["id"] for _ in range(2)]
         assert committed == [note.id, deletion.id]
         assert not await wire.query({"authors": [cast.bob.pubkey], "kinds": [1]})
