@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 import signal
 import time
 from collections import Counter
@@ -18,7 +17,7 @@ from relay.config import load_config
 from tests import cast
 from tests.faults.chaos.checker import STALE_S
 from tests.harness.postgres import postgres
-from tests.harness.relay_program import Rookery, connected, until
+from tests.harness.relay_program import Rookery, connected, two_relays, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -38,20 +37,11 @@ PUBLISHED = 150
 
 
 @asynccontextmanager
-async def two_relays(
-    folder: Path, server: PostgresServer
-) -> AsyncIterator[tuple[Rookery, Rookery]]:
-    url = await server.new_schema()
-    async with Rookery(folder / "one") as one, Rookery(folder / "other") as other:
-        for each in (one, other):
-            await each.init(
-                "--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey, "--preset", "open"
-            )
-            each.set_up("storage", f'url = "{url}"\nshared = true')
-        shutil.copy(one.folder / "relay.key", other.folder)
-        await one.start()
-        await other.start()
-        yield one, other
+async def started(folder: Path, server: PostgresServer) -> AsyncIterator[tuple[Rookery, Rookery]]:
+    async with two_relays(folder, await server.new_schema()) as both:
+        for each in both:
+            await each.start()
+        yield both
 
 
 def made(who: SecretKey, kind: int, *tags: Sequence[str], content: str = "") -> Event:
@@ -87,7 +77,7 @@ async def test_what_one_takes_the_other_sends_once(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     async with (
-        two_relays(tmp_path, postgres) as (one, other),
+        started(tmp_path, postgres) as (one, other),
         connected(one.url) as writer,
         connected(other.url) as reader,
     ):
@@ -107,7 +97,7 @@ async def test_a_member_removed_on_one_hears_nothing_from_the_other(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     async with (
-        two_relays(tmp_path, postgres) as (one, other),
+        started(tmp_path, postgres) as (one, other),
         connected(one.url) as admin,
         connected(other.url) as member,
     ):
@@ -140,7 +130,7 @@ async def test_without_the_database_nothing_is_given(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     async with (
-        two_relays(tmp_path, postgres) as (one, other),
+        started(tmp_path, postgres) as (one, other),
         connected(other.url) as wire,
     ):
         await do(wire, made(cast.alice, 1))
@@ -168,7 +158,7 @@ async def test_a_killed_relay_loses_nothing_and_nothing_comes_twice(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
     async with (
-        two_relays(tmp_path, postgres) as (one, other),
+        started(tmp_path, postgres) as (one, other),
         connected(other.url) as reader,
     ):
         await subscribe(reader, kinds=[1])
@@ -201,7 +191,7 @@ async def test_a_relay_that_stood_still_wakes_with_what_the_others_did(
 ) -> None:
     """Longer than the database tells what was done; the question was there before it woke."""
     async with (
-        two_relays(tmp_path, postgres) as (one, other),
+        started(tmp_path, postgres) as (one, other),
         connected(one.url) as admin,
         connected(other.url) as member,
     ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import time
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from relay.config import load_config
 from relay.storage.postgres.policies import opened_policies
 from tests import cast
 from tests.harness.postgres import postgres
-from tests.harness.relay_program import Rookery, command, connected, outputs, until
+from tests.harness.relay_program import Rookery, command, connected, outputs, two_relays, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -39,18 +38,12 @@ async def push(relay: Rookery, **files: str) -> None:
 
 
 @asynccontextmanager
-async def two_relays(
+async def not_started(
     folder: Path, server: PostgresServer
 ) -> AsyncIterator[tuple[Rookery, Rookery]]:
-    """Not started, with tables and no policies in their database."""
-    url = await server.new_schema()
-    async with Rookery(folder / "one") as one, Rookery(folder / "other") as other:
-        for each in (one, other):
-            await each.init(
-                "--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey, "--preset", "open"
-            )
-            each.set_up("storage", f'url = "{url}"\nshared = true\npolicies = "database"')
-        shutil.copy(one.folder / "relay.key", other.folder)
+    """With tables and no policies in their database."""
+    database = await server.new_schema()
+    async with two_relays(folder, database, 'policies = "database"') as (one, other):
         with pytest.raises(AssertionError) as refused:
             await one.start()
         assert "none were pushed there yet: `rookery policy push" in str(refused.value)
@@ -80,7 +73,7 @@ async def problems(relay: Rookery) -> str:
 async def test_all_relays_take_what_is_pushed_and_go_back(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
-    async with two_relays(tmp_path, postgres) as (one, other):
+    async with not_started(tmp_path, postgres) as (one, other):
         await push(one)
         await one.start()
         await other.start()
@@ -106,7 +99,7 @@ async def test_all_relays_take_what_is_pushed_and_go_back(
 async def test_a_version_of_a_later_program_leaves_the_one_in_force(
     tmp_path: Path, postgres: PostgresServer
 ) -> None:
-    async with two_relays(tmp_path, postgres) as (one, _):
+    async with not_started(tmp_path, postgres) as (one, _):
         await push(one, **{"50-own": NOBODY})
         await one.start()
         url = str(load_config(one.folder / "rookery.toml").storage.url)

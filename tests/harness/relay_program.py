@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import re
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -17,6 +18,7 @@ import aiohttp
 import websockets
 
 from relay.cli import run
+from tests import cast
 from tests.harness.patience import ANSWER_S, PROGRAM_S
 from tests.harness.programs import start_rookery
 
@@ -187,6 +189,20 @@ class Mutant(OwnProcess):
     def __init__(self, folder: Path, name: str, module: str = "tests.faults.mutants") -> None:
         super().__init__(folder)
         self.program = "-m", module, name
+
+
+@contextlib.asynccontextmanager
+async def two_relays(
+    folder: Path, database: str, storage: str = ""
+) -> AsyncIterator[tuple[Rookery, Rookery]]:
+    """Of preset `open` on one database; not started. `storage`: more lines of this table."""
+    async with Rookery(folder / "one") as one, Rookery(folder / "other") as other:
+        people = ("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
+        for each in (one, other):
+            await each.init(*people, "--preset", "open")
+            each.set_up("storage", f'url = "{database}"\nshared = true\n{storage}')
+        shutil.copy(one.folder / "relay.key", other.folder)
+        yield one, other
 
 
 async def level(relays: Sequence[Rookery]) -> None:
