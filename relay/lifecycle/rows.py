@@ -303,7 +303,7 @@ class Leaving(NamedTuple):
     group: str | None
     kept: frozenset[str | Slot]
     most: int
-    """Bytes."""
+    """Bytes, with their old versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -351,7 +351,7 @@ class Lookups:
     """Rows by slot, into `Found.slots`, that are to be deleted, as those of `own_rows`."""
     most_own: int | None = None
     """As `most`, of the rows of `own_rows` and `own_slots`, of the `vanishing_keys` and of the
-    `ending_groups`: each of the four by itself."""
+    `ending_groups`: each of the three by itself, with their old versions."""
     ending_groups: frozenset[str] = frozenset()
     """Groups that a 9008 of the batch may end."""
     leaving: Leaving | None = None

@@ -9,7 +9,7 @@ import pytest
 
 from relay.access.quotas import SizedBy
 from relay.errors import TooMuchToRead
-from relay.lifecycle.rows import Leaving, Slot, WritePlan
+from relay.lifecycle.rows import Leaving, OwnRow, Slot, WritePlan
 from relay.lifecycle.versions import History
 from relay.nostr.erasure import Erasure
 from tests import cast
@@ -145,6 +145,30 @@ async def test_old_versions_leave_with_their_row_and_are_noted(store: Store) -> 
     assert {event_id for event_id, _ in found.ids} == ids(records)
     assert await store.old_versions(0, 9) == []
     assert [line.of for line in await store.sizes(SizedBy.AUTHOR, 9)] == [BOB]
+
+
+async def test_old_versions_count_as_bytes_of_their_row(store: Store) -> None:
+    """They are deleted with it."""
+    history = History(9)
+    records = [unsigned(cast.alice, 30023, [["d", "x"], *HERE], f"{n}" * 900, n) for n in range(3)]
+    for event in records:
+        batch = Batch(event, now=1000, history=history)
+        await store.append(batch.wanted, batch.decide)
+    note = unsigned(cast.alice, 9, HERE)
+    await stored(store, note)
+    size = sum(len(event.raw) for event in (*records, note))
+    for pubkey, group in ((ALICE, None), (None, "tea")):
+        assert len(await leaving(store, pubkey, group, most=size - 1)) == 1
+        assert await leaving(store, pubkey, group, most=size) == [], "all fit"
+    own_note, own_record = OwnRow(note.id, ALICE), OwnRow(records[2].id, ALICE)
+    of_slot = frozenset({Slot(ALICE, 30023, "x")})
+    for wanted in (
+        replace(NOTHING_WANTED, own_rows=frozenset({own_note, own_record})),
+        replace(NOTHING_WANTED, own_rows=frozenset({own_note}), own_slots=of_slot),
+    ):
+        with pytest.raises(TooMuchToRead):
+            await store.append(replace(wanted, most_own=size - 1), lambda _: WritePlan())
+        await store.append(replace(wanted, most_own=size), lambda _: WritePlan())
 
 
 async def test_keys_and_groups_of_much_are_too_much_for_one_transaction(store: Store) -> None:

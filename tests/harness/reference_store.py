@@ -100,7 +100,7 @@ class ReferenceStore:
             if row.event.id in lookups.ids or is_own:
                 found.rows[row.event.id] = row
             size += len(row.event.raw) * is_wanted
-            own_size += len(row.event.raw) * is_own
+            own_size += self._size_with_old(row) * is_own
             if row.slot is not None and row.slot in lookups.slots | lookups.own_slots:
                 found.slots[row.slot] = row
             for named in lookups.present & {row.event.id, row.slot}:
@@ -208,7 +208,7 @@ class ReferenceStore:
                 continue
             if row.event.id in leaving.kept or row.slot in leaving.kept:
                 continue
-            size += len(row.event.raw)
+            size += self._size_with_old(row)
             if seqs and size > leaving.most:
                 return seqs
             seqs.append(row.seq)
@@ -287,6 +287,10 @@ class ReferenceStore:
     def _old_of(self, slot: Slot | None) -> list[int]:
         """Newest first."""
         return sorted((seq for seq, old in self._old.items() if old.row.slot == slot), reverse=True)
+
+    def _size_with_old(self, row: Stored) -> int:
+        old = [self._old[seq].row for seq in self._old_of(row.slot)] if row.slot else []
+        return sum(len(each.event.raw) for each in (row, *old))
 
     def _forget(self, named: Forgotten, plan: WritePlan) -> None:
         for seq, (row, *_) in list(self._old.items()):

@@ -36,15 +36,20 @@ class _BytesLeft:
     def __init__(self, number: int | None) -> None:
         self._number = number
 
+    def take(self, number: int) -> None:
+        """Raises TooMuchToRead."""
+        if self._number is not None:
+            self._number -= number
+            if self._number < 0:
+                raise TooMuchToRead
+
     def taken(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Columns of rows; the second is their event, not parsed yet. Raises TooMuchToRead."""
         if self._number is None:
             return list(rows)
         taken = []
         for row in rows:
-            self._number -= len(row[1])
-            if self._number < 0:
-                raise TooMuchToRead
+            self.take(len(row[1]))
             taken.append(row)
         return taken
 
@@ -79,6 +84,7 @@ class Finder:
             own_left = _BytesLeft(lookups.most_own)
             self._find_own_rows(lookups, found, own_left)
             self._find_by_slot(lookups.own_slots, found, own_left)
+            own_left.take(self._size_of_old(found.rows.values()))
         keys = orjson.dumps([id_key(event_id) for event_id in lookups.ids])
         for row in self._rows("rows_by_id", {"keys": keys.decode()}, left):
             if row.event.id in lookups.ids:
@@ -136,6 +142,11 @@ class Finder:
             asked = {"key": key_of(pubkey)["key"], "p": self._hashes.tag("p", pubkey)}
             found.update(group for (group,) in self._db.execute(QUERIES["groups_with_key"], asked))
         return found
+
+    def _size_of_old(self, rows: Iterable[Stored]) -> int:
+        seqs = orjson.dumps([row.seq for row in rows if row.slot is not None]).decode()
+        size: int = self._db.execute(QUERIES["size_of_old"], {"seqs": seqs}).fetchone()[0]
+        return size
 
     def _find_by_slot(self, slots: frozenset[Slot], found: Found, left: _BytesLeft) -> None:
         if not slots:

@@ -1,6 +1,10 @@
 -- :row  columns of a row
 e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at;
 
+-- :size  bytes of a row and of its old versions, which are deleted with it
+octet_length(e.raw) + coalesce((
+    SELECT sum(octet_length(o.raw)) FROM old_versions AS o WHERE o.slot = e.slot AND o.pubkey = e.pubkey), 0);
+
 -- :about  what is known of a row without its event
 e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at;
 
@@ -112,10 +116,10 @@ SELECT {row}
 
 -- :size_of_own_rows  as `own`, [slot hash] -> bytes
 SELECT coalesce(sum(size), 0)::bigint FROM (
-    SELECT octet_length(e.raw) AS size
+    SELECT {size} AS size
     {own}
     UNION ALL
-    SELECT octet_length(raw) FROM events WHERE slot = ANY($5::bigint[])
+    SELECT {size} FROM events AS e WHERE e.slot = ANY($5::bigint[])
 ) AS found;
 
 -- :rows_by_slot  [slot hash] -> columns of a row
@@ -204,17 +208,17 @@ WHERE substring(grp, 1, 64) = substring($1::bytea, 1, 64) AND grp = $1 AND grp <
 AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
 
 -- :leaving_of_key  pubkey, hash of p, until, limit -> seq, bytes, columns of `present_rows`
-SELECT e.seq, octet_length(e.raw), {about}
+SELECT e.seq, {size}, {about}
 FROM events AS e WHERE e.pubkey = $1 AND e.created_at <= $3
 AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005
 UNION ALL
-SELECT e.seq, octet_length(e.raw), {about}
+SELECT e.seq, {size}, {about}
 FROM tags AS t JOIN events AS e ON e.seq = t.seq
 WHERE t.hash = $2 AND t.created_at <= $3 AND t.kind IN (1059, 44100, 44101)
 LIMIT $4;
 
 -- :leaving_of_group  group, limit -> as `leaving_of_key`
-SELECT e.seq, octet_length(e.raw), {about}
+SELECT e.seq, {size}, {about}
 FROM events AS e WHERE substring(e.grp, 1, 64) = substring($1::bytea, 1, 64) AND e.grp = $1
 AND e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT BETWEEN 39000 AND 39005
 LIMIT $2;

@@ -1,6 +1,15 @@
 -- :row  columns of a row
 e.seq, e.raw, e.grp, e.quiet, e.slot, e.version, e.expires_at;
 
+-- :size  bytes of a row and of its old versions, which are deleted with it
+length(e.raw) + ifnull((
+    SELECT sum(length(o.raw)) FROM old_versions AS o WHERE o.slot = e.slot AND o.pubkey = e.pubkey), 0);
+
+-- :size_of_old  [seq] -> bytes of the old versions of these rows
+SELECT ifnull(sum(length(o.raw)), 0)
+FROM json_each(:seqs) AS j CROSS JOIN events AS e ON e.seq = j.value
+CROSS JOIN old_versions AS o ON o.slot = e.slot AND o.pubkey = e.pubkey;
+
 -- :about  what is known of a row without its event
 e.id, e.pubkey, e.kind, e.d, e.slot, e.grp, e.expires_at, e.created_at;
 
@@ -106,12 +115,12 @@ SELECT ifnull(sum(bytes), 0) FROM sizes INDEXED BY sizes_group
 WHERE grp = ? AND grp > '' AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
 
 -- :leaving_of_key  id_key and pubkey, hash of p, until, [newest seq] -> seq, bytes, columns of `present_rows`
-SELECT e.seq, length(e.raw), {about}
+SELECT e.seq, {size}, {about}
 FROM events AS e INDEXED BY events_author
 WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
 AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005
 UNION ALL
-SELECT e.seq, length(e.raw), {about}
+SELECT e.seq, {size}, {about}
 FROM (
     SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind IN (1059, 44100, 44101)
     UNION ALL
@@ -120,7 +129,7 @@ FROM (
 WHERE e.kind IN (1059, 44100, 44101) AND e.created_at <= :until;
 
 -- :leaving_of_group  hash of h, group, [newest seq] -> as `leaving_of_key`, of those that name it
-SELECT e.seq, length(e.raw), {about}
+SELECT e.seq, {size}, {about}
 FROM (
     SELECT seq FROM tags WHERE hash = :h AND kind NOT BETWEEN 9000 AND 9022
     UNION ALL
