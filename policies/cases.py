@@ -118,9 +118,9 @@ class Given:
     address: IPv4Address | IPv6Address | None = None
     """The client's; None: unknown."""
     sent: int = 0
-    """How many events that the same rates count were sent in this second."""
+    """Events sent in this second that the same rates count."""
     stored: Size = Size()  # noqa: RUF009
-    """What is stored that the same quotas count."""
+    """Stored size that the same quotas count."""
     beside: tuple[CaseEvent, ...] = ()
     """Other stored events, that the event may refer to."""
 
@@ -229,7 +229,7 @@ def _case_event(event: Table | None) -> CaseEvent:
 
 
 def _check_want(table: Table, want: str, reads: str | None) -> None:
-    """An impossible `want` would always fail, and look like a fault of the rules."""
+    """An impossible `want` would always fail, as if the rules were wrong."""
     words = (SHOWN, HIDDEN) if reads is not None else (ACCEPT, *(word.value for word in Prefix))
     if want.partition(":")[0] not in words:
         about = "of a case with reads" if reads is not None else "of a case about writing"

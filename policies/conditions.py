@@ -1,8 +1,8 @@
 """Conditions of `match` and `except`: for an incoming event, and for a stored row.
 
 An incoming event is a `Condition`, a stored row a `Match` of `relay.access.read_rules`. A Condition
-has more keys, because what only holds at the time of writing is not stored: who-words, the age of
-the event, what it replaces.
+has more keys, for facts that only exist at the time of writing: who-words, the age of the event,
+what it replaces.
 """
 
 from __future__ import annotations
@@ -140,9 +140,7 @@ def _h_holds(wanted: bool | frozenset[str], h: str | None) -> bool:  # noqa: FBT
 def _tag_holds(event: Event, name: str, wanted: bool | frozenset[str]) -> bool:  # noqa: FBT001
     if not isinstance(wanted, bool):
         return any(value in wanted for value in event.tag_values(name))
-    if (
-        len(name) == 1 and name.isalpha()
-    ):  # a single-letter tag is a reference, or has no such meaning
+    if len(name) == 1 and name.isalpha():  # such a tag counts only with a value
         return bool(event.tag_values(name)) is wanted
     return event.has_tag(name) is wanted
 

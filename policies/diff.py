@@ -1,11 +1,11 @@
 """Compares two policy sets over stored events: refused, hidden, shown, kept otherwise, swept.
 
-Invariants: events come in order of seq, each once; memory does not grow with them, but for the
-authors and groups that rates and quotas count. Events are judged against the groups of their time,
-as far as the log has them: members and roles. Flags of groups are today's, and so are readers.
+Invariants: events come in order of seq, each once; memory grows only with the authors and groups
+that rates and quotas count. Events are judged against the members and roles of their time, as far
+as the log has them; flags of groups and readers are the current ones.
 
 An event is judged as an import is (no logins, no windows of time, no plug-ins); but rates count, at
-created_at. A kind 5 counts as one that found what it deletes; any other event replaces nothing.
+created_at. A kind 5 counts as having found its targets; any other event replaces nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NO_GROUPS: Final = Groups()
 
 
 class Effect(Enum):
-    """What the new set does to a stored event and the old one does not."""
+    """What the new set does to a stored event, unlike the old one."""
 
     REFUSED = "refuse"
     HIDDEN = "hide"
@@ -72,7 +72,7 @@ class Judge(Protocol):
     """Judges every event of the log that it is given, in order, under one policy set."""
 
     def refusal(self, event: Event, groups: Groups) -> Reject | None:
-        """Why the set does not take the event when these are the groups."""
+        """Why the set refuses the event with these groups, or None."""
 
 
 class Comparison:
@@ -96,7 +96,8 @@ class Comparison:
         self._new, self._old = new, old
         self._new_judge, self._old_judge = judge_of(new), judge_of(old)
         self._old_counts = any(rule.usage_limit is not None for rule in old.write_rules)
-        """The old set's rates and quotas must see every event; else few are judged by it."""
+        """True: the old set's rates and quotas must count every event; otherwise it judges few
+        events."""
         self._groups_then = Groups()
         self._readers = ReaderClasses(old, new, groups)
         self._places = {

@@ -1,8 +1,8 @@
 """Compares who may read a row under two policy sets.
 
 For classes of readers (anonymous, members, owners …), for the author of each row, and for keys that
-have a role in one set only. The row that another refers to is taken to be the newest one before it,
-of a bounded number that are kept.
+have a role in one set only. Of the rows that another may refer to the newest one before it is used;
+a bounded number of rows is kept.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Side:
         rules = self._by_kind.get(kind)
         if rules is None:
             rules = self._by_kind[kind] = [
-                # A question to a filter; here every row is asked for by name.
+                # Depends on a filter; here every row is requested by name.
                 (replace(rule, only_by=None), place)
                 for rule, place in zip(self.policy.read_rules, self.policy.read_places, strict=True)
                 if rule.match.kinds is None or kind in rule.match.kinds
@@ -97,7 +97,7 @@ class ReaderClasses:
         """Turn → rule → readers."""
         if self._is_same:
             return {}
-        # What it deleted is not stored.
+        # The rows that it deleted are not stored.
         quiet = event.kind == kinds.DELETION and names_restricted(
             event, self._old.policy.read_rules
         )

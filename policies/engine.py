@@ -58,7 +58,7 @@ class Stage(Enum):
     LOGIN = "login"
     FORM = "form"
     PLUGIN = "plug-in"
-    """matched: it is asked when the event is submitted."""
+    """`matched`: it runs when the event is submitted."""
     QUOTA = "rates and quotas"
     """Rates and quotas: last, so that only accepted events count."""
 
@@ -185,15 +185,15 @@ class PolicySet:
         self.keep_places = keep_places
         """File and line of each of `keep.rules`."""
         self.sweeps = SweepRules(systems=systems) if sweeps is None else sweeps
-        """Which rows go, and which must not."""
+        """Which rows are removed, and which are protected."""
         self.retention_effects = retention_effects
-        """What of it each `[[retention]]` says."""
+        """The part that each `[[retention]]` contributes."""
         self.files = files
         """All files read, in order."""
         self.key_files = key_files
         """Files of banned and allowed keys."""
         self.notes = notes
-        """What an admin should know: packaged rules that their files replace or switch off."""
+        """Notes for the admin: packaged rules that their files replace or switch off."""
         self._rules = RulesByKind(write_rules)
         self._by_kind: dict[int, _OfKind] = {}
         self._max_content = limits.max_content_length
@@ -220,13 +220,14 @@ class PolicySet:
         return (*self.key_files, *commands)
 
     def with_actors(self, actors: Actors) -> PolicySet:
-        """These policies with other people."""
+        """These policies with other actors."""
         changed = copy(self)
         changed.actors = actors
         return changed
 
     def screen(self, event: Event, now: int, origin: Origin) -> Reject | None:
-        """What is wrong with the event alone: size, time, work, form. Before its signature."""
+        """The refusal for size, time, work or form of the event; made before its signature is
+        verified."""
         if len(event.content) > self._max_content:
             return self._too_long(event)
         if len(event.tags) > self._max_tags:
@@ -340,8 +341,8 @@ class PolicySet:
             if EVERYTHING in left:
                 continue
             indexed = _IndexedRule(rule, match, left)
-            # Anyone may send a request to vanish (N62-11). Who may join is in `[members]`: only a
-            # rule that names the kind concerns these requests.
+            # Anyone may send a request to vanish (N62-11), and `[members]` decides who may join:
+            # only rules that name these kinds apply.
             is_exempt = kind == kinds.VANISH or (
                 kind in kinds.MEMBERSHIP_REQUESTS and rule.match.kinds is None
             )

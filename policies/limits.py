@@ -26,7 +26,7 @@ _NEVER_COUNTED: Final = sorted(
 _COUNTED: Final = ("kinds", "h")
 """Match keys that select the counted rows."""
 _OF_THE_SENDER: Final = ("authors", "login")
-"""Match keys that select whom the quota limits, not the rows."""
+"""Match keys that select the authors whom the quota limits, not the rows."""
 
 
 def content_from(rule: Table) -> Content | None:
@@ -95,7 +95,8 @@ def _quota(rule: Table, name: str, match: Condition) -> Quota | None:
             for unit, most in ((Unit.EVENTS, events), (Unit.BYTES, size))
             if most is not None
         ]
-        # Deletions too, where the rule names them: they free nothing of an address.
+        # Deletions count, too, if the rule names them: they free nothing of the quota of an
+        # address.
         counted = _counted(None) if match.kinds is None else match.kinds
         return Quota(per, events, size, counted, allowances=tuple(allowances))
     _refuse_uncounted_keys(rule)

@@ -1,7 +1,7 @@
 """Warnings about valid policy files: rules without effect, who-words that no key has.
 
-Invariants: a warning is certain, never a matter of taste, and names a line of the admin's files.
-No warning refuses a file.
+Invariants: a warning is always right and names a line of the admin's files. A file with warnings is
+still accepted.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def _about_writing(found: PolicySet) -> Iterator[Fault]:
 
 
 def _does_nothing(rule: WriteRule, found: PolicySet) -> str:
-    """A rule can only refuse; the admin who wrote "anyone" wanted to allow something."""
+    """A rule can only refuse; an admin who writes "anyone" expects it to allow something."""
     text = 'does nothing: a rule can only refuse, and write = ["anyone"] refuses nobody'
     others = [
         other
@@ -133,7 +133,7 @@ def _earlier_refusing_same(
 ) -> WriteRule | None:
     """An earlier rule that matches all events of this one and refuses all authors it refuses.
 
-    Not the preset's rule: repeating who may write here at all is harmless.
+    Except the preset's rule: repeating its writers is harmless.
     """
     assert rule.writers is not None
     refused = [who for who in _profiles(found) if rule.writers.isdisjoint(who)]
@@ -278,7 +278,7 @@ def _about_sweeping(found: PolicySet) -> Iterator[Fault]:
 
 
 def _sooner(rule: SweepRule, sweeps: SweepRules) -> SweepRule | None:
-    """A rule that removes all rows of this one, no later."""
+    """A rule that removes all rows of this one as early or earlier."""
     spared = sweeps.exempt_from(rule)
     is_behind = False
     for other in sweeps.rules:

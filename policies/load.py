@@ -55,7 +55,7 @@ DEFAULTS: Final = HOME / "defaults"
 INCLUDED: Final = HOME / "included"
 PRESETS: Final = HOME / "presets"
 KNOWN_WRITE: Final = "known people write"
-"""The rule that makes a preset: on in "group", off in "open"."""
+"""The rule that distinguishes the presets: on in "group", off in "open"."""
 
 _MAX_DEPTH: Final = 32
 """Of files that include others."""
@@ -86,8 +86,8 @@ class _File:
 def values_of(
     path: Path, name: str, faults: list[Fault], raw: bytes | None = None
 ) -> tuple[str, dict[str, Any]] | None:
-    """Text and values of a TOML file; None after what is wrong with it was noted. `raw`: taken
-    for what it has."""
+    """Text and values of a TOML file; None if it has faults, which are recorded. `raw`: its
+    content, if given."""
     try:
         raw = path.read_bytes() if raw is None else raw
     except OSError as wrong:
@@ -112,7 +112,7 @@ def _file(
     *,
     packaged: bool,
 ) -> _File | None:
-    if path.is_fifo():  # reading it would wait for whoever writes
+    if path.is_fifo():  # reading it would wait for a writer
         faults.append(Fault(name, 0, "cannot be read: it is a pipe"))
         return None
     read = values_of(path, name, faults, raw)
@@ -155,7 +155,8 @@ def _packaged_file(
 def _parsed(
     path: Path, name: str, systems: MemorySystems, raw: bytes
 ) -> tuple[_File | None, tuple[Fault, ...]]:
-    """A packaged file and its faults. Nothing changes a `_File`, and these are most of a load."""
+    """A packaged file and its faults. Cached: a `_File` never changes, and packaged files are most
+    of a load."""
     faults: list[Fault] = []
     file = _file(path, name, faults, systems, raw, packaged=True)
     return file, tuple(faults)
@@ -240,7 +241,7 @@ def load(
     """The packaged defaults and the folder's files as one set. Raises ConfigFaults with all faults.
 
     `systems`: the memory systems that a `schema` may name. `relay`: the relay's own key, which
-    reads as an owner. `edited`: taken for what files of the folder have, or will have.
+    reads as an owner. `edited`: contents that replace those of files in the folder.
     """
     home = Path(folder)
     reading = _Reading(systems, edited)
@@ -303,7 +304,8 @@ def _in_place(
 
 
 def _second_steps(rules: Sequence[RuleDefinition]) -> Iterator[Fault]:
-    """Targets whose rows point on: who reads a row would hang on a chain of others."""
+    """Targets whose rows have targets themselves: readers of a row would depend on a chain of
+    rows."""
     for rule in rules:
         target = None if rule.read is None else rule.read.effective_target
         if target is None:
@@ -329,7 +331,8 @@ def _note(rule: _Definition, text: str) -> Fault:
 
 
 def _is_news(before: _Definition) -> bool:
-    """Whether an admin should hear that their file changes this; presets are there to do it."""
+    """Whether the admin should be told that a file changes this; not of presets, which are meant
+    to."""
     return before.packaged and before.place.name != KNOWN_WRITE
 
 

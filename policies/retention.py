@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 HISTORY_KEYS: Final = ("count", "days")
 MAX_OLD_VERSIONS: Final = 1000
-"""Of one record: a request for its history reads them all."""
+"""Of one record, because a request for its history reads them all."""
 COUNT_KEYS: Final = ("per", "max")
 NEVER_BEFORE_KEYS: Final = ("kinds", "same", "up_to")
 _SAME: Final = ("author", "group", "hk", "d")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class AuthWrites(Enum):
-    """`[auth] writes`: which events want a login on their connection (Z-10)."""
+    """`[auth] writes`: which events need a login on their connection (Z-10)."""
 
     NEVER = "never"
     GROUPS = "groups"
@@ -25,7 +25,7 @@ class AuthWrites(Enum):
 
 
 class SchemaMode(Enum):
-    """How closely records of a memory system are looked at (G-05)."""
+    """How strictly records of a memory system are checked (G-05)."""
 
     STRICT = "strict"
     LENIENT = "lenient"
@@ -92,7 +92,7 @@ class Memory:
     created_at_upper: int = UPPER_S
     """How far ahead `ts` may be (G-14): the general limit."""
     reject_patterns: Patterns | None = None
-    """What no unencrypted content may hold (M-31)."""
+    """Patterns that no unencrypted content may match (M-31)."""
 
     def schema_of(self, system: MemorySystem) -> SchemaMode:
         return self.schemas.get(system.name, SchemaMode.STRICT)

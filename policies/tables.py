@@ -56,7 +56,7 @@ EVERY_KIND: Final = KindSet.of((0, MAX_KIND))
 
 
 def _later(reader: Reader, *accepted: object) -> Reader:
-    """A setting of a later version: checked, and taken as long as it asks for nothing new."""
+    """A setting of a later version: checked, and accepted if its value asks for nothing new."""
 
     def read(table: Table, key: str) -> object:
         before = len(table.source.faults)
@@ -118,7 +118,7 @@ def _boolean(table: Table, key: str) -> object:
 
 
 def _regular_kinds(table: Table, key: str) -> frozenset[int] | None:
-    """Not replaceable ones: an address stays in its group."""
+    """Kinds that are not replaceable, because an address must stay in its group."""
     found = table.kinds(key)
     if found is None:
         return None

@@ -49,7 +49,7 @@ class Entry:
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """Always None: an imported function stays until the relay restarts."""
+        """Always empty: an imported function stays until the relay restarts."""
         return ()
 
 

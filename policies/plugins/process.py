@@ -79,7 +79,7 @@ def line_of(question: Question) -> bytes:
 
 
 class _Broken(Exception):
-    """The process printed something that is no answer; the text repeats nothing of it."""
+    """The process printed something that is not an answer; the text does not quote it."""
 
 
 def answer_from(line: bytes, plugin: str) -> tuple[str, Reject | None] | None:
@@ -229,12 +229,12 @@ class _Child(asyncio.SubprocessProtocol):
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
-            # Its exit status says more and follows within a moment.
+            # Its exit status, which follows immediately, says more.
             self._loop.call_later(_MOMENT_S, self.end, "closed its output")
 
     def process_exited(self) -> None:
         self._exited.set()
-        # Its last answers may still be in the pipe; a child of its own may hold the pipe open.
+        # Its last answers may still be in the pipe, which its own children may hold open.
         self._loop.call_later(_MOMENT_S, self.end, self._ending())
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -290,7 +290,7 @@ class _Child(asyncio.SubprocessProtocol):
             text = line.decode("utf-8", "replace").strip()
             if text:
                 self._notes.add(logging.WARNING, text)
-        if not self._is_paused:  # asyncio tells of a pipe since Python 3.11.4 only
+        if not self._is_paused:  # asyncio reports a pipe only since Python 3.11.4
             self._is_paused = True
             pipe = cast("asyncio.ReadTransport", self._pipe(2))
             pipe.pause_reading()

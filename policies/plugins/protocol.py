@@ -52,19 +52,16 @@ class HealthReport(Protocol):
     def recovered(self, name: str) -> None: ...
 
     def failed_with(self, name: str, why: str) -> None:
-        """It missed an answer or could not be started; `recovered` ends that state."""
+        """It gave no answer or could not be started, until `recovered` is called."""
 
 
 _NOT_ASKED: Final = frozenset({kinds.VANISH, *kinds.MEMBERSHIP_REQUESTS})
 
 
 def asks_plugins(event: Event, origin: Origin) -> bool:
-    """Whether plug-ins are asked about the event.
-
-    Not about a request to vanish, which no write rule may block (N62-11), not about a request to
-    join the relay, whose code is secret, and not about a trusted import: `import --trust` skips the
-    rules about authors, and a plug-in may be one of them.
-    """
+    """Whether plug-ins are asked about the event. Not about a request to vanish, which no write
+    rule may block (N62-11), a request to join the relay, whose code is secret, or a trusted import:
+    `import --trust` skips rules about authors, and a plug-in may be one."""
     return event.kind not in _NOT_ASKED and origin is not Origin.TRUSTED_IMPORT
 
 

@@ -59,7 +59,7 @@ def _key_share(event: Event, origin: Origin) -> Reject | None:
 
 
 def _app_data(event: Event, origin: Origin) -> Reject | None:
-    """Rules look at the first `d`, filters find any: a second one would get past the rules."""
+    """Rules check the first `d`, filters match any: a second one would bypass the rules."""
     return _TWO_D if sum([tag[:1] == ["d"] for tag in event.tags]) > 1 else None
 
 

@@ -24,7 +24,7 @@ _MAY_SEAL: Final = frozenset({Who.OWNER, Who.AGENT, Who.MEMBER})
 
 
 def sealed(event: Event, facts: Facts, memory: Memory) -> Reject | None:
-    """The author is a derived key in no list, so the keys logged in on the connection count
+    """The author is a derived key that is in no list, so the keys logged in on the connection count
     (D-31)."""
     if facts.origin is not Origin.WIRE or event.pubkey in memory.envelope_keys:
         return None
@@ -43,7 +43,7 @@ _PROTECTED: Final = "this event may be published by its author only"
 _LOGIN: Final = "log in to write here"
 _OWN_LOGIN: Final = "log in with the key that signed this"
 _MAY_PASS_ON: Final = frozenset({Who.INSIDER, Who.OWNER, Who.AGENT})
-"""Who may send what others signed for a group."""
+"""Who may send events that others signed for a group."""
 _NO_KINDS: Final[frozenset[int]] = frozenset()
 
 
@@ -68,7 +68,7 @@ def unproven(event: Event, facts: Facts, writes: AuthWrites) -> Reject | None:
     if event.pubkey in facts.authenticated:
         return None
     # A moderation event seen elsewhere could be replayed by another key within its window (N29-45).
-    # And who is not in the group could learn by what becomes of a member's event that it is here.
+    # Also, the answer would reveal to outsiders that a member's event is stored here.
     is_outsider = event.has_tag("h") and facts.authenticated_who.isdisjoint(_MAY_PASS_ON)
     if event.kind in kinds.GROUP_RECORDS or (is_outsider and not facts.h_is_foreign):
         return Reject(Prefix.RESTRICTED, _OWN_LOGIN, "[auth] writes")
