@@ -1,7 +1,7 @@
-"""`rookery backup`: one file with everything that a relay cannot make again.
+"""`rookery backup`: one file with everything that a relay cannot rebuild.
 
-It is made beside its destination, read back, and renamed: what has the name of a backup is one. The
-same way a copy is made before a data folder is changed for good (`safety_copy`).
+It is made beside its destination, read back, and renamed, so that a file with the name of a backup
+is complete. `safety_copy` makes one before a data folder is changed irreversibly.
 """
 
 from __future__ import annotations
@@ -244,7 +244,7 @@ def _remove_older(folder: Path, relay: str, keep: int) -> list[Path]:
 
 
 def _note_last(folder: Path, file: Path, manifest: Manifest) -> None:
-    """For who asks when the last backup was made; a folder that cannot be written has none."""
+    """Record when the last backup was made; not in a folder that cannot be written."""
     import orjson
 
     text = orjson.dumps({"file": str(file.absolute()), "created_at": manifest.created_at})

@@ -1,6 +1,6 @@
 """`rookery doctor`: what is wrong with a data folder and its machine, each with its cure.
 
-Invariant: nothing is changed, and nothing outside of this machine is asked.
+Invariant: nothing is changed, and nothing outside of this machine is contacted.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _MOVED_DAYS: Final = 7
 _LARGE_WAL: Final = 256 << 20
 _PENDING_S: Final = 60
 _OTHER_FILES: Final = 128
-"""Descriptors of a relay beside its connections."""
+"""File descriptors of a relay besides its connections."""
 _OLDEST_SQLITE: Final = (3, 37, 0)
 _SYSTEMCTL_S: Final = 5.0
 _BUILT_AT: Final = 1_735_689_600
@@ -71,7 +71,7 @@ _REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the checks want to know of the machine."""
+    """What the checks need of the machine."""
 
     now: int
     disk: Disk | None
@@ -87,7 +87,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """What the checks look at."""
+    """The input of the checks."""
 
     folder: Path
     config: Config
@@ -131,7 +131,7 @@ async def findings_of(folder: Path, machine: Machine | None = None) -> Sequence[
         config = load_config(folder / "rookery.toml")
     except ConfigFaults as wrong:
         found = [error(str(fault), "correct this line") for fault in wrong.faults]
-        # The other checks would judge the defaults.
+        # The other checks would examine the defaults.
         return [*found, *_policy_faults(folder), *_key_faults(folder)]
     if machine is None:
         machine = machine_of(folder)
@@ -190,7 +190,7 @@ def _file_system(folder: Path) -> str:
 
 
 def _address(seen: Examined) -> Iterator[Finding]:
-    """The public URL, where the relay listens, and who is in between."""
+    """The public URL, the listening address, and proxies."""
     relay, server, file = seen.config.relay, seen.config.server, seen.folder / "rookery.toml"
     has_tls, is_local = server.tls_cert is not None, _is_loopback(server.host)
     for name, networks, effect in (
@@ -404,7 +404,7 @@ def _is_held(folder: Path) -> bool:
 
 
 def _relay(seen: Examined) -> Iterator[Finding]:
-    """What the running relay says of itself."""
+    """What the running relay reports."""
     if seen.running is None:
         if _is_held(seen.folder) and (seen.folder / "control.sock").exists():
             yield error(
@@ -415,7 +415,7 @@ def _relay(seen: Examined) -> Iterator[Finding]:
         return
     for name, text in seen.running.problems.items():
         if name == "policies" and any(_policy_faults(seen.folder)):
-            continue  # told with file and line by the check of the policies
+            continue  # reported with file and line by the check of the policies
         yield error(f"the running relay says: {name}: {text}", "correct it, or read its log")
     pending = seen.running.numbers.get("erasure_pending_seconds", 0)
     if pending > _PENDING_S:

@@ -1,4 +1,4 @@
-"""What a relay says of a NIP-29 group: its 39000–39003, as `rookery group` shows them."""
+"""A NIP-29 group by its 39000–39003, as `rookery group` shows it."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class GroupView:
 
     @property
     def admins(self) -> dict[str, tuple[str, ...]]:
-        """Who has a role beside that of agents, with all roles."""
+        """Members with a role other than that of agents, with all their roles."""
         return {user: held for user, held in self.with_role.items() if set(held) != {AGENT_ROLE}}
 
     @property
@@ -98,7 +98,7 @@ async def views_of_groups(client: Client, group_id: str | None = None) -> list[G
     if group_id is not None:
         filter_["#d"] = [group_id]
     if (relay_key := await relay_key_of(client)) is not None:
-        # These kinds signed by others are no group of this relay (N29-60).
+        # Signed by others, these kinds describe no group of this relay (N29-60).
         filter_["authors"] = [relay_key]
     newest: dict[str, dict[int, Event]] = {}
     async for event in client.query_all(filter_):

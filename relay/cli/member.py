@@ -1,6 +1,7 @@
 """`rookery member`, `ban`, `unban`, `allow`: people of a relay (NIP-43), by NIP-86 calls.
 
-Signs as the owner. What a relay does not offer (invites are this relay's own methods) it refuses.
+Signs as the owner. A relay refuses methods that it does not offer; those for invites exist only on
+this one.
 """
 
 from __future__ import annotations
@@ -299,7 +300,7 @@ def _for_each(
     as_json: bool,
     otherwise: str = "",
 ) -> None:
-    """Call `method` with each key. `otherwise`: what is said of a key that it did not change."""
+    """Call `method` with each key. `otherwise`: the text about keys that were not changed."""
     listing = "listbannedpubkeys" if "ban" in method else "listallowedpubkeys"
 
     async def work(client: Client, settings: ClientSettings) -> tuple[tuple[str, ...], set[str]]:

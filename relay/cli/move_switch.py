@@ -1,8 +1,8 @@
-"""The last step of `rookery move`: the rest is copied while nobody writes, then rookery.toml names
-the other store.
+"""The last step of `rookery move`: copies the rest while nothing is written, then changes
+rookery.toml to the other store.
 
-A running relay takes it when it starts again. Until rookery.toml is replaced the relay has its
-events where they were: what fails before changes nothing.
+A running relay does this when it restarts. Until rookery.toml is replaced the relay keeps its
+store, so a failure before that changes nothing.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def is_asked(folder: Path) -> bool:
 
 
 def import_for_switch(folder: Path) -> None:
-    """What the switch needs, before nobody is answered."""
+    """Import what the switch needs, before the relay stops answering."""
     asked = noted(folder)
     if asked is not None and asked.to is not None:
         import_module("relay.storage.postgres.moving")
@@ -141,7 +141,7 @@ def _write_settings(file: Path, text: str) -> None:
 
 
 async def _retire(source: Side) -> None:
-    """What is left there is old from now on."""
+    """Mark what is left there as outdated."""
     try:
         await source.seal(_SEALED)
         await source.end_log()
@@ -150,7 +150,7 @@ async def _retire(source: Side) -> None:
 
 
 def _unpack(made: Path, folder: Path) -> None:
-    """Give the file that was filled its place, if it was a file."""
+    """Move the new file to its place, if the target is a file."""
     if made.is_dir():
         for file in sorted(made.iterdir(), reverse=True):  # the store last
             file.replace(folder / file.name)
@@ -158,7 +158,7 @@ def _unpack(made: Path, folder: Path) -> None:
 
 
 def _put_away(folder: Path) -> None:
-    """The file that was copied; its index of texts can be made again."""
+    """Rename the file that was copied; its index of texts can be rebuilt."""
     for file in folder.glob("search.db*"):
         file.unlink()
     for suffix in ("-wal", "-shm", ""):
@@ -187,7 +187,7 @@ async def source_of(folder: Path, config: Config) -> Side:
 async def target_of(
     folder: Path, config: Config, asked: Switch
 ) -> AsyncIterator[tuple[Side, Appender]]:
-    """Where they go, made if it is empty, and the store that writes there."""
+    """The target, whose tables are created if it is empty, and the store that writes to it."""
     terms = FilterTerms(
         config.storage.index_tags, config.storage.prefix_d_kinds, SqliteStore.features.search
     )

@@ -21,10 +21,11 @@ _START_S: Final = 60.0
 @click.command("restart", epilog="Example: rookery restart --data ./data")
 @folder_option
 def restart_command(folder: Path) -> None:
-    """Start the running relay again, with the version and the settings that are there now.
+    """Restart the running relay, with the installed version and the current settings.
 
-    Nothing happens when it would not start. Else it answers and commits what it has taken, and
-    closes all connections. The port stays open: who connects meanwhile waits. The process id stays.
+    Nothing happens if it would not start. Otherwise it commits and answers accepted events, and
+    closes all connections. The port stays open: new connections wait. The process id stays the
+    same.
     """
     seconds = asyncio.run(restarted(folder))
     click.echo(f"restarted: no answers for {seconds:.1f} s")

@@ -1,8 +1,8 @@
 """`rookery serve`: runs a relay until SIGTERM or SIGINT; SIGHUP reloads the policies.
 
 `rookery restart` makes it start again in the same process: the listening sockets stay open, and the
-kernel queues connections on them until the new start takes them. For `rookery move`, and when the
-store has another history than it had, the program that runs starts again.
+kernel queues connections on them until the new start takes them. After `rookery move`, and when the
+store's history has changed, it restarts in place.
 """
 
 from __future__ import annotations
@@ -60,13 +60,13 @@ _log = logging.getLogger("rookery")
 
 _MAX_FILES: Final = 1 << 20
 _SWITCH_INTERVAL_S: Final = 0.0005
-"""With the default of 5 ms the writer's thread waits that long for the GIL per statement."""
+"""With the default of 5 ms the writer's thread would wait that long for the GIL at each
+statement."""
 _CHECK_S: Final = 60.0
 _AGAIN_S: Final = 5.0
-"""After a start that had to be, and could not."""
+"""Delay until a required restart that failed is tried again."""
 _COLLECT_S: Final = 10.0
-"""After a start in place: those who have waited are served, then what was there before is
-collected."""
+"""Delay of garbage collection after a start in place, so that waiting clients are served first."""
 
 
 @click.command("serve", epilog="Example: rookery serve --data ./data --port 7777")
@@ -167,8 +167,8 @@ def _listened(
 
 
 def _check_free(folder: Path, server: ServerConfig, sockets: list[socket]) -> None:
-    """For `--check`: what else a start needs. A relay that runs here has both, and a restart keeps
-    its port. Raises UserError."""
+    """For `--check`: the lock and the port. A running relay has both, and a restart keeps its port.
+    Raises UserError."""
     where = printable(str(folder))
     try:
         with locked(folder):
@@ -225,7 +225,7 @@ def _new_loop() -> asyncio.AbstractEventLoop:
 
 
 def _freeze() -> None:
-    """What is there now, and stays, is no work for later collections."""
+    """Exclude the objects that exist now from later garbage collections."""
     if not gc.get_freeze_count():
         gc.freeze()
         return
@@ -242,22 +242,22 @@ class _End:
     """Why and when the relay ends."""
 
     def __init__(self, folder: Path, settings: Callable[[], Config]) -> None:
-        """`settings`: as they are now."""
+        """`settings`: reads the current ones."""
         self._folder = folder
         self._settings = settings
         self.why = Stop.FOR_GOOD
         self.in_place = False
-        """The program that runs starts again: to start Python and to import everything would take
-        longer than the rest."""
+        """The restart keeps the process: starting Python and importing everything takes longer than
+        the rest."""
         self.has_come = asyncio.Event()
 
     def stop(self) -> None:
-        self.why = Stop.FOR_GOOD  # also while it stops in order to start again
+        self.why = Stop.FOR_GOOD  # also while it stops for a restart
         self.has_come.set()
 
     async def restart(self, *, in_place: bool = False) -> None:
-        """`in_place`: also without a move. Raises Refused when the relay would not start; it goes
-        on then."""
+        """`in_place`: even without a move. Raises Refused when the relay would not start; then it
+        keeps running."""
         in_place = in_place or is_asked(self._folder)
         fault = await (self._own_fault() if in_place else _start_fault())
         if fault is not None:
@@ -269,7 +269,7 @@ class _End:
             self.has_come.set()
 
     async def _own_fault(self) -> str | None:
-        """What is against a start of the program that runs."""
+        """Why a restart in place would fail, or None."""
         try:
             await asyncio.to_thread(self._check)
         except (RookeryError, OSError) as error:
@@ -277,7 +277,7 @@ class _End:
         return None
 
     async def restart_when(self, must: asyncio.Event) -> None:
-        """As soon as it would start."""
+        """Restart once `must` is set, as soon as a start would succeed."""
         await must.wait()
         _log.error("the store is not as it was: what was acknowledged last may be gone")
         while not self.has_come.is_set():
@@ -292,7 +292,7 @@ class _End:
 
 
 async def _start_fault() -> str | None:
-    """What `--check` says against a start, as a process: another version may be installed now."""
+    """Why a start would fail, by a process with `--check`: another version may be installed now."""
     command = (sys.executable, *sys.orig_argv[1:], "--check")
     try:
         check = await asyncio.create_subprocess_exec(
@@ -320,7 +320,7 @@ async def _serve(
     host: str,
     end: _End,
 ) -> list[int]:
-    """The listening sockets when the relay has to start again, else nothing."""
+    """The listening sockets if the relay must restart, else nothing."""
     reload = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -339,7 +339,7 @@ async def _serve(
         own_folder = LocalFolder(services, lambda: server.url, log_lines, end.restart)
         verify_run = VerifyRun(folder, services.clock)
         if config.console.enabled:
-            # Half of all imports: `--check`, which a restart waits for, and help do without.
+            # Half of all imports; not needed for help and for `--check`, which a restart waits for.
             from relay.cli.console_owner_view import OwnersView
             from relay.console import Console
 

@@ -86,7 +86,7 @@ class Services:
     policy: policies.PolicySet
     """As read at start; `state.policy` is the one in force."""
     policy_files: Fingerprint
-    """Taken before the policy files were read: a change during startup is still noticed."""
+    """From before the policy files were read, so that a change during startup is noticed."""
     pushed: PushedPolicies | None
     """None: the policies are those of the folder."""
     clock: Callable[[], int]
@@ -114,9 +114,9 @@ class Services:
     following: Following | None
     """None: no other relay writes to the store."""
     set_back: asyncio.Event
-    """The store has another history than it had: all must be read again, by another start."""
+    """Set when the store's history has changed: a restart must read everything again."""
     sweeps: Callable[[], bool]
-    """Whether it is this one of the relays on the store that sweeps."""
+    """Whether this relay, of all on the store, sweeps."""
 
     @property
     def relay_pubkey(self) -> str:
@@ -294,14 +294,14 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
 async def _groups(
     store: Store, shared: PostgresStore | None, key: SecretKey, policy: policies.PolicySet
 ) -> Groups:
-    """As the log has them at `committed`, signed by this key."""
+    """The groups by the log up to `committed`, signed by this key."""
     while True:
         groups = await rebuilt_groups(store, key.pubkey, store.committed())
         try:
             return await signed_again(
                 store, groups, key, policy.keep, policy.groups.compat, unix_now()
             )
-        except Outdated:  # others wrote since
+        except Outdated:  # other relays have written since
             if shared is None:
                 raise
             shared.follow_from(await store.head())
@@ -353,8 +353,8 @@ def _check_database(folder: Path, config: Config) -> None:
 
 
 async def _check_whole(url: str, password: str | None) -> None:
-    """Raises StoreFault for a database to or from which events were moved, when they are not
-    there."""
+    """Raises StoreFault for a database whose events were moved away, or have not all been moved to
+    it."""
     from relay.storage.postgres.moving import PostgresSide
 
     side = await PostgresSide.open(url, password)
@@ -367,7 +367,7 @@ async def _check_whole(url: str, password: str | None) -> None:
 
 
 def check_start(folder: Path, config: Config) -> None:
-    """What a start would read before it changes anything.
+    """Read what a start reads before it changes anything.
 
     Raises UserError, ConfigFaults or StoreFault when it would fail. The lock is not needed.
     """

@@ -61,7 +61,7 @@ _PLANS: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """What the files say, whether a relay runs or not."""
+    """Facts from the files, whether a relay runs or not."""
 
     store_bytes: int
     wal_bytes: int
@@ -70,7 +70,7 @@ class Disk:
     bytes_per_day: int
     """Growth of the files, estimated from the newest events; 0: none of the last days."""
     backup_at: int | None
-    """None: `rookery backup` left no trace here."""
+    """None: no `rookery backup` is recorded here."""
 
 
 @click.command("status", epilog="Example: rookery status --data ./data")
@@ -134,7 +134,7 @@ async def _follow(folder: Path) -> None:
 
 @contextmanager
 def _pressed(key: str, call: Callable[[], None]) -> Iterator[None]:
-    """Calls it when the key is pressed: no line is waited for inside."""
+    """Inside, calls it when the key is pressed, without waiting for a line."""
     import termios
     import tty
 

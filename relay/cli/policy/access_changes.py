@@ -1,7 +1,7 @@
-"""What an edit of policies opens to everybody, or closes to all: who could before, who can now.
+"""What an edit of policies opens to everybody, or closes for all: who could before, who can now.
 
-Invariants: the judge and the read rules are asked, with representative people, events and rows; the
-text of the rules is not looked at. Plug-ins are not asked.
+Invariants: computed by the judge and the read rules, for representative people, events and rows,
+not from the text of the rules. Plug-ins are not run.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
 _NOW: Final = 1_800_000_000
 _NO: Final = frozenset({Prefix.RESTRICTED, Prefix.BLOCKED, Prefix.AUTH_REQUIRED})
-"""Refusals because of who writes; of any other an author with another event gets further."""
+"""Refusals because of the author; others depend on the event."""
 _INTERNET: Final = tuple(map(ip_address, ("1.1.1.1", "8.8.8.8", "2001:4860:4860::8888")))
-"""Addresses of nobody whom an admin would trust: `trusted_readers` that holds one holds all."""
+"""Public addresses that no admin would trust: `trusted_readers` with one of these has everybody."""
 _MAX_LISTED: Final = 6
 _NAMELESS_KIND: Final = 4321
 
@@ -94,8 +94,8 @@ class Access(NamedTuple):
 
 
 def access_changes(before: PolicySet, after: PolicySet) -> list[str]:
-    """What unknown authors may write since, what nobody may, what everybody may read; empty: none
-    of this changed."""
+    """Changes in what unknown authors may write, nobody may write, and everybody may read; empty:
+    no such changes."""
     old, new = access_under(before), access_under(after)
     told = []
     for what, now in new.writers.items():

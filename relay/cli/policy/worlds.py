@@ -1,6 +1,6 @@
 """Worlds to judge events in outside the lane: of a test case, of a stored history, of no store.
 
-The order of judging is `relay.write.judge`'s; here is only what it looks at.
+`relay.write.judge` decides; this module builds its input.
 """
 
 from __future__ import annotations
