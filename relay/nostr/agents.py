@@ -29,11 +29,11 @@ class Attestation:
     agent: str
     owner: str
     kinds: frozenset[int] | None = None
-    """Kinds of events that it is about; None: all. Two different `kind=` leave none."""
+    """Kinds of events that it covers; None: all. Two different `kind=` cover none."""
     after: int = -1
-    """Holds after this second …"""
+    """Valid after this second …"""
     until: int | None = None
-    """… and before this one; None: without end."""
+    """… and before this one; None: no end."""
 
     def is_about(self, kind: int) -> bool:
         return self.kinds is None or kind in self.kinds

@@ -1,7 +1,7 @@
 """Erasure: what one signed request deleted, and the relay-signed receipt that says so. Pure.
 
-A receipt repeats no text: ids and kinds of the deleted events, when, and at whose request. It is
-given to who asked for the deletion (`relay/server/receipts.py`) and never stored as an event.
+A receipt has no text of events: only ids and kinds, the time, and the author of the request. It is
+given to the author of the request (`relay/server/receipts.py`) and never stored as an event.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Erasure:
             self.ids.append((event_id, kind))
 
     def add_earlier(self, earlier: Erasure) -> None:
-        """What the same request deleted before."""
+        """Add what the same request deleted before."""
         for kind, number in earlier.numbers.items():
             self.numbers[kind] = self.numbers.get(kind, 0) + number
         self.ids = [*earlier.ids, *self.ids][:MAX_IDS]
@@ -71,8 +71,8 @@ def receipt(erasure: Erasure, erased_from: str, relay_key: SecretKey, now: int) 
 
 
 def erasure_in(event: Event) -> Erasure:
-    """What a receipt says. Raises Invalid for a wrong signature or form; the caller compares its
-    author with the relay's key."""
+    """The content of a receipt. Raises Invalid for a wrong signature or form; the caller compares
+    its author with the relay's key."""
     if event.kind != RECEIPT:
         raise Invalid(f"kind: must be {RECEIPT}")
     if not is_signed(event):

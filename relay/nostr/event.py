@@ -30,12 +30,12 @@ _TAG_WEIGHT: Final = 200
 _VALUE_WEIGHT: Final = 60
 """Of each value of a tag after the first two."""
 _WIDE_WEIGHT: Final = 6
-"""Of a character where one is not ASCII: all of that text take as much as its widest, up to 4, and
-its UTF-8 is kept beside it."""
+"""Of each character of a text that is not ASCII: all take as many bytes as the widest, up to 4, and
+the UTF-8 is stored too."""
 _FEW_VALUES: Final = 1000
-"""So many are looked at one by one."""
+"""Up to this number values are measured one by one."""
 _FEW_TAGS: Final = 32
-"""So many are gone through as fast as an index of them is made."""
+"""Up to this number scanning tags is as fast as building an index."""
 
 
 class Event(msgspec.Struct, frozen=True, gc=False):
@@ -81,8 +81,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
 
 
 class IndexedEvent(Event, frozen=True, gc=False):
-    """The same to whom thousands of filters and readers ask about its tags: nothing is gone
-    through for each."""
+    """An Event with an index of its tags, for comparison with thousands of filters and readers."""
 
     firsts: dict[str, str]
     values: dict[str, set[str]]
@@ -99,7 +98,7 @@ class IndexedEvent(Event, frozen=True, gc=False):
 
 
 def indexed(event: Event) -> Event:
-    """The event itself where it has few tags."""
+    """With an index of its tags; the event itself if it has few."""
     if len(event.tags) <= _FEW_TAGS:
         return event
     firsts: dict[str, str] = {}
@@ -271,7 +270,8 @@ def signed(
 
 
 def weight_of(event: Event) -> int:
-    """Bytes that it takes in memory, about: its tags are lists of texts, and may be very short."""
+    """Estimated bytes in memory, which may be many more than of its JSON: tags are lists of texts,
+    perhaps very short ones."""
     tags, content, size = event.tags, event.content, len(event.raw)
     values = sum(map(len, tags))
     if event.raw.isascii():
@@ -338,7 +338,7 @@ class Address(NamedTuple):
 
 
 def address_of(value: str) -> Address | None:
-    """What an `a` value `kind:pubkey:d` names; None when malformed (N09-05, N09-15)."""
+    """The address in an `a` value `kind:pubkey:d`; None when malformed (N09-05, N09-15)."""
     kind, _, rest = value.partition(":")
     pubkey, colon, d = rest.partition(":")
     if not (colon and is_kind(kind) and is_hex64(pubkey)):

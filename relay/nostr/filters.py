@@ -63,7 +63,7 @@ class Filter(msgspec.Struct, frozen=True, gc=False):
     """First value, in the order received, of the only tag condition; None with several or none. The
     HyperLogLog offset depends on it (N45-11, N45-15)."""
     values: int = 0
-    """How many values its conditions list; counted here, asked several times in each REQ."""
+    """Number of values in its conditions; stored, because each REQ uses it several times."""
 
     def __post_init__(self) -> None:
         number = 0
@@ -79,7 +79,8 @@ class Filter(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_wide(self) -> bool:
-        """No id, author or tag: live, it is asked about each event, or each of its kinds."""
+        """Without id, author and tag: live, it is compared with every event, or every one of its
+        kinds."""
         return self.ids is None and self.authors is None and not self.tags
 
     def matches(self, event: Event) -> bool:

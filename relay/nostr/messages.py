@@ -125,13 +125,13 @@ ClientMessage = (
 EVENT_END: Final = b"]"
 """The end of an EVENT frame, after the event."""
 _SUBMISSION: Final = b'["EVENT",{'
-"""How the frames of nearly all clients begin."""
+"""The beginning of EVENT frames of nearly all clients."""
 _NOT_JSON: Final = Invalid("message is not JSON")
 _KEEP_ALIVE: Final = KeepAlive()
 _FRAME_START: Final = re.compile(
     r'\s*\[\s*"(EVENT|REQ|COUNT)"\s*,\s*(?:"([^"\\\ufffd\ud800-\udfff]{1,64})"\s*,)?'
 )
-"""An id of which not every character can be read is none."""
+"""An id with an unreadable character does not match."""
 _EVENT_ID: Final = re.compile(r'"id"\s*:\s*"([0-9a-f]{64})"')
 """Not in a text of the event: there the quotes are escaped."""
 _NOT_ARRAY: Final = BadFrame(
@@ -247,9 +247,8 @@ def _negentropy(verb: str, frame: list[object], terms: FilterTerms) -> ClientMes
 
 
 def _told(refused: Refused) -> Refused:
-    """Its words alone. What was raised keeps the frames that it went through and all that is in
-    them, the callers' too: with a caller that keeps the result this is a cycle, and memory that is
-    freed only once 50,000 more objects were made."""
+    """A copy without traceback. A raised exception refers to the stack frames and all their values:
+    if a caller keeps it, this is a cycle, which is freed only by the garbage collector."""
     return Refused(refused.prefix, refused.text)
 
 

@@ -39,8 +39,8 @@ _EXTENSION: Final = re.compile(r"-?[A-Za-z][\w.-]*:(?!//)[^\s\"].*", re.DOTALL)
 _NEAR: Final = re.compile(r"near:(\d{1,12})-(\d{1,12})")
 _WORD: Final = re.compile(r"[^\W_]+")
 _TOKEN: Final = re.compile(r"[^\W_\u19b0-\u19c9]+|[^\x00-\x7f]")
-"""Of a term at least as many as an index makes of it: to FTS5 some signs are letters, some letters
-signs."""
+"""Finds at least as many tokens as an index does: FTS5 takes some signs for letters, and some
+letters for signs."""
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 _FREQUENT: Final = 4
@@ -71,12 +71,12 @@ class Search:
     excluded: tuple[str, ...] = ()
     needs: Needs = Needs.ALL
     asked: str = ""
-    """With `needs` ANY: the question as it was put, for a store that compares meanings."""
+    """With `needs` ANY: the whole question, for a store that compares meanings."""
     near: tuple[tuple[int, int], ...] = ()
     """Periods (first and last second): with `needs` ANY, texts of these times rank higher."""
 
 
-@lru_cache(maxsize=16)  # a request asks for its own three times; a query may have 128 KiB
+@lru_cache(maxsize=16)  # cached: a request parses its query three times, and it may have 128 KiB
 def search_from(query: str) -> Search | None:
     """Parse a query; None when it has no terms: the same as no search (N50-04, N50-07).
 
@@ -129,9 +129,10 @@ def _bounded(terms: Iterable[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-@lru_cache(maxsize=2048)  # of live searches, asked for with each event
+@lru_cache(maxsize=2048)  # cached: used by live searches for each event
 def parted(terms: tuple[str, ...]) -> tuple[Sequence[str], Sequence[str]]:
-    """Those that are one word to any index, and those that may be several; not those of none."""
+    """Terms that are one word to any index, and terms that may be several; terms without a word are
+    left out."""
     words, phrases = list[str](), list[str]()
     for term in terms:
         number = len(_TOKEN.findall(term))

@@ -17,7 +17,7 @@ _ZAP_REQUEST: Final = 9734
 
 
 def zap_request(receipt: Event) -> Event | None:
-    """The 9734 in the `description` of a 9735, if it is whole and signed: who really zapped.
+    """The 9734 in the `description` of a 9735, if it is valid and signed; its author sent the zap.
 
     Anybody can sign a receipt, and its tag `P` proves nothing.
     """
