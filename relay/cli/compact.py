@@ -1,4 +1,4 @@
-"""`rookery compact`: applies retention, then writes the files of a stopped relay anew."""
+"""`rookery compact`: applies retention, then rewrites the files of a stopped relay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What owners of the relay see in the console beside events: what commands find, in process."""
+"""What owners of the relay see in the console besides events: the results of commands, computed in
+this process."""
 
 from __future__ import annotations
 
@@ -48,11 +49,11 @@ _MAX_READERS: Final = 200
 _MAX_BESIDE: Final = 500
 _PACKAGED: Final = "packaged/"
 _FRESH_S: Final = 20
-"""What is read from files is asked for again after so many seconds,"""
+"""Age in seconds at which results from files are computed again,"""
 _COUNTED_S: Final = 600
-"""and what a sweep would remove: a million rows are counted in minutes."""
+"""and at which the effect of a sweep is: counting a million rows takes minutes."""
 _PATIENCE_S: Final = 2.0
-"""A page waits so long for that."""
+"""How long a page waits for that."""
 
 
 class OwnersView:
@@ -286,7 +287,7 @@ class OwnersView:
         return asdict(disk)
 
     async def _read_findings(self) -> Sequence[Mapping[str, str]]:
-        # In a loop of its own: the checks read files and connect to this relay.
+        # In a separate event loop, because the checks read files and connect to this relay.
         found = await asyncio.to_thread(lambda: asyncio.run(findings_of(self._services.folder)))
         return [asdict(each) for each in found]
 
@@ -294,7 +295,8 @@ class OwnersView:
 class _Cached(Generic[Made]):
     """A value that is slow to make, made at most every `fresh_s` and by one task at a time.
 
-    Who stops waiting does not stop the task: its thread would go on, and what it found be lost.
+    Cancelling a waiting caller does not cancel the task: its thread would go on, and the result
+    would be lost.
     """
 
     def __init__(

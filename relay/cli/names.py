@@ -1,8 +1,7 @@
 """Names of people: `[names]` of client.toml, and profiles (kind 0) at the relay.
 
 Invariants: a name of `[names]` wins over profiles, which their authors write; a name that several
-keys have is refused; the key that a name stands for is printed in full, on stderr, before the
-command acts.
+keys have is refused; the key of a name is printed in full on stderr before the command acts.
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ class PublicKey(KeyType):
 
 
 class Person(PublicKey):
-    """A key or a name of `[names]`, converted to 64 hex. Another name stays as it is, for
+    """A key or a name of `[names]`, converted to 64 hex. Other names stay unchanged, for
     `keys_of`."""
 
     name = "person"

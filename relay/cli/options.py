@@ -33,7 +33,7 @@ _WIDE: Final = 200
 
 
 class CommandGroup(click.Group):
-    """Its help says of each command the whole first sentence; click's cuts it to one line."""
+    """Its help has the whole first sentence of each command; click's cuts it to one line."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         found = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
@@ -115,7 +115,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 
 
 class Server(NamedTuple):
-    """Where a command connects, and with which key. None: what environment and settings say."""
+    """Where a command connects, and with which key. None: from environment and settings."""
 
     relay: str | None = None
     key_file: Path | None = None
@@ -138,7 +138,7 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class WholeNumber(click.IntRange):
-    """As `click.IntRange`, with an error that says what is wanted."""
+    """As `click.IntRange`, with an error that names the valid range."""
 
     name = "whole number"
 
@@ -163,7 +163,7 @@ class WholeNumber(click.IntRange):
 
 
 class Number(click.FloatRange):
-    """As `click.FloatRange`, with an error that says what is wanted."""
+    """As `click.FloatRange`, with an error that names the valid range."""
 
     name = "number"
 

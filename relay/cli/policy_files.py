@@ -1,4 +1,4 @@
-"""The files of a policy folder as one set: read, written as a folder, put in the place of another.
+"""The files of a policy folder as one set: reading, writing and replacing a folder.
 
 Invariant: a folder is written whole beside its place and then renamed. Everything here blocks.
 """
@@ -27,7 +27,7 @@ _NOTE: Final = ".version.json"
 
 
 class Note(msgspec.Struct, frozen=True):
-    """In a folder: from which version its files are, or as which they were pushed."""
+    """A file in the folder: the version that its files come from, or were pushed as."""
 
     version: int
     sha256: str
@@ -35,7 +35,7 @@ class Note(msgspec.Struct, frozen=True):
 
 
 def files_of(folder: Path, policy: PolicySet) -> dict[str, bytes]:
-    """All files that `policy` was read from, but those of the package. Raises UserError."""
+    """All files that `policy` was read from, except packaged ones. Raises UserError."""
     own = [Path(each) for each in (*policy.files, *policy.key_files)]
     return _read(folder, [path for path in own if path.is_relative_to(folder)])
 
@@ -81,7 +81,7 @@ def digest_of(files: Mapping[str, bytes]) -> str:
 
 
 def note_of(folder: Path) -> Note | None:
-    """None: the files are of no version. Raises UserError."""
+    """None: the files belong to no version. Raises UserError."""
     try:
         noted = msgspec.json.decode((folder / _NOTE).read_bytes(), type=Note)
         packed(dict.fromkeys(noted.files, b""))  # whoever made the folder may have written it
@@ -99,7 +99,7 @@ def note(folder: Path, version: PolicyVersion, files: Iterable[str]) -> None:
 
 
 def has_changes(folder: Path) -> bool:
-    """Whether it has policy files that are not those of the version that it notes."""
+    """Whether its policy files differ from those of the version in its note."""
     files = set(_policy_files(folder))
     noted = note_of(folder)
     if noted is None:
@@ -109,7 +109,7 @@ def has_changes(folder: Path) -> bool:
 
 
 def _policy_files(folder: Path) -> list[Path]:
-    """What a relay would read whether another file names it or not."""
+    """Files that a relay reads even if no other file names them."""
     return [path for path in folder.glob("*.toml") if not path.name.startswith(".")]
 
 
@@ -123,8 +123,8 @@ def write_folder(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def replace_folder(folder: Path, files: Mapping[str, bytes], version: PolicyVersion) -> None:
-    """These files in the place of the policy files of a folder, which may be missing. What else it
-    has stays. Raises OSError, UserError; the folder is as it was then."""
+    """Replace the policy files of a folder, which may be missing, by these. Other files stay.
+    Raises OSError, UserError; then the folder is unchanged."""
     folder = folder.resolve()
     made, before = _beside(folder, "new"), folder.with_name(f".{folder.name}.before")
     if before.exists() and not folder.exists():  # it was interrupted between the two
@@ -144,7 +144,7 @@ def replace_folder(folder: Path, files: Mapping[str, bytes], version: PolicyVers
 
 
 def _copy_rest(folder: Path, made: Path) -> None:
-    """All but its policy files."""
+    """Copy everything except its policy files."""
     gone = [path.name for path in _policy_files(folder)]
     noted = note_of(folder)
     if noted is not None:
@@ -169,7 +169,7 @@ def _put_in_place(made: Path, folder: Path, before: Path) -> None:
 
 
 def _own(folder: Path, name: str) -> Path:
-    """A path to which no link leads, as that may lead out of the folder."""
+    """A path without links, which may lead out of the folder."""
     path = folder / name
     for parent in reversed(path.parents):
         if folder in parent.parents and parent.is_symlink():
@@ -178,7 +178,7 @@ def _own(folder: Path, name: str) -> Path:
 
 
 def _beside(folder: Path, what: str) -> Path:
-    """A name for what takes its place, free of what an earlier run left."""
+    """A temporary name beside it; removes what an earlier run left there."""
     path = folder.with_name(f".{folder.name}.{what}")
     shutil.rmtree(path, ignore_errors=True)
     return path

@@ -1,7 +1,6 @@
 """Policies of the database (`[storage] policies`), as files in the data folder of each relay.
 
-Each version gets a folder of its own, which is read as a folder of policies is; the one in force
-stays.
+Each version has its own folder, which is read like a folder of policies; the one in force stays.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ class PushedPolicies:
             return folder
         try:
             found = await self._versions.read(number)
-            if found is None:  # a newer one will be told of
+            if found is None:  # a newer one will be announced
                 return self.folder
             await asyncio.to_thread(write_folder, folder, found[1])
         except ConfigFaults as faults:
@@ -78,7 +77,7 @@ class PushedPolicies:
         self._versions.changed = call
 
     def took(self, folder: Path) -> None:
-        """`newest` is in force now: others leave."""
+        """`newest` is in force now: remove the folders of other versions."""
         self.in_force = int(folder.name)
         for other in self._home.iterdir():
             if other != folder:
@@ -86,7 +85,8 @@ class PushedPolicies:
 
 
 def has_pushed_policies(folder: Path) -> bool:
-    """Whether the relay of a data folder takes them. Of settings with faults: no."""
+    """Whether the relay of a data folder uses pushed policies. False if its settings have
+    faults."""
     try:
         source = load_config(folder / "rookery.toml").storage.policies
     except ConfigFaults:
