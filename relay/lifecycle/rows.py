@@ -354,6 +354,8 @@ class Lookups:
     `ending_groups`: each of the three by itself, with their old versions."""
     ending_groups: frozenset[str] = frozenset()
     """Groups that a 9008 of the batch may end."""
+    requests: frozenset[str] = frozenset()
+    """ids of kinds 5, into `Found.begun`."""
     leaving: Leaving | None = None
     """Seqs of these rows, as many as fit but at least one, into `Found.leaving`."""
 
@@ -387,6 +389,8 @@ class Found:
     """Those of `Lookups.present` that are stored and not removed since."""
     leaving: list[int] = field(default_factory=list)
     """seq of rows; empty when all that are left fit."""
+    begun: set[str] = field(default_factory=set)
+    """Those of `Lookups.requests` that have deleted something, now or in pieces before."""
     id_prefixes: set[tuple[str, str]] = field(default_factory=set)
     """Those that some id of the group begins with."""
     groups_with_content: set[str] = field(default_factory=set)

@@ -412,6 +412,8 @@ def _deletion_reach(
     # A code that the author tried to withdraw may still be valid, in this group or another.
     quiet = group_id is not None and event.has_tag("code")
     quiet = quiet or before.were_restricted or are_restricted(removed, world)
+    # What it deleted before it broke off may have been hidden.
+    quiet = quiet or (event.id in found.begun and not before.rows)
     quiet = quiet or names_restricted(event, world.policy.read_rules)
     if candidate.sender.origin is Origin.TRUSTED_IMPORT:
         # An own export does not contain the deleted rows, which may have been private.

@@ -137,6 +137,7 @@ class _Builder:
         self._own_rows: set[OwnRow] = set()
         self._own_slots: set[Slot] = set()
         self._ending: set[str] = set()
+        self._requests: set[str] = set()
         self._referrers: set[Reference] = set()
 
     def lookups(self) -> Lookups:
@@ -154,6 +155,7 @@ class _Builder:
             own_rows=frozenset(self._own_rows),
             own_slots=frozenset(self._own_slots),
             ending_groups=frozenset(self._ending),
+            requests=frozenset(self._requests),
             named=frozenset(self._named),
             named_near=frozenset(self._named_near),
             pinned_in=self._pinned_in if self._vanishing else no_pins,
@@ -181,6 +183,7 @@ class _Builder:
                 self.ids.update(candidate.targets.ids)  # whether they are here is asked then
             own = (OwnRow(event_id, event.pubkey) for event_id in candidate.targets.ids)
             self._own_rows.update(own)
+            self._requests.add(event.id)
             self._own_slots.update(candidate.targets.slots)
         elif kind == kinds.GIFT_WRAP:
             tombstones.update(key_target(pubkey) for pubkey in event.tag_values("p"))

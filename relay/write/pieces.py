@@ -130,7 +130,9 @@ class _Named(Pieces):
         )
 
     def begin(self, candidate: Candidate, found: Found) -> bool:
-        targets = candidate.targets
+        targets, removed = candidate.targets, self.removed
+        if candidate.event.id in found.begun and not removed.rows:  # it broke off
+            removed.were_restricted = True
         return targets is None or bool(deleted_rows(candidate.event, targets, found))
 
     def delete(

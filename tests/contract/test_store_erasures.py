@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from relay.lifecycle.rows import ERASURE_DAYS, Vanish
+from relay.lifecycle.rows import ERASURE_DAYS, Vanish, WritePlan
 from relay.nostr.erasure import MAX_IDS, Erasure
 from tests import cast
-from tests.contract.writing import change, unsigned, write
+from tests.contract.writing import NOTHING_WANTED, change, unsigned, write
 from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
-    from relay.lifecycle.rows import WritePlan
+    from relay.lifecycle.rows import Found
     from relay.storage import Store
     from tests.contract.conftest import Reopenable
 
@@ -57,6 +58,20 @@ async def test_what_a_request_deletes_later_is_added(store: Store) -> None:
     assert found.numbers == {1: 2, 9: MAX_IDS + 1}
     assert found.ids == [("a" * 64, 1), ("b" * 64, 9), ("c" * 64, 1), *many[: MAX_IDS - 3]]
     assert found.at == 1002
+
+
+async def test_a_batch_is_told_which_requests_deleted_something(store: Store) -> None:
+    await write(store, unsigned(cast.bob))
+    await noted(store, erasure(REQUEST, 1000, ("a" * 64, 1)))
+    seen: list[set[str]] = []
+
+    def decide(found: Found) -> WritePlan:
+        seen.append(found.begun)
+        return WritePlan()
+
+    asked = frozenset({REQUEST, "0" * 64})
+    await store.append(replace(NOTHING_WANTED, requests=asked), decide)
+    assert seen == [{REQUEST}]
 
 
 async def test_an_old_erasure_is_dropped_with_the_next(reopenable: Reopenable) -> None:

@@ -123,6 +123,7 @@ class ReferenceStore:
         ):
             if most is not None and bytes_ > most:
                 raise TooMuchToRead
+        found.begun.update(lookups.requests & self._erasures.keys())
         found.group_records.extend(self._records(lookups))
         if lookups.leaving is not None:
             found.leaving = self._leaving(lookups.leaving)

@@ -75,6 +75,10 @@ class Finder:
             ):
                 stone = Tombstone(target.decode(), by.decode(), until, why.decode(), request)
                 found.tombstones.setdefault(stone.target, []).append(stone)
+        if lookups.requests:
+            requests = [bytes.fromhex(request) for request in lookups.requests]
+            begun = await self._db.fetch(QUERIES["requests_begun"], requests)
+            found.begun.update([request.hex() for (request,) in begun])
         if lookups.id_prefixes:
             await self._find_prefixes(lookups)
         for account in lookups.usage:

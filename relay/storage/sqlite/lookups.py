@@ -100,6 +100,9 @@ class Finder:
         targets = orjson.dumps(list(lookups.tombstones)).decode()
         for stone in self._db.execute(QUERIES["tombstones"], {"targets": targets}):
             found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
+        for request in lookups.requests:
+            if self._db.execute(QUERIES["erasure"], (bytes.fromhex(request),)).fetchone():
+                found.begun.add(request)
         for group, prefix in lookups.id_prefixes:
             if self._has_prefix(group, prefix):
                 found.id_prefixes.add((group, prefix))

@@ -198,6 +198,26 @@ async def test_a_deletion_that_broke_off_is_completed_when_it_is_sent_again(
     assert sorted(erasure.ids) == sorted((row.id, 9) for row in rows)
 
 
+async def test_what_broke_off_does_not_show_which_hidden_rows_it_deleted(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When it is sent again, nobody knows that they were hidden."""
+    await home.do(alice, 9007, h="den")
+    await home.do(alice, 9002, ["private"], h="den")
+    hidden, notes = await rows_of_alice(home, 1, h="den"), await rows_of_alice(home, 11)
+    deletion = home.made(alice, 5, *named([*hidden, *notes]))
+    with monkeypatch.context() as broken:
+        broken.setattr(home.store, "append", Failing(home.store, 2).append)
+        ((accepted, _),) = await home.take(deletion)
+        assert not accepted
+    left = {event.id for event in await home.log()}
+    assert hidden[0].id not in left
+    assert left & {note.id for note in notes}
+    await home.restart()
+    assert await home.take(deletion) == [STORED]
+    assert [row.quiet for row in await home.store.since(0, 1000) if row.event.kind == 5] == [True]
+
+
 async def test_who_stops_the_relay_waits_for_the_last_piece(home: Home) -> None:
     rows = await rows_of_alice(home)
     letter = home.post(home.made(alice, 5, *named(rows)))

@@ -438,6 +438,9 @@ DELETE FROM erasures WHERE at < $1;
 -- :erasure  request -> by, kind, at, numbers, ids
 SELECT by, kind, at, numbers, ids FROM erasures WHERE request = $1;
 
+-- :requests_begun  [request] -> those that deleted something
+SELECT request FROM erasures WHERE request = ANY($1::bytea[]);
+
 -- :rows_to_check  seq, limit -> as `CheckedRow`, in order of seq
 SELECT seq, id, id_key, kind, created_at, pubkey, d, tags, raw,
     (SELECT count(*) FROM tags AS t WHERE t.hash = ANY(e.tags) AND t.created_at = e.created_at
