@@ -34,7 +34,7 @@ class BaseClient:
             self._owns_client = True
         self._closing = AsyncExitStack()
         self.sieve: Sieve | None = Sieve()
-        """Keeps junk out of what is written; None: everything is written."""
+        """Filters junk out of writes; None: everything is written."""
         self.kept_out: deque[KeptOut] = deque(maxlen=_MAX_TOLD)
         """What it kept out, oldest first."""
 
@@ -53,8 +53,8 @@ class BaseClient:
         return self._client.is_connected
 
     def sift(self, text: str, known: Iterable[str] = ()) -> str | None:
-        """The text as it may be written beside what is `known`; None: not at all. What is kept out
-        goes to `kept_out`."""
+        """The text without junk, given the `known` texts; None: it must not be written. Removed
+        parts are added to `kept_out`."""
         if self.sieve is None:
             return text
         sifted = self.sieve.sifted(text, known)
@@ -62,7 +62,7 @@ class BaseClient:
         return sifted.text
 
     def note_recalled(self, texts: Iterable[str]) -> None:
-        """What the writer was given is no news when it is written again."""
+        """Remember texts that were given to the writer, so that they are not written again."""
         if self.sieve is not None:
             self.sieve.recalled(texts)
 

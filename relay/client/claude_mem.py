@@ -1,4 +1,4 @@
-"""The database of claude-mem, read only and within bounds: somebody else may have written it."""
+"""The database of claude-mem, read only and within bounds: it may come from somebody else."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tables_of(path: Path) -> Mapping[str, Sequence[dict[str, Any]]]:
             db.execute("PRAGMA query_only = ON")
             db.text_factory = lambda data: data.decode(errors="replace")
             db.set_progress_handler(step, 1_000_000)
-            # A view or a virtual table would run what the file says.
+            # A view or a virtual table would run code from the file.
             known = (
                 "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
             )
@@ -65,7 +65,7 @@ def _rows_in(db: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
     size = 0
     for row in rows:
         found.append(dict(zip(names, row, strict=True)))
-        # Generated columns are in no file: 12 kB may stand for any number of cells.
+        # Generated columns are not stored: 12 kB may define any number of cells.
         size += sum([len(cell) for cell in row if isinstance(cell, (str, bytes))])
         size += _CELL * len(row)
         if len(found) > MAX_RECORDS or size > _MAX_ROWS:

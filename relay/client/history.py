@@ -27,7 +27,7 @@ _MAX_HELD: Final = 2**27
 
 
 class NoHistory(ClientError):
-    """The relay answers with something else than the versions of this record."""
+    """The answer of the relay is not the versions of this record."""
 
 
 class History(NamedTuple):

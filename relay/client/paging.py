@@ -19,7 +19,7 @@ _MAX_PAGES: Final = 100
 """Pages within one second, so that a relay that always returns another event cannot keep it going
 forever."""
 _MAX_PAGES_OF_ALL: Final = 20_000
-"""A relay that gives 250 events at a time has given five million then."""
+"""Five million events from a relay that returns 250 at a time."""
 _SMALL: Final = 10
 _MAX_SMALL: Final = 1_000
 """Pages of fewer events: they cost the client a request each, and the relay little."""
@@ -30,7 +30,7 @@ MAX_READ_BYTES: Final = 2**34
 
 
 class PageBudget:
-    """What the pages of one `query_all` may take: a relay can make up events without end."""
+    """Limits on the pages of one `query_all`: a relay can invent any number of events."""
 
     def __init__(self, most_bytes: int, page: int = _SMALL * 2) -> None:
         """`page`: events that each request asks for."""

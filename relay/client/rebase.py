@@ -1,7 +1,7 @@
-"""Rebase: a version that waited is made anew on the one that another machine stored meanwhile.
+"""Rebase: makes a waiting version again on top of the one that another machine stored meanwhile.
 
-Of users and groups an agent has one record for all its machines; a version that was made offline
-would take the place of what the others wrote, or be refused as older (S-02, S-21, S-31).
+An agent has one record per user or group for all its machines; a version made offline would replace
+the edits of the others, or be refused as older (S-02, S-21, S-31).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Rebase:
         take: Callable[[Event], object],
         sign: Callable[[Draft, bool], Event],
     ) -> None:
-        """`take`: is given each version that is stored. `sign`: signs a draft, encrypted or not."""
+        """`take`: called with each stored version. `sign`: signs a draft, encrypted or not."""
         self._client = client
         self._working_copy = working_copy
         self.take = take
@@ -49,14 +49,12 @@ class Rebase:
         return kind == kinds.APP_DATA
 
     def base_of(self, event: Event) -> Event | None:
-        """The version that a new one was made of; None: it is the first one."""
+        """The version that a new one is based on; None: it is the first one."""
         return self._working_copy.current(event.d)
 
     async def rebased(self, event: Event, base: Event | None) -> Event | None:
-        """What is to be sent instead of a version made of `base`; None: its edits are stored.
-
-        Raises Invalid if they must not be made on what is stored; ClientError.
-        """
+        """The version to send instead of one based on `base`; None: its edits are already stored.
+        Raises Invalid if they do not apply to the stored version; ClientError."""
         author = self._working_copy.agent
         addresses = self._working_copy.addresses(event.d)
         filters: list[dict[str, object]] = [
@@ -67,7 +65,7 @@ class Rebase:
         try:
             found = await self._client.query(*filters)
         except QueryClosed:
-            return event  # the relay says what is wrong
+            return event  # the relay will give the reason
         stored = newest(each for each in found if each.kind == kinds.APP_DATA)
         is_deleted = any(each.kind == kinds.DELETION for each in found)
         if stored is None and not is_deleted:

@@ -1,8 +1,8 @@
 """Recall: one question to all five memory systems, answered best first (G-26).
 
-A relay with `match:any` (Rookery) ranks texts with any word of the question; of another relay with
-NIP-50 the texts with all words are asked for, then those with each word; of one without, the newest
-records are read and compared here.
+A relay with `match:any` (Rookery) ranks texts with any word of the question. From another relay
+with NIP-50 texts with all words are requested, then those with each word; from one without it the
+newest records are read and compared here.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ _ALIKE: Final = 0.8
 """and the part of all their words."""
 _WORD: Final = re.compile(r"\w+")
 _SPARE: Final = 2
-"""So many times `limit` is asked for: repeated texts are dropped."""
+"""Multiple of `limit` that is requested, because repeated texts are dropped."""
 _FIRST_SPARE: Final = 4
-"""First so many more than `limit`: most often no text is repeated, and each costs a signature."""
+"""The first request asks for this many more than `limit`: mostly no text is repeated, and each
+costs the check of a signature."""
 _RECORDS: Final = (kinds.APP_RECORD, kinds.APP_DATA)
 
 
@@ -144,8 +145,8 @@ async def recall(
     """What answers the question, best first, each text once (`Hit.copies`). `systems`: letters;
     none: all.
 
-    Only quoted phrases, or a `-word`: taken literally. `as_of`: Unix seconds from which "last week"
-    counts; default: now. Raises QueryClosed, Unanswered.
+    A question of quoted phrases only, or with a `-word`, is taken literally. `as_of`: Unix seconds
+    that "last week" refers to; default: now. Raises QueryClosed, Unanswered.
     """
     wanted = {
         letter: filter_
@@ -205,7 +206,7 @@ async def with_provenance(client: QueryClient, found: Recall, reader: str) -> Re
 def query_of(question: str, now: int) -> str:
     """The `search` of a filter for a relay with `match:any`."""
     near = [f"near:{first}-{last}" for first, last in periods(question, now)]
-    # First, as long questions are cut; and what has a colon would be an extension.
+    # At the beginning, because long questions are cut; words with a colon would be extensions.
     return " ".join(["match:any", *near, question.replace(":", " ")])
 
 
@@ -255,7 +256,7 @@ def _is_plain(question: str) -> bool:
 
 
 def _is_question(question: str) -> bool:
-    """More than phrases, and nothing excluded: every word is a hint, none a condition."""
+    """Whether it has more than phrases and excludes nothing: then no word is required."""
     search = search_from(question)
     return search is not None and not search.excluded and search.required != _phrases(search)
 
@@ -300,7 +301,7 @@ def _hits(events: Iterable[Event], letters: Collection[str]) -> list[Hit]:
 
 
 def _each_once(hits: Iterable[Hit], limit: int) -> list[Hit]:
-    """The first `limit`; what repeats an earlier one is counted there instead."""
+    """The first `limit`; a hit that repeats an earlier one is counted in its `copies`."""
     told: list[Hit] = []
     places: dict[str, int] = {}
     long: list[tuple[int, frozenset[str]]] = []

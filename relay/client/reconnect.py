@@ -35,7 +35,7 @@ _CLOSE_S: Final = 2.0
 _STABLE_S: Final = 10.0
 """A connection that lasted this long resets the backoff."""
 _ANNOUNCED: Final = frozenset({aiohttp.WSCloseCode.GOING_AWAY, aiohttp.WSCloseCode.SERVICE_RESTART})
-"""Close codes of a relay that was well and stops: the next attempt is a first one."""
+"""Close codes of a relay that stops or restarts: the backoff begins again."""
 _JITTER: Final = random.SystemRandom()
 
 
@@ -58,8 +58,8 @@ class Reconnector:
         self._keys = keys
         self._session: aiohttp.ClientSession | None = None
         self._task: asyncio.Task[None] | None = None
-        # Not a future with a callback of each waiter: a future looks through all of them when one
-        # stops waiting, and there may be as many as publishes during an outage.
+        # Not a future with a callback per waiter: it searches all of them when one is removed, and
+        # during an outage there may be as many as publishes.
         self._changed = asyncio.Event()
         """Set while connected, and when the client has ended."""
         self._ended: ClientClosed | None = None

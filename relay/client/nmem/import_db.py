@@ -143,8 +143,8 @@ def _read_all(
 
 
 def _rows_of(source: Any, table: str, path: Path) -> Iterator[Sequence[Any]]:
-    """Somebody else may have written the file: a view would run what it says, without end perhaps.
-    Raises CacheUnusable."""
+    """The file may come from somebody else: a view in it could run for ever. Raises
+    CacheUnusable."""
     try:
         if isinstance(source, sqlite3.Connection):
             source.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL)

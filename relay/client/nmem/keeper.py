@@ -43,7 +43,7 @@ _BATCH_S: Final = 0.2
 _REQUEST_S: Final = 5.0
 """Deadline for reading a hook's request and for writing the reply."""
 _CHECK_S: Final = 2.0
-"""Interval at which the keeper looks whether its folders and settings are still there."""
+"""Interval at which the keeper checks that its folders and settings still exist."""
 _INTERVAL_S: Final = 60.0
 """Interval of background work."""
 _FIRST_BACKOFF_S, _LONGEST_BACKOFF_S = 2.0, 120.0
@@ -168,7 +168,7 @@ class _Keeper:
             await server.wait_closed()
 
     def _listen(self, path: Path) -> Listening:
-        """Blocks. The socket gets its name when hooks can be answered, not before."""
+        """Blocks. The socket gets its name only when hooks can be answered."""
         made, unnamed = Listening(AF_UNIX), path.with_suffix(".new")
         before = os.umask(0o177)
         try:
