@@ -70,9 +70,8 @@ class Finder:
             await self._find_records(lookups)
         if lookups.tombstones:
             targets = [target.encode() for target in lookups.tombstones]
-            for target, by, until, why, request in await self._db.fetch(
-                QUERIES["tombstones"], targets
-            ):
+            stones = await self._db.fetch(QUERIES["tombstones"], targets)
+            for target, by, until, why, request in stones:
                 stone = Tombstone(target.decode(), by.decode(), until, why.decode(), request)
                 found.tombstones.setdefault(stone.target, []).append(stone)
         if lookups.requests:
@@ -185,9 +184,8 @@ class Finder:
         found = self._found
         ids = [bytes.fromhex(each) for each in sent_to_one(found)] if pubkeys else []
         for pubkey in pubkeys if ids else ():
-            for (id_,) in await self._db.fetch(
-                QUERIES["sent_to"], ids, self._hashes.tag("p", pubkey)
-            ):
+            p = self._hashes.tag("p", pubkey)
+            for (id_,) in await self._db.fetch(QUERIES["sent_to"], ids, p):
                 note_recipient(id_.hex(), pubkey, found)
 
     async def _find_prefixes(self, lookups: Lookups) -> None:
@@ -251,9 +249,8 @@ class Finder:
         groups = [group.encode() for group in lookups.record_groups]
         if lookups.vanishing_keys:
             keys, named = self._keys(sorted(lookups.vanishing_keys))
-            groups += [
-                group for (group,) in await self._db.fetch(QUERIES["groups_moderated"], keys)
-            ]
+            moderated = await self._db.fetch(QUERIES["groups_moderated"], keys)
+            groups += [group for (group,) in moderated]
             for row in await self._rows("puts_of_keys", named):
                 found.rows.setdefault(row.event.id, row)
         if groups:
