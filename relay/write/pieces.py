@@ -112,8 +112,9 @@ class _Named(Pieces):
         named = candidate.targets
         if named is None or self.is_last:
             return candidate
-        ids = [each for each in named.ids if each in self._next]
-        slots = [each for each in named.slots if each in self._next]
+        targets = self._next
+        ids = [each for each in named.ids if each in targets]
+        slots = [each for each in named.slots if each in targets]
         return msgspec.structs.replace(candidate, targets=DeletionTargets(ids, slots))
 
     def lookups(self, wanted: Lookups, candidate: Candidate, groups: Groups) -> Lookups:
