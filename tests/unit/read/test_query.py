@@ -476,7 +476,7 @@ async def test_what_is_deleted_while_the_client_reads_is_not_sent(
 async def test_a_query_of_many_filters_waits_for_its_turn_between_them(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A page of 50 took the loop for 0.15 s; 20 connections with five each kept others out for 3 s."""
+    """A page of 50 took the loop for 0.15 s; 20 connections of 5 each kept others out for 3 s."""
     ticks, turns, client = count(), list[float](), Client()
 
     async def noted(seconds: float) -> None:
