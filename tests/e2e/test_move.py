@@ -16,7 +16,7 @@ from tests.e2e.test_restart import load
 from tests.harness.patience import PROGRAM_S
 from tests.harness.postgres import postgres
 from tests.harness.programs import start_rookery
-from tests.harness.relay_program import OwnProcess, command, connected, outputs, until
+from tests.harness.relay_program import Rookery, command, connected, outputs, until
 from tests.harness.stocked_folder import stocked
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ async def test_a_running_relay_is_moved_there_under_load_and_back(
 ) -> None:
     folder, url = tmp_path / "data", await postgres.new_schema()
     deleted = (await asyncio.to_thread(stocked, folder))[-2]
-    rookery = OwnProcess(folder)
+    rookery = Rookery(folder)
     async with rookery:
         await rookery.start()
         async with load(rookery):
@@ -117,7 +117,7 @@ async def test_a_relay_that_cannot_reach_the_database_goes_on(
     """It is gone when the relay starts again: the events are where they were, and can be moved."""
     folder, url = tmp_path / "data", await postgres.new_schema()
     await asyncio.to_thread(stocked, folder)
-    async with OwnProcess(folder) as rookery:
+    async with Rookery(folder) as rookery:
         await rookery.start()
         (folder / "move.json").write_text('{"to":"postgresql:///none?host=/nowhere"}')
         code, _ = await command("restart", "--data", str(folder))

@@ -11,7 +11,7 @@ import pytest
 from tests import cast
 from tests.contract.test_postgres_commits import own_server
 from tests.contract.test_postgres_promotion import cut_off, either, has_come, replica_of
-from tests.harness.relay_program import OwnProcess, connected, until
+from tests.harness.relay_program import Rookery, connected, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ async def test_it_starts_again_by_itself_and_has_what_the_database_has(
 ) -> None:
     url = await own_server.new_schema()
     kept, lost, new = note("kept"), note("lost"), note("new")
-    rookery = OwnProcess(tmp_path / "data")
+    rookery = Rookery(tmp_path / "data")
     async with replica_of(own_server) as replica, rookery:
         await rookery.init("--owner", cast.owner.pubkey, "--preset", "open")
         rookery.set_up("storage", f'url = "{either(url, own_server.host, replica.host)}"')

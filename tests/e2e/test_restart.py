@@ -20,7 +20,7 @@ from relay.nostr.nip98 import header_for
 from tests import cast
 from tests.effort import tries
 from tests.harness.patience import ANSWER_S
-from tests.harness.relay_program import OwnProcess, Wire, command, connected, until
+from tests.harness.relay_program import OwnProcess, Rookery, Wire, command, connected, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -35,12 +35,20 @@ RESTARTS = tries(3, 3, 1)
 
 
 @pytest.fixture
-async def rookery(tmp_path: Path) -> AsyncIterator[OwnProcess]:
-    rookery = OwnProcess(tmp_path / "data")
-    async with rookery:
+async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
+    async with Rookery(tmp_path / "data") as rookery:
         await rookery.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
         yield rookery
     assert "Traceback" not in "\n".join(rookery.lines)
+
+
+@pytest.fixture
+async def own_process(rookery: Rookery) -> AsyncIterator[OwnProcess]:
+    """On the same folder, started as a user or systemd starts it."""
+    own_process = OwnProcess(rookery.folder)
+    async with own_process:
+        yield own_process
+    rookery.lines += own_process.lines
 
 
 def note(text: str, kind: int = 1) -> Event:
@@ -56,7 +64,7 @@ async def to_the_end(wire: Wire) -> tuple[list[list[Any]], websockets.Connection
             return frames, closed
 
 
-async def restarted(rookery: OwnProcess) -> None:
+async def restarted(rookery: Rookery) -> None:
     code, text = await command("restart", "--data", str(rookery.folder))
     assert code == 0, text
     assert text.startswith("restarted: ")
@@ -88,7 +96,7 @@ class Visits:
 
 
 @asynccontextmanager
-async def load(rookery: OwnProcess, kind: int = 1) -> AsyncIterator[Visits]:
+async def load(rookery: Rookery, kind: int = 1) -> AsyncIterator[Visits]:
     """A writer, a reader of its events and visitors; nothing may be lost, refused or come twice.
 
     `kind`: one of which the robot has written nothing yet."""
@@ -127,45 +135,48 @@ async def load(rookery: OwnProcess, kind: int = 1) -> AsyncIterator[Visits]:
     assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
 
 
-async def test_under_load_nothing_is_lost_and_nobody_refused(rookery: OwnProcess) -> None:
-    await rookery.start()
-    pid, url = rookery.pid, rookery.url
-    async with load(rookery) as visits:
+async def test_under_load_nothing_is_lost_and_nobody_refused(own_process: OwnProcess) -> None:
+    await own_process.start()
+    pid, url = own_process.pid, own_process.url
+    async with load(own_process) as visits:
         for _ in range(RESTARTS):
             before = visits.answered
-            await restarted(rookery)
+            await restarted(own_process)
             async with until("visitors are answered again") as tries:
                 async for _ in tries:
                     if visits.answered > before + 8:
                         break
-    assert rookery.starts == 1 + RESTARTS
-    assert (rookery.pid, {line for line in rookery.lines if line.startswith("listening")}) == (
+    assert own_process.starts == 1 + RESTARTS
+    assert (
+        own_process.pid,
+        {line for line in own_process.lines if line.startswith("listening")},
+    ) == (
         pid,
         {f"listening on {url}"},
     )
-    assert await rookery.stop() == 0
+    assert await own_process.stop() == 0
 
 
 async def test_on_the_socket_of_systemd_nobody_is_refused_between_two_processes(
-    rookery: OwnProcess,
+    own_process: OwnProcess,
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as kept:
-        rookery.listening = kept
-        await rookery.start()
-        assert rookery.url == f"ws://127.0.0.1:{kept.getsockname()[1]}"
-        async with load(rookery) as visits:
-            assert await rookery.stop() == 0
-            await rookery.start()
-            await restarted(rookery)  # and in the same process
+        own_process.listening = kept
+        await own_process.start()
+        assert own_process.url == f"ws://127.0.0.1:{kept.getsockname()[1]}"
+        async with load(own_process) as visits:
+            assert await own_process.stop() == 0
+            await own_process.start()
+            await restarted(own_process)  # and in the same process
             before = visits.answered
             async with until("visitors are answered again") as tries:
                 async for _ in tries:
                     if visits.answered > before + 8:
                         break
-        assert await rookery.stop() == 0
+        assert await own_process.stop() == 0
 
 
-async def test_who_is_connected_is_told_and_what_was_sent_is_answered(rookery: OwnProcess) -> None:
+async def test_who_is_connected_is_told_and_what_was_sent_is_answered(rookery: Rookery) -> None:
     await rookery.start()
     notes = [note(f"{number}") for number in range(300)]
     async with connected(rookery.url) as wire:
@@ -186,7 +197,7 @@ async def test_who_is_connected_is_told_and_what_was_sent_is_answered(rookery: O
     assert await rookery.stop() == 0
 
 
-async def test_a_relay_that_would_not_start_goes_on(rookery: OwnProcess) -> None:
+async def test_a_relay_that_would_not_start_goes_on(rookery: Rookery) -> None:
     settings = (rookery.folder / "rookery.toml").read_text()
     server = settings.partition("[server]\n")[0] + "[server]\n"
     faults = [
@@ -218,7 +229,7 @@ def replaced(path: Path, content: str | None) -> Iterator[None]:
     path.unlink(missing_ok=True) if before is None else path.write_bytes(before)
 
 
-async def test_sigterm_during_a_restart_ends_the_relay(rookery: OwnProcess) -> None:
+async def test_sigterm_during_a_restart_ends_the_relay(rookery: Rookery) -> None:
     await rookery.start()
     async with connected(rookery.url) as wire:
         asking = asyncio.create_task(command("restart", "--data", str(rookery.folder)))
@@ -234,7 +245,7 @@ async def test_sigterm_during_a_restart_ends_the_relay(rookery: OwnProcess) -> N
 
 
 async def test_a_call_that_was_signed_before_a_restart_is_answered_after_it(
-    rookery: OwnProcess,
+    rookery: Rookery,
 ) -> None:
     await rookery.start()
     body = b'{"method":"listallowedpubkeys","params":[]}'
@@ -257,23 +268,23 @@ async def test_a_call_that_was_signed_before_a_restart_is_answered_after_it(
     assert await rookery.stop() == 0
 
 
-async def test_a_folder_without_a_relay_cannot_be_restarted(rookery: OwnProcess) -> None:
+async def test_a_folder_without_a_relay_cannot_be_restarted(rookery: Rookery) -> None:
     code, text = await command("restart", "--data", str(rookery.folder))
     assert code == 1
     assert "no relay runs on" in text
     assert "rookery serve --data" in text
 
 
-async def test_a_socket_unit_that_is_no_tcp_socket_is_named(rookery: OwnProcess) -> None:
+async def test_a_socket_unit_that_is_no_tcp_socket_is_named(own_process: OwnProcess) -> None:
     with socket.socket(socket.AF_UNIX) as kept:
-        kept.bind(str(rookery.folder / "other.sock"))
+        kept.bind(str(own_process.folder / "other.sock"))
         kept.listen()
-        rookery.listening = kept
+        own_process.listening = kept
         with pytest.raises(AssertionError, match="no listening TCP socket"):
-            await rookery.start()
+            await own_process.start()
 
 
-async def test_check_says_whether_the_relay_would_start(rookery: OwnProcess) -> None:
+async def test_check_says_whether_the_relay_would_start(rookery: Rookery) -> None:
     check = ("serve", "--check", "--data", str(rookery.folder), "--port")
     code, text = await command(*check, "0")
     assert code == 0
@@ -298,7 +309,7 @@ async def test_check_says_whether_the_relay_would_start(rookery: OwnProcess) -> 
     assert "relay.key is missing" in text
 
 
-async def test_check_says_that_a_new_folder_would_be_made(rookery: OwnProcess) -> None:
+async def test_check_says_that_a_new_folder_would_be_made(rookery: Rookery) -> None:
     fresh = rookery.folder / "fresh"
     check = ("serve", "--check", "--data", str(fresh), "--port")
     assert await command(*check, "0") == (0, f"ok: `serve` would make a new relay in {fresh}\n")
@@ -311,7 +322,7 @@ async def test_check_says_that_a_new_folder_would_be_made(rookery: OwnProcess) -
 
 @pytest.mark.parametrize("name", ["@{}", "{}"][: tries(2, 2, 1)])
 async def test_systemd_is_told_when_the_relay_answers(
-    rookery: OwnProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+    rookery: Rookery, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     name = name.format(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:

@@ -22,7 +22,7 @@ from relay.write.ingest import STORE_FAILED
 from tests import cast
 from tests.effort import tries
 from tests.faults.test_kill import is_told_by, log_of
-from tests.harness.relay_program import Mutant, OwnProcess, Rookery, command, connected, until
+from tests.harness.relay_program import Mutant, Rookery, command, connected, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -301,7 +301,7 @@ async def test_a_restart_that_is_ended_anywhere_loses_nothing(
     tmp_path: Path, number: signal.Signals
 ) -> None:
     chance, writing = Random(number), Writing()
-    async with OwnProcess(tmp_path / "data") as rookery:
+    async with Rookery(tmp_path / "data") as rookery:
         await begun(rookery)
         for _ in range(tries(20, 3, 1)):
             async with connected(rookery.url) as wire:

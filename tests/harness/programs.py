@@ -2,7 +2,8 @@
 
 A start of Python with all imports takes 0.4 s of CPU, a fork 10 ms, and the suite starts thousands
 of programs. Only Linux forks safely whatever a library does: elsewhere each is started afresh.
-Tests of the start itself (imports, packages on the path) start `python -m relay`.
+Tests of the start itself (imports, packages on the path, sockets that are handed over) start
+`python -m relay`; so does a relay that was forked, when it restarts.
 """
 
 from __future__ import annotations
@@ -236,6 +237,7 @@ def _run(
     os.environ.clear()
     os.environ.update(environ)
     sys.argv = ["rookery", *args]
+    sys.orig_argv = [sys.executable, "-m", "relay", *args]  # what a relay restarts by
     from relay.launcher import main
 
     main()

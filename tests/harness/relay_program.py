@@ -50,6 +50,10 @@ class Rookery:
         assert self._process is not None
         return self._process.pid
 
+    @property
+    def starts(self) -> int:
+        return sum("listening on" in line for line in self.lines)
+
     async def init(self, *args: str) -> None:
         """`rookery init` in this process: a start of Python for each test would cost minutes."""
         printed = io.StringIO()
@@ -151,7 +155,7 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 
 
 class OwnProcess(Rookery):
-    """A process of its own: one forked by the harness does not know how it was started."""
+    """Started by a new interpreter, not forked: on a socket, at a place, as another program."""
 
     listening: socket | None = None
     """What the next starts listen on."""
@@ -175,10 +179,6 @@ class OwnProcess(Rookery):
             cwd=self.cwd,
             pass_fds=kept,
         )
-
-    @property
-    def starts(self) -> int:
-        return sum("listening on" in line for line in self.lines)
 
 
 class Mutant(OwnProcess):
