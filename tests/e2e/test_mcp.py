@@ -90,9 +90,8 @@ async def over_http(place: Machine, mode: str = "auto") -> AsyncIterator[Agent]:
             yield Agent(client)
 
 
-WAYS = pytest.mark.parametrize("way", [over_stdio, over_http])
-A_WAY = pytest.mark.parametrize("way", [over_http, over_stdio][: tries(2, 2, 1)])
-"""Where both are tried beside."""
+WAYS = [over_stdio, over_http]
+"""Of each test `make test` takes one, of some the first, of some the last."""
 
 
 @asynccontextmanager
@@ -237,7 +236,7 @@ async def test_the_tools_are_nmems_with_their_parameters(rookery: Rookery) -> No
         assert tool.annotations.open_world_hint is False
 
 
-@WAYS
+@pytest.mark.parametrize("way", WAYS[: tries(2, 2, 1)])
 @pytest.mark.parametrize("mode", ["legacy", "auto"][: tries(2, 2, 1)])
 @pytest.mark.proves("M-29")
 async def test_every_tool_answers_what_another_machine_told(
@@ -367,7 +366,7 @@ BAD: Sequence[tuple[str, dict[str, object], str]] = [
 ]
 
 
-@A_WAY
+@pytest.mark.parametrize("way", WAYS[-tries(2, 2, 1) :])
 @pytest.mark.proves("M-29")
 async def test_a_wrong_call_is_told_what_is_wrong_with_it(rookery: Rookery, way: Way) -> None:
     assert {tool for tool, _, _ in BAD} == set(TOOLS)

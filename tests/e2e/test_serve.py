@@ -28,7 +28,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests import cast
+from tests.effort import tries
 from tests.harness.patience import ANSWER_S, PROGRAM_S, here
+from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, Wire, command, connected, until
 
 if TYPE_CHECKING:
@@ -389,8 +391,15 @@ async def test_a_foreign_package_of_our_name_is_named(tmp_path: Path, name: str)
     assert repr(name) in line
 
 
-@pytest.mark.parametrize("order", ["before it", "over it"])
-@pytest.mark.parametrize("name", ["relay", "policies"])
+INSTALLED = [
+    ("relay", "before it"),
+    ("policies", "over it"),
+    ("relay", "over it"),
+    ("policies", "before it"),
+]
+
+
+@pytest.mark.parametrize(("name", "order"), INSTALLED[: tries(4, 4, 2)])
 async def test_an_installed_rookery_names_the_distribution(
     tmp_path: Path, wheel: Path, name: str, order: str
 ) -> None:
@@ -513,16 +522,7 @@ async def test_the_port_and_host_of_the_settings_are_used(rookery: Rookery) -> N
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     rookery.set_up("server", f'host = "127.0.0.1"\nport = {port}')
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "relay",
-        "serve",
-        "--data",
-        str(rookery.folder),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
+    process = await start_rookery("serve", "--data", str(rookery.folder))
     try:
         assert process.stdout is not None
         line = (await asyncio.wait_for(process.stdout.readline(), ANSWER_S)).decode()
@@ -626,7 +626,10 @@ async def test_handshakes_that_are_not_finished_are_bounded(rookery: Rookery) ->
     assert await rookery.stop() == 0
 
 
-@pytest.mark.parametrize("fault", ["no such file", "not a certificate", "another key"])
+TLS_FAULTS = ["no such file", "not a certificate", "another key"]
+
+
+@pytest.mark.parametrize("fault", TLS_FAULTS)
 async def test_tls_files_that_cannot_be_used_are_one_line(rookery: Rookery, fault: str) -> None:
     _certificate(rookery.folder)
     if fault == "no such file":
@@ -673,7 +676,7 @@ async def _trusted(rookery: Rookery, renewed: ssl.SSLContext) -> None:
                     return
 
 
-@pytest.mark.parametrize("fault", ["no such file", "not a certificate", "another key"])
+@pytest.mark.parametrize("fault", TLS_FAULTS[:: tries(1, 1, 2)])
 async def test_a_renewal_that_cannot_be_used_keeps_the_old_certificate(
     secure: tuple[Rookery, ssl.SSLContext], fault: str
 ) -> None:

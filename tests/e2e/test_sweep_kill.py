@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 ROUNDS = tries(10, 10, 1)
 KEYS = 60
-TOOLS = tries(250, 250, 80)
+TOOLS = tries(250, 250, 40)
 DAY_S = 86_400
 POLICY = """
 include = ["aman-app"]
