@@ -30,7 +30,8 @@ _REVERT: Final = re.compile(r"^revert\b|\brollback\b", re.IGNORECASE)
 _GIT_ENVIRONMENT: Final = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
-    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_NO_LAZY_FETCH": "1",  # not known to git before 2.45 and its security releases
+    "GIT_ALLOW_PROTOCOL": "",
     "GIT_LITERAL_PATHSPECS": "1",
     "LC_ALL": "C",
 }

@@ -301,6 +301,32 @@ async def test_commands_configured_by_a_repository_are_not_run(
     assert not ran.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.process
+async def test_what_a_repository_lacks_is_not_fetched(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(git._GIT_ENVIRONMENT, "GIT_NO_LAZY_FETCH")  # of an older git
+    repository.commit("first", a="1\n")
+    blob = repository.git("rev-parse", "HEAD:a").strip()
+    (repository.folder / ".git/objects" / blob[:2] / blob[2:]).unlink()
+    ran, evil = tmp_path / "ran", tmp_path / "evil"
+    evil.write_text(f"#!/bin/sh\ntouch {ran}\n", "utf-8")
+    evil.chmod(0o700)
+    settings = {
+        "core.repositoryFormatVersion": "1",
+        "extensions.partialClone": "origin",
+        "remote.origin.promisor": "true",
+        "remote.origin.url": str(tmp_path),
+        "remote.origin.uploadpack": str(evil),
+    }
+    for name, value in settings.items():
+        repository.git("config", name, value)
+    with pytest.raises(git.NotInGit):
+        await git.commits_in(repository.folder, "a", 50)
+    assert not ran.exists()
+
+
 # -- the door over HTTP ---------------------------------------------------------------------------
 
 TOKEN = "t0k3n"
