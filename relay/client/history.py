@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -24,6 +25,8 @@ _MAX_BYTES: Final = 4 << 20
 _MAX_PAGES: Final = 1_000
 _MAX_HELD: Final = 2**27
 """Bytes that all versions take in memory, as `weight_of` estimates it."""
+_DEADLINE_S: Final = 300.0
+"""For all pages together."""
 
 
 class NoHistory(ClientError):
@@ -55,7 +58,12 @@ async def history_of(client: Client, record: Address, key: SecretKey) -> History
             wanted["#d"] = [record.d]
         newest = [event for event in await client.query(wanted) if record_of(event) == record]
         return History(newest[:1], f"{client.url} offers no old versions")
-    versions = await _versions(client, record, key)
+    try:
+        async with asyncio.timeout(_DEADLINE_S):
+            versions = await _versions(client, record, key)
+    except TimeoutError:
+        late = f"{client.url} does not give all versions within {_DEADLINE_S:g} s"
+        raise NoHistory(late) from None
     none = f"the policies of {client.url} keep no old versions; its admin turns that on with"
     return History(versions, "" if kept else f'{none} include = ["memory-history"]')
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -40,18 +39,23 @@ async def receipt_of(
     relay_key = (await client.information()).get("self")
     if not isinstance(relay_key, str) or not is_hex64(relay_key):
         raise NoReceipt(f"{url} names no key of its own, and gives no receipts")
-    until = time.monotonic() + deadline_s
-    async with http_session() as session:
-        while True:
-            answer = await signed_get(session, client, f"receipt={request}", key, _MAX_BYTES)
-            if answer is None:
-                raise NoReceipt(f"{url} answers with more than {_MAX_BYTES} bytes")
-            status, body = answer
-            if status == 200:
-                return verified(body, relay_key, request)
-            if status != 202 or time.monotonic() > until:
-                raise NoReceipt(f"{url} gives no receipt: {reason_in(status, body)}")
-            await asyncio.sleep(_POLL_S)
+    why = f"no answer within {deadline_s:g} s"
+    try:
+        async with asyncio.timeout(deadline_s), http_session() as session:
+            while True:
+                answer = await signed_get(session, client, f"receipt={request}", key, _MAX_BYTES)
+                if answer is None:
+                    raise NoReceipt(f"{url} answers with more than {_MAX_BYTES} bytes")
+                status, body = answer
+                if status == 200:
+                    return verified(body, relay_key, request)
+                why = reason_in(status, body)
+                if status != 202:
+                    break
+                await asyncio.sleep(_POLL_S)
+    except TimeoutError:
+        pass  # the last answer was 202, or there was none
+    raise NoReceipt(f"{url} gives no receipt: {why}")
 
 
 def verified(body: bytes, relay_key: str | None, request: str | None) -> tuple[Event, Erasure]:

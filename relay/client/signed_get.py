@@ -11,7 +11,7 @@ import orjson
 from yarl import URL
 
 from relay.client.connection import body_of
-from relay.client.errors import Unreachable
+from relay.client.errors import MAX_SAID, Unreachable
 from relay.nostr.kinds import HTTP_AUTH
 
 if TYPE_CHECKING:
@@ -47,4 +47,6 @@ def reason_in(status: int, body: bytes) -> str:
     except orjson.JSONDecodeError:
         answer = None
     text = answer.get("error") if isinstance(answer, dict) else None
-    return text if isinstance(text, str) and text.isprintable() else f"HTTP status {status}"
+    if isinstance(text, str) and text.isprintable():
+        return text[:MAX_SAID]
+    return f"HTTP status {status}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import orjson
@@ -9,9 +10,12 @@ import pytest
 from aiohttp import web
 
 from relay.client import Client, Timeouts, history
+from relay.client.errors import MAX_SAID
 from relay.client.history import NoHistory, history_of
+from relay.client.receipts import NoReceipt, receipt_of
+from relay.client.signed_get import reason_in
 from relay.nostr.event import Address
-from tests.cast import alice
+from tests.cast import alice, bob
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -36,6 +40,47 @@ async def repeating() -> AsyncIterator[str]:
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     yield f"ws://127.0.0.1:{runner.addresses[0][1]}"
     await runner.cleanup()
+
+
+@pytest.fixture
+async def dripping() -> AsyncIterator[str]:
+    """The URL of a relay that begins to answer a signed request, and never ends."""
+    over = asyncio.Event()
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if not request.query:
+            return web.json_response({"memory": {"history": True}, "self": bob.pubkey})
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(b"[")
+        await over.wait()
+        return response
+
+    app = web.Application()
+    app.router.add_get("/", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"ws://127.0.0.1:{runner.addresses[0][1]}"
+    over.set()
+    await runner.cleanup()
+
+
+async def test_an_answer_without_end_is_not_waited_for(
+    dripping: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_DEADLINE_S", 0.01)
+    async with Client(dripping, alice, timeouts=Timeouts(), start_offline=True) as relay:
+        with pytest.raises(NoHistory, match=r"not give all versions within 0\.01 s"):
+            await history_of(relay, Address(alice.pubkey, 30078, "note"), alice)
+        with pytest.raises(NoReceipt, match=r"no answer within 0\.01 s"):
+            await receipt_of(relay, "a" * 64, alice, deadline_s=0.01)
+
+
+def test_of_why_there_is_no_answer_little_is_kept() -> None:
+    reason = orjson.dumps({"error": "no" * 1_000_000})
+    assert len(reason_in(400, reason)) == MAX_SAID
+    assert reason_in(400, b'{"error": "\x1b[2J"}') == "HTTP status 400"
 
 
 async def test_versions_without_end_are_not_held(
