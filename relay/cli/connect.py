@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
 
 from relay.cli.group_view import is_seen, no_group
 from relay.cli.progress import Pace
@@ -102,6 +104,17 @@ def with_settings(
         raise UserError("; ".join(steps)) from error
     except Unreachable as error:
         raise not_reached(error) from error
+
+
+async def called(client: Client, form: object, method: str, *params: object) -> Any:
+    """The result of a NIP-86 call, of the type `form`. Raises UserError when it has another form:
+    a relay may answer anything."""
+    result = await client.call(method, *params)
+    try:
+        msgspec.convert(result, form)
+    except msgspec.ValidationError as wrong:
+        raise UserError(f"{client.url} answers {method} with something else: {wrong}") from None
+    return result
 
 
 def not_reached(error: Unreachable) -> UserError:

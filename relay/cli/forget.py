@@ -133,7 +133,7 @@ def forget_command(
     if event is not None and erasure is not None:
         _print(event, erasure)
         if output is None:
-            click.echo(event.raw)
+            print_json(_json(event))
 
 
 def _draft(

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from relay.cli import chat, group_joining
-from relay.cli.connect import with_client, with_settings
+from relay.cli.connect import called, with_client, with_settings
 from relay.cli.group_view import (
     AGENT_ROLE,
     DEFAULT_ON,
@@ -30,7 +30,14 @@ from relay.cli.group_view import (
     view_of_group,
     views_of_groups,
 )
-from relay.cli.names import Names, banned_names, keys_of, people_argument, read_names
+from relay.cli.names import (
+    Listed,
+    Names,
+    banned_names,
+    keys_of,
+    people_argument,
+    read_names,
+)
 from relay.cli.options import (
     CommandGroup,
     Server,
@@ -339,13 +346,13 @@ def show(group_id: str, server: Server, *, as_json: bool) -> None:
         out.print("this key may not read the member list")
 
 
-async def _banned(client: Client) -> list[dict[str, str]]:
+async def _banned(client: Client) -> list[Listed]:
     """Who is banned from the relay; only its owners are told."""
     try:
-        found = await client.call("listbannedpubkeys")
-    except ClientError:
+        found: list[Listed] = await called(client, list[Listed], "listbannedpubkeys")
+    except (ClientError, UserError):
         return []
-    return found if isinstance(found, list) else []
+    return found
 
 
 async def _created(

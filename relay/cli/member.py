@@ -7,15 +7,17 @@ this one.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import click
 
 from relay.access.membership import claim_id
-from relay.cli.connect import with_client, with_settings
+from relay.cli.connect import called, with_client, with_settings
 from relay.cli.humanize import counted
 from relay.cli.memory_text import iso
 from relay.cli.names import (
+    HexKey,
+    Listed,
     Names,
     Person,
     banned_names,
@@ -35,7 +37,6 @@ from relay.cli.options import (
 )
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client.settings import Actor
-from relay.errors import UserError
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.keys import npub
@@ -47,6 +48,24 @@ if TYPE_CHECKING:
     from relay.client.settings import ClientSettings
 
 _CLAIM_ID: Final = re.compile(r"[0-9a-f]{16}").fullmatch
+
+
+class _Member(TypedDict):
+    pubkey: HexKey
+    roles: list[str]
+    reason: str | None
+
+
+class _Invite(TypedDict):
+    code: str
+    id: str
+    left: int | None
+    until: int | None
+
+
+class _ListedInvite(_Invite):
+    by: HexKey
+
 
 _reason = click.option("--reason", metavar="TEXT", default="", help="Noted with the key.")
 
@@ -155,14 +174,14 @@ def invite(
     elif listing:
         _list_invites(server, as_json=as_json)
     else:
-        made: Any = with_client(
-            Actor.OWNER, server, lambda client: client.call("createinvite", uses, days)
+        made = with_client(
+            Actor.OWNER, server, lambda client: called(client, _Invite, "createinvite", uses, days)
         )
         if as_json:
             print_json(made)
         else:
-            click.echo(f"code  {printable(str(made['code']))}")
-            click.echo(f"id    {printable(str(made['id']))}")
+            click.echo(f"code  {printable(made['code'])}")
+            click.echo(f"id    {printable(made['id'])}")
             click.echo(f"for   {_uses_text(made['left'])}, {_until_text(made['until'])}")
 
 
@@ -184,8 +203,8 @@ def _list_invites(server: Server, *, as_json: bool) -> None:
         ),
         [
             (
-                printable(str(each["code"])),
-                str(each["id"]),
+                printable(each["code"]),
+                printable(each["id"]),
                 names.shown(each["by"]),
                 _uses_text(each["left"]),
                 _until_text(each["until"]),
@@ -196,7 +215,7 @@ def _list_invites(server: Server, *, as_json: bool) -> None:
 
 
 async def _invites(client: Client, settings: ClientSettings) -> tuple[Any, Names]:
-    found: Any = await client.call("listinvites")
+    found = await called(client, list[_ListedInvite], "listinvites")
     return found, await read_names(client, settings, [each["by"] for each in found])
 
 
@@ -237,7 +256,7 @@ def ban(
 
 def _list_bans(server: Server, *, as_json: bool) -> None:
     async def work(client: Client, settings: ClientSettings) -> tuple[Any, Names]:
-        found: Any = await client.call("listbannedpubkeys")
+        found = await called(client, list[Listed], "listbannedpubkeys")
         return found, banned_names(found, settings.file.names)
 
     found, names = with_settings(Actor.OWNER, server, work)
@@ -253,7 +272,7 @@ def _list_bans(server: Server, *, as_json: bool) -> None:
             (
                 npub(each["pubkey"]),
                 names.of(each["pubkey"]) or "",
-                printable(each.get("reason", "")),
+                printable(each.get("reason") or ""),
             )
             for each in found
         ],
@@ -304,7 +323,7 @@ def _for_each(
     listing = "listbannedpubkeys" if "ban" in method else "listallowedpubkeys"
 
     async def work(client: Client, settings: ClientSettings) -> tuple[tuple[str, ...], set[str]]:
-        listed: Any = await client.call(listing)
+        listed = await called(client, list[Listed], listing)
         banned = banned_names(listed, settings.file.names) if method == "unbanpubkey" else Names()
         if all(is_hex64(user) or banned.keys_of(user) for user in users):
             keys = keys_in(banned, users)
@@ -331,12 +350,10 @@ def _for_each(
 async def _members(client: Client, settings: ClientSettings) -> tuple[list[dict[str, Any]], Names]:
     """Of each: pubkey, name, roles, reason (None: an owner or agent). Sorted by name and key."""
     if "listmembers" in await _methods(client):
-        listed: Any = await client.call("listmembers")
+        listed = await called(client, list[_Member], "listmembers")
         names = await read_names(client, settings, [each["pubkey"] for each in listed])
         return _sorted(listed, names), names
-    register = await client.call("listallowedpubkeys")
-    if not isinstance(register, list):
-        raise UserError(f"{client.url} does not list its members (listallowedpubkeys)")
+    register = await called(client, list[Listed], "listallowedpubkeys")
     reasons = {each["pubkey"]: each.get("reason", "") for each in register}
     relay_key = (await client.information_or_empty()).get("self")
     lists = await client.query({"kinds": [kinds.RELAY_MEMBERS], "authors": [relay_key], "limit": 1})

@@ -9,9 +9,10 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final, NotRequired, TypedDict
 
 import click
+import msgspec
 
 from relay.cli.options import KeyType, printable
 from relay.client.settings import read_client_file
@@ -40,6 +41,15 @@ _MAX_LISTS: Final = 100
 _MAX_CANDIDATES: Final = 10
 _MEMBER_LISTS: Final = (kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS, kinds.RELAY_MEMBERS)
 _FIELDS: Final = ("name", "display_name")
+HexKey = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}\Z")]
+
+
+class Listed(TypedDict):
+    """A row of listallowedpubkeys or listbannedpubkeys."""
+
+    pubkey: HexKey
+    reason: NotRequired[str | None]
+    name: NotRequired[str]
 
 
 class PublicKey(KeyType):
@@ -130,7 +140,7 @@ async def names_by(query: Query, pubkeys: Iterable[str]) -> Names:
     return Names(own, await _profiles(query, wanted[:MAX_PROFILES]))
 
 
-def banned_names(banned: Iterable[Mapping[str, str]], own: Mapping[str, str]) -> Names:
+def banned_names(banned: Iterable[Listed], own: Mapping[str, str]) -> Names:
     """Of the rows of listbannedpubkeys: profiles of banned keys are hidden, this relay names them
     to owners."""
     names = {each["pubkey"]: name_in(each.get("name", "")) for each in banned}

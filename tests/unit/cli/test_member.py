@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.cli import run
+from relay.client import Client
 from relay.clock import unix_now
 from relay.nostr.nip98 import header_for
 from tests.cast import alice, bob, carol, owner, robot
@@ -17,7 +18,7 @@ from tests.unit.server import test_app
 from tests.unit.server.test_app import Relay, serving
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from pathlib import Path
 
     from relay.nostr.keys import SecretKey
@@ -162,6 +163,39 @@ async def test_members_of_a_relay_without_listmembers_are_of_its_register_and_13
     members = await admin.members()
     assert members.keys() == {owner.pubkey, robot.pubkey, bob.pubkey}
     assert members[bob.pubkey]["reason"] == "friend"
+
+
+async def test_an_answer_of_another_form_is_told_as_one(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = {"pubkey": alice.pubkey, "by": alice.pubkey, "code": "c", "id": "i"}
+    wrong: list[object] = ["x", {}, [1], [{}], [{**row, "pubkey": "x", "by": "x", "left": 1}]]
+    for answer in wrong:
+        monkeypatch.setattr(Client, "call", returning(answer))
+        for command in ("member invite", "member invite --list", "member list", "ban --list"):
+            code, out, err = await admin.run(*command.split())
+            assert (code, out) == (1, "")
+            assert "with something else: " in err
+        assert (await admin.run("ban", alice.npub))[0] == 1
+
+
+async def test_no_field_of_an_invite_controls_the_terminal(
+    admin: Admin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = "\x1b[31m\x9b2J\u202e"
+    made = {"code": bad, "id": bad, "by": alice.pubkey, "left": 1, "until": None}
+    for command in ("member invite", "member invite --list"):
+        monkeypatch.setattr(Client, "call", returning([made] if "--list" in command else made))
+        code, out, err = await admin.run(*command.split())
+        assert (code, err) == (0, "")
+        assert not {"\x1b", "\x9b", "\u202e"} & set(out)
+
+
+def returning(answer: object) -> Callable[..., Awaitable[object]]:
+    async def call(*_: object) -> object:
+        return answer
+
+    return call
 
 
 async def test_who_is_no_owner_is_told_which_key_signed(

@@ -1,0 +1,46 @@
+"""`rookery forget`, against a relay that may answer anything."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING
+
+from relay.cli import run
+from relay.client.receipts import verified
+from relay.nostr.erasure import RECEIPT
+from relay.nostr.event import event_from
+from tests.cast import alice, owner
+from tests.harness.fake_relay import FakeRelay
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from relay.nostr.erasure import Erasure
+    from relay.nostr.event import Event
+
+REQUEST = "a" * 64
+BAD = "\x9b2J\x7f\u202e"
+
+
+async def test_no_text_of_a_receipt_controls_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tags = [["e", REQUEST], ["k", "5"], ["p", owner.pubkey], ["deleted_at", "1"]]
+    receipt = alice.sign(RECEIPT, tags, f"erased {BAD}", 2)
+
+    async def receipt_of(*_: object) -> tuple[Event, Erasure]:
+        return verified(receipt.raw, alice.pubkey, REQUEST)
+
+    monkeypatch.setattr("relay.client.receipts.receipt_of", receipt_of)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("ROOKERY_KEY", owner.nsec)
+    monkeypatch.chdir(tmp_path)
+    async with FakeRelay() as relay:
+        args = ["forget", "--receipt", REQUEST, "--relay", relay.url]
+        assert await asyncio.to_thread(run, args) == 0
+    shown = capsys.readouterr().out
+    assert not set(BAD[:1] + BAD[3:]) & set(shown)
+    assert event_from(json.loads(shown.splitlines()[-1])) == receipt
