@@ -60,7 +60,8 @@ those with a request that is being answered come last."""
 _MAX_UNREAD: Final = 32 << 20
 """Bytes of HTTP answers that clients have not read. When there are more, the oldest are dropped."""
 _LARGE_ANSWER: Final = 65_536
-"""Bytes: before a larger answer the unread bytes are counted at once, else every second."""
+"""Bytes: before a larger answer the unread bytes are counted at once, else every second; its socket
+is closed after it."""
 
 
 class _ClientErrors(logging.Filter):
@@ -333,6 +334,7 @@ class Server:
                 self._answered[request.transport] = None
         if (response.content_length or 0) > _LARGE_ANSWER:
             self._drop_unread()
+            response.force_close()  # aiohttp keeps an answer until the next request of its socket
         return response
 
     async def _get(self, request: web.Request) -> web.StreamResponse:

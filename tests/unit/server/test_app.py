@@ -563,6 +563,18 @@ async def test_answers_that_are_not_read_are_dropped_oldest_first(
             assert got < 8 << 20, "it was cut off"
 
 
+@pytest.mark.parametrize(("size", "stays_open"), [(1000, True), (100_000, False)])
+async def test_no_socket_keeps_a_large_answer_that_was_read(
+    monkeypatch: pytest.MonkeyPatch, size: int, *, stays_open: bool
+) -> None:
+    """aiohttp frees an answer at the next request of its socket, or 30 s later."""
+    monkeypatch.setattr("relay.server.http.page", lambda *_: "x" * size)
+    async with serving() as relay:
+        answer = await relay.get()
+        assert await answer.text() == "x" * size
+        assert (answer.headers.get("Connection") != "close") is stays_open
+
+
 async def test_who_takes_a_kept_place_logs_in_or_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("relay.server.app.TRIAL_S", 0.0)
     proxied = 'connections_per_address = 5\n[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
