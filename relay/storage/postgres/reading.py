@@ -252,11 +252,11 @@ class Reader(ABC):
     async def versions(
         self, slot: Slot, *, before: str | None, limit: int, now: int
     ) -> Sequence[Stored]:
-        upto = _MAX_INT
+        upto, key = _MAX_INT, self._hashes.slot(*slot)
         if before is not None:
-            asked = Query(QUERIES["seq_of_old"], (bytes.fromhex(before),))
+            asked = Query(QUERIES["seq_of_old"], (bytes.fromhex(before), key))
             upto = next((seq for (seq,) in await self._rows(asked)), upto)
-        values = (self._hashes.slot(*slot), upto, limit - 1, PAGE_BYTES)
+        values = (key, upto, limit - 1, PAGE_BYTES)
         holders: list[Stored] = []
         old: list[Stored] = []
         for *columns, is_holder in await self._rows(Query(QUERIES["versions_of_slot"], values)):

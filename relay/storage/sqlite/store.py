@@ -505,11 +505,11 @@ class SqliteStore:
         self, slot: Slot, *, before: str | None, limit: int, now: int
     ) -> Sequence[Stored]:
         self._check_open()
-        upto = _MAX_INT
+        upto, key = _MAX_INT, self._hashes.slot(*slot)
         if before is not None:
-            found = await self._all_rows(Query(QUERIES["seq_of_old"], (bytes.fromhex(before),)))
+            found = await self._all_rows(Query(QUERIES["seq_of_old"], (bytes.fromhex(before), key)))
             upto = found[0][0] if found else upto
-        asked = (self._hashes.slot(*slot), upto, limit - 1)
+        asked = (key, upto, limit - 1)
         found = await self._page_rows(Query(QUERIES["old_of_slot"], asked))
         holders: list[Stored] = []
         old: list[Stored] = []

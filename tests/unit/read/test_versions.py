@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
     from pathlib import Path
 
+    from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.storage import Store
@@ -53,10 +55,12 @@ class Library(Home):
         self, *who: SecretKey, slot: Slot = NOTES, before: str | None = None
     ) -> list[int]:
         viewer = Viewer(frozenset(key.pubkey for key in who)) if who else ANONYMOUS
-        links = LinkedRows(self.store, self.state, lambda: self.now)
-        reader = VersionReader(self.store, self.state, links, lambda: self.now)
-        found = await reader.versions(viewer, slot, before)
+        found = await self.reader().versions(viewer, slot, before)
         return [event.created_at - NOON for event in found.events]
+
+    def reader(self) -> VersionReader:
+        links = LinkedRows(self.store, self.state, lambda: self.now)
+        return VersionReader(self.store, self.state, links, lambda: self.now)
 
     def set_policy(self, more: str) -> None:
         self.policy = policy_of("open", more)
@@ -108,6 +112,41 @@ async def test_a_page_ends_where_its_bytes_are_full(
     assert await home.seen_by(before=first) == [2]
     assert await home.seen_by(before=second) == [1]
     assert await home.seen_by(before=third) == []
+
+
+async def test_an_id_of_another_record_is_no_place_in_this_one(home: Library) -> None:
+    """Else an answer would tell that the other record had a version with this id."""
+    await home.keep(1, 2)
+    mine = Slot(bob.pubkey, 30023, "mine")
+    for number in (3, 4):
+        await home.take(home.version(number, slot=mine, who=bob))
+    for other in (home.version(1).id, "00" * 32):
+        assert await home.seen_by(bob, slot=mine, before=other) == [3]
+
+
+async def test_a_known_key_waits_for_at_most_one_page_of_unknown_ones(
+    home: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page takes up to 20 MB in memory, and a request for it little."""
+    await home.keep(1, 2)
+    reads, versions = 0, home.store.versions
+    may_end = asyncio.Event()
+
+    async def waits(*asked: Any, **more: Any) -> Sequence[Stored]:
+        nonlocal reads
+        reads += 1
+        await may_end.wait()
+        return await versions(*asked, **more)
+
+    monkeypatch.setattr(home.store, "versions", waits)
+    reader = home.reader()
+    viewers = [Viewer(frozenset({who.pubkey})) for who in (bob, alice, bob, owner, robot, bob)]
+    pages = [asyncio.create_task(reader.versions(viewer, NOTES, None)) for viewer in viewers]
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert reads == 2, "one of an unknown key, one of a known key"
+    may_end.set()
+    assert [len(found.events) for found in await asyncio.gather(*pages)] == [2] * 6
 
 
 # -- who may read them -----------------------------------------------------------------------------
