@@ -22,7 +22,7 @@ from relay.console.pages import PAGES
 from relay.memory.aman.records import Preference, draft_of
 from tests import cast
 from tests.effort import tries
-from tests.harness.patience import ANSWER_S
+from tests.harness.patience import ANSWER_S, PROGRAM_S
 from tests.harness.relay_program import Rookery, connected, outputs
 
 if TYPE_CHECKING:
@@ -126,6 +126,7 @@ class Console:
     async def page(self, who: SecretKey | None = None, **options: Any) -> AsyncIterator[Page]:
         """A new browser window; `who` has an extension that signs (NIP-07)."""
         context: BrowserContext = await self.browser.new_context(**options)
+        context.set_default_timeout(PROGRAM_S * 1000)
         if who is not None:
             await context.expose_function("signs", signer(who))
             await context.add_init_script(
