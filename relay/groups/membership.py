@@ -153,14 +153,17 @@ class Cause(Enum):
 
 def groups_without_rows(groups: Groups, rows: Iterable[Event]) -> Groups:
     """These groups without the codes, requests and pins of rows that expired or were swept."""
+    gone: dict[str, set[str]] = {}  # a group is copied once, not for each of its rows
     for event in rows:
         for pin in pins_of(event):
             for group_id in groups.pinned.of(pin):
                 groups = groups.with_group(groups.by_id[group_id].without_pin(pin))
-        if event.kind in (kinds.CREATE_INVITE, kinds.JOIN_REQUEST):
-            group = groups.get(event.tag("h"))
-            if group is not None:
-                groups = groups.with_group(group.without_rows({event.id}))
+        if event.kind in (kinds.CREATE_INVITE, kinds.JOIN_REQUEST) and (h := event.tag("h")):
+            gone.setdefault(h, set()).add(event.id)
+    for group_id, ids in gone.items():
+        group = groups.get(group_id)
+        if group is not None:
+            groups = groups.with_group(group.without_rows(ids))
     return groups
 
 

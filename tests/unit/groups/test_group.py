@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -15,6 +15,9 @@ from relay.groups.membership import Cause, groups_without_rows, removals_from_gr
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
 from tests.unit.groups.world import GUARDED, NOON, OPEN, RELAY, STORED, World, event, tea_party
+
+if TYPE_CHECKING:
+    from collections.abc import Set
 
 
 def lived_in() -> World:
@@ -281,6 +284,32 @@ def test_invites_hold_nothing_of_those_who_were_removed() -> None:
         tracemalloc.stop()
     assert len(tea.removed) == len(tea.invites) == 1000
     assert held < 1_000_000
+
+
+def test_a_group_is_copied_once_for_all_its_codes_that_expired(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """256 of 10,000 codes in a group that knows 100,000 keys took 1.4 s, in one transaction."""
+    codes = [
+        [event(admin, 9009, ["h", h], ["code", f"code of {h} {n}"]) for n in range(9)]
+        for h in ("tea", "den")
+    ]
+    made = [event(admin, 9007, ["h", h]) for h in ("tea", "den")]
+    groups = replayed(Groups(), [*made, *codes[0], *codes[1]], RELAY)
+    copied: list[str] = []
+
+    def counting(group: Group, ids: Set[str]) -> Group:
+        copied.append(group.id)
+        return without_rows(group, ids)
+
+    without_rows = Group.without_rows
+    monkeypatch.setattr(Group, "without_rows", counting)
+    left = groups_without_rows(groups, [*codes[0][:8], *codes[1]])
+    assert {h: [*left.by_id[h].invites] for h in left.by_id} == {
+        "tea": ["code of tea 8"],
+        "den": [],
+    }
+    assert sorted(copied) == ["den", "tea"]
 
 
 def test_membership_of_any_group() -> None:
