@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
@@ -105,10 +106,13 @@ async def test_in_a_quiet_moment_tags_reach_their_table_and_the_log_the_file(
 async def test_the_log_is_not_emptied_into_a_file_that_is_gone(
     store: SqliteStore, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (first,) = await write(store, unsigned(cast.alice, at=1))
-    assert isinstance(first, Stored)
     log = path.with_name(f"{path.name}-wal")
-    shutil.move(path, path.with_name("away"))
+    with closing(sqlite3.connect(path)) as reader:  # until then no checkpoint empties the log
+        reader.execute("BEGIN")
+        reader.execute("SELECT count(*) FROM events").fetchone()
+        (first,) = await write(store, unsigned(cast.alice, at=1))
+        assert isinstance(first, Stored)
+        shutil.move(path, path.with_name("away"))
     async with asyncio.timeout(ANSWER_S):
         while "was removed or replaced" not in caplog.text:  # noqa: ASYNC110 -- a task logs it
             await asyncio.sleep(0.01)

@@ -552,8 +552,9 @@ class ReferenceStore:
     ) -> Sequence[Stored]:
         self._must_be_open()
         holders = [row for row in self._served(now) if row.slot == slot]
-        upto = next((seq for seq, old in self._old.items() if old.row.event.id == before), None)
-        old = [self._old[seq].row for seq in self._old_of(slot) if upto is None or seq < upto]
+        seqs = self._old_of(slot)
+        upto = next((seq for seq in seqs if self._old[seq].row.event.id == before), None)
+        old = [self._old[seq].row for seq in seqs if upto is None or seq < upto]
         found = [*holders, *old[: limit - 1]] if holders else []
         return [row for row in found if not _is_expired(row, now)]
 
