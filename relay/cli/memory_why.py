@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
-import orjson
 
 from relay.cli.connect import with_settings
 from relay.cli.memory_search import system_option
@@ -20,6 +19,7 @@ from relay.client.history import NoHistory, history_of, record_of
 from relay.client.recall import SYSTEMS
 from relay.client.settings import Actor
 from relay.errors import UserError
+from relay.memory.fields import storable_object
 from relay.memory.snowclaw.keys import COLLECTIVE
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr import kinds
@@ -160,11 +160,10 @@ def _texts(event: Event) -> list[str]:
     """Lines: of its search text, and of the strings in a JSON content."""
     text = MEMORY_SYSTEMS.search_text(event) or ""
     found = text.split("\n")
-    try:
-        found += [line for each in _strings(orjson.loads(event.content)) for line in each]
-    except orjson.JSONDecodeError:
-        found += event.content.split("\n")
-    return found
+    fields = storable_object(event.content)
+    if fields is None:
+        return found + event.content.split("\n")
+    return found + [line for each in _strings(fields) for line in each]
 
 
 def _strings(value: object) -> list[list[str]]:

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
 NOT_AN_OBJECT: Final = "content is not a JSON object"
+_MAX_NESTING: Final = 200
+"""Levels; orjson writes 254."""
 
 
 def compact(value: object) -> str:
@@ -55,13 +57,29 @@ def _repaired(value: object) -> object:
 
 
 def storable_object(content: str) -> dict[str, object] | None:
-    """As `object_in`, but only what `compact` and files can store: no lone surrogates, no nesting
-    over 1024 levels. For readers that keep the value."""
+    """As `object_in`, but only what `compact` and files can store, also as a part of something
+    larger: no lone surrogates, no nesting over 200 levels. For readers that keep the value."""
     try:
         value = orjson.loads(content)
     except orjson.JSONDecodeError:
         return None
+    if content.count("[") + content.count("{") > _MAX_NESTING and _is_deep(value):
+        return None
     return value if isinstance(value, dict) else None
+
+
+def _is_deep(value: object) -> bool:
+    level = [value]
+    for _ in range(_MAX_NESTING):
+        level = [
+            part
+            for whole in level
+            if isinstance(whole, (dict, list))
+            for part in (whole.values() if isinstance(whole, dict) else whole)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def whole_number(text: str | None) -> int | None:

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relay.memory.check_options import CheckOptions
 from relay.memory.draft import Draft
-from relay.memory.fields import compact
+from relay.memory.fields import compact, storable_object
 from relay.memory.nmem.checks import OBSERVATION, PIN, PROMPT, SESSION, check, session_in
 from relay.memory.nmem.summary import EMPTY_SESSION, Summary, summary_from
 from relay.memory.unreadable import UnreadableRecord, next_created_at
 from relay.nostr import kinds
-from relay.nostr.event import object_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Set
@@ -217,14 +216,12 @@ def record_in(event: Event) -> Record | UnreadableRecord:
     fault = check(event, CheckOptions())
     if fault is not None:
         return UnreadableRecord(event, fault)
-    fields: Any = object_in(event.content)
+    fields: Any = storable_object(event.content)
+    if fields is None:  # too deeply nested, or a lone surrogate
+        return UnreadableRecord(event, "content cannot be written again")
     for name in ("timestamp", "started_at", "ended_at", "at"):
         if abs(fields.get(name) or 0) > _MAX_TIME:
             return UnreadableRecord(event, f"content.{name} is no time")
-    try:
-        compact(fields)
-    except TypeError:  # too deeply nested, or a lone surrogate
-        return UnreadableRecord(event, "content cannot be written again")
     return _record(event, fields)
 
 
