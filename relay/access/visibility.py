@@ -345,7 +345,7 @@ class Visibility:
             if self._may_read_group(group_id) and (may_end or group_id in self.groups.by_id):
                 return False
             group = self.groups.by_id.get(group_id)
-            if group is not None and not self.viewer.keys.isdisjoint(group.ever_involved):
+            if group is not None and any(key in group.involved for key in self.viewer.keys):
                 return False
         return True
 

@@ -113,7 +113,7 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
 
     def knows_group(self, pubkey: str, group: Group) -> bool:
         """Whether the key may learn that the group exists although it is hidden (Z-02)."""
-        was_told = pubkey in group.ever_involved and pubkey not in group.only_requested
+        was_told = not group.involved.get(pubkey, True)
         return was_told or self.acts_as_admin(pubkey)
 
 

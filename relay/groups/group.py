@@ -7,11 +7,9 @@ last members of deleted groups (`EndedGroup`). It does not raise and checks no r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypeVar, assert_never
+from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 
 from relay.groups.actions import (
     PRIVATE_FLAGS,
@@ -29,10 +27,11 @@ from relay.groups.actions import (
     UpdatePins,
     logged_action,
 )
+from relay.groups.key_map import KeyMap
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Set
+    from collections.abc import Iterable, Mapping, Set
 
     from relay.groups.actions import Action, Description
     from relay.nostr.event import Event
@@ -92,16 +91,15 @@ class Group:
     """pubkey → roles; a plain member has none."""
     invites: Mapping[str, Invite] = field(default_factory=dict)
     """code → invite."""
-    removed: Mapping[str, int] = field(default_factory=dict)
+    removed: KeyMap[str, int] = field(default_factory=KeyMap)
     """pubkey → the last removal by an admin that named it, as a value of `removals` (N29-40)."""
     removals: int = 0
     """How often an admin removed somebody."""
-    requests: Mapping[str, str] = field(default_factory=dict)
+    requests: KeyMap[str, str] = field(default_factory=KeyMap)
     """pubkey → id of its pending 9021 (N29-35)."""
-    ever_involved: frozenset[str] = frozenset()
-    """Every key that was ever added, removed or asked to join: it may know of the group."""
-    only_requested: frozenset[str] = frozenset()
-    """Those of `ever_involved` only because of a pending 9021: removed with it."""
+    involved: KeyMap[str, bool] = field(default_factory=KeyMap)
+    """Every key that was ever added, removed or asked to join: it may know of the group. True: only
+    because of a pending 9021, and removed with it."""
     founder: str = ""
     """The key that made the group, as the relay's first 9000 names it; empty: unknown."""
     parent: str | None = None
@@ -177,10 +175,9 @@ class Group:
         return replace(
             self,
             members={**self.members, **users},
-            removed=_without(self.removed, users.keys()),
-            requests=_without(self.requests, users.keys()),
-            ever_involved=_union(self.ever_involved, users.keys()),
-            only_requested=_difference(self.only_requested, users.keys()),
+            removed=self.removed.without(users),
+            requests=self.requests.without(users),
+            involved=_with_known(self.involved, users),
         )
 
     def without_users(self, pubkeys: Set[str]) -> Group:
@@ -190,9 +187,8 @@ class Group:
         return replace(
             self,
             members=_without(self.members, pubkeys),
-            requests=_without(self.requests, pubkeys),
-            ever_involved=_union(self.ever_involved, pubkeys),
-            only_requested=_difference(self.only_requested, pubkeys),
+            requests=self.requests.without(pubkeys),
+            involved=_with_known(self.involved, pubkeys),
         )
 
     def with_removed(self, pubkeys: Set[str]) -> Group:
@@ -203,7 +199,7 @@ class Group:
         removals = self.removals + 1
         return replace(
             self.without_users(pubkeys),
-            removed={**self.removed, **dict.fromkeys(pubkeys, removals)},
+            removed=self.removed.changed(dict.fromkeys(pubkeys, removals)),
             removals=removals,
         )
 
@@ -229,12 +225,11 @@ class Group:
 
     def with_request(self, pubkey: str, event_id: str) -> Group:
         """With this 9021 as the key's pending one (N29-35)."""
-        is_new = pubkey not in self.ever_involved
+        is_new = {} if pubkey in self.involved else {pubkey: True}
         return replace(
             self,
-            requests={**self.requests, pubkey: event_id},
-            ever_involved=self.ever_involved | {pubkey},
-            only_requested=self.only_requested | {pubkey} if is_new else self.only_requested,
+            requests=self.requests.changed({pubkey: event_id}),
+            involved=self.involved.changed(is_new),
         )
 
     def without_pin(self, pin: Pin) -> Group:
@@ -249,9 +244,8 @@ class Group:
         return replace(
             self,
             invites=invites,
-            requests=_without(self.requests, withdrawn),
-            ever_involved=self.ever_involved.difference(self.only_requested & withdrawn),
-            only_requested=self.only_requested.difference(withdrawn),
+            requests=self.requests.without(withdrawn),
+            involved=self.involved.without([key for key in withdrawn if self.involved[key]]),
         )
 
 
@@ -270,53 +264,26 @@ def ended(group: Group) -> EndedGroup:
 
 
 _NO_GROUPS: Final[frozenset[str]] = frozenset()
-_PARTS: Final = 256
-_EMPTY: Final[tuple[dict[Any, frozenset[str]], ...]] = ({},) * _PARTS
 
 
-class GroupsByKey(Mapping[_K, frozenset[str]]):
-    """Key → ids of groups. Split into parts, so that a change copies only the parts with its keys:
-    anybody may make hundreds of thousands of keys members of groups."""
+class GroupsByKey(KeyMap[_K, frozenset[str]]):
+    """Key → ids of groups: anybody may make hundreds of thousands of keys members of groups."""
 
-    __slots__ = ("parts",)
-
-    def __init__(self, parts: tuple[dict[_K, frozenset[str]], ...] = _EMPTY) -> None:
-        """Of `_PARTS`, by hash."""
-        self.parts = parts
-
-    def __getitem__(self, key: _K) -> frozenset[str]:
-        return self.parts[hash(key) % _PARTS][key]
+    __slots__ = ()
 
     def of(self, key: _K) -> frozenset[str]:
-        return self.parts[hash(key) % _PARTS].get(key, _NO_GROUPS)
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.parts[hash(key) % _PARTS]
-
-    def __iter__(self) -> Iterator[_K]:
-        return chain.from_iterable(self.parts)
-
-    def __len__(self) -> int:
-        return sum(map(len, self.parts))
-
-    def __bool__(self) -> bool:
-        return self.parts is not _EMPTY and any(self.parts)  # asked for each event
+        ids: frozenset[str] = self.get(key, _NO_GROUPS)
+        return ids
 
     def moved(self, old: Set[_K], new: Set[_K], group_id: str) -> GroupsByKey[_K]:
         """With `new` instead of `old` as this group's keys."""
-        parts = list(self.parts)
         left, came = old - new, new - old
-        for at in {hash(key) % _PARTS for key in (*left, *came)}:
-            parts[at] = dict(parts[at])
         alone = frozenset((group_id,))  # shared, because most keys are in one group
-        for key in left:
-            part = parts[hash(key) % _PARTS]
-            if others := part.pop(key) - alone:
-                part[key] = others
+        others = {key: self[key] - alone for key in left}
+        changed = {key: ids for key, ids in others.items() if ids}
         for key in came:
-            part = parts[hash(key) % _PARTS]
-            part[key] = part[key] | alone if key in part else alone
-        return GroupsByKey(tuple(parts))
+            changed[key] = self[key] | alone if key in self else alone
+        return self.changed(changed, [key for key in left if not others[key]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,7 +483,7 @@ def pins_of(event: Event) -> tuple[Pin, Pin]:
 
 def _without(mapping: Mapping[str, _V], keys: Set[str]) -> Mapping[str, _V]:
     """The mapping itself when it has none of the keys."""
-    if keys.isdisjoint(mapping):
+    if not any(key in mapping for key in keys):  # `isdisjoint` iterates over the mapping
         return mapping
     left = dict(mapping)  # faster than a comprehension, if it has ten thousand
     for key in keys:
@@ -528,13 +495,9 @@ def _among(keys: Set[_K], known: Set[_K]) -> frozenset[_K]:
     return frozenset([key for key in keys if key in known])
 
 
-def _union(known: frozenset[str], keys: Set[str]) -> frozenset[str]:
-    """Does not copy a large set for keys that are in it."""
-    return known if keys <= known else known.union(keys)
-
-
-def _difference(known: frozenset[str], keys: Set[str]) -> frozenset[str]:
-    return known if known.isdisjoint(keys) else known.difference(keys)
+def _with_known(involved: KeyMap[str, bool], keys: Iterable[str]) -> KeyMap[str, bool]:
+    """With these keys, that are involved not only by a pending 9021."""
+    return involved.changed({key: False for key in keys if involved.get(key, True)})
 
 
 def _pinned_by(group: Group | None) -> frozenset[Pin]:

@@ -86,7 +86,7 @@ def ruling_on_join(action: JoinRequest, group: Group, context: GroupContext) -> 
         users={pubkey: ()},
         invite_uses=uses,
     )
-    cause = action.id if pubkey in group.ever_involved else None
+    cause = action.id if pubkey in group.involved else None
     return Ruling(
         groups.with_group(group_after(requested, put, context.relay), {pubkey}),
         automatic=(draft_of(put, cause=cause),),

@@ -372,8 +372,8 @@ def _check_room(action: Moderation, group: Group, context: GroupContext) -> Reje
 
 
 def _check_involved(pubkeys: Set[str], group: Group) -> Reject | None:
-    new = {pubkey for pubkey in pubkeys if pubkey not in group.ever_involved}
-    if new and len(group.ever_involved) + len(new) > MAX_INVOLVED:
+    new = {pubkey for pubkey in pubkeys if pubkey not in group.involved}
+    if new and len(group.involved) + len(new) > MAX_INVOLVED:
         return rejected(Prefix.BLOCKED, f"p: a group knows at most {MAX_INVOLVED} keys")
     return None
 
@@ -397,7 +397,9 @@ def check_has_effect(action: Moderation, group: Group, context: GroupContext) ->
     match action:
         case RemoveUsers(pubkeys=pubkeys):
             # A 9001 also declines a pending request.
-            if pubkeys.isdisjoint(group.members) and pubkeys.isdisjoint(group.requests):
+            if pubkeys.isdisjoint(group.members) and not any(
+                key in group.requests for key in pubkeys
+            ):
                 return rejected(Prefix.INVALID, "p: none of these keys is a member")
         case DeleteEvents() if not _deletable(action, group, context):
             # One text whether an id is unknown, of another group or undeletable (N29-50).

@@ -436,7 +436,7 @@ class Ingest:
                 if event.kind in _CHANGES_A_GROUP:
                     group = self._state.groups.get(event.tag("h"))
                     if group is not None:
-                        cost += len(group.ever_involved) // _MEMBERS_PER_COST
+                        cost += len(group.involved) // _MEMBERS_PER_COST
                 return cost
             case ManagementChange():
                 return 1 + len(item.changes)

@@ -16,6 +16,7 @@ from msgspec import structs
 from policies import load
 from relay.access.actors import Attestations
 from relay.access.visibility import ANONYMOUS, Reading, Viewer, visibility_for
+from relay.groups.key_map import KeyMap
 from relay.lifecycle.rows import Found, Keep, Stored, Tie, WritePlan
 from relay.lifecycle.versions import plan_for
 from relay.memory.systems import MEMORY_SYSTEMS
@@ -341,13 +342,13 @@ def test_the_gate_closes_only_queries_without_readable_rows(
 
 
 def _involving(groups: Groups, rows: Sequence[Stored]) -> Groups:
-    """These groups, with `ever_involved` set from the 9000, 9001 and 9021 in the rows."""
+    """These groups, with `involved` set from the 9000, 9001 and 9021 in the rows."""
     for group in list(groups.by_id.values()):
-        ever_involved = set(group.members)
+        involved = set(group.members)
         for row in rows:
             if row.group == group.id and row.event.kind in GROUP_RECORDS:
-                ever_involved.update([row.event.pubkey, *row.event.tag_values("p")])
-        groups = groups.with_group(replace(group, ever_involved=frozenset(ever_involved)))
+                involved.update([row.event.pubkey, *row.event.tag_values("p")])
+        groups = groups.with_group(replace(group, involved=KeyMap(dict.fromkeys(involved, False))))
     return groups
 
 

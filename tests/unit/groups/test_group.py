@@ -45,7 +45,7 @@ def test_a_replay_gives_the_live_state() -> None:
     assert world.groups.groups_of(alice.pubkey) == {"tea", "coffee"}
     assert world.tea.invites["used up now"].used == 1
     assert world.tea.removed.keys() == {stranger.pubkey}
-    assert world.tea.ever_involved == {
+    assert world.tea.involved.keys() == {
         who.pubkey for who in (owner, admin, alice, bob, stranger, carol)
     }
 
@@ -166,7 +166,7 @@ def test_deleted_invites_and_requests_leave_the_state() -> None:
     world.groups = groups_without_rows(world.groups, rows)
     assert world.tea.invites == {}
     assert world.tea.requests == {}
-    assert stranger.pubkey not in world.tea.ever_involved
+    assert stranger.pubkey not in world.tea.involved
     assert world.rebuilt() == world.groups
 
 

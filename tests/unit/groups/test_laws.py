@@ -252,14 +252,9 @@ def test_the_index_of_memberships_agrees_with_the_groups(history: list[Step]) ->
         assert groups.groups_of(who.pubkey) == of
         assert groups.is_member(who.pubkey) is bool(of)
     for group in groups.by_id.values():
-        assert group.only_requested <= group.requests.keys() <= group.ever_involved
-        assert group.members.keys() <= group.ever_involved
-        assert (
-            type(group.ever_involved)
-            is type(group.only_requested)
-            is type(group.flags)
-            is frozenset
-        )
+        requested = {key for key, is_only_requested in group.involved.items() if is_only_requested}
+        assert requested <= group.requests.keys() <= group.involved.keys()
+        assert group.members.keys() <= group.involved.keys()
     assert groups.ended.keys().isdisjoint(groups.by_id)
 
 

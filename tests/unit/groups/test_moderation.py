@@ -66,9 +66,7 @@ def test_a_group_remembers_so_many_keys(world: World) -> None:
     keys = [["p", f"{number:064x}"] for number in range(MAX_INVOLVED)]
     full = (False, "blocked: p: a group knows at most 100000 keys")
     assert world.do(admin, 9001, ["p", bob.pubkey], *keys) == full
-    assert (
-        world.do(admin, 9001, ["p", bob.pubkey], *keys[: -len(world.tea.ever_involved)]) == STORED
-    )
+    assert world.do(admin, 9001, ["p", bob.pubkey], *keys[: -len(world.tea.involved)]) == STORED
     assert world.put(admin, stranger) == full
     assert world.put(admin, bob) == STORED
     assert world.remove(admin, bob) == STORED

@@ -1,0 +1,83 @@
+"""An immutable map of keys, of which a change copies only a part: anybody may make a group know a
+hundred thousand keys, and each record of the group changes some."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_K = TypeVar("_K")
+_V = TypeVar("_V")
+
+_FEW: Final = 512
+"""Keys that are held in one dict."""
+_PARTS: Final = 256
+_EMPTY: Final[tuple[dict[Any, Any], ...]] = ({},)
+
+
+class KeyMap(Mapping[_K, _V]):
+    """Without an order. Keys are split by their hash, once there are more than a few."""
+
+    __slots__ = ("_size", "parts")
+
+    def __init__(self, items: Mapping[_K, _V] | None = None) -> None:
+        self.parts: tuple[dict[_K, _V], ...] = (dict(items),) if items else _EMPTY
+        self._size = len(self.parts[0])
+
+    def __getitem__(self, key: _K) -> _V:
+        parts = self.parts
+        return parts[hash(key) % len(parts)][key]
+
+    def get(self, key: _K, default: Any = None) -> Any:
+        parts = self.parts
+        return parts[hash(key) % len(parts)].get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        parts = self.parts
+        return key in parts[hash(key) % len(parts)]
+
+    def __iter__(self) -> Iterator[_K]:
+        return chain.from_iterable(self.parts)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def changed(self, added: Mapping[_K, _V], removed: Iterable[_K] = ()) -> Self:
+        """With these items, also in place of others, and without these keys."""
+        parts, copied, size = list(self.parts), set[int](), self._size
+        number = len(parts)
+
+        def part_of(key: _K) -> dict[_K, _V]:
+            at = hash(key) % number
+            if at not in copied:
+                copied.add(at)
+                parts[at] = dict(parts[at])
+            return parts[at]
+
+        for key in removed:
+            if key in self:
+                del part_of(key)[key]
+                size -= 1
+        for key, value in added.items():
+            part = part_of(key)
+            size += key not in part
+            part[key] = value
+        return self._of(parts, size) if copied else self
+
+    def without(self, keys: Iterable[_K]) -> Self:
+        return self.changed({}, keys)
+
+    @classmethod
+    def _of(cls, parts: list[dict[_K, _V]], size: int) -> Self:
+        if len(parts) == 1 and size > _FEW:
+            (whole,) = parts
+            parts = [{} for _ in range(_PARTS)]
+            for key, value in whole.items():
+                parts[hash(key) % _PARTS][key] = value
+        new = cls()
+        new.parts, new._size = tuple(parts), size
+        return new
