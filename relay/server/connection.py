@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, assert_never, cast
 
 from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp._websocket.reader import WebSocketDataQueue
 
 from relay.access.actors import Attestations, is_known, vouches
 from relay.access.visibility import BANNED
@@ -133,6 +134,12 @@ class RelaySocket(web.WebSocketResponse):
             over = Invalid(f"message is over {self._max_message_length} bytes")
             with contextlib.suppress(ConnectionError):
                 await self.send_frame(messages.notice(over), WSMsgType.TEXT)
+            # To close while the rest of the message is unread would reset the connection, and the
+            # client would lose the NOTICE. The old reader raises at once; this one waits until
+            # the client closes, or for `_CLOSE_S`, while aiohttp discards what arrives.
+            loop = asyncio.get_running_loop()
+            assert self._req is not None
+            self._reader = WebSocketDataQueue(self._req.protocol, 0, loop=loop)
         return await super().close(code=code, message=message, drain=drain)
 
 

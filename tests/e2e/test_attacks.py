@@ -342,6 +342,10 @@ async def test_an_oversized_message_is_told_and_closed(rookery: Rookery) -> None
         for _ in range(8):
             writer.write(frame_of(0, b"x" * 60_000, final=False))
         assert b"message is over" in await the_end(reader)
+    async with raw(rookery) as (reader, writer):  # told even who sends all of it before reading
+        writer.write(frame_of(1, b"x" * 8_000_000))
+        await writer.drain()
+        assert b"message is over" in await the_end(reader)
 
 
 async def test_twenty_bad_messages_in_a_row_end_it(rookery: Rookery) -> None:
