@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from relay.access.quotas import UsageCounter
+from relay.memory.registry import RecordName
 from relay.nostr import kinds
 from relay.nostr.event import Address, Event
 from relay.nostr.kinds import KindClass, class_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from relay.access.management import ListChange
     from relay.access.quotas import Account
     from relay.access.read_rules import Match
     from relay.groups.group import EndedGroup, Group
-    from relay.memory.registry import RecordName
     from relay.nostr.erasure import Erasure
 
 
@@ -413,6 +413,30 @@ class Found:
 
     def rows_named(self, named: RecordName) -> list[Stored]:
         return [self.rows[id_] for id_ in self.named.get(named, ()) if id_ in self.rows]
+
+    def add_named(
+        self, names: frozenset[RecordName], rows: Iterable[Stored], lookups: Lookups
+    ) -> frozenset[RecordName]:
+        """`rows`: all with these names. Returns the names to look up next."""
+        self.named.update((name, set()) for name in names)
+        referred: set[RecordName] = set()
+        for row in rows:
+            event = row.event
+            self.named[RecordName(event.kind, event.d)].add(event.id)
+            self.rows.setdefault(event.id, row)
+            referred |= lookups.names_in(event)
+        return frozenset([name for name in referred if name not in self.named])
+
+    def add_referrers(
+        self, references: frozenset[Reference], rows: Sequence[Stored]
+    ) -> frozenset[Reference]:
+        """`rows`: all with one of these references. Returns the references to look up next."""
+        self.referrers.update((reference, set()) for reference in references)
+        for row in rows:
+            self.rows.setdefault(row.event.id, row)
+            for reference in references.intersection(references_of(row.event)):
+                self.referrers[reference].add(row.event.id)
+        return frozenset([("e", row.event.id) for row in rows]) - self.referrers.keys()
 
 
 def keep_by_kind(kind: int) -> Keep:

@@ -7,6 +7,9 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from relay.lifecycle.rows import Reference
     from relay.nostr.event import Event
 
 RULE_TAGS: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
@@ -29,6 +32,14 @@ class Hashes:
     def tag(self, name: str, value: str) -> int:
         text = f"{name}\0{value}"
         return self._short(text) if len(text) < _LONG_VALUE else self._hash(text)
+
+    def references(self, references: Iterable[Reference]) -> list[int]:
+        """Of the tags that refer so, with a small or a capital letter."""
+        return [
+            self.tag(written, value)
+            for name, value in references
+            for written in (name, name.upper())
+        ]
 
     def tag_name(self, name: str) -> int:
         """For "has a tag of this name"; only of RULE_TAGS."""

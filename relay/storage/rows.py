@@ -28,6 +28,9 @@ RowOf = TypeVar("RowOf", bound="Sequence[Any]")
 _FIRST_ROWS: Final = 8
 _STEP_ROWS: Final = 100
 """Rows read at once, before their sizes are known."""
+MAX_REFERRERS: Final = 10_000
+"""Rows that one step of a lookup reads, for a whole batch of an import."""
+MAX_REFERRING_STEPS: Final = 16
 DAMAGED: Final = "the file is damaged: restore a backup"
 
 

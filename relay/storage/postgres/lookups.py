@@ -6,23 +6,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
-from relay.lifecycle.rows import Tombstone, narrowed, references_of
-from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
+from relay.lifecycle.rows import Tombstone, narrowed
+from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.storage.postgres.rows import columns, present, stored
 from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.postgres.sql.writes import usage_of
-from relay.storage.rows import leaving_seqs, note_recipient, sent_to_one
+from relay.storage.rows import (
+    MAX_REFERRERS,
+    MAX_REFERRING_STEPS,
+    leaving_seqs,
+    note_recipient,
+    sent_to_one,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from relay.lifecycle.rows import Found, Leaving, Lookups, OwnRow, Reference, Slot, Stored
+    from relay.lifecycle.rows import Found, Leaving, Lookups, OwnRow, Slot, Stored
+    from relay.memory.registry import RecordName
     from relay.storage.postgres.hashes import KeyedHashes
     from relay.storage.postgres.sql.sweep import SweepQueries
 
-_MAX_REFERRERS: Final = 10_000
-"""In one step, for a whole batch of an import."""
-_MAX_REFERRING_STEPS: Final = 16
 _LEAVING_ROWS: Final = 1000
 """More than fit into 64 KiB."""
 _HEX: Final = frozenset("0123456789abcdef")
@@ -208,41 +212,22 @@ class Finder:
 
     async def _follow(self, step: frozenset[RecordName], lookups: Lookups, steps: int) -> None:
         """Follow references, one query for each step of all of them."""
-        found = self._found
         for _ in range(steps):
             if not step:
                 return
-            found.named.update((name, set()) for name in step)
             names = [(name.kind, name.d.encode()) for name in step]
-            next_step: set[RecordName] = set()
-            for row in await self._rows("rows_by_name", *columns(names, 2)):
-                event = row.event
-                found.named[RecordName(event.kind, event.d)].add(event.id)
-                found.rows.setdefault(event.id, row)
-                next_step |= lookups.names_in(event)
-            step = frozenset([name for name in next_step if name not in found.named])
+            rows = await self._rows("rows_by_name", *columns(names, 2))
+            step = self._found.add_named(step, rows, lookups)
 
     async def _find_referrers(self, lookups: Lookups) -> None:
-        found = self._found
         of_kinds = list(lookups.referring_kinds)
         step = lookups.referrers
-        for _ in range(_MAX_REFERRING_STEPS):
+        for _ in range(MAX_REFERRING_STEPS):
             if not step:
                 return
-            found.referrers.update((reference, set()) for reference in step)
-            hashes = [
-                self._hashes.tag(written, value)
-                for name, value in step
-                for written in (name, name.upper())
-            ]
-            next_step: set[Reference] = set()
-            for row in await self._rows("rows_referring", hashes, of_kinds, _MAX_REFERRERS):
-                event = row.event
-                found.rows.setdefault(event.id, row)
-                for reference in step.intersection(references_of(event)):
-                    found.referrers[reference].add(event.id)
-                next_step.add(("e", event.id))
-            step = frozenset(next_step - found.referrers.keys())
+            hashes = self._hashes.references(step)
+            rows = await self._rows("rows_referring", hashes, of_kinds, MAX_REFERRERS)
+            step = self._found.add_referrers(step, rows)
 
     async def _find_records(self, lookups: Lookups) -> None:
         found = self._found

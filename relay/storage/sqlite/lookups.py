@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
-from relay.lifecycle.rows import Found, Tombstone, narrowed, references_of
-from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS, RecordName
+from relay.lifecycle.rows import Found, Tombstone, narrowed
+from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.storage.hashes import id_key
-from relay.storage.rows import leaving_seqs, note_recipient, present, sent_to_one, stored
+from relay.storage.rows import (
+    MAX_REFERRERS,
+    MAX_REFERRING_STEPS,
+    leaving_seqs,
+    note_recipient,
+    present,
+    sent_to_one,
+    stored,
+)
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import usage_of
 
@@ -19,15 +27,12 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Mapping
 
-    from relay.lifecycle.rows import Leaving, Lookups, OwnRow, Reference, Slot, Stored
+    from relay.lifecycle.rows import Leaving, Lookups, OwnRow, Slot, Stored
+    from relay.memory.registry import RecordName
     from relay.storage.hashes import Hashes
     from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.sql.sweep import SweepQueries
     from relay.storage.sqlite.tag_buffer import TagBuffer
-
-_MAX_REFERRERS: Final = 10_000
-"""In one step, for a whole batch of an import."""
-_MAX_REFERRING_STEPS: Final = 16
 
 
 class _BytesLeft:
@@ -232,42 +237,24 @@ class Finder:
         for _ in range(steps):
             if not step:
                 return
-            found.named.update((name, set()) for name in step)
             names = orjson.dumps([list(name) for name in step]).decode()
-            next_step: set[RecordName] = set()
-            for row in self._rows("rows_by_name", {"names": names}):
-                event = row.event
-                found.named[RecordName(event.kind, event.d)].add(event.id)
-                found.rows.setdefault(event.id, row)
-                next_step |= lookups.names_in(event)
-            step = frozenset([name for name in next_step if name not in found.named])
+            rows = self._rows("rows_by_name", {"names": names})
+            step = found.add_named(step, rows, lookups)
 
     def _find_referrers(self, lookups: Lookups, found: Found) -> None:
         listed = orjson.dumps(list(lookups.referring_kinds)).decode()
         step = lookups.referrers
-        for _ in range(_MAX_REFERRING_STEPS):
+        for _ in range(MAX_REFERRING_STEPS):
             if not step:
                 return
-            found.referrers.update((reference, set()) for reference in step)
-            hashes = [
-                self._hashes.tag(written, value)
-                for name, value in step
-                for written in (name, name.upper())
-            ]
+            hashes = self._hashes.references(step)
             asked: dict[str, Value] = {
                 "hashes": orjson.dumps(hashes).decode(),
                 "newest": orjson.dumps(self._tag_buffer.seqs_of(hashes)).decode(),
                 "kinds": listed,
-                "limit": _MAX_REFERRERS,
+                "limit": MAX_REFERRERS,
             }
-            next_step: set[Reference] = set()
-            for row in self._rows("rows_referring", asked):
-                event = row.event
-                found.rows.setdefault(event.id, row)
-                for reference in step.intersection(references_of(event)):
-                    found.referrers[reference].add(event.id)
-                next_step.add(("e", event.id))
-            step = frozenset(next_step - found.referrers.keys())
+            step = found.add_referrers(step, self._rows("rows_referring", asked))
 
     def _has_prefix(self, group: str, prefix: str) -> bool:
         if not prefix or any(c not in "0123456789abcdef" for c in prefix) or len(prefix) > 64:
