@@ -7,12 +7,10 @@ connection and is answered page by page, as fast as the client reads.
 from __future__ import annotations
 
 import asyncio
-import heapq
 import logging
 from collections import deque
 from contextlib import nullcontext
 from functools import partial
-from itertools import accumulate
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
@@ -20,6 +18,7 @@ from relay.errors import Prefix, Refused, StoreFault
 from relay.nostr import kinds, messages, nip45
 from relay.observe import REQUEST, SLOW_S, shape_of
 from relay.read.fanout import Subscription
+from relay.read.scan import LONG_S, PAGE_ROWS, Scan
 from relay.storage import PageQuery
 
 if TYPE_CHECKING:
@@ -33,11 +32,10 @@ if TYPE_CHECKING:
     from relay.read.fanout import Fanout
     from relay.read.peer import Peer
     from relay.state import RelayState
-    from relay.storage import ClientReads, Place, Verb
+    from relay.storage import ClientReads, Verb
 
 _log = logging.getLogger(__name__)
 
-_PAGE_ROWS: Final = 500
 _MAX_BACKLOG: Final = 4096
 """Live rows that may wait while one subscription catches up."""
 _MAX_COUNTS: Final = 16
@@ -58,14 +56,6 @@ _MAX_RETRIES: Final = 16
 """How often pages of one query are read again because read rights changed during the read."""
 _RIGHTS_CHANGED: Final = "read rights changed faster than pages could be read"
 _NOT_CURRENT: Final = "who may read is not known at the moment"
-_MERGED_BYTES: Final = 1 << 20
-"""Of a page of several filters, and of the rows that are held while it is made."""
-_FEW_ROWS: Final = 16
-"""That are read of one filter at a time, however many others there are."""
-_LONG_S: Final = 0.008
-"""A query with more work on the loop than this waits for the turn of its connection."""
-_REST_S: Final = 0.002
-"""Work of a query on the loop after which others go on."""
 _FILTER_S: Final = 3e-4
 _VALUE_S: Final = 2e-6
 """Estimated time on the loop of a filter, and of a value in it: each is compiled to SQL twice."""
@@ -109,7 +99,7 @@ class QueryQueue:
         self._values = 0
         """Values in COUNTs that are queued or being answered."""
         self._counted_s = 0.0
-        """Seconds that the last COUNT took, at most `_LONG_S`: they include waiting for a
+        """Seconds that the last COUNT took, at most `LONG_S`: they include waiting for a
         thread."""
         self._task: asyncio.Task[None] | None = None
 
@@ -170,7 +160,7 @@ class QueryQueue:
                 await self._peer.turn(max(self._counted_s, _work_of(filters)))
                 began = perf_counter()
                 await self._count(sub, filters)
-                self._counted_s = min(perf_counter() - began, _LONG_S)
+                self._counted_s = min(perf_counter() - began, LONG_S)
                 self._hold(-_values_in(filters))
 
     def _hold(self, values: int) -> None:
@@ -178,7 +168,7 @@ class QueryQueue:
         self._queries.counted += values
 
     async def _turn(self, filters: Sequence[Filter]) -> None:
-        if (seconds := _work_of(filters)) > _LONG_S:
+        if (seconds := _work_of(filters)) > LONG_S:
             await self._peer.turn(seconds)
 
     async def _catch_up(self, subscription: Subscription) -> bool:
@@ -305,7 +295,7 @@ class QueryRunner:
             and filters[0].search is None
             and peer.is_reading
             and not wants_invite
-            and _work_of(filters) <= _LONG_S
+            and _work_of(filters) <= LONG_S
             and self._state.knows(subscription.cursor)
         ):
             try:
@@ -315,7 +305,7 @@ class QueryRunner:
                     self._limit_of(filters[0]),
                     subscription.cursor,
                     self._clock(),
-                    _PAGE_ROWS,
+                    PAGE_ROWS,
                 )
                 page = self._store.page_now(query)
             except StoreFault as fault:
@@ -518,34 +508,26 @@ class QueryRunner:
             if filter_.search is not None:
                 async for raws in self._search_pages(filter_, subscription.cursor, peer, sent):
                     yield raws, False
-        filters = [filter_ for filter_ in subscription.filters if filter_.search is None]
-        scans = [
-            _FilterScan(
-                self._store, filter_, self._limit_of(filter_), subscription.cursor, len(filters)
-            )
-            for filter_ in filters
+        filters = [
+            (filter_, self._limit_of(filter_))
+            for filter_ in subscription.filters
+            if filter_.search is None
         ]
+        scan = Scan(self._store, filters, subscription.cursor, peer, sent)
         retries = 0
-        pace = _Pace(peer)
-        while scans:
-            await pace.rest()
+        while not scan.is_done:
             visibility = self._state.visibility(peer.reader.viewer)
-            positions = [scan.position for scan in scans]
-            raws = await self._page(scans, visibility, sent, pace)
+            raws = await scan.page(visibility, self._clock())
             if self._state.visibility(peer.reader.viewer).covers(visibility):
-                is_last = all(scan.is_done for scan in scans)
-                for scan in scans:
-                    scan.forget()  # its client may take long to read the page
+                is_last = scan.is_done
+                scan.sending()
                 yield raws, is_last
-                if is_last:
-                    return
-                pace.resume()
+                scan.resume()
                 continue
             retries += 1
             if retries > _MAX_RETRIES:
                 raise StoreFault(_RIGHTS_CHANGED)
-            for scan, position in zip(scans, positions, strict=True):
-                scan.rewind(position)
+            scan.rewind()
 
     async def _search_pages(
         self, filter_: Filter, upto: int, peer: Peer, sent: set[int]
@@ -569,7 +551,7 @@ class QueryRunner:
         while left:
             visibility = self._state.visibility(peer.reader.viewer)
             raws, examined = await self._store.rows(
-                left[:_PAGE_ROWS], filter_, visibility, now=self._clock()
+                left[:PAGE_ROWS], filter_, visibility, now=self._clock()
             )
             if self._state.visibility(peer.reader.viewer).covers(visibility):
                 yield raws
@@ -586,48 +568,6 @@ class QueryRunner:
     async def _wait_for_index(self, upto: int) -> None:
         if self._index is None or not await self._index.reached(upto):
             raise Refused(Prefix.ERROR, _NOT_INDEXED)
-
-    async def _page(
-        self,
-        scans: Sequence[_FilterScan],
-        visibility: Visibility,
-        sent: set[int],
-        pace: _Pace,
-    ) -> Sequence[bytes]:
-        """The next rows of all scans, newest first, without those that were `sent`."""
-        now = self._clock()
-        if len(scans) == 1 and not sent:
-            return await scans[0].page(visibility, now)
-        raws: list[bytes] = []
-        size = 0
-        heads: list[tuple[int, int, int, int]] = []
-        for number, scan in enumerate(scans):
-            await self._push_head(heads, number, scan, visibility, now)
-            await pace.rest()
-        while heads and len(raws) < _PAGE_ROWS and size < _MERGED_BYTES:
-            _, _, seq, number = heads[0]
-            raw = b"" if seq in sent else await scans[number].raw(visibility, now)
-            while heads and heads[0][2] == seq:  # found by several filters
-                number = heapq.heappop(heads)[3]
-                scans[number].take()
-                await self._push_head(heads, number, scans[number], visibility, now)
-                await pace.rest()
-            if raw:
-                raws.append(raw)
-                size += len(raw)
-        return raws
-
-    async def _push_head(
-        self,
-        heads: list[tuple[int, int, int, int]],
-        number: int,
-        scan: _FilterScan,
-        visibility: Visibility,
-        now: int,
-    ) -> None:
-        place = await scan.head(visibility, now)
-        if place is not None:
-            heapq.heappush(heads, (-place.created_at, place.id_key, place.seq, number))
 
     async def count(self, peer: Peer, sub: str, filters: tuple[Filter, ...]) -> None:
         """Answer a COUNT: exactly the rows that a REQ would give this viewer, without limits
@@ -687,97 +627,3 @@ def _log_slow(read: CostlyRead, rows: int, seconds: float) -> None:
     if seconds >= SLOW_S:
         text = "slow query: %.1f s, %d rows, %s"
         _log.info(text, seconds, rows, read.shape, extra={"plan": "; ".join(read.plan or ())})
-
-
-class _Pace:
-    """Of one query: it waits for its turn after each piece of its work on the loop."""
-
-    def __init__(self, peer: Peer) -> None:
-        self._peer = peer
-        self._began = perf_counter()
-
-    def resume(self) -> None:
-        """Its client was waited for, which is no work."""
-        self._began = perf_counter()
-
-    async def rest(self) -> None:
-        worked = perf_counter() - self._began
-        if worked >= _REST_S:
-            await self._peer.turn(min(worked, _LONG_S))  # it may have waited for a thread
-            self._began = perf_counter()
-
-
-class _FilterScan:
-    """The stored rows of one filter, from a position on."""
-
-    def __init__(
-        self, store: ClientReads, filter_: Filter, limit: int, upto: int, filters: int
-    ) -> None:
-        """`filters`: how many share the memory for rows of one query."""
-        self._store = store
-        self._filter = filter_
-        self._upto = upto
-        self._left = limit
-        self._size = max(_PAGE_ROWS // filters, _FEW_ROWS)
-        self._bytes = _MERGED_BYTES // filters
-        self._after: Place | None = None
-        self._rows: Sequence[tuple[Place, bytes]] = ()
-        self._index = 0
-        self._read_as: Visibility | None = None
-        self.is_done = False
-
-    @property
-    def position(self) -> tuple[Place | None, int]:
-        """The last row taken, and how many rows the limit leaves."""
-        return self._after, self._left
-
-    def rewind(self, position: tuple[Place | None, int]) -> None:
-        self._after, self._left = position
-        self._read_as, self.is_done = None, False
-        self.forget()
-
-    def forget(self) -> None:
-        """Hold no row that was not taken: it is read again."""
-        self._rows, self._index = (), 0
-
-    async def page(self, visibility: Visibility, now: int) -> Sequence[bytes]:
-        """The next page; for a query of one filter."""
-        page = await self._store.page(self._query(visibility, now, _PAGE_ROWS))
-        self._left -= len(page.raws)
-        self._after = page.next
-        self.is_done = page.next is None
-        return page.raws
-
-    async def head(self, visibility: Visibility, now: int) -> Place | None:
-        """The place of the next row; None at the end."""
-        is_read = self._index < len(self._rows) or self.is_done
-        if not is_read or self._read_as is not visibility:
-            rows = await self._store.places(self._query(visibility, now, self._size))
-            self._rows, self._index, self._read_as = self._held(rows), 0, visibility
-            self.is_done = not rows
-        return self._rows[self._index][0] if self._rows else None
-
-    def _held(self, rows: Sequence[tuple[Place, bytes]]) -> Sequence[tuple[Place, bytes]]:
-        """Rows for which there is memory; of the others only where they are."""
-        sizes = accumulate([len(raw) for _, raw in rows])
-        return [
-            (place, raw if size <= self._bytes else b"")
-            for (place, raw), size in zip(rows, sizes, strict=True)
-        ]
-
-    async def raw(self, visibility: Visibility, now: int) -> bytes:
-        """The row whose place `head` gave; empty if it was deleted since."""
-        place, raw = self._rows[self._index]
-        if not raw:
-            for found, again in await self._store.places(self._query(visibility, now, 1)):
-                raw = again if found == place else b""
-        return raw
-
-    def _query(self, visibility: Visibility, now: int, size: int) -> PageQuery:
-        return PageQuery(self._filter, visibility, self._left, self._upto, now, size, self._after)
-
-    def take(self) -> None:
-        """Move on behind the row whose place `head` gave."""
-        self._after, _ = self._rows[self._index]
-        self._index += 1
-        self._left -= 1

@@ -258,7 +258,7 @@ async def test_a_reader_removed_between_pages_gets_no_more(
     relay: QuerySide, filters: tuple[Filter, ...], of_bob: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """N29-94: running stored queries stop too."""
-    monkeypatch.setattr("relay.read.query._PAGE_ROWS", PAGE)
+    monkeypatch.setattr("relay.read.scan.PAGE_ROWS", PAGE)
     await relay.write(*(chat(f"bob {n}", at=100 - 2 * n, who=bob) for n in range(of_bob)))
     await relay.write(*(chat(f"admin {n}", at=99 - 2 * n) for n in range(4 * PAGE)))
     await scanning(relay, client := Client(alice), *filters)
@@ -445,7 +445,7 @@ async def test_a_query_of_many_filters_holds_no_more_than_a_page(
 
     relay.store.page_size = None
     monkeypatch.setattr(relay.store, "places", copied)
-    monkeypatch.setattr("relay.read.query._MERGED_BYTES", 20_000)
+    monkeypatch.setattr("relay.read.scan._MERGED_BYTES", 20_000)
     notes = [note(f"{n} {'x' * 1000}", at=n) for n in range(60)]
     await relay.write(*notes)
     client = Client()
@@ -462,7 +462,7 @@ async def test_what_is_deleted_while_the_client_reads_is_not_sent(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relay.store.page_size = None
-    monkeypatch.setattr("relay.read.query._PAGE_ROWS", 4)
+    monkeypatch.setattr("relay.read.scan.PAGE_ROWS", 4)
     await relay.write(*(note(n, at=n) for n in range(9)))
     client = Client()
     await scanning(relay, client, asked(kinds=[1]), asked(authors=[bob.pubkey]))
@@ -482,7 +482,7 @@ async def test_a_query_of_many_filters_waits_for_its_turn_between_them(
     async def noted(seconds: float) -> None:
         turns.append(seconds)
 
-    monkeypatch.setattr("relay.read.query.perf_counter", lambda: next(ticks) / 1000)
+    monkeypatch.setattr("relay.read.scan.perf_counter", lambda: next(ticks) / 1000)
     monkeypatch.setattr(client, "turn", noted)
     await relay.write(*(note(n, at=n) for n in range(9)))
     assert len(await relay.answered(client, *(asked(since=-n) for n in range(12)))) == 10

@@ -1,0 +1,191 @@
+"""Stored rows of the filters of one query, merged, in pages that its connection has turns for."""
+
+from __future__ import annotations
+
+import heapq
+from itertools import accumulate
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from relay.storage import PageQuery
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from relay.access.visibility import Visibility
+    from relay.nostr.filters import Filter
+    from relay.read.peer import Peer
+    from relay.storage import ClientReads, Place
+
+PAGE_ROWS: Final = 500
+LONG_S: Final = 0.008
+"""A query with more work on the loop than this waits for the turn of its connection."""
+_REST_S: Final = 0.002
+"""Work of a query on the loop after which others go on."""
+_MERGED_BYTES: Final = 1 << 20
+"""Of a page of several filters, and of the rows that are held while it is made."""
+_FEW_ROWS: Final = 16
+"""That are read of one filter at a time, however many others there are."""
+
+
+class Scan:
+    """Rows of all filters, newest first (N01-76), no row twice (N01-63)."""
+
+    def __init__(
+        self,
+        store: ClientReads,
+        filters: Sequence[tuple[Filter, int]],
+        upto: int,
+        peer: Peer,
+        sent: Collection[int],
+    ) -> None:
+        """`filters`: each with its limit; `upto`: seq of the newest row; `sent`: seqs of rows that
+        the client has."""
+        self._scans = [_FilterScan(store, *each, upto, len(filters)) for each in filters]
+        self._pace = _Pace(peer)
+        self._sent = sent
+        self._before: Sequence[tuple[Place | None, int]] = ()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all rows were in the pages so far."""
+        return all(scan.is_done for scan in self._scans)
+
+    async def page(self, visibility: Visibility, now: int) -> Sequence[bytes]:
+        """The next rows, as `visibility` permits. Raises StoreFault."""
+        self._before = [scan.position for scan in self._scans]
+        await self._pace.rest()
+        if len(self._scans) == 1 and not self._sent:
+            return await self._scans[0].page(visibility, now)
+        raws: list[bytes] = []
+        size = 0
+        heads: list[tuple[int, int, int, int]] = []
+        for number in range(len(self._scans)):
+            await self._push_head(heads, number, visibility, now)
+        while heads and len(raws) < PAGE_ROWS and size < _MERGED_BYTES:
+            _, _, seq, number = heads[0]
+            raw = b"" if seq in self._sent else await self._scans[number].raw(visibility, now)
+            while heads and heads[0][2] == seq:  # found by several filters
+                number = heapq.heappop(heads)[3]
+                self._scans[number].take()
+                await self._push_head(heads, number, visibility, now)
+            if raw:
+                raws.append(raw)
+                size += len(raw)
+        return raws
+
+    def sending(self) -> None:
+        """The page is sent; its client may take long to read it, and no row is held meanwhile."""
+        for scan in self._scans:
+            scan.forget()
+
+    def resume(self) -> None:
+        """The client has read the page."""
+        self._pace.resume()
+
+    def rewind(self) -> None:
+        """The last page was not sent: the next one is the same, read again."""
+        for scan, position in zip(self._scans, self._before, strict=True):
+            scan.rewind(position)
+
+    async def _push_head(
+        self, heads: list[tuple[int, int, int, int]], number: int, visibility: Visibility, now: int
+    ) -> None:
+        place = await self._scans[number].head(visibility, now)
+        if place is not None:
+            heapq.heappush(heads, (-place.created_at, place.id_key, place.seq, number))
+        await self._pace.rest()
+
+
+class _Pace:
+    """Of one query: it waits for its turn after each piece of its work on the loop."""
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._began = perf_counter()
+
+    def resume(self) -> None:
+        """Its client was waited for, which is no work."""
+        self._began = perf_counter()
+
+    async def rest(self) -> None:
+        worked = perf_counter() - self._began
+        if worked >= _REST_S:
+            await self._peer.turn(min(worked, LONG_S))  # it may have waited for a thread
+            self._began = perf_counter()
+
+
+class _FilterScan:
+    """The stored rows of one filter, from a position on."""
+
+    def __init__(
+        self, store: ClientReads, filter_: Filter, limit: int, upto: int, filters: int
+    ) -> None:
+        """`filters`: how many share the memory for rows of one query."""
+        self._store = store
+        self._filter = filter_
+        self._upto = upto
+        self._left = limit
+        self._size = max(PAGE_ROWS // filters, _FEW_ROWS)
+        self._bytes = _MERGED_BYTES // filters
+        self._after: Place | None = None
+        self._rows: Sequence[tuple[Place, bytes]] = ()
+        self._index = 0
+        self._read_as: Visibility | None = None
+        self.is_done = False
+
+    @property
+    def position(self) -> tuple[Place | None, int]:
+        """The last row taken, and how many rows the limit leaves."""
+        return self._after, self._left
+
+    def rewind(self, position: tuple[Place | None, int]) -> None:
+        self._after, self._left = position
+        self._read_as, self.is_done = None, False
+        self.forget()
+
+    def forget(self) -> None:
+        """Hold no row that was not taken: it is read again."""
+        self._rows, self._index = (), 0
+
+    async def page(self, visibility: Visibility, now: int) -> Sequence[bytes]:
+        """The next page; for a query of one filter."""
+        page = await self._store.page(self._query(visibility, now, PAGE_ROWS))
+        self._left -= len(page.raws)
+        self._after = page.next
+        self.is_done = page.next is None
+        return page.raws
+
+    async def head(self, visibility: Visibility, now: int) -> Place | None:
+        """The place of the next row; None at the end."""
+        is_read = self._index < len(self._rows) or self.is_done
+        if not is_read or self._read_as is not visibility:
+            rows = await self._store.places(self._query(visibility, now, self._size))
+            self._rows, self._index, self._read_as = self._held(rows), 0, visibility
+            self.is_done = not rows
+        return self._rows[self._index][0] if self._rows else None
+
+    def _held(self, rows: Sequence[tuple[Place, bytes]]) -> Sequence[tuple[Place, bytes]]:
+        """Rows for which there is memory; of the others only where they are."""
+        sizes = accumulate([len(raw) for _, raw in rows])
+        return [
+            (place, raw if size <= self._bytes else b"")
+            for (place, raw), size in zip(rows, sizes, strict=True)
+        ]
+
+    async def raw(self, visibility: Visibility, now: int) -> bytes:
+        """The row whose place `head` gave; empty if it was deleted since."""
+        place, raw = self._rows[self._index]
+        if not raw:
+            for found, again in await self._store.places(self._query(visibility, now, 1)):
+                raw = again if found == place else b""
+        return raw
+
+    def _query(self, visibility: Visibility, now: int, size: int) -> PageQuery:
+        return PageQuery(self._filter, visibility, self._left, self._upto, now, size, self._after)
+
+    def take(self) -> None:
+        """Move on behind the row whose place `head` gave."""
+        self._after, _ = self._rows[self._index]
+        self._index += 1
+        self._left -= 1
