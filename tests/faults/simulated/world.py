@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from typing import cast as typed
 
 import relay.read.query
+import relay.read.scan
 import relay.server.connection
 import relay.write.ingest
 from relay.config import config_from
@@ -133,7 +134,12 @@ class World:
             worked += dice.random() * 0.004
             return worked
 
-        modules: tuple[Any, ...] = (relay.server.connection, relay.write.ingest, relay.read.query)
+        modules: tuple[Any, ...] = (
+            relay.server.connection,
+            relay.write.ingest,
+            relay.read.query,
+            relay.read.scan,
+        )
         before = [module.perf_counter for module in modules]
         for module in modules:
             module.perf_counter = clock
