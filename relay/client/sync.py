@@ -148,6 +148,10 @@ class RelaySide:
         return result
 
 
+def _needed(differences: Iterable[Difference]) -> frozenset[bytes]:
+    return frozenset().union(*(difference.need for difference in differences))
+
+
 def _of_group_records(filter_: Filter) -> Filter | None:
     """The filter for those of its matches that are group records; None: there are none."""
     wanted = frozenset(GROUP_RECORDS)
@@ -246,22 +250,22 @@ class Sync:
         self._note(self.tally)
         differences = await self._differences(self._filter, items)
         have = frozenset().union(*(difference.have for difference in differences))
-        need = frozenset().union(*(difference.need for difference in differences))
+        need = _needed(differences)
         if need and self._filter.kinds is None:
             # A filter cannot exclude kinds, so the ids of excluded kinds are found by a filter of
             # their own.
             state = structs.replace(self._filter, kinds=RELAY_SIGNED)
-            for difference in await self._differences(state, _NOTHING):
-                self.tally.relay_signed += len(need & difference.need)
-                need -= difference.need
+            signed = need & _needed(await self._differences(state, _NOTHING))
+            self.tally.relay_signed += len(signed)
+            need -= signed
         records = _of_group_records(self._filter)
         if need and records is not None:
             ours = await self._ours.items(records)
-            for difference in await self._differences(records, ours):
-                self._records = [*self._records, *(need & difference.need)]
+            moderation = need & _needed(await self._differences(records, ours))
+            self._records = sorted(moderation)
             if self._moderation is Moderation.LEFT:
-                self.tally.moderation = len(self._records)
-                need -= frozenset(self._records)
+                self.tally.moderation = len(moderation)
+                need -= moderation
         self._have = [id_ for id_ in _ids(items) if id_ in have]
         self._need = sorted(need)
         self.tally.have, self.tally.need = len(self._have), len(self._need)
