@@ -277,9 +277,9 @@ async def measure(count: int) -> Costs:
         server.stop()
     follow = max((spent[4] - spent[1]) / 3, 1e-6)
     for number in (2, 4):
-        foreseen = spent[1] + (number - 1) * follow
+        expected = spent[1] + (number - 1) * follow
         print(
-            f"{number} relays by the model: {foreseen * 1e6:.0f} us for an event,"
+            f"{number} relays by the model: {expected * 1e6:.0f} us for an event,"
             f" measured {spent[number] * 1e6:.0f}"
         )
     return Costs(spent[1], follow, batch, row)

@@ -198,12 +198,12 @@ HISTORY = (
 )
 
 
-@pytest.mark.parametrize("store", [ReferenceStore, ShortPages])
-async def test_groups_are_rebuilt_from_the_log(store: type[ReferenceStore]) -> None:
+@pytest.mark.parametrize("made", [ReferenceStore, ShortPages])
+async def test_groups_are_rebuilt_from_the_log(made: type[ReferenceStore]) -> None:
     """N29-55: by the order of acceptance, to its end, page by page; none is asked twice."""
-    house = store()
-    await write(house, *HISTORY)
-    groups = await rebuilt_groups(house, RELAY)
+    store = made()
+    await write(store, *HISTORY)
+    groups = await rebuilt_groups(store, RELAY)
     den = groups.by_id["den"]
     assert den.members == {admin.pubkey: ("admin",), bob.pubkey: ("moderator",)}
     assert den.removed.keys() == {alice.pubkey}
@@ -219,9 +219,9 @@ async def test_an_empty_log_has_no_groups() -> None:
 
 async def test_a_group_without_metadata_is_closed() -> None:
     """A log with a hole in it opens nothing."""
-    house = ReferenceStore()
-    await write(house, record(admin, 9000, ["p", alice.pubkey]))
-    den = (await rebuilt_groups(house, RELAY)).by_id["den"]
+    store = ReferenceStore()
+    await write(store, record(admin, 9000, ["p", alice.pubkey]))
+    den = (await rebuilt_groups(store, RELAY)).by_id["den"]
     assert den.only_members_read
     assert den.only_members_write
     assert den.is_closed
@@ -230,10 +230,10 @@ async def test_a_group_without_metadata_is_closed() -> None:
 @pytest.mark.slow
 async def test_a_long_log_is_read_to_its_end() -> None:
     """The replay has no limit."""
-    house = ReferenceStore()
+    store = ReferenceStore()
     noise = [unsigned(alice, 9, [["h", "den"]], str(number)) for number in range(20_000)]
-    await write(house, *HISTORY[:4], *noise, record(admin, 9000, ["p", carol.pubkey]))
-    den = (await rebuilt_groups(house, RELAY)).by_id["den"]
+    await write(store, *HISTORY[:4], *noise, record(admin, 9000, ["p", carol.pubkey]))
+    den = (await rebuilt_groups(store, RELAY)).by_id["den"]
     assert den.members.keys() == {admin.pubkey, alice.pubkey, bob.pubkey, carol.pubkey}
 
 

@@ -483,20 +483,20 @@ class _Verification:
 
     def _check_tags(self) -> None:
         tags, newest, upto = self._tags, self._newest, self._tags_upto
-        unfounded: Counter[int] = Counter()
+        surplus: Counter[int] = Counter()
         for hash_, created_at, key, seq, kind in self._db.execute(VERIFY["all_tags"]):
             tag = hash_, created_at, key, kind
             if not 0 < seq <= newest:
-                unfounded[seq] += 1
+                surplus[seq] += 1
             elif seq <= upto:
                 tags[seq] ^= hash(tag)
             elif tag not in self._late_tags.get(seq, ()):
-                unfounded[seq] += 1
+                surplus[seq] += 1
         seqs = range(newest + 1) if isinstance(tags, array) else sorted(tags)
         wrong = [seq for seq in seqs if tags[seq] and seq not in self.report.broken]
         for start in range(0, len(wrong), _LOOKED_AT):
             self._compare_tags(wrong[start : start + _LOOKED_AT])
-        for seq, number in unfounded.items():
+        for seq, number in surplus.items():
             self.report.add(Check.TAGS, f"row {seq}: {number} in the index that it does not have")
 
     def _compare_tags(self, wrong: Sequence[int]) -> None:

@@ -66,7 +66,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
 
 
 @pytest.fixture
-def house(store: Store) -> Callable[..., Home]:
+def relay_with(store: Store) -> Callable[..., Home]:
     """Makes a relay with these policy rules."""
     return lambda *rules: Home(store, policy_of("open", *rules))
 
@@ -87,8 +87,8 @@ async def aman(home: Home, kind: int, hk: str, ts: int, content: str) -> Event:
 LOOSE = '[memory]\nschema = "off"\n'
 
 
-async def test_rows_older_than_their_days_are_removed(house: Callable[..., Home]) -> None:
-    async with house(NOTES) as home:
+async def test_rows_older_than_their_days_are_removed(relay_with: Callable[..., Home]) -> None:
+    async with relay_with(NOTES) as home:
         await home.do(alice, 1, content="old", at=NOON - 11 * DAY_S)
         await home.do(alice, 1, content="young", at=NOON - 9 * DAY_S)
         await home.do(alice, 7, content="of another kind", at=OLD)
@@ -99,8 +99,8 @@ async def test_rows_older_than_their_days_are_removed(house: Callable[..., Home]
         assert await contents(home) == ["of another kind"]
 
 
-async def test_a_second_sweep_finds_nothing(house: Callable[..., Home]) -> None:
-    async with house(APP, NOTES, LOOSE) as home:
+async def test_a_second_sweep_finds_nothing(relay_with: Callable[..., Home]) -> None:
+    async with relay_with(APP, NOTES, LOOSE) as home:
         for ts in range(5):
             await home.do(alice, 1, at=OLD + ts)
             await aman(home, 30095, "a", OLD + ts, "{}")
@@ -109,17 +109,17 @@ async def test_a_second_sweep_finds_nothing(house: Callable[..., Home]) -> None:
 
 
 @pytest.mark.proves("G-15")
-async def test_rows_that_no_rule_matches_are_kept(house: Callable[..., Home]) -> None:
-    async with house(LOOSE) as home:
+async def test_rows_that_no_rule_matches_are_kept(relay_with: Callable[..., Home]) -> None:
+    async with relay_with(LOOSE) as home:
         await home.do(alice, 1, at=OLD)
         for kind in (30094, 30095, 30096):
             await aman(home, kind, "a", OLD, "{}")
         assert await home.sweep.once() == 0
 
 
-async def test_never_holds_rows_that_another_rule_matches(house: Callable[..., Home]) -> None:
+async def test_never_holds_rows_that_another_rule_matches(relay_with: Callable[..., Home]) -> None:
     kept = '[[retention]]\nname = "t"\nmatch = { kinds = [1], tags = { t = "law" } }\nnever = true'
-    async with house(NOTES, kept) as home:
+    async with relay_with(NOTES, kept) as home:
         await home.do(alice, 1, ["t", "law"], content="kept", at=OLD)
         await home.do(alice, 1, content="gone", at=OLD)
         assert await home.sweep.once() == 1
@@ -127,10 +127,12 @@ async def test_never_holds_rows_that_another_rule_matches(house: Callable[..., H
 
 
 @pytest.mark.proves("A-18")
-async def test_a_clear_is_not_removed_before_what_it_clears(house: Callable[..., Home]) -> None:
+async def test_a_clear_is_not_removed_before_what_it_clears(
+    relay_with: Callable[..., Home],
+) -> None:
     """A summary written again under an old `ts`: its created_at is recent."""
     clears = '[[retention]]\nname = "c"\nmatch = { kinds = [30096] }\ndays = 1'
-    async with house(LOOSE, clears) as home:
+    async with relay_with(LOOSE, clears) as home:
         await aman(home, 30096, "a", OLD, "clear a")
         await aman(home, 30095, "a", OLD, "cleared")
         await aman(home, 30096, "b", OLD, "clear b")
@@ -142,9 +144,9 @@ async def test_a_clear_is_not_removed_before_what_it_clears(house: Callable[...,
 
 
 @pytest.mark.proves("A-18")
-async def test_a_row_added_in_the_same_batch_holds_a_clear(house: Callable[..., Home]) -> None:
+async def test_a_row_added_in_the_same_batch_holds_a_clear(relay_with: Callable[..., Home]) -> None:
     clears = '[[retention]]\nname = "c"\nmatch = { kinds = [30096] }\ndays = 1'
-    async with house(LOOSE, clears) as home:
+    async with relay_with(LOOSE, clears) as home:
         clear = await aman(home, 30096, "a", OLD + 5, "clear")
         tags = [["d", "a:late"], ["k", "x"], ["hk", "a"], ["v", "1"], ["ts", str(OLD)]]
         late, letter = robot.sign(30095, tags, "late", OLD), Letter()
@@ -160,8 +162,8 @@ async def test_a_row_added_in_the_same_batch_holds_a_clear(house: Callable[..., 
 
 
 @pytest.mark.proves("A-18")
-async def test_the_rules_of_the_app_are_an_included_file(house: Callable[..., Home]) -> None:
-    async with house(APP, LOOSE) as home:
+async def test_the_rules_of_the_app_are_an_included_file(relay_with: Callable[..., Home]) -> None:
+    async with relay_with(APP, LOOSE) as home:
         for days, kind, hk in [
             (31, 30094, "old"),
             (29, 30094, "new"),
@@ -182,9 +184,9 @@ async def test_the_rules_of_the_app_are_an_included_file(house: Callable[..., Ho
 
 
 async def test_a_dependent_row_is_removed_later_in_the_same_round(
-    house: Callable[..., Home],
+    relay_with: Callable[..., Home],
 ) -> None:
-    async with house(APP, LOOSE) as home:
+    async with relay_with(APP, LOOSE) as home:
         for kind in (30096, 30094, 30095):
             await aman(home, kind, "a", OLD, "{}")
         kinds = [
@@ -197,12 +199,12 @@ async def test_a_dependent_row_is_removed_later_in_the_same_round(
 
 
 async def test_a_row_goes_in_the_sweep_that_removes_what_holds_it(
-    house: Callable[..., Home],
+    relay_with: Callable[..., Home],
 ) -> None:
     """A-18: also when one rule removes both, and when a later rule removes what holds it."""
     sizes = '[[retention]]\nname = "sizes"\nmatch = { kinds = [30095, 30096] }\nbytes = 1'
     days = '[[retention]]\nname = "days"\nmatch = { kinds = [30094] }\ndays = 3'
-    async with house("\n".join([sizes, days]), LOOSE) as home:
+    async with relay_with("\n".join([sizes, days]), LOOSE) as home:
         await aman(home, 30094, "a", OLD, "summary")
         await aman(home, 30096, "a", OLD + 1, "clear")
         for number in range(8):  # of equal age: the lower id is due first
@@ -211,8 +213,8 @@ async def test_a_row_goes_in_the_sweep_that_removes_what_holds_it(
         assert await home.sweep.once() == 18
 
 
-async def test_a_trial_removes_nothing(house: Callable[..., Home]) -> None:
-    async with house(NOTES) as home:
+async def test_a_trial_removes_nothing(relay_with: Callable[..., Home]) -> None:
+    async with relay_with(NOTES) as home:
         note = await home.do(alice, 1, at=OLD)
         swept = [one async for one in home.sweep.by_rules(Purpose.DRY_RUN)]
         assert [row.event.id for one in swept for row in one.removed] == [note.id]
@@ -228,9 +230,9 @@ async def told(home: Home, purpose: Purpose) -> list[tuple[str, int | None, int]
     ]
 
 
-async def test_a_row_due_by_two_rules_is_reported_once(house: Callable[..., Home]) -> None:
+async def test_a_row_due_by_two_rules_is_reported_once(relay_with: Callable[..., Home]) -> None:
     few = NOTES.replace("notes", "few").replace("days = 10", 'count = { per = "author", max = 1 }')
-    async with house(f"{NOTES}\n{few}") as home:
+    async with relay_with(f"{NOTES}\n{few}") as home:
         for _ in range(3):
             await home.do(alice, 1, at=OLD)
         assert sum(events for _, _, events in await told(home, Purpose.DRY_RUN)) == 3
@@ -238,8 +240,8 @@ async def test_a_row_due_by_two_rules_is_reported_once(house: Callable[..., Home
 
 
 @pytest.mark.proves("N40-04")
-async def test_a_sweep_reports_and_removes_expired_rows(house: Callable[..., Home]) -> None:
-    async with house(NOTES) as home:
+async def test_a_sweep_reports_and_removes_expired_rows(relay_with: Callable[..., Home]) -> None:
+    async with relay_with(NOTES) as home:
         await home.do(alice, 7, ["expiration", str(home.now + 5)])
         await home.do(alice, 1, ["expiration", str(home.now + 5)], at=OLD)
         home.now += 5
@@ -250,9 +252,9 @@ async def test_a_sweep_reports_and_removes_expired_rows(house: Callable[..., Hom
 
 @pytest.mark.proves("G-15")
 async def test_a_requested_sweep_is_logged_and_counted(
-    house: Callable[..., Home], caplog: pytest.LogCaptureFixture
+    relay_with: Callable[..., Home], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house(NOTES) as home:
+    async with relay_with(NOTES) as home:
         await home.do(alice, 1, at=OLD)
         with caplog.at_level("INFO", "relay.write.sweeper"):
             await told(home, Purpose.DRY_RUN)
@@ -261,9 +263,9 @@ async def test_a_requested_sweep_is_logged_and_counted(
             assert caplog.messages == ["swept 1 events of kind 1"]
 
 
-async def test_a_row_pinned_in_a_group_is_held(house: Callable[..., Home]) -> None:
+async def test_a_row_pinned_in_a_group_is_held(relay_with: Callable[..., Home]) -> None:
     chats = '[[retention]]\nname = "chats"\nmatch = { kinds = [9] }\ndays = 1'
-    async with house(chats) as home:
+    async with relay_with(chats) as home:
         await home.do(admin, 9007, h="tea")
         note = await home.do(admin, 9, content="pinned", h="tea")
         await home.do(admin, 9010, ["e", note.id], h="tea")
@@ -316,9 +318,9 @@ def pin(event: Event, by: SecretKey = robot, *, pinned: bool = True, at: int = O
 
 @pytest.mark.proves("M-23")
 async def test_an_observation_is_held_by_a_pin_or_a_missing_summary(
-    house: Callable[..., Home],
+    relay_with: Callable[..., Home],
 ) -> None:
-    async with house(LOOSE) as home:
+    async with relay_with(LOOSE) as home:
         read, pinned = observation("file_read"), observation("search")
         assert await home.take(read, pinned, session(None), pin(pinned, owner)) == [STORED] * 4
         assert await home.sweep.once() == 0
@@ -345,9 +347,9 @@ async def test_an_observation_is_held_by_a_pin_or_a_missing_summary(
     ],
 )
 async def test_each_type_of_observation_has_its_own_days(
-    house: Callable[..., Home], kind_of: str, days: int | None
+    relay_with: Callable[..., Home], kind_of: str, days: int | None
 ) -> None:
-    async with house(LOOSE) as home:
+    async with relay_with(LOOSE) as home:
         age = 3000 if days is None else days
         old = observation(kind_of, at=NOON - age * DAY_S - 1)
         edge = observation(kind_of, at=NOON - age * DAY_S + 60)
@@ -356,24 +358,26 @@ async def test_each_type_of_observation_has_its_own_days(
 
 
 @pytest.mark.proves("M-24")
-async def test_the_days_of_observations_are_a_setting(house: Callable[..., Home]) -> None:
+async def test_the_days_of_observations_are_a_setting(relay_with: Callable[..., Home]) -> None:
     days = "[memory.nmem]\nretention_days = { marker = 5, file_read = 0 }\n"
-    async with house(LOOSE, days) as home:
+    async with relay_with(LOOSE, days) as home:
         gone, kept = observation("marker"), observation("file_read")
         assert await home.take(gone, kept, session({"intent": "x"})) == [STORED] * 3
         assert await home.sweep.once() == 1
         assert kept.id in [event.id for event in await home.log()]
 
 
-async def test_the_sweep_of_observations_can_be_switched_off(house: Callable[..., Home]) -> None:
-    async with house(LOOSE, "[memory.nmem]\nsweep = false\n") as home:
+async def test_the_sweep_of_observations_can_be_switched_off(
+    relay_with: Callable[..., Home],
+) -> None:
+    async with relay_with(LOOSE, "[memory.nmem]\nsweep = false\n") as home:
         assert await home.take(observation("search"), session({"intent": "x"})) == [STORED] * 2
         assert await home.sweep.once() == 0
 
 
-async def test_older_versions_of_a_swept_row_are_refused(house: Callable[..., Home]) -> None:
+async def test_older_versions_of_a_swept_row_are_refused(relay_with: Callable[..., Home]) -> None:
     essays = '[[retention]]\nname = "e"\nmatch = { kinds = [30023] }\ndays = 10'
-    async with house(essays) as home:
+    async with relay_with(essays) as home:
         before = await home.do(alice, 30023, ["d", "x"], at=OLD)
         await home.do(alice, 30023, ["d", "x"], at=OLD + 1)
         assert await home.sweep.once() == 1
@@ -382,25 +386,25 @@ async def test_older_versions_of_a_swept_row_are_refused(house: Callable[..., Ho
 
 
 async def test_a_swept_row_of_keep_all_may_be_sent_again_and_is_swept_again(
-    house: Callable[..., Home],
+    relay_with: Callable[..., Home],
 ) -> None:
-    async with house(NOTES) as home:
+    async with relay_with(NOTES) as home:
         note = await home.do(alice, 1, at=OLD)
         assert await home.sweep.once() == 1
         assert await home.take(note) == [STORED]
         assert await home.sweep.once() == 1
 
 
-async def test_reloaded_rules_apply_at_once(house: Callable[..., Home]) -> None:
-    async with house() as home:
+async def test_reloaded_rules_apply_at_once(relay_with: Callable[..., Home]) -> None:
+    async with relay_with() as home:
         await home.do(alice, 1, at=OLD)
         assert await home.sweep.once() == 0
         home.state.enforce(policy_of("open", NOTES))
         assert await home.sweep.once() == 1
 
 
-async def test_a_sweep_of_other_rules_removes_nothing(house: Callable[..., Home]) -> None:
-    async with house(NOTES) as home:
+async def test_a_sweep_of_other_rules_removes_nothing(relay_with: Callable[..., Home]) -> None:
+    async with relay_with(NOTES) as home:
         await home.do(alice, 1, at=OLD)
         due_rows = home.store.due_rows
 
@@ -415,10 +419,10 @@ async def test_a_sweep_of_other_rules_removes_nothing(house: Callable[..., Home]
 
 
 async def test_group_records_and_state_are_never_swept(
-    house: Callable[..., Home],
+    relay_with: Callable[..., Home],
 ) -> None:
     everything = '[[retention]]\nname = "all"\nmatch = { kinds = ["0-65535"] }\ndays = 1'
-    async with house(everything) as home:
+    async with relay_with(everything) as home:
         await home.do(admin, 9007, h="tea")
         await home.do(admin, 9, h="tea")
         await home.do(admin, 9000, ["p", alice.pubkey], h="tea")

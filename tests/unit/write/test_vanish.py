@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 POSTMAN = person("postman")
-STRANGERS_ANSWER = (False, "restricted: this request to vanish is for other relays")
+FOR_OTHER_RELAYS = (False, "restricted: this request to vanish is for other relays")
 
 
 @pytest.fixture(params=["reference", "sqlite"])
@@ -235,8 +235,8 @@ async def test_a_request_to_others_is_taken_from_people_known_here(private_home:
     home = private_home
     elsewhere = "wss://elsewhere.example"
     of_owner, of_stranger = home.request(owner, elsewhere), home.request(stranger, elsewhere)
-    assert await home.take(of_owner, of_stranger) == [STORED, STRANGERS_ANSWER]
-    assert await home.take(of_stranger, origin=Origin.IMPORT) == [STRANGERS_ANSWER]
+    assert await home.take(of_owner, of_stranger) == [STORED, FOR_OTHER_RELAYS]
+    assert await home.take(of_stranger, origin=Origin.IMPORT) == [FOR_OTHER_RELAYS]
     assert await home.take(of_stranger, origin=Origin.TRUSTED_IMPORT) == [STORED]
     assert await home.log() == [of_owner, of_stranger]
     assert await home.take(home.request(stranger, URL)) == [STORED]

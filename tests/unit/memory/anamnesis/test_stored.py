@@ -407,7 +407,7 @@ async def test_an_import_is_asked_the_same_and_one_that_is_trusted_is_not(home: 
     assert await home.take(*bad, origin=Origin.TRUSTED_IMPORT) == [STORED] * 3
 
 
-async def test_what_would_become_of_one_is_foreseen(home: Home) -> None:
+async def test_a_dry_run_gives_the_answer_of_a_write(home: Home) -> None:
     await home.take(told(robot, "a"), told(robot, "b"))
     for who, wanted in ((rover, MAY_NOT_SUPERSEDE), (robot, STORED)):
         event = superseded(who, A, B)

@@ -70,9 +70,9 @@ def test_a_note_follows_the_one_it_replies_to_whatever_its_time_says() -> None:
         line(message=text, timestamp=f"2026-02-09T20:43:{second}.000Z")
         for text, second in (("one", 30), ("two", 10), ("three", 20))
     )
-    spoken = notes(told(data))
-    assert sorted(spoken, key=order_of) != spoken
-    assert list(ordered(spoken[::-1]).events) == spoken
+    said = notes(told(data))
+    assert sorted(said, key=order_of) != said
+    assert list(ordered(said[::-1]).events) == said
 
 
 @pytest.mark.proves("D-25")
