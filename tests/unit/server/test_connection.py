@@ -293,8 +293,8 @@ async def test_what_takes_the_loop_long_waits_for_its_turn_before(
         turns.append(len(relay.fanout))
         await wait(self, used)
 
-    monkeypatch.setattr("relay.server.connection.perf_counter", lambda: 0)
-    monkeypatch.setattr("relay.server.socket_input.perf_counter", lambda: 0)
+    for module in ("server.connection", "server.socket_input", "read.scan"):
+        monkeypatch.setattr(f"relay.{module}.perf_counter", lambda: 0)
     visit = await relay.visit()
     monkeypatch.setattr(Turns, "wait", noted)
     await visit.asks({"#t": ["x"]}, {"#t": ["y" * 15_000]}, sub="small")
