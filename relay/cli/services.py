@@ -195,6 +195,8 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
             metrics=metrics,
             is_here=addresses.has,
             plugins=plugins,
+            # A larger one, of an import or a sync, would close the connection of each reader.
+            max_event=max(config.limits.max_message_length, config.limits.outbox_bytes // 2),
         )
         following = None
         if shared is not None:

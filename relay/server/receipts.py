@@ -73,6 +73,8 @@ class Receipts:
             most = None if signed.pubkey in owners else self._share_of(signed.pubkey)
             if await self._used.was_used(signed, now, most):
                 return refusal(401, "invalid: this authorization was already used")
+        except Invalid as refused:
+            return refusal(401, str(refused))
         except Refused as refused:
             return refusal(429, str(refused))
         if not self._store.is_erased(wanted):

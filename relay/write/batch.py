@@ -605,6 +605,8 @@ class Batch:
         }
         if unrecorded:
             self._restate(unrecorded, request)
+        if self._world.groups is before:
+            return
         for group in list(self._world.groups.by_id.values()):
             if group is not before.get(group.id):
                 self._notify(before.get(group.id), group)

@@ -68,7 +68,11 @@ _MAX_BATCH: Final = 512
 """Cost of what is judged and committed together; 1: an event as most are, some 0.1 ms."""
 _WEIGHT_PER_COST: Final = 4096
 """Bytes as `weight_of` has them: 5,000 tags cost as much as 340 events of few."""
-_CHANGES_A_GROUP: Final = frozenset({*kinds.MODERATION, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
+_CHANGES_GROUPS: Final = frozenset(
+    {*kinds.MODERATION, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST, kinds.VANISH}
+)
+_GROUPS_PER_COST: Final = 1000
+"""Of all groups: their map is copied, or they are asked about a key that vanishes."""
 _MEMBERS_PER_COST: Final = 1000
 """Of a group that an event changes."""
 _TARGETS_PER_COST: Final = 4
@@ -82,6 +86,8 @@ _MAX_VERIFIED: Final = 128
 _TAGS_PER_COST: Final = 8
 """Where signatures are checked: the store prepares each tag, 5 us."""
 _MAX_WAITING: Final = 32_768
+MAX_EVENT: Final = 2 << 20
+"""Bytes; half of what a connection may leave unread by default."""
 _MAX_WEIGHT: Final = 256 << 20
 """Bytes of all waiting events of clients, as `weight_of` estimates it."""
 _READ_AT_ONCE: Final = 500
@@ -158,8 +164,10 @@ class Ingest:
         metrics: Metrics,
         is_here: Callable[[str], bool],
         plugins: Plugins | None = None,
+        max_event: int = MAX_EVENT,
     ) -> None:
-        """`is_here`: whether a URL is this relay's; the caller starts and stops `plugins`."""
+        """`is_here`: whether a URL is this relay's; the caller starts and stops `plugins`.
+        `max_event`: bytes of an event, wherever it comes from."""
         self._store = store
         self._state = state
         self._relay_key = relay_key
@@ -169,6 +177,7 @@ class Ingest:
         self._metrics = metrics
         self._is_here = is_here
         self._plugins = plugins
+        self._max_event = max_event
         self._guesses = InviteGuesses()
         self._buckets = TokenBuckets()
         self._vanished = MinuteCounter(VANISHED_PER_ADDRESS)
@@ -282,6 +291,12 @@ class Ingest:
     def _screened(self, event: Event, origin: Origin) -> Reject | None:
         state = self._state
         relay = self._relay_key.pubkey
+        if len(event.raw) > self._max_event:
+            return Reject(
+                Prefix.INVALID,
+                f"event: has {len(event.raw)} bytes, at most {self._max_event} allowed",
+                "[limits] max_message_length",
+            )
         return screen(event, origin, self._clock(), state.policy, state.management, relay)
 
     def _record_refusal(
@@ -433,8 +448,10 @@ class Ingest:
                 cost += self._fanout.unsure_about(event) // _FILTERS_PER_COST
                 if event.kind == kinds.DELETION:
                     cost += len(event.tags) // _TARGETS_PER_COST
-                if event.kind in _CHANGES_A_GROUP:
-                    group = self._state.groups.get(event.tag("h"))
+                if event.kind in _CHANGES_GROUPS:
+                    groups = self._state.groups
+                    cost += len(groups.by_id) // _GROUPS_PER_COST
+                    group = groups.get(event.tag("h"))
                     if group is not None:
                         cost += len(group.involved) // _MEMBERS_PER_COST
                 return cost

@@ -117,6 +117,7 @@ class _Builder:
         self._operators = {*actors.owners, relay}
         """Keys that may do in every group what its admins may."""
         self._admitted: set[tuple[str, str]] = set()
+        self._appointed: set[tuple[str, str]] = set()
         """(group, key) that an event of this batch may make a member, perhaps with a role."""
         self._create = policy.groups.create
         self._relay = relay
@@ -211,7 +212,7 @@ class _Builder:
             return True
         group = self._groups.get(group_id)
         who = author_words(pubkey, self._actors, self._groups, group)
-        return bool(who & FOLLOW_CHAINS) or (group_id, pubkey) in self._admitted
+        return bool(who & FOLLOW_CHAINS) or (group_id, pubkey) in self._appointed
 
     def _may_write(self, candidate: Candidate, group: Group) -> bool:
         """Whether the author may be allowed to write into the group, by its flags and members."""
@@ -240,11 +241,17 @@ class _Builder:
         if event.kind == kinds.CREATE_GROUP and group is None:
             who = author_words(event.pubkey, self._actors, self._groups, None)
             if who & self._create or candidate.sender.origin is not Origin.WIRE:
-                self._admitted.add((group_id, event.pubkey))
+                self._appoint(group_id, [event.pubkey])
         elif event.kind == kinds.JOIN_REQUEST:
             self._admitted.add((group_id, event.pubkey))
         elif event.kind == kinds.PUT_USER and self._may_moderate(candidate, group_id):
-            self._admitted.update((group_id, pubkey) for pubkey in event.tag_values("p"))
+            self._appoint(group_id, event.tag_values("p"))
+
+    def _appoint(self, group_id: str, pubkeys: Iterable[str]) -> None:
+        """They may get a role in the group, which nobody gets by a request to join."""
+        appointed = [(group_id, pubkey) for pubkey in pubkeys]
+        self._appointed.update(appointed)
+        self._admitted.update(appointed)
 
     def _add_previous(self, candidate: Candidate, group_id: str) -> None:
         """What `check_previous` will ask for: nothing of an author whom it does not come to."""
@@ -313,8 +320,9 @@ class _Builder:
         for pubkey in leaving:
             for group_id in groups.groups_of(pubkey):
                 self.slots.update(Slot(self._relay, kind, group_id) for kind in kinds.GROUP_STATE)
-        for group in groups.by_id.values():
-            self.ids.update(group.requests[pubkey] for pubkey in leaving & group.requests.keys())
+        for group in groups.by_id.values():  # there may be a hundred thousand
+            if group.requests:
+                self.ids.update([group.requests[key] for key in leaving if key in group.requests])
         self._recorded.update(
             candidate.group
             for candidate in candidates

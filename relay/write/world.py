@@ -15,6 +15,7 @@ from relay.access.visibility import Viewer, visibility_for
 from relay.facts import Facts, Origin, Who
 from relay.groups.actions import DeleteEvents, previous_in
 from relay.groups.context import GroupContext, NotStored, TargetRow
+from relay.groups.timeline import previous_to_find
 from relay.lifecycle.deletion import deleted_rows
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
@@ -183,7 +184,7 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
     holder = None if slot is None else found.slots.get(slot)
     previous = frozenset(
         prefix
-        for prefix in previous_in(event)
+        for prefix in previous_to_find(previous_in(event))
         if (group_id, prefix) in found.id_prefixes or _is_added(group_id, prefix, world.added)
     )
     targets: dict[str, TargetRow] = {}

@@ -441,12 +441,15 @@ def deletions(number: int) -> Event:
     [
         (lambda n: article(NOON, d=f"{n}", content="x" * 100_000), 512 * 4096 // 100_000),
         (deletions, 512 // (100 // 4)),  # a tombstone for each target
+        (lambda n: on(owner, 9002, ["about", f"{n}"]), 512 // (2 * 12)),
     ],
 )
 async def test_a_note_waits_for_few_large_events(
-    relay: Relay, large: Callable[[int], Event], together: int
+    relay: Relay, large: Callable[[int], Event], together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of one connection or many: 2 MiB are committed together, or 2,000 targets of deletions."""
+    """Of one connection or many: 2 MiB are committed together, 2,000 targets of deletions, or few
+    changes of groups if there are many: here each of two costs as much as 12,000."""
+    monkeypatch.setattr("relay.write.ingest._GROUPS_PER_COST", 1 / 12)
     relay.store.append_called.clear()
     relay.store.may_commit.clear()
     events = [large(number) for number in range(40)]
@@ -465,6 +468,16 @@ async def test_a_note_waits_for_few_large_events(
 
 
 # one batch, in order -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("origin", Origin)
+async def test_an_event_over_half_of_an_outbox_is_refused(relay: Relay, origin: Origin) -> None:
+    """A tag of 15 MB, of another relay, closed the connection of each reader of its kind."""
+    most = 2 << 20
+    event = on(owner, 9, ["x", "a" * most])
+    answer = (False, f"invalid: event: has {len(event.raw)} bytes, at most {most} allowed")
+    assert await relay.take(event, origin=origin) == [answer]
+    assert await relay.take(on(owner, 9, ["x", "a" * (most - 500)]), origin=origin) == [STORED]
 
 
 async def test_a_removed_member_writes_nothing_later_in_the_batch(relay: Relay) -> None:

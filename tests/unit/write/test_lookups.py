@@ -184,6 +184,16 @@ def test_chains_of_records_are_followed_for_owners_and_agents(policy: PolicySet)
         assert looked.named_near == (set() if follows else sent.references.names)
 
 
+def test_a_request_to_join_lets_nobody_follow_chains(policy: PolicySet) -> None:
+    """It gives no role; whoever a 9000 names may be an agent when the record is judged."""
+    tags = [["d", f"anamnesis:superseded:{IDS[0]}"], ["x", IDS[0]], ["e", IDS[1]]]
+    sent = candidate(policy, carol, kinds.APP_DATA, *tags, group="den")
+    joins = candidate(policy, carol, kinds.JOIN_REQUEST, group="den")
+    assert looked_up(policy, joins, sent).named == set()
+    added = candidate(policy, owner, kinds.PUT_USER, ["p", carol.pubkey, "agent"], group="den")
+    assert looked_up(policy, added, sent).named == sent.references.names
+
+
 @pytest.mark.parametrize("kind", [5, 9, 9000, 30023])
 def test_nothing_is_looked_up_for_who_must_log_in_first(kind: int) -> None:
     policy = policy_of("group", '[auth]\nwrites = "groups"\n')

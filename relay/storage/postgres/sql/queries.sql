@@ -27,8 +27,8 @@ ROLLBACK;
 SELECT EXISTS (
     SELECT FROM changes WHERE seq = $1 AND what = 'batch' AND item = decode($2, 'hex'));
 
--- :use_call  id, until, now -> a row unless it was used
-WITH old AS (DELETE FROM used_calls WHERE until < $3)
+-- :use_call  id, until, now -> a row unless it was used; kept for as long as clocks of relays may differ
+WITH old AS (DELETE FROM used_calls WHERE until < $3 - 900)
 INSERT INTO used_calls (id, until) VALUES ($1, $2) ON CONFLICT DO NOTHING RETURNING true;
 
 -- :channel  -> name of the channel of `commit`
