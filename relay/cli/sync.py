@@ -373,6 +373,8 @@ def _not_transferred(tally: Tally) -> list[str]:
     ]
     if tally.not_given:
         lines.append(f"not given: {tally.not_given} × listed by the relay, but not returned")
+    if tally.not_asked:
+        lines.append(f"not taken: {tally.not_asked} × listed by the relay, but not of this filter")
     if tally.moderation:
         lines.append(
             f"not taken: {tally.moderation} × group moderation (kinds 9000 to 9022);"
@@ -396,6 +398,7 @@ def _as_json(tally: Tally, url: str, seconds: float) -> dict[str, object]:
         "refused_here": dict(tally.refused_here),
         "refused_there": dict(tally.refused_there),
         "not_given": tally.not_given,
+        "not_asked": tally.not_asked,
         "moderation": tally.moderation,
         "protected": tally.protected,
         "relay_signed": tally.relay_signed,

@@ -207,6 +207,8 @@ class Tally:
     """Their events of kinds 39000 to 39005: each relay signs its own."""
     moderation: int = 0
     """Their group records (kinds 9000 to 9022) that we do not take."""
+    not_asked: int = 0
+    """Their events that the filter does not match, and group records that they did not list."""
     protected: int = 0
     """Our events that only their author may publish (N70-01)."""
 
@@ -238,7 +240,7 @@ class Sync:
         self._now = now
         self._note = note
         self._moderation = moderation
-        self._records: Sequence[bytes] = ()
+        self._records: frozenset[bytes] = frozenset()
         """Those of `_need` that are group records."""
         self._have: Sequence[bytes] = ()
         self._need: Sequence[bytes] = ()
@@ -262,7 +264,7 @@ class Sync:
         if need and records is not None:
             ours = await self._ours.items(records)
             moderation = need & _needed(await self._differences(records, ours))
-            self._records = sorted(moderation)
+            self._records = moderation
             if self._moderation is Moderation.LEFT:
                 self.tally.moderation = len(moderation)
                 need -= moderation
@@ -275,7 +277,7 @@ class Sync:
         """Those that `move` will take, in batches."""
         if self._moderation is Moderation.TAKEN:
             source = RelaySide(self._theirs, self._theirs)
-            async for events in source.events(self._filter, self._records):
+            async for events in source.events(self._filter, sorted(self._records)):
                 yield events
 
     async def move(self, direction: Direction) -> None:
@@ -301,10 +303,16 @@ class Sync:
             fetched += len(events)
             ours = [event for event in events if event.kind not in RELAY_SIGNED]
             tally.relay_signed += len(events) - len(ours)
-            if self._moderation is Moderation.LEFT:  # of a relay that listed them as other kinds
-                before = len(ours)
-                ours = [event for event in ours if event.kind not in GROUP_RECORDS]
+            # A relay may list ids of other events than those of the filter.
+            before = len(ours)
+            ours = [event for event in ours if self._filter.matches(event)]
+            tally.not_asked += before - len(ours)
+            before = len(ours)
+            ours = [event for event in ours if self._is_taken(event)]
+            if self._moderation is Moderation.LEFT:
                 tally.moderation += before - len(ours)
+            else:
+                tally.not_asked += before - len(ours)
             if waits:
                 naming = [event for event in ours if _only_names(event)]
                 later.extend((event.created_at, bytes.fromhex(event.id)) for event in naming)
@@ -330,6 +338,12 @@ class Sync:
         waits = False
         if later:
             await _pipelined(source.events(self._filter, [id_ for _, id_ in sorted(later)]), store)
+
+    def _is_taken(self, event: Event) -> bool:
+        """Whether it is no group record, or one that `group_records` gave."""
+        if event.kind not in GROUP_RECORDS:
+            return True
+        return self._moderation is Moderation.TAKEN and bytes.fromhex(event.id) in self._records
 
     async def _send(self) -> None:
         target = RelaySide(self._theirs, self._theirs)

@@ -151,8 +151,9 @@ async def test_group_records_are_taken_when_asked_for_only(
     assert ids(ours) >= all_ids(wanted)
 
 
+@pytest.mark.parametrize("moderation", Moderation)
 async def test_group_records_that_a_relay_lists_as_other_events_are_not_taken(
-    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, moderation: Moderation
 ) -> None:
     """It says nothing to the filter by kinds."""
     fake.events += [RECORDS[3], NOTES[0]]
@@ -167,8 +168,27 @@ async def test_group_records_that_a_relay_lists_as_other_events_are_not_taken(
             await answer(visitor, frame)
 
     fake.on["NEG-OPEN"] = deny
-    tally = await synced(ours, fake, timeouts)
-    assert (tally.received, tally.moderation) == (1, 1)
+    tally = await synced(ours, fake, timeouts, moderation=moderation)
+    assert (tally.received, tally.moderation + tally.not_asked) == (1, 1)
+    assert ours.events == [NOTES[0]]
+
+
+async def test_events_that_the_filter_does_not_match_are_not_taken(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    """They are fetched by the ids that the relay lists."""
+    others = bob.sign(1, [], "not asked for", NOW)
+    fake.events += [others, NOTES[0]]
+    answer = fake.on["NEG-OPEN"]
+
+    async def all_of_them(visitor: Visitor, frame: list[Any]) -> None:
+        wanted = {name: value for name, value in frame[2].items() if name != "authors"}
+        await answer(visitor, [*frame[:2], wanted, *frame[3:]])
+
+    fake.on["NEG-OPEN"] = all_of_them
+    of_alice = Filter(kinds=frozenset({1}), authors=frozenset({alice.pubkey}))
+    tally = await synced(ours, fake, timeouts, filter_=of_alice, direction=Direction.DOWN)
+    assert (tally.received, tally.not_asked) == (1, 1)
     assert ours.events == [NOTES[0]]
 
 
