@@ -116,6 +116,10 @@ def _report(step: Step) -> None:
             )
         case FileChange.GONE:
             click.echo(f"{printable(str(step.path))} was removed; waiting for it", err=True)
+        case FileChange.UNREADABLE:
+            click.echo(
+                f"{printable(str(step.path))}: {step.change.value}; waiting for a change", err=True
+            )
         case _ if step.sent is not None:
             sent = step.sent
             waiting = f", {sent.queued} waiting" if sent.queued else ""

@@ -108,7 +108,7 @@ class Follower:
     async def _send_more(self, tail: Tail) -> None:
         while True:
             update = await asyncio.to_thread(tail.more)
-            if update.change is FileChange.GONE:
+            if update.change in (FileChange.GONE, FileChange.UNREADABLE):
                 if tail.path not in self._missing:
                     self._missing.add(tail.path)
                     self._report(Step(tail.path, tail.session or tail.path.stem, update.change))
@@ -167,6 +167,6 @@ def _identified(path: Path, root: Path) -> SessionFile | None:
     """The file, once it names its session; None: not yet."""
     try:
         file = session_file(path, root)
-    except UserError:
-        return None  # empty, or removed again
+    except (OSError, UserError):
+        return None  # empty, removed again, or not to be read
     return file if file.opening.session is not None or file.size > UNIDENTIFIED else None

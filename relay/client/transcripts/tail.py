@@ -18,6 +18,7 @@ import orjson
 
 from relay.client.transcripts.files import lines_of, opened
 from relay.client.transcripts.session_events import Tally
+from relay.errors import UserError
 from relay.files import make_private
 from relay.memory.transcripts.lines import SessionFacts, session_facts
 from relay.memory.transcripts.plan import Layout
@@ -47,6 +48,11 @@ class FileChange(Enum):
     GREW = "more lines"
     REWRITTEN = "what was read is no longer there"
     GONE = "the file is not there"
+    UNREADABLE = "the file cannot be read, or has too long a line"
+
+
+_AT_REST: Final = frozenset({FileChange.NOTHING, FileChange.GONE, FileChange.UNREADABLE})
+"""The file is looked at again when it has changed."""
 
 
 class Update(NamedTuple):
@@ -143,6 +149,9 @@ class Tail:
                     pass
         except FileNotFoundError:
             return FileChange.GONE
+        except (OSError, UserError):
+            self._reset()
+            return FileChange.UNREADABLE
         if (self._size, self._hash.hexdigest()) == (saved.size, saved.hash):
             self.is_catching_up = False
             return FileChange.NOTHING
@@ -159,7 +168,7 @@ class Tail:
         stamp = _stamp_of(self.path)
         update = self._read_update()
         self.is_catching_up = self.is_catching_up and update.change is not FileChange.NOTHING
-        self._stamp = stamp if update.change in (FileChange.NOTHING, FileChange.GONE) else None
+        self._stamp = stamp if update.change in _AT_REST else None
         return update
 
     def _read_update(self) -> Update:
@@ -179,6 +188,8 @@ class Tail:
                 return self._converted(file, size)
         except FileNotFoundError:
             return Update(FileChange.GONE, [], 0)
+        except (OSError, UserError):
+            return Update(FileChange.UNREADABLE, [], 0)
 
     def _converted(self, file: BinaryIO, size: int) -> Update:
         """`size`: of the file."""

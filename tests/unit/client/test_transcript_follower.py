@@ -305,6 +305,29 @@ async def test_new_files_of_a_folder_are_followed(fake: FakeRelay, path: Path) -
     ]
 
 
+async def test_a_file_that_cannot_be_read_does_not_stop_the_others(
+    fake: FakeRelay, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.client.transcripts.files._MAX_LINE", 2000)
+    steps: list[Step] = []
+    write(path, LINES[0])
+    for _ in range(2):  # by a program that starts again, too
+        async with follower(fake, path.parent, steps) as following:
+            await following.poll()
+            write(path, line(message="x" * 3000))
+            write(path.parent / "s-2.jsonl", line(sessionId="s-2"))
+            await following.poll()
+            await following.poll()
+    found = [(step.session, step.change) for step in steps]
+    assert found == [
+        (SESSION, FileChange.GREW),
+        (SESSION, FileChange.UNREADABLE),
+        ("s-2", FileChange.GREW),
+        (SESSION, FileChange.UNREADABLE),
+        ("s-2", FileChange.GREW),
+    ]
+
+
 async def test_a_link_that_takes_the_place_of_a_session_is_not_followed(
     fake: FakeRelay, path: Path, tmp_path: Path
 ) -> None:
