@@ -544,6 +544,7 @@ class Console:
         header, body = request.headers.get(hdrs.AUTHORIZATION), await request.read()
         if await self._signer(request, header, body) != owner:
             raise Refused(Prefix.RESTRICTED, "this is signed by another key than is signed in")
+        self._owner_of(session)  # a reload may have come meanwhile
         text, before = form.get("text", ""), form.get("before", "")
         await self._owner_view.save_policy(name, text, before, owner)
         _log.info("console: %s saved the policy file %s", owner, name, extra={"audit": True})

@@ -210,6 +210,8 @@ class Calls:
                 return refusal(403, "restricted: only owners of this relay may call")
             if await self._used.was_used(signed, now):
                 return refusal(401, "invalid: this authorization was already used")
+            if not self._may_call(signed.pubkey):  # a reload may have come meanwhile
+                return refusal(403, "restricted: only owners of this relay may call")
         except Invalid as refused:
             return refusal(401, str(refused))
         except Refused as refused:

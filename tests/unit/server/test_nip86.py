@@ -25,6 +25,7 @@ from relay.groups.group import Group
 from relay.server.http import may_connect
 from relay.server.nip86 import UsedAuthorizations
 from tests.cast import admin, alice, bob, carol, owner, robot
+from tests.harness.folders import loaded
 from tests.unit.server.test_app import NOW, OPEN, RELAY, Relay, Visit, serving
 from tests.unit.server.test_http import request_from
 
@@ -132,6 +133,23 @@ def found(frames: list[list[Any]]) -> list[str]:
 
 
 # who may call ------------------------------------------------------------------------------------
+
+
+async def test_who_is_an_owner_no_longer_when_the_call_is_noted_may_not_call(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The note of used calls waits for the disk; a reload may come meanwhile."""
+    without_owners, was_used = loaded(tmp_path, b=OPEN), UsedAuthorizations.was_used
+    async with serving_the_den() as relay:
+
+        async def reloaded(*args: Any) -> bool:
+            relay.state.enforce(without_owners)
+            return await was_used(*args)
+
+        monkeypatch.setattr(UsedAuthorizations, "was_used", reloaded)
+        body = body_of("listbannedpubkeys")
+        status, _ = await post(relay, body, signed(relay, body, owner))
+        assert status == 403
 
 
 @pytest.mark.proves("N98-04", "N86-02", "N42-06")
