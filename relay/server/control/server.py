@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -48,6 +49,7 @@ from relay.server.control.protocol import (
     with_rows,
 )
 from relay.server.control.socket_file import bound_socket, peer_refusal
+from relay.server.turns import SLICE_S
 from relay.write.commands import Purpose
 
 if TYPE_CHECKING:
@@ -62,6 +64,15 @@ _log = logging.getLogger(__name__)
 _MAX_CONNECTIONS: Final = 16
 _IDLE_S: Final = 30.0
 """A connection without a complete request for this time is closed."""
+_MAX_ROW: Final = 4 * 2**20
+"""Bytes of a submitted event; as of a line of an import."""
+_MAX_BRACKETS: Final = 200_000
+"""Arrays and objects of a submitted event. Each takes up to 240 bytes of memory for 3 in the row.
+No event in a message of the default `max_message_length` has as many."""
+_MAX_QUOTES: Final = 500_000
+"""Of a submitted event, two for each string: a string takes some 60 bytes for 3 in the row."""
+_PART_BYTES: Final = 2 * 2**20
+"""Events are submitted when their rows have so many bytes: only these are held in parsed form."""
 
 
 class ControlServer:
@@ -173,8 +184,8 @@ class ControlServer:
             case PublicEvents(filter_):
                 await self._send(writer, self._folder.events(filter_, Rows.PUBLIC))
             case DryRun(logins, size):
-                if not 0 <= size <= MAX_BYTES:
-                    raise Invalid(f"size: an event has at most {MAX_BYTES} bytes")
+                if not 0 <= size <= _MAX_ROW:
+                    raise Invalid(f"size: an event has at most {_MAX_ROW} bytes")
                 async with asyncio.timeout(_IDLE_S):
                     (row,) = await read_rows(reader, [size])
                 event = event_from(_decoded(row))
@@ -223,19 +234,26 @@ class ControlServer:
         results: list[tuple[bool, str]] = [(False, "")] * len(rows)
         indexes: list[int] = []
         events: list[Event] = []
+        size = 0
+        began = perf_counter()
         for index, row in enumerate(rows):
             try:
-                events.append(event_from(orjson.loads(row)))
-            except orjson.JSONDecodeError:
-                results[index] = (False, f"{Prefix.INVALID}: not JSON")
+                events.append(event_from(_decoded(row)))
             except Refused as refused:
                 results[index] = (False, str(refused))
             else:
                 indexes.append(index)
-        if events:
-            replies = await self._folder.submit(events, origin)
-            for index, reply in zip(indexes, replies, strict=True):
-                results[index] = reply
+                size += len(row)
+            is_last = index == len(rows) - 1
+            if events and (is_last or size >= _PART_BYTES):
+                replies = await self._folder.submit(events, origin)
+                for at, reply in zip(indexes, replies, strict=True):
+                    results[at] = reply
+                indexes, events, size = [], [], 0
+                began = perf_counter()
+            elif perf_counter() - began >= SLICE_S:
+                await asyncio.sleep(0)
+                began = perf_counter()
         return results
 
     async def _send(
@@ -252,6 +270,11 @@ class ControlServer:
 
 
 def _decoded(row: bytes) -> object:
+    """Raises Invalid. What would take long or much memory is not parsed."""
+    if len(row) > _MAX_ROW:
+        raise Invalid(f"event is over {_MAX_ROW} bytes")
+    if row.count(b"[") + row.count(b"{") > _MAX_BRACKETS or row.count(b'"') > _MAX_QUOTES:
+        raise Invalid("event has too many tags or values")
     try:
         return orjson.loads(row)
     except orjson.JSONDecodeError:

@@ -7,12 +7,23 @@ import contextlib
 import os
 import socket
 import stat
+from itertools import count
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 
-from relay.errors import FolderBusy, Invalid, Prefix, Refused, StoreFault, UserError
+from relay.cli import data_folder
+from relay.errors import (
+    FolderBusy,
+    Invalid,
+    Prefix,
+    Refused,
+    StoreFault,
+    UserError,
+    WriteOutcome,
+)
 from relay.facts import Facts, Origin, RecordFacts, Who
 from relay.nostr.filters import Filter, FilterTerms, filter_from
 from relay.observe import LogLine, Metrics, Refusal, Status
@@ -25,6 +36,7 @@ from relay.server.control import (
     RemoteFolder,
     Rows,
 )
+from relay.server.control import server as control_server
 from tests.cast import alice, bob
 from tests.harness.patience import ANSWER_S
 
@@ -34,7 +46,7 @@ if TYPE_CHECKING:
 
     from relay.access.quotas import Sized, SizedBy
     from relay.nostr.event import Event
-    from relay.write.commands import Purpose
+    from relay.write.commands import Purpose, Unconnected
     from relay.write.sweeper import SweepLine
 
 NOTES = [alice.sign(1, [], f"note {number}", 1_700_000_000 + number) for number in range(5)]
@@ -273,7 +285,8 @@ async def test_a_row_of_several_megabytes_passes(folder: FakeFolder, path: Path)
     folder.pages = [[NOTES[0].raw, large.raw, NOTES[1].raw]]
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         assert await all_of(remote, Filter()) == folder.pages[0]
-        assert await remote.submit([large, large], Origin.IMPORT) == [(True, "")] * 2
+        below = alice.sign(1, [], "x" * 4_000_000, 1)
+        assert await remote.submit([below, below], Origin.IMPORT) == [(True, "")] * 2
 
 
 async def test_several_commands_are_served_at_the_same_time(folder: FakeFolder, path: Path) -> None:
@@ -350,6 +363,100 @@ async def test_an_invalid_row_does_not_stop_the_others(folder: FakeFolder, path:
             ],
         }
     assert folder.submitted == [([NOTES[0], NOTES[2]], Origin.IMPORT)]
+
+
+async def submitted(path: Path, rows: Sequence[bytes]) -> Any:
+    request = orjson.dumps({"do": "submit", "origin": "IMPORT", "sizes": [len(r) for r in rows]})
+    async with talking(path) as (reader, writer):
+        writer.write(b"\n".join((request, *rows, b"")))
+        return (await line(reader))["results"]
+
+
+def bomb_of(element: bytes, count: int) -> bytes:
+    return NOTES[0].raw.replace(b'"tags":[]', b'"tags":[' + b",".join([element] * count) + b"]")
+
+
+async def test_large_and_exploding_rows_are_refused_and_the_rest_accepted(
+    folder: FakeFolder, path: Path
+) -> None:
+    rows = [
+        NOTES[0].raw,
+        alice.sign(1, [], "x" * 2**22, 1).raw,
+        DELETED.raw,
+        bomb_of(b"[]", 340_000),
+        b"{bad",
+        bomb_of(b'""', 300_000),
+        NOTES[2].raw,
+    ]
+    exploding = [False, "invalid: event has too many tags or values"]
+    async with ControlServer(path, folder):
+        assert await submitted(path, rows) == [
+            [True, ""],
+            [False, "invalid: event is over 4194304 bytes"],
+            [False, "blocked: deleted"],
+            exploding,
+            [False, "invalid: not JSON"],
+            exploding,
+            [True, ""],
+        ]
+    assert folder.submitted == [([NOTES[0], DELETED, NOTES[2]], Origin.IMPORT)]
+
+
+async def test_a_dry_run_has_the_bounds_of_a_row(folder: FakeFolder, path: Path) -> None:
+    bomb = bomb_of(b"[]", 340_000)
+    async with ControlServer(path, folder):
+        async with talking(path) as (reader, writer):
+            writer.write(b'{"do":"dry_run","logins":[],"size":%d}\n%s\n' % (len(bomb), bomb))
+            assert (await line(reader))["text"] == "event has too many tags or values"
+        async with talking(path) as (reader, writer):
+            writer.write(b'{"do":"dry_run","logins":[],"size":4194305}\n')
+            assert (await line(reader))["text"] == "size: an event has at most 4194304 bytes"
+    assert folder.dry_runs == []
+
+
+async def test_large_events_are_submitted_in_parts_in_order(folder: FakeFolder, path: Path) -> None:
+    events = [alice.sign(1, [], "x" * 2**20, number) for number in range(5)]
+    async with ControlServer(path, folder):
+        rows = [*(event.raw for event in events), b"{bad"]
+        results = await submitted(path, rows)
+    assert results == [*[[True, ""]] * 5, [False, "invalid: not JSON"]]
+    assert [event for part, _ in folder.submitted for event in part] == events
+    assert [len(part) for part, _ in folder.submitted] == [2, 2, 1]
+
+
+async def test_other_tasks_have_turns_between_rows(
+    folder: FakeFolder, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    turns = 0
+    is_over = False
+
+    async def tick() -> None:
+        nonlocal turns
+        while not is_over:
+            turns += 1
+            await asyncio.sleep(0)
+
+    # Each look at the clock is a slice later.
+    monkeypatch.setattr(control_server, "perf_counter", count(0.0, 1.0).__next__)
+    monkeypatch.setattr(data_folder, "perf_counter", count(0.0, 1.0).__next__)
+    ticking = asyncio.create_task(tick())
+    await asyncio.sleep(0)
+    before = turns
+    server = ControlServer(path, folder)
+    await server._results([b"{bad"] * 100, Origin.IMPORT)
+    assert turns - before >= 100
+
+    def submit(_event: Event, author: Unconnected, _origin: Origin) -> None:
+        assert author.told is not None
+        author.told(WriteOutcome.STORED)
+
+    services: Any = SimpleNamespace(ingest=SimpleNamespace(submit=submit))
+    before = turns
+    replies = await data_folder.LocalFolder(services).submit([NOTES[0]] * 100, Origin.IMPORT)
+    assert replies == [(True, "")] * 100
+    assert turns - before >= 100
+    is_over = True
+    await ticking
 
 
 @pytest.mark.parametrize(
