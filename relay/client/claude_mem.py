@@ -53,9 +53,23 @@ def tables_of(path: Path) -> Mapping[str, Sequence[dict[str, Any]]]:
                     f"{path.name} is no database of claude-mem; one of nmem is imported by"
                     " `rookery nmem import`"
                 )
-            return {means: _rows_in(db, name) for name, means in TABLES.items() if name in names}
+            wanted = {name: means for name, means in TABLES.items() if name in names}
+            for name in wanted:
+                if _has_generated(db, name):
+                    raise Invalid(
+                        f"{path.name} is no database of claude-mem: its {name} has generated"
+                        " columns"
+                    )
+            return {means: _rows_in(db, name) for name, means in wanted.items()}
     except sqlite3.Error as error:
         raise UserError(f"{path.name}: {error}") from error
+
+
+def _has_generated(db: sqlite3.Connection, table: str) -> bool:
+    """Generated columns are not stored: 12 kB may define gigabytes in one row, and no progress
+    handler ends a function that computes one."""
+    # Not `pragma_table_xinfo`: a virtual table of the file may have this name.
+    return any(row[-1] for row in db.execute(f"PRAGMA table_xinfo({table})"))
 
 
 def _rows_in(db: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
@@ -65,7 +79,7 @@ def _rows_in(db: sqlite3.Connection, table: str) -> list[dict[str, Any]]:
     size = 0
     for row in rows:
         found.append(dict(zip(names, row, strict=True)))
-        # Generated columns are not stored: 12 kB may define any number of cells.
+        # Defaults of columns added later are not stored in the rows: a small file may have many.
         size += sum([len(cell) for cell in row if isinstance(cell, (str, bytes))])
         size += _CELL * len(row)
         if len(found) > MAX_RECORDS or size > _MAX_ROWS:

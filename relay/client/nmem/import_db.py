@@ -61,7 +61,7 @@ _MAX_PART: Final = 16 << 20
 """Bytes of the rows that are held at a time, but for the last one."""
 _MAX_CELL: Final = 8 << 20
 _NO_TABLE: Final = (
-    "SELECT 1 FROM sqlite_master WHERE name = ?"
+    "SELECT 1 FROM sqlite_master WHERE name = ? COLLATE NOCASE"
     " AND (type <> 'table' OR sql NOT LIKE 'CREATE TABLE%')"
 )
 _COLUMNS: Final[Mapping[str, str]] = {
@@ -143,14 +143,17 @@ def _read_all(
 
 
 def _rows_of(source: Any, table: str, path: Path) -> Iterator[Sequence[Any]]:
-    """The file may come from somebody else: a view in it could run for ever. Raises
-    CacheUnusable."""
+    """The file may come from somebody else: a view or a generated column in it could run
+    for ever. Raises CacheUnusable."""
     try:
         if isinstance(source, sqlite3.Connection):
             source.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_CELL)
             source.execute("PRAGMA trusted_schema = OFF")
         if source.execute(_NO_TABLE, (table,)).fetchone():
             raise ValueError(f"{table} is no table")
+        # Not `pragma_table_xinfo`: a virtual table of the file may have this name.
+        if any(row[-1] for row in source.execute(f"PRAGMA table_xinfo({table})")):
+            raise ValueError(f"{table} has generated columns")
         yield from source.execute(_COLUMNS[table])
     except Exception as error:
         raise CacheUnusable(

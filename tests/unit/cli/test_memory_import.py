@@ -384,12 +384,22 @@ async def test_a_file_of_no_known_form_is_an_error_that_names_it(
         ),
         (
             "CREATE TABLE sdk_sessions (id, b AS (zeroblob(4000000)));"
-            " CREATE TABLE observations (id); WITH RECURSIVE c(id) AS (SELECT 1 UNION ALL"
-            " SELECT id + 1 FROM c WHERE id < 100) INSERT INTO sdk_sessions SELECT id FROM c",
+            " CREATE TABLE observations (id); INSERT INTO sdk_sessions VALUES (1)",
+            "is no database of claude-mem: its sdk_sessions has generated columns",
+        ),
+        (
+            "CREATE TABLE sdk_sessions (id); CREATE TABLE observations (id, b AS (hex(id)) STORED);"
+            " CREATE VIRTUAL TABLE pragma_table_xinfo USING fts5(hidden)",
+            "is no database of claude-mem: its observations has generated columns",
+        ),
+        (
+            "CREATE TABLE sdk_sessions (id); CREATE TABLE observations (id);"
+            " WITH RECURSIVE c(id) AS (SELECT 1 UNION ALL SELECT id + 1 FROM c WHERE id < 200001)"
+            " INSERT INTO sdk_sessions SELECT id FROM c",
             "sdk_sessions: over 200000 rows or 256 MiB",
         ),
     ],
-    ids=["nmem", "endless view", "virtual table", "generated blobs"],
+    ids=["nmem", "endless view", "virtual table", "generated blobs", "own pragma", "rows"],
 )
 async def test_another_database_is_refused(
     imported: Rookery, tmp_path: Path, schema: str, said: str

@@ -541,6 +541,37 @@ async def test_a_view_in_the_database_of_somebody_else_is_not_read(
             await memory.import_file(path)
 
 
+async def test_a_view_is_not_read_whatever_the_case_of_its_name(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    path = tmp_path / "theirs.db"
+    with closing(sqlite3.connect(path)) as theirs:
+        theirs.executescript(GROWN)
+        theirs.execute("ALTER TABLE prompts RENAME TO others")
+        theirs.execute("CREATE VIEW PROMPTS AS SELECT * FROM others")
+    async with nmem(fake, tmp_path) as memory:
+        with pytest.raises(CacheUnusable, match="prompts is no table"):
+            await memory.import_file(path)
+
+
+@pytest.mark.parametrize("encrypted", [False, True], ids=["plain", "SQLCipher"])
+@pytest.mark.parametrize("table", ["sessions", "prompts", "observations"])
+def test_generated_columns_in_the_database_of_somebody_else_are_not_read(
+    tmp_path: Path, table: str, *, encrypted: bool
+) -> None:
+    """Reading one may take for ever. Nor may a table of the file answer for SQLite."""
+    connect = pytest.importorskip("sqlcipher3").dbapi2.connect if encrypted else sqlite3.connect
+    path = tmp_path / "theirs.db"
+    with closing(connect(str(path))) as theirs:
+        if encrypted:
+            theirs.execute("PRAGMA key = 'tea'")
+        theirs.executescript(GROWN)
+        theirs.execute(f"ALTER TABLE {table} ADD COLUMN more AS (hex(zeroblob(9)))")
+        theirs.execute("CREATE VIRTUAL TABLE pragma_table_xinfo USING fts5(hidden)")
+        with pytest.raises(CacheUnusable, match=f"{table} has generated columns"):
+            list(import_db._rows_of(theirs, table, path))
+
+
 async def test_few_large_rows_of_a_database_are_held_at_a_time(
     fake: FakeRelay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
