@@ -14,14 +14,18 @@ from relay.cli.import_lines import MAX_LINE
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
 _MAY_BE_ONE: Final = re.compile(rb'"kind"\s*:\s*90[012]|\\u').search
 """On every line of a file: parsing each would take longer. In a name of JSON an escaped letter is
 `\\u` and four digits."""
 _MAX_NAMED: Final = 10
-"""Ids of groups that are named; characters of each."""
-_MAX_SHOWN: Final = 64
+"""Ids of groups that are named."""
+_MAX_KEPT: Final = 10_000
+"""Ids that are held of those created, and of those deleted: the file may come from somebody else.
+"""
+_MAX_ID: Final = 64
+"""Characters. As `MAX_ID_CHARS` of the relay, which refuses longer ones."""
 
 
 @dataclass(slots=True)
@@ -30,24 +34,26 @@ class GroupRecords:
 
     of_kind: Counter[int] = field(default_factory=Counter)
     created: set[str] = field(default_factory=set)
+    """Up to 10,000 of them, as of the deleted ones."""
     deleted: set[str] = field(default_factory=set)
+    beyond: set[int] = field(default_factory=set)
+    """Kinds that name more groups than are held."""
     added: int = 0
     removed: int = 0
     events: int = 0
     """That are deleted."""
 
-    def add(self, kind: int, tags: Iterable[list[str]]) -> None:
+    def add(self, kind: int, tags: Sequence[list[str]]) -> None:
         if kind not in kinds.GROUP_RECORDS:
             return
         self.of_kind[kind] += 1
         named = [(tag[0], tag[1]) for tag in tags if len(tag) > 1]
         values = Counter(name for name, _ in named)
-        groups = {value for name, value in named if name == "h"}
         match kind:
             case kinds.CREATE_GROUP:
-                self.created |= groups
+                self._keep(kind, self.created, tags)
             case kinds.DELETE_GROUP:
-                self.deleted |= groups
+                self._keep(kind, self.deleted, tags)
             case kinds.PUT_USER:
                 self.added += values["p"]
             case kinds.REMOVE_USER:
@@ -56,6 +62,17 @@ class GroupRecords:
                 self.events += values["e"]
             case _:
                 pass
+
+    def _keep(self, kind: int, groups: set[str], tags: Sequence[list[str]]) -> None:
+        """The group of an event is its first `h`."""
+        first = next((tag for tag in tags if tag and tag[0] == "h"), [])
+        group = first[1] if len(first) > 1 else ""
+        if not 0 < len(group) <= _MAX_ID or group in groups:
+            return
+        if len(groups) < _MAX_KEPT:
+            groups.add(group)
+        else:
+            self.beyond.add(kind)
 
     def add_lines(self, source: IO[bytes]) -> int:
         """Those of the lines up to the end of the file; how many lines are not blank."""
@@ -88,8 +105,12 @@ class GroupRecords:
         """`1 × 9000, 1 × 9008; they delete 1 group (tea), add 1 member`"""
         counts = ", ".join(f"{count} × {kind}" for kind, count in sorted(self.of_kind.items()))
         effects = [
-            f"{verb} {counted(len(groups), 'group')} ({_listed(groups)})"
-            for verb, groups in (("create", self.created), ("delete", self.deleted))
+            f"{verb} {'over ' * (kind in self.beyond)}{counted(len(groups), 'group')}"
+            f" ({_listed(groups)})"
+            for verb, kind, groups in (
+                ("create", kinds.CREATE_GROUP, self.created),
+                ("delete", kinds.DELETE_GROUP, self.deleted),
+            )
             if groups
         ]
         effects += [
@@ -109,5 +130,5 @@ def _is_tag(tag: object) -> bool:
 
 
 def _listed(groups: set[str]) -> str:
-    named = [group[:_MAX_SHOWN] for group in sorted(groups)[:_MAX_NAMED]]
+    named = sorted(groups)[:_MAX_NAMED]
     return ", ".join([*named, "…"] if len(groups) > _MAX_NAMED else named)

@@ -1,0 +1,56 @@
+"""What is said of the group records of a file, and how much of it is held."""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import orjson
+import pytest
+
+from relay.cli import group_records
+from relay.cli.group_records import GroupRecords
+from relay.groups.actions import MAX_ID_CHARS
+
+
+def test_the_first_h_of_an_event_is_its_group() -> None:
+    records = GroupRecords()
+    records.add(9007, [["name", "x"], ["h", "tea"], ["h", "pot"]])
+    records.add(9008, [["h", "cup"], *[["h", str(number)] for number in range(1000)]])
+    records.add(9008, [["h"], ["h", "jug"]])
+    assert (records.created, records.deleted) == ({"tea"}, {"cup"})
+    assert str(records) == ("1 × 9007, 2 × 9008; they create 1 group (tea), delete 1 group (cup)")
+
+
+def test_an_id_that_the_relay_refuses_is_not_held() -> None:
+    records = GroupRecords()
+    for group in ("a" * 64, "b" * 65, "c" * 100_000, ""):
+        line = orjson.dumps({"kind": 9007, "tags": [["h", group]]})
+        assert records.add_lines(BytesIO(line + b"\n")) == 1
+    assert records.created == {"a" * 64}
+    assert group_records._MAX_ID == MAX_ID_CHARS
+    assert str(records) == f"4 × 9007; they create 1 group ({'a' * 64})"
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"), [(3, "3 groups (0, 1, 2)"), (4, "over 3 groups (0, 1, 2)")]
+)
+def test_so_many_groups_are_held_and_more_are_not_counted(
+    monkeypatch: pytest.MonkeyPatch, groups: int, said: str
+) -> None:
+    monkeypatch.setattr(group_records, "_MAX_KEPT", 3)
+    records = GroupRecords()
+    for kind in (9007, 9008):
+        for group in [*range(groups), 0, 1]:
+            records.add(kind, [["h", str(group)]])
+    assert max(len(records.created), len(records.deleted)) == 3
+    events = groups + 2
+    assert str(records) == (f"{events} × 9007, {events} × 9008; they create {said}, delete {said}")
+
+
+def test_ten_thousand_groups_are_held() -> None:
+    records = GroupRecords()
+    for number in range(10_500):
+        records.add(9008, [["h", f"{number:05}"]])
+    assert len(records.deleted) == 10_000
+    assert str(records).startswith("10500 × 9008; they delete over 10,000 groups (00000, 00001, ")
+    assert str(records).endswith(", 00009, …)")
