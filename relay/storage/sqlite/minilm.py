@@ -141,12 +141,14 @@ class WordPieces:
 
     def __init__(self, vocabulary: Iterable[str]) -> None:
         self._ids = {piece: number for number, piece in enumerate(vocabulary)}
+        self._unknown = [self._ids["[UNK]"]]
         self._known: dict[str, list[int]] = {}
 
     def ids(self, text: str) -> list[int]:
         found = [self._ids["[CLS]"]]
         for word in words(text):
-            pieces = self._known.get(word)
+            # As a key a word too long would take memory for as long as the process runs.
+            pieces = self._unknown if len(word) > _MAX_WORD else self._known.get(word)
             if pieces is None:
                 if len(self._known) > _KEPT_WORDS:
                     self._known.clear()
@@ -160,7 +162,7 @@ class WordPieces:
         """The longest known beginning, then the longest of the rest, …"""
         found: list[int] = []
         start = 0
-        while start < len(word) <= _MAX_WORD:
+        while start < len(word):
             mark = "##" if start else ""
             for end in range(len(word), start, -1):
                 number = self._ids.get(mark + word[start:end])
@@ -169,8 +171,8 @@ class WordPieces:
                     start = end
                     break
             else:
-                return [self._ids["[UNK]"]]
-        return found or [self._ids["[UNK]"]]
+                return self._unknown
+        return found
 
 
 def words(text: str) -> Iterator[str]:

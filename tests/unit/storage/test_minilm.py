@@ -32,6 +32,15 @@ def test_a_word_is_its_longest_known_pieces() -> None:
     assert len(pieces.ids("a " * 1000)) == 128
 
 
+def test_a_word_too_long_is_unknown_and_not_kept() -> None:
+    pieces = WordPieces(VOCABULARY)
+    assert pieces.ids(f"a {'a' * 100_000} paint") == [1, 5, 0, 3, 2]
+    assert pieces.ids("b" * 101) == [1, 0, 2]
+    assert sum(map(len, pieces._known)) < 200
+    assert len(pieces.ids(f"{'a' * 101} " * 200)) == 128
+    assert pieces.ids(f"paint{'ing' * 31}") == [1, 3, *[4] * 31, 2]
+
+
 def test_without_the_packages_it_is_said_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
