@@ -21,7 +21,7 @@ from tests.leaks.guards import Table, found, happen, signed_row
 from tests.leaks.people import KEYS, RELAY, TRUSTED_ADDRESS, VIEWERS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
     from pathlib import Path
 
     from relay.nostr.event import Event
@@ -60,6 +60,8 @@ class LeakRelay:
         self._keys = {**KEYS, RELAY: relay_key}
         self.relay_key = relay_key.pubkey
         self._from_before: dict[str, Wire] = {}
+        self.analyze: Callable[[], Awaitable[None]] | None = None
+        """Makes the statistics of the tables of a database."""
 
     async def enter(self, viewer: str) -> Wire:
         """A connection with the viewer's keys; of a banned viewer one that was there before."""
