@@ -59,7 +59,7 @@ class KeyMap(Mapping[_K, _V]):
             return parts[at]
 
         for key in removed:
-            if key in self:
+            if key in parts[hash(key) % number]:
                 del part_of(key)[key]
                 size -= 1
         for key, value in added.items():

@@ -41,6 +41,11 @@ def test_a_map_equals_a_dict_after_the_same_changes(
             assert (key in found) == (key in expected)
 
 
+def test_a_key_that_is_removed_twice_is_removed_once() -> None:
+    left = KeyMap({1: "one", 2: "two"}).without([1, 1, 3])
+    assert (dict(left), len(left)) == ({2: "two"}, 1)
+
+
 def test_a_map_that_grows_and_shrinks_keeps_its_items() -> None:
     found = KeyMap[int, int]()
     for number in range(MANY):
