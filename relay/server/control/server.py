@@ -68,7 +68,7 @@ _MAX_ROW: Final = 4 * 2**20
 """Bytes of a submitted event; as of a line of an import."""
 _MAX_BRACKETS: Final = 200_000
 """Arrays and objects of a submitted event. Each takes up to 240 bytes of memory for 3 in the row.
-No event in a message of the default `max_message_length` has as many."""
+No event of the default `max_message_length` has as many tags; brackets in its content count too."""
 _MAX_QUOTES: Final = 500_000
 """Of a submitted event, two for each string: a string takes some 60 bytes for 3 in the row."""
 _PART_BYTES: Final = 2 * 2**20
