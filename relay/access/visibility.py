@@ -165,16 +165,15 @@ class Visibility:
 
     def _shows_groups_of(self, before: Groups) -> bool:
         """Whether no visible group has become hidden or ended, and no public one private."""
-        now = self.groups.by_id
         return self.groups is before or all(
-            (after := now.get(group_id)) is group
+            (group := before.get(group_id)) is None
             or group.is_hidden
             or (
-                after is not None
+                (after := self.groups.get(group_id)) is not None
                 and not after.is_hidden
                 and (group.only_members_read or not after.only_members_read)
             )
-            for group_id, group in before.by_id.items()
+            for group_id in self.groups.by_id.differing(before.by_id)
         )
 
     def allows(

@@ -275,23 +275,34 @@ class GroupsByKey(KeyMap[_K, frozenset[str]]):
         ids: frozenset[str] = self.get(key, _NO_GROUPS)
         return ids
 
-    def moved(self, old: Set[_K], new: Set[_K], group_id: str) -> GroupsByKey[_K]:
-        """With `new` instead of `old` as this group's keys."""
-        left, came = old - new, new - old
-        alone = frozenset((group_id,))  # shared, because most keys are in one group
-        others = {key: self[key] - alone for key in left}
-        changed = {key: ids for key, ids in others.items() if ids}
-        for key in came:
-            changed[key] = self[key] | alone if key in self else alone
-        return self.changed(changed, [key for key in left if not others[key]])
+    def moved(self, moves: Iterable[tuple[Set[_K], Set[_K], str]]) -> GroupsByKey[_K]:
+        """With other keys of some groups: each as the keys it had, the keys it has, its id."""
+        changed: dict[_K, frozenset[str] | set[str]] = {}
+        for old, new, group_id in moves:
+            alone = frozenset((group_id,))  # shared, because most keys are in one group
+            for key in old - new:
+                ids = changed[key] if key in changed else self[key]
+                # One key may be in a hundred thousand groups: its ids are copied once.
+                changed[key] = ids = ids if isinstance(ids, set) else set(ids)
+                ids.discard(group_id)
+            for key in new - old:
+                ids = changed[key] if key in changed else self.of(key)
+                if not ids:
+                    changed[key] = alone
+                elif isinstance(ids, set):
+                    ids.add(group_id)
+                else:
+                    changed[key] = {group_id, *ids}
+        there = {key: frozenset(ids) for key, ids in changed.items() if ids}
+        return self.changed(there, changed.keys() - there.keys())
 
 
 @dataclass(frozen=True, slots=True)
 class Groups:
     """All groups of this relay."""
 
-    by_id: Mapping[str, Group] = field(default_factory=dict)
-    ended: Mapping[str, EndedGroup] = field(default_factory=dict)
+    by_id: KeyMap[str, Group] = field(default_factory=KeyMap)
+    ended: KeyMap[str, EndedGroup] = field(default_factory=KeyMap)
     """Deleted groups, whose ids cannot be used again (N29-124)."""
     memberships: GroupsByKey[str] = field(default_factory=GroupsByKey)
     """pubkey → ids of the groups that it is a member of."""
@@ -335,24 +346,35 @@ class Groups:
         return self.former.of(pubkey)
 
     def with_group(self, group: Group, users: Set[str] | None = None) -> Groups:
-        """These groups with `group` added, or in place of the one with its id.
+        """`with_groups`. `users`: whose membership may differ; None: anybody's."""
+        return self.with_groups((group,), users)
 
-        `users`: whose membership may differ; None: anybody's.
-        """
-        before = self.by_id.get(group.id)
-        memberships, pinned, founded = self.memberships, self.pinned, self.founded
-        if before is None or before.members is not group.members:
-            old = frozenset[str]() if before is None else before.members.keys()
-            new: Set[str] = group.members.keys()
-            if users is not None:  # comparing ten thousand takes a millisecond
-                old, new = _among(users, old), _among(users, new)
-            memberships = memberships.moved(old, new, group.id)
-        if (() if before is None else before.pins) != group.pins:
-            pinned = pinned.moved(_pinned_by(before), _pinned_by(group), group.id)
-        if before is None or before.founder != group.founder:
-            founded = founded.moved(_founder_of(before), {group.founder}, group.id)
-        by_id = {**self.by_id, group.id: group}
-        return replace(self, by_id=by_id, memberships=memberships, pinned=pinned, founded=founded)
+    def with_groups(self, groups: Iterable[Group], users: Set[str] | None = None) -> Groups:
+        """With these added, or in place of those of their ids, each of which is named once."""
+        changed: dict[str, Group] = {}
+        members: list[tuple[Set[str], Set[str], str]] = []
+        pins: list[tuple[Set[Pin], Set[Pin], str]] = []
+        founders: list[tuple[Set[str], Set[str], str]] = []
+        for group in groups:
+            changed[group.id] = group
+            before = self.by_id.get(group.id)
+            if before is None or before.members is not group.members:
+                old = frozenset[str]() if before is None else before.members.keys()
+                new: Set[str] = group.members.keys()
+                if users is not None:  # comparing ten thousand takes a millisecond
+                    old, new = _among(users, old), _among(users, new)
+                members.append((old, new, group.id))
+            if (() if before is None else before.pins) != group.pins:
+                pins.append((_pinned_by(before), _pinned_by(group), group.id))
+            if before is None or before.founder != group.founder:
+                founders.append((_founder_of(before), {group.founder}, group.id))
+        return replace(
+            self,
+            by_id=self.by_id.changed(changed),
+            memberships=self.memberships.moved(members),
+            pinned=self.pinned.moved(pins),
+            founded=self.founded.moved(founders),
+        )
 
     def without_group(self, group_id: str, left: EndedGroup | None = None) -> Groups:
         """These groups after one is deleted; without `left` only operators read its 9008."""
@@ -360,10 +382,10 @@ class Groups:
         old = frozenset[str]() if before is None else before.members.keys()
         groups = replace(
             self,
-            by_id={key: group for key, group in self.by_id.items() if key != group_id},
-            memberships=self.memberships.moved(old, frozenset(), group_id),
-            pinned=self.pinned.moved(_pinned_by(before), frozenset(), group_id),
-            founded=self.founded.moved(_founder_of(before), frozenset(), group_id),
+            by_id=self.by_id.without((group_id,)),
+            memberships=self.memberships.moved([(old, frozenset(), group_id)]),
+            pinned=self.pinned.moved([(_pinned_by(before), frozenset(), group_id)]),
+            founded=self.founded.moved([(_founder_of(before), frozenset(), group_id)]),
         )
         return groups.with_ended({group_id: left or EndedGroup()})
 
@@ -373,11 +395,11 @@ class Groups:
 
     def with_ended(self, added: Mapping[str, EndedGroup]) -> Groups:
         """These groups with deleted ones added, or in place of those with their ids."""
-        former = self.former
-        for group_id, group in added.items():
-            before = self.ended.get(group_id, EndedGroup())
-            former = former.moved(before.members, group.members, group_id)
-        return replace(self, ended={**self.ended, **added}, former=former)
+        members = (
+            (self.ended.get(group_id, EndedGroup()).members, group.members, group_id)
+            for group_id, group in added.items()
+        )
+        return replace(self, ended=self.ended.changed(added), former=self.former.moved(members))
 
 
 def replayed(groups: Groups, events: Iterable[Event], relay_pubkey: str) -> Groups:
@@ -404,9 +426,7 @@ def replayed(groups: Groups, events: Iterable[Event], relay_pubkey: str) -> Grou
             or Group(group_id, action.created_at, flags=PRIVATE_FLAGS)
         )
         touched[group_id] = group_after(group, action, relay_pubkey)
-    for group in touched.values():
-        groups = groups.with_group(group)
-    return groups
+    return groups.with_groups(touched.values())
 
 
 def group_after(group: Group, action: Action | Notice, relay_pubkey: str) -> Group:

@@ -1,5 +1,5 @@
 """An immutable map of keys, of which a change copies only a part: anybody may make a group know a
-hundred thousand keys, and each record of the group changes some."""
+hundred thousand keys, or make as many groups, and each record changes some."""
 
 from __future__ import annotations
 
@@ -70,6 +70,20 @@ class KeyMap(Mapping[_K, _V]):
 
     def without(self, keys: Iterable[_K]) -> Self:
         return self.changed({}, keys)
+
+    def differing(self, other: KeyMap[_K, _V]) -> set[_K]:
+        """Keys whose value is not the same object in both, or is in one alone. Parts that no
+        change has copied are not looked at."""
+        mine, others = self.parts, other.parts
+        if len(mine) != len(others):
+            mine, others = (dict(self.items()),), (dict(other.items()),)
+        pairs = [pair for pair in zip(mine, others, strict=True) if pair[0] is not pair[1]]
+        return {
+            key
+            for one, two in pairs
+            for key in one.keys() | two.keys()
+            if one.get(key) is not two.get(key)
+        }
 
     @classmethod
     def _of(cls, parts: list[dict[_K, _V]], size: int) -> Self:

@@ -199,8 +199,8 @@ def repair_drafts(before: Groups, left: Groups, now: int, relay: str) -> tuple[D
         Draft(kinds.DELETE_GROUP, (("h", group_id),), "", now)
         for group_id in sorted(before.ended.keys() - left.ended.keys())
     ]
-    for group in before.by_id.values():
-        repairs = _repairs(group, left.get(group.id) or Group(group.id), now, relay)
+    for group_id, group in sorted(before.by_id.items()):
+        repairs = _repairs(group, left.get(group_id) or Group(group_id), now, relay)
         drafts += [draft_of(action) for action in repairs]
     return tuple(drafts)
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 MAX_DEPTH: Final = 8
 """Groups from a root down to its deepest subgroup, both counted."""
 MAX_CHILDREN: Final = 256
+_MAX_MOVED: Final = 1024
+"""Groups of a tree that gets another parent: all are visited."""
 
 _NO_SUCH_PARENT: Final = Reject(
     Prefix.RESTRICTED, "parent: names no group that you are an admin of", RULE
@@ -60,7 +62,11 @@ def _check_parent(group: Group, parent: Group, groups: Groups) -> Reject | None:
     ancestors = [other.id for other in _with_ancestors(parent, groups)]
     if group.id in ancestors:
         return rejected(Prefix.INVALID, "parent: a group cannot be its own ancestor")
-    if len(ancestors) + _height(group, groups) > MAX_DEPTH:
+    height = _height(group, groups)
+    if height is None:
+        text = f"parent: a group with over {_MAX_MOVED} groups below it stays where it is"
+        return rejected(Prefix.INVALID, text)
+    if len(ancestors) + height > MAX_DEPTH:
         return rejected(Prefix.INVALID, f"parent: groups can be nested at most {MAX_DEPTH} deep")
     if len(parent.children) >= MAX_CHILDREN:
         return rejected(Prefix.INVALID, f"parent: has {MAX_CHILDREN} subgroups, the most allowed")
@@ -75,9 +81,16 @@ def _with_ancestors(group: Group, groups: Groups) -> Iterator[Group]:
         current = groups.get(current.parent)
 
 
-def _height(group: Group, groups: Groups) -> int:
-    children = (groups.by_id[child] for child in group.children)
-    return 1 + max((_height(child, groups) for child in children), default=0)
+def _height(group: Group, groups: Groups) -> int | None:
+    """Levels of the group and the groups below it; None: they are over `_MAX_MOVED`."""
+    height, seen, level = 0, 0, [group]
+    while level:
+        height += 1
+        seen += len(level)
+        if seen > _MAX_MOVED:
+            return None
+        level = [groups.by_id[child] for each in level for child in each.children]
+    return height
 
 
 def place_group(groups: Groups, after: Group) -> tuple[Groups, tuple[str, ...]]:

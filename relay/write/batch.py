@@ -28,6 +28,7 @@ from relay.errors import Prefix, Reject, WriteOutcome
 from relay.facts import Origin
 from relay.groups.actions import users_in
 from relay.groups.group import Groups, pins_of, replayed
+from relay.groups.key_map import KeyMap
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
 from relay.groups.notices import Draft, membership_notices, notices_for
 from relay.lifecycle.deletion import (
@@ -605,11 +606,11 @@ class Batch:
         }
         if unrecorded:
             self._restate(unrecorded, request)
-        if self._world.groups is before:
-            return
-        for group in list(self._world.groups.by_id.values()):
-            if group is not before.get(group.id):
-                self._notify(before.get(group.id), group)
+        after = self._world.groups
+        for group_id in sorted(after.by_id.differing(before.by_id)):
+            group = after.get(group_id)
+            if group is not None:
+                self._notify(before.get(group_id), group)
 
     def _forget_member(self, pubkey: str) -> None:
         """In groups that have ended the key was no member."""
@@ -630,8 +631,8 @@ class Batch:
         """
         groups, relay = self._world.groups, self._relay_key.pubkey
         intended = Groups(
-            {key: group for key, group in groups.by_id.items() if key in group_ids},
-            {key: ended for key, ended in groups.ended.items() if key in group_ids},
+            KeyMap({key: groups.by_id[key] for key in group_ids if key in groups.by_id}),
+            KeyMap({key: groups.ended[key] for key in group_ids if key in groups.ended}),
         )
         left = replayed(Groups(), remaining_records(group_ids, self._found, self.plan), relay)
         for draft in repair_drafts(intended, left, self._now, relay):

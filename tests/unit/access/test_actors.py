@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from relay.access.actors import Actors, vouches
 from relay.groups.group import Group, Groups
+from relay.groups.key_map import KeyMap
 from relay.nostr.agents import Attestation
 from tests.cast import alice, bob, owner, robot
 
@@ -13,7 +14,7 @@ ACTORS = Actors(frozenset({owner.pubkey}))
 HERS = Attestation(robot.pubkey, alice.pubkey)
 
 
-class Looked(dict[str, Group]):
+class Looked(KeyMap[str, Group]):
     """Counts the groups that are looked at."""
 
     times = 0

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.groups.group import Groups, replayed
+from relay.groups.group import Group, Groups, GroupsByKey, replayed
 from relay.groups.key_map import KeyMap
 from tests.cast import admin, alice
 from tests.effort import tries
@@ -16,6 +16,8 @@ from tests.unit.groups.world import RELAY, event
 
 if TYPE_CHECKING:
     from collections.abc import Set
+
+    import pytest
 
 KEYS = st.integers(0, 40)
 CHANGES = st.lists(st.tuples(st.dictionaries(KEYS, st.integers(0, 2)), st.sets(KEYS)))
@@ -39,6 +41,23 @@ def test_a_map_equals_a_dict_after_the_same_changes(
         for key in range(41):
             assert found.get(key) == expected.get(key)
             assert (key in found) == (key in expected)
+
+
+@given(CHANGES, st.sampled_from([1, 300, MANY]))
+def test_keys_that_differ_are_those_whose_value_is_another(
+    changes: list[tuple[dict[int, int], Set[int]]], size: int
+) -> None:
+    before = found = KeyMap({-number: 0 for number in range(1, size)}).changed({})
+    for added, removed in changes:
+        found = found.changed(added, removed)
+    both = before.keys() | found.keys()
+    different = {key for key in both if before.get(key) != found.get(key)}
+    assert found.differing(before) == before.differing(found) == different
+
+
+def test_a_map_that_outgrows_one_dict_differs_by_what_was_added() -> None:
+    before = KeyMap({number: number for number in range(512)})
+    assert before.changed({512: 512}).differing(before) == {512}
 
 
 def test_a_key_that_is_removed_twice_is_removed_once() -> None:
@@ -78,3 +97,53 @@ def test_a_record_of_a_group_copies_few_of_the_keys_that_it_knows() -> None:
     held, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert held < 10_000 * len(versions)
+
+
+def test_a_new_group_copies_few_of_those_that_there_are() -> None:
+    """Each of 100,000 groups copied all that had been made: a start took a minute."""
+    many = {f"{number}": Group(f"{number}") for number in range(20_000)}
+    groups = Groups(KeyMap[str, Group]().changed(many))
+    versions = []
+    tracemalloc.start()
+    for number in range(tries(100, 30)):
+        groups = replayed(groups, [event(admin, 9007, ["h", f"new {number}"])], RELAY)
+        versions.append(groups)
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held < 20_000 * len(versions)
+
+
+def test_a_replay_copies_the_ids_of_the_groups_of_one_key_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An agent that makes 100,000 groups is in all of them."""
+    asked: list[int] = []
+
+    def counting(index: GroupsByKey[Any], moves: Any) -> Any:
+        moves = list(moves)
+        asked.append(len(moves))
+        return moved(index, moves)
+
+    moved = GroupsByKey.moved
+    monkeypatch.setattr(GroupsByKey, "moved", counting)
+    replayed(Groups(), [event(admin, 9007, ["h", f"{number}"]) for number in range(50)], RELAY)
+    assert sorted(asked) == [0, 50, 50]
+
+
+@given(st.lists(st.tuples(st.sets(st.integers(0, 5)), st.sampled_from("abc"))))
+def test_several_groups_change_their_keys_as_one_after_the_other(
+    changes: list[tuple[Set[int], str]],
+) -> None:
+    together = one_by_one = GroupsByKey[int]()
+    keys: dict[str, Set[int]] = {}
+    moves = []
+    for new, group_id in changes:
+        move = (keys.get(group_id, set()), new, group_id)
+        keys[group_id] = new
+        moves.append(move)
+        one_by_one = one_by_one.moved([move])
+    together = together.moved(moves)
+    expected = {
+        key: frozenset(group_id for group_id in keys if key in keys[group_id]) for key in range(6)
+    }
+    assert dict(together) == dict(one_by_one) == {key: ids for key, ids in expected.items() if ids}

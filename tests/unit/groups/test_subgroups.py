@@ -196,6 +196,24 @@ def test_the_depth_of_a_tree_is_limited() -> None:
     assert below(world, "apart", chain[-4]) == STORED
 
 
+def test_a_tree_of_over_a_thousand_groups_is_not_moved() -> None:
+    """All of them are visited: 65,000 by each event."""
+    world = a_wood("food", "tea", "green")
+    others = [[f"{letter}{number}" for number in range(MAX_CHILDREN)] for letter in "abcd"]
+    parents = [row[0] for row in others]
+    for parent, row in zip(("tea", *parents), others, strict=False):
+        for group_id in row:
+            world.groups = world.groups.with_group(Group(group_id, parent=parent))
+        full = replace(world.groups.by_id[parent], children=tuple(row))
+        world.groups = world.groups.with_group(full)
+    text = "invalid: parent: a group with over 1024 groups below it stays where it is"
+    assert below(world, "tea", "food") == (False, text)
+    assert below(world, "green", "food") == STORED
+    smaller = replace(world.groups.by_id[parents[-2]], children=("green",))
+    world.groups = world.groups.with_group(smaller)
+    assert below(world, "tea", "food") == STORED
+
+
 @pytest.mark.proves("N29-143")
 def test_the_number_of_subgroups_is_limited() -> None:
     world = a_wood("food", "drink", "tea")
