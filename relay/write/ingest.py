@@ -43,7 +43,7 @@ from relay.write.judge import BAD_SIGNATURE, screen, screen_and_judge
 from relay.write.lane import Lane
 from relay.write.lookups import lookups_for
 from relay.write.pieces import pieces_for
-from relay.write.world import World, facts_of
+from relay.write.world import MAX_EVENT, World, facts_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,11 +68,9 @@ _MAX_BATCH: Final = 512
 """Cost of what is judged and committed together; 1: an event as most are, some 0.1 ms."""
 _WEIGHT_PER_COST: Final = 4096
 """Bytes as `weight_of` has them: 5,000 tags cost as much as 340 events of few."""
-_CHANGES_GROUPS: Final = frozenset(
-    {*kinds.MODERATION, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST, kinds.VANISH}
-)
+_CHANGES_GROUP: Final = frozenset({*kinds.MODERATION, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
 _GROUPS_PER_COST: Final = 1000
-"""Of all groups: their map is copied, or they are asked about a key that vanishes."""
+"""Of all groups: each is asked about a key that vanishes."""
 _MEMBERS_PER_COST: Final = 1000
 """Of a group that an event changes."""
 _TARGETS_PER_COST: Final = 4
@@ -86,8 +84,6 @@ _MAX_VERIFIED: Final = 128
 _TAGS_PER_COST: Final = 8
 """Where signatures are checked: the store prepares each tag, 5 us."""
 _MAX_WAITING: Final = 32_768
-MAX_EVENT: Final = 2 << 20
-"""Bytes; half of what a connection may leave unread by default."""
 _MAX_WEIGHT: Final = 256 << 20
 """Bytes of all waiting events of clients, as `weight_of` estimates it."""
 _READ_AT_ONCE: Final = 500
@@ -290,14 +286,8 @@ class Ingest:
 
     def _screened(self, event: Event, origin: Origin) -> Reject | None:
         state = self._state
-        relay = self._relay_key.pubkey
-        if len(event.raw) > self._max_event:
-            return Reject(
-                Prefix.INVALID,
-                f"event: has {len(event.raw)} bytes, at most {self._max_event} allowed",
-                "[limits] max_message_length",
-            )
-        return screen(event, origin, self._clock(), state.policy, state.management, relay)
+        relay, most = self._relay_key.pubkey, self._max_event
+        return screen(event, origin, self._clock(), state.policy, state.management, relay, most)
 
     def _record_refusal(
         self, reject: Reject, event: Event, author: Author, message: int | None
@@ -335,7 +325,16 @@ class Ingest:
         now, seen = self._clock(), list[DryRun]()
 
         def decide(found: Found) -> WritePlan:
-            world = World(policy, state.groups, state.actors, found, relay, now, state.management)
+            world = World(
+                policy,
+                state.groups,
+                state.actors,
+                found,
+                relay,
+                now,
+                state.management,
+                max_event=self._max_event,
+            )
             facts = facts_of(candidate, world) if candidate.malformed is None else None
             seen.append(DryRun(screen_and_judge(candidate, world).result, facts))
             return WritePlan()
@@ -448,9 +447,10 @@ class Ingest:
                 cost += self._fanout.unsure_about(event) // _FILTERS_PER_COST
                 if event.kind == kinds.DELETION:
                     cost += len(event.tags) // _TARGETS_PER_COST
-                if event.kind in _CHANGES_GROUPS:
-                    groups = self._state.groups
+                groups = self._state.groups
+                if event.kind == kinds.VANISH:
                     cost += len(groups.by_id) // _GROUPS_PER_COST
+                if event.kind in _CHANGES_GROUP:
                     group = groups.get(event.tag("h"))
                     if group is not None:
                         cost += len(group.involved) // _MEMBERS_PER_COST

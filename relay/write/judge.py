@@ -126,9 +126,24 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
 
 
 def screen(
-    event: Event, origin: Origin, now: int, policy: Policy, management: Management, relay: str
+    event: Event,
+    origin: Origin,
+    now: int,
+    policy: Policy,
+    management: Management,
+    relay: str,
+    max_event: int,
 ) -> Reject | None:
-    """The checks before the signature is verified: limits, form, refused kinds."""
+    """The checks before the signature is verified: limits, form, refused kinds.
+
+    `relay`: its public key; `max_event`: bytes.
+    """
+    if len(event.raw) > max_event:
+        return Reject(
+            Prefix.INVALID,
+            f"event: has {len(event.raw)} bytes, at most {max_event} allowed",
+            "[limits] max_message_length",
+        )
     refusal = policy.screen(event, now, origin)
     if refusal is not None:
         return refusal
@@ -151,6 +166,7 @@ def screen_and_judge(candidate: Candidate, world: World) -> Judgement:
         world.policy,
         world.management,
         world.relay,
+        world.max_event,
     )
     return judge(candidate, world) if refusal is None else Judgement(refusal)
 

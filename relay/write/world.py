@@ -40,6 +40,8 @@ _ABOUT_PEOPLE: Final = (ListName.ALLOWED_KEYS, ListName.BANNED_KEYS)
 _LENT_IN_GROUPS: Final = frozenset({Who.INSIDER})
 """The who-words that an owner lends its agent inside groups. Not KNOWN: the agent could found a
 group and remain its member when its owner leaves."""
+MAX_EVENT: Final = 2 << 20
+"""Bytes; half of what a connection may leave unread by default."""
 _MAX_WHO: Final = 65_536
 _MIN_PREFIX: Final = 8
 """Characters of an id that a `previous` tag must have (N29-21)."""
@@ -82,6 +84,8 @@ class World:
     """Requests to vanish by keys of which nothing is stored, by address."""
     removed: Removed = field(default_factory=Removed)
     """Of the same deletion."""
+    max_event: int = MAX_EVENT
+    """Bytes of an event, wherever it comes from."""
     rated_origins: frozenset[Origin] = frozenset({Origin.WIRE})
     """Rates count events of these origins."""
     _who: dict[tuple[str, str | None], frozenset[Who]] = field(default_factory=dict)

@@ -442,13 +442,16 @@ def deletions(number: int) -> Event:
         (lambda n: article(NOON, d=f"{n}", content="x" * 100_000), 512 * 4096 // 100_000),
         (deletions, 512 // (100 // 4)),  # a tombstone for each target
         (lambda n: on(owner, 9002, ["about", f"{n}"]), 512 // (2 * 12)),
+        (lambda n: owner.sign(62, [["relay", "ALL_RELAYS"]], "", NOON + n), 512 // (2 * 12)),
     ],
 )
 async def test_a_note_waits_for_few_large_events(
     relay: Relay, large: Callable[[int], Event], together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one connection or many: 2 MiB are committed together, 2,000 targets of deletions, or few
-    changes of groups if there are many: here each of two costs as much as 12,000."""
+    changes of a group of many, or requests to vanish if there are many groups: here each of two
+    costs as much as 12,000."""
+    monkeypatch.setattr("relay.write.ingest._MEMBERS_PER_COST", 1 / 12)
     monkeypatch.setattr("relay.write.ingest._GROUPS_PER_COST", 1 / 12)
     relay.store.append_called.clear()
     relay.store.may_commit.clear()
@@ -456,7 +459,7 @@ async def test_a_note_waits_for_few_large_events(
     letters = [relay.post(events[0], connection=1)]
     await relay.store.append_called.wait()
     letters += [relay.post(event, connection=n % 4) for n, event in enumerate(events[1:])]
-    note = article(NOON)
+    note = article(NOON + 50)  # later than the requests to vanish
     letters.append(relay.post(note, connection=9))
     while relay.ingest.waiting["commit"] < 40:  # noqa: ASYNC110 -- threads verify them
         await asyncio.sleep(0.001)
@@ -709,6 +712,10 @@ async def test_a_dry_run_includes_checks_before_the_signature(relay: Relay) -> N
     seen = await relay.ingest.dry_run(ahead, Letter())
     assert isinstance(seen.result, Reject)
     assert seen.result.rule == "[limits] created_at_upper"
+    large = on(alice, 9, ["x", "a" * (2 << 20)])
+    seen = await relay.ingest.dry_run(large, Letter())
+    assert isinstance(seen.result, Reject)
+    assert seen.result.rule == "[limits] max_message_length"
     two = alice.sign(9, [["h", "tea"], ["h", "den"]], "", NOON)
     seen = await relay.ingest.dry_run(two, Letter())
     assert seen.facts is None
