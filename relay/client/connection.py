@@ -42,11 +42,16 @@ _LOGIN_PAUSE_S: Final = 1.0
 _LARGE: Final = 2**20
 _MAX_BRACKETS: Final = 1_000_000
 """Arrays and objects of a large text: each takes up to 240 bytes of memory for 3 on the wire."""
+_MAX_QUOTES: Final = 2_000_000
+"""Of strings of a large text, two each: a string takes some 60 bytes for 3 on the wire."""
 
 
 def is_bomb(text: str) -> bool:
     """Whether parsed JSON would take far more memory than its text."""
-    return len(text) > _LARGE and text.count("[") + text.count("{") > _MAX_BRACKETS
+    if len(text) <= _LARGE:
+        return False
+    quotes = text.count('"') - text.count('\\"')  # those within a string are no strings
+    return quotes > _MAX_QUOTES or text.count("[") + text.count("{") > _MAX_BRACKETS
 
 
 async def _refuse_redirect(

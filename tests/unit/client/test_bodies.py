@@ -18,7 +18,7 @@ from click.testing import CliRunner
 
 from relay.cli import console
 from relay.client import CallRefused, Client, NotARelay, connection
-from relay.client.connection import body_of, http_session
+from relay.client.connection import body_of, http_session, is_bomb
 from relay.client.settings import ClientFile, ClientSettings
 from relay.errors import UserError
 from tests.cast import owner
@@ -61,6 +61,19 @@ async def test_a_compressed_body_is_expanded_to_a_limit(bomb: str) -> None:
             assert await body_of(response, EXPANDED - 1) is None
         async with session.get("http" + bomb[2:]) as response:
             assert len(await body_of(response, EXPANDED + 100) or b"") > EXPANDED
+
+
+@pytest.mark.parametrize("element", ["[]", "{}", '""', '"\\\\"'])
+def test_json_of_very_many_small_values_is_a_bomb(element: str) -> None:
+    """Of 16 MiB it becomes hundreds of megabytes."""
+    assert is_bomb(f"[{','.join([element] * 2_500_000)}]")
+
+
+def test_long_json_is_no_bomb() -> None:
+    """A content may be JSON itself."""
+    inner = orjson.dumps([["a", {"b": ""}]] * 200_000).decode()
+    assert not is_bomb(orjson.dumps(["EVENT", "s", {"content": inner}]).decode())
+    assert not is_bomb(orjson.dumps([["p", "a" * 64]] * 100_000).decode())
 
 
 async def test_a_document_or_link_that_is_too_long_is_none(bomb: str) -> None:
