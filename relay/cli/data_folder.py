@@ -10,7 +10,6 @@ import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from time import perf_counter
 from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.access.management import ListName
@@ -21,7 +20,7 @@ from relay.cli.services import run_services
 from relay.config import load_config
 from relay.errors import FolderBusy, Reject, UserError, WriteOutcome, ok_reply
 from relay.server.control import ALLOWED, BANNED, DryRunReply, RemoteFolder, Rows
-from relay.server.turns import SLICE_S
+from relay.server.turns import Pauses
 from relay.write.commands import Purpose, Unconnected
 
 if TYPE_CHECKING:
@@ -82,14 +81,12 @@ class LocalFolder:
 
     async def submit(self, events: Sequence[Event], origin: Origin) -> Sequence[tuple[bool, str]]:
         batch = _Batch(len(events))
-        began = perf_counter()
+        pauses = Pauses()  # a relay may serve clients on this loop
         for index, event in enumerate(events):
             self._services.ingest.submit(
                 event, Unconnected(told=partial(batch.set_reply, index)), origin
             )
-            if perf_counter() - began >= SLICE_S:
-                await asyncio.sleep(0)  # a relay may serve clients on this loop
-                began = perf_counter()
+            await pauses.rest()
         await batch.done.wait()
         return batch.replies
 

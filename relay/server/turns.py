@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from heapq import heappop, heappush
 from itertools import count
+from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -109,3 +110,23 @@ class Slice:
         self._worked = 0.0
         await self._turns.wait(self._used)
         self._used = min(self._used, self._turns.reached)  # what kept nobody waiting is forgotten
+
+
+class Pauses:
+    """The work of a task that no connection asked for, such as a command's, since its last pause.
+
+    For a loop that never waits by itself: it calls `rest` after each piece of work.
+    """
+
+    def __init__(self) -> None:
+        self._began = perf_counter()
+
+    async def rest(self) -> None:
+        """Let every task that is ready run, if the work took `SLICE_S`."""
+        if perf_counter() - self._began >= SLICE_S:
+            await asyncio.sleep(0)
+            self.resume()
+
+    def resume(self) -> None:
+        """The task has waited for something."""
+        self._began = perf_counter()

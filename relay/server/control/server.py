@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator
-from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -49,7 +48,7 @@ from relay.server.control.protocol import (
     with_rows,
 )
 from relay.server.control.socket_file import bound_socket, peer_refusal
-from relay.server.turns import SLICE_S
+from relay.server.turns import Pauses
 from relay.write.commands import Purpose
 
 if TYPE_CHECKING:
@@ -235,7 +234,7 @@ class ControlServer:
         indexes: list[int] = []
         events: list[Event] = []
         size = 0
-        began = perf_counter()
+        pauses = Pauses()
         for index, row in enumerate(rows):
             try:
                 events.append(event_from(_decoded(row)))
@@ -250,10 +249,9 @@ class ControlServer:
                 for at, reply in zip(indexes, replies, strict=True):
                     results[at] = reply
                 indexes, events, size = [], [], 0
-                began = perf_counter()
-            elif perf_counter() - began >= SLICE_S:
-                await asyncio.sleep(0)
-                began = perf_counter()
+                pauses.resume()
+            else:
+                await pauses.rest()
         return results
 
     async def _send(

@@ -36,7 +36,6 @@ from relay.server.control import (
     RemoteFolder,
     Rows,
 )
-from relay.server.control import server as control_server
 from tests.cast import alice, bob
 from tests.harness.patience import ANSWER_S
 
@@ -437,8 +436,7 @@ async def test_other_tasks_have_turns_between_rows(
             await asyncio.sleep(0)
 
     # Each look at the clock is a slice later.
-    monkeypatch.setattr(control_server, "perf_counter", count(0.0, 1.0).__next__)
-    monkeypatch.setattr(data_folder, "perf_counter", count(0.0, 1.0).__next__)
+    monkeypatch.setattr("relay.server.turns.perf_counter", count(0.0, 1.0).__next__)
     ticking = asyncio.create_task(tick())
     await asyncio.sleep(0)
     before = turns
