@@ -20,15 +20,24 @@ RookeryError
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 from pathlib import Path
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+_SECRET: Final = re.compile(r"(nsec|ncryptsec)1[a-z0-9]+", re.IGNORECASE)
+
+
+def masked(text: str) -> str:
+    """Without secret keys: a safeguard for logs, and for what quotes an argument or a setting."""
+    return _SECRET.sub(r"\g<1>1…", text) if "sec1" in text.lower() else text
 
 
 class Prefix(StrEnum):
@@ -220,7 +229,7 @@ class UserError(RookeryError):
     """A command cannot continue: one line that says what to do, and the exit code."""
 
     def __init__(self, text: str, code: int = 1) -> None:
-        super().__init__(text)
+        super().__init__(masked(text))
         self.code = code
 
 

@@ -42,7 +42,7 @@ def opened_below(root: Path, name: str) -> int:
 
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file of mode 0600, whole or not at all. One task at a time. Raises OSError."""
-    part = path.with_suffix(".part")
+    part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)  # of a run before, or of another user who waits for the content
     fd = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with os.fdopen(fd, "wb") as file:

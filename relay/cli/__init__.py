@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay import __version__
-from relay.errors import RookeryError, UserError
+from relay.errors import RookeryError, UserError, masked
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -209,7 +209,7 @@ def _is_text(arg: str) -> bool:
 def _complain(text: str) -> None:
     from relay.cli.options import Colour, coloured, printable
 
-    # The text may quote a relay.
-    who, colon, said = "\n".join(map(printable, text.split("\n"))).partition(":")
+    # The text may quote a relay, or an argument.
+    who, colon, said = "\n".join(map(printable, masked(text).split("\n"))).partition(":")
     who = coloured(f"{who}{colon}", Colour.REFUSED, sys.stderr)
     click.echo(f"{who}{said}", file=sys.stderr)

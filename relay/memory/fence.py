@@ -32,7 +32,7 @@ _TAG: Final = re.compile(r"<(?=[\s/]*memory\b)")
 _DASH: Final = r"[-\u2010-\u2015\u2043\u2212\u2500\u2501\u2796\u2e17\u2e3a\u2e3b\u30fc\u23af\u2574]"
 _BY: Final = re.compile(rf"{_DASH}(?=\s*by\b(?s:.{{0,200}})\bnpub1)")
 _LINES: Final = re.compile(r"\s+")
-_INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0")
+_INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\U0001d159")
 """Not in the category Cf, and shown as nothing."""
 _CONTROLS: Final = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 """Shown as nothing, or obeyed by a terminal; without those that begin a line."""
@@ -156,7 +156,8 @@ def folded(text: str) -> tuple[str, list[int] | range]:
         elif each in _BREAKS:
             seen = each
         else:
-            seen = _LOOKS.get(each) or unicodedata.normalize("NFKC", each).casefold()
+            plain = unicodedata.normalize("NFKC", each).casefold()
+            seen = _LOOKS.get(each) or _LOOKS.get(plain, plain)
         form.append(seen)
         origins += [index] * len(seen)
     return "".join(form), [*origins, len(text)]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 import traceback
 from collections import deque
@@ -21,11 +20,12 @@ from typing import TYPE_CHECKING, Final, Protocol, TextIO
 
 import orjson
 
+from relay.errors import masked
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-_SECRET: Final = re.compile(r"(nsec|ncryptsec)1[a-z0-9]+", re.IGNORECASE)
 _OURS: Final = "rookery"
 _STANDARD: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
@@ -291,7 +291,7 @@ class TextLines(logging.Formatter):
         shown = f"\x1b[{colour}m{level}\x1b[0m" if colour else level
         line = f"{clock} {shown} {record.name}: {text}"
         trace = _trace(record)
-        return _masked(f"{line}\n{trace}" if trace else line)
+        return masked(f"{line}\n{trace}" if trace else line)
 
 
 class JsonLines(logging.Formatter):
@@ -309,10 +309,10 @@ class JsonLines(logging.Formatter):
         if trace:
             line["trace"] = trace
         try:
-            return _masked(orjson.dumps(line, default=str).decode())
+            return masked(orjson.dumps(line, default=str).decode())
         except TypeError:  # a file name that is not UTF-8, an integer over 64 bits
             safe = {_utf8(name): _utf8(value) for name, value in line.items()}
-            return _masked(orjson.dumps(safe).decode())
+            return masked(orjson.dumps(safe).decode())
 
 
 def _with_fields(text: str, fields: Mapping[str, object]) -> str:
@@ -345,8 +345,3 @@ def _one_line(text: str) -> str:
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
     )
-
-
-def _masked(line: str) -> str:
-    """A safeguard: no caller should log a secret key."""
-    return _SECRET.sub(r"\g<1>1…", line) if "sec1" in line.lower() else line

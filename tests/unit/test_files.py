@@ -36,7 +36,7 @@ def test_folders_are_private_with_all_that_are_made_above_them(
 def test_a_file_of_another_user_is_not_written_to(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("mine")
-    waiting, link = tmp_path / "one.part", tmp_path / "two.part"
+    waiting, link = tmp_path / ".one.jsonl.part", tmp_path / ".two.jsonl.part"
     waiting.write_text("")
     waiting.chmod(0o666)
     link.symlink_to(victim)
@@ -47,3 +47,11 @@ def test_a_file_of_another_user_is_not_written_to(tmp_path: Path) -> None:
             assert (tmp_path / f"{name}.jsonl").lstat().st_mode & 0o7777 == 0o600
         assert spy.read() == ""
     assert victim.read_text() == "mine"
+
+
+def test_a_file_of_a_name_that_is_alike_stays(tmp_path: Path) -> None:
+    mine = tmp_path / "notes.part"
+    mine.write_text("mine")
+    replace_file(tmp_path / "notes.jsonl", b"exported")
+    assert mine.read_text() == "mine"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["notes.jsonl", "notes.part"]

@@ -11,7 +11,7 @@ from relay.client.nmem.cipher import cache_key
 from relay.client.nmem.database import Database, beside
 from relay.client.nmem.hooks import record_hook
 from relay.client.nmem.settings import find_nmem_settings
-from relay.errors import RookeryError
+from relay.errors import RookeryError, masked
 from relay.files import make_private
 from relay.hook import SOCKET
 
@@ -78,7 +78,7 @@ def log(home: Path, named: str, error: BaseException, now: int) -> None:
     """Log an error on one line, without any recorded text, if the folder of the log exists."""
     path = log_of(home)
     why = str(error) if isinstance(error, (RookeryError, OSError)) else ""
-    line = f"{now} {named or '-'} {type(error).__name__}: {why}".replace("\n", " ")
+    line = masked(f"{now} {named or '-'} {type(error).__name__}: {why}".replace("\n", " "))
     with suppress(OSError):
         with suppress(FileNotFoundError):
             if path.stat().st_size > _MAX_LOG:

@@ -15,6 +15,7 @@ import pytest
 from relay import __version__, cli
 from relay.cli import COMMANDS, SECTIONS, rookery, run
 from relay.errors import ConfigFaults, Fault, Invalid, UserError
+from tests.cast import alice
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -290,3 +291,11 @@ def test_a_module_without_its_command_raises(
     monkeypatch.setattr(cli, "COMMANDS", {"nothing": ("init", "is not there")})
     with pytest.raises(LookupError, match=r"relay\.cli\.init has no click command named 'nothing'"):
         run(["nothing"])
+
+
+@pytest.mark.parametrize("words", [["forget"], ["key", "show"], ["memory", "get"], []])
+def test_a_secret_key_among_the_arguments_is_not_repeated(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*words, alice.nsec]) != 0
+    assert alice.nsec not in complaint(capsys)

@@ -436,7 +436,8 @@ def test_a_transcript_is_read_on_from_where_it_ended(here: Database, tmp_path: P
 
 @pytest.mark.proves("M-19")
 def test_a_missing_transcript_is_ignored(here: Database, tmp_path: Path) -> None:
-    for path in (tmp_path / "gone", tmp_path, "\0"):
+    os.mkfifo(tmp_path / "pipe")  # whoever opens it waits until somebody writes
+    for path in (tmp_path / "gone", tmp_path, tmp_path / "pipe", "\0"):
         told(here, "Stop", transcript_path=str(path))
     assert rows(here, "_cursor") == []
 

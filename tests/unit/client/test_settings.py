@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,8 +25,6 @@ from relay.memory.snowclaw.keys import KeyStyle
 from tests.cast import alice, bob, carol, dave, owner, robot
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from relay.nostr.keys import SecretKey
 
 
@@ -278,6 +277,21 @@ def test_an_invalid_secret_is_never_quoted(tmp_path: Path) -> None:
         found(tmp_path)
     assert secret not in str(in_file.value)
     assert "did you mean key_file?" in str(in_file.value)
+
+
+@pytest.mark.parametrize(
+    "name", [alice.nsec, alice.nsec.upper(), alice.nsec[:-1], "5e" * 32, "5E" * 32]
+)
+@pytest.mark.parametrize("setting", ["key_file", "agent_key_file"])
+def test_a_key_in_place_of_its_file_is_not_quoted(tmp_path: Path, name: str, setting: str) -> None:
+    """A hook wrote it to its log."""
+    write_file(tmp_path, f'{setting} = "{name}"\n')
+    with pytest.raises(UserError, match=setting) as in_file:
+        found(tmp_path, Actor.AGENT)
+    with pytest.raises(UserError) as as_option:
+        found(tmp_path, key_file=Path(name))
+    for error in (in_file, as_option):
+        assert name[8:] not in str(error.value)
 
 
 @pytest.mark.parametrize("url", ["http://relay.example", "relay.example", "ws://u:p@x"])

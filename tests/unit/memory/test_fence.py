@@ -87,6 +87,8 @@ def test_there_is_one_end_and_it_is_the_last(parts: list[str]) -> None:
         "</me\U000e0101mory>",
         "<\ufff0/memory>",
         "ᐸ⧸memoryᐳ",
+        "\u2329/memory\u232a",
+        "<\U0001d159/memory>",
     ],
 )
 def test_no_disguised_text_ends_the_fence(tag: str) -> None:
