@@ -11,6 +11,7 @@ import shutil
 import socket
 import stat
 import tempfile
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ from tests.unit.client.nmem_cache import NOW, an_original, rows
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
+
+    from relay.client.nmem.hooks import HookResult
 
 PROMPT = json.dumps(
     {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": "/w/rook", "prompt": "tea"}
@@ -146,20 +149,27 @@ async def test_a_malformed_request_counts_as_another_version(home: Path, number:
         await asyncio.wait_for(task, ANSWER_S)
 
 
-async def test_hooks_in_progress_are_recorded_before_the_keeper_ends(home: Path) -> None:
-    transcript = home / "transcript"
-    os.mkfifo(transcript)
-    hook = json.dumps({**json.loads(PROMPT), "transcript_path": str(transcript)}).encode()
+async def test_hooks_in_progress_are_recorded_before_the_keeper_ends(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = threading.Event()
+
+    def slow(hooks: Hooks, data: bytes, named: str, now: int) -> HookResult:
+        assert may_end.wait(ANSWER_S)
+        return record(hooks, data, named, now)
+
+    record = Hooks.record
+    monkeypatch.setattr(Hooks, "record", slow)
     async with kept(home) as task:
         reader, writer = await asyncio.open_unix_connection(home / SOCKET)
-        writer.write(b"\0".join([*words("UserPromptSubmit", SOON), hook]))
+        writer.write(b"\0".join([*words("UserPromptSubmit", SOON), PROMPT]))
         writer.write_eof()
         assert await asked(home) == b"-"  # by then what came before is read, too
         assert await asked(home, b"garbage") == b"-"
         while (home / SOCKET).exists():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert not task.done()
-        os.close(await asyncio.to_thread(os.open, transcript, os.O_WRONLY))
+        may_end.set()
         assert await asyncio.wait_for(reader.read(), ANSWER_S) == b"+"
         writer.close()
         await asyncio.wait_for(task, ANSWER_S)
