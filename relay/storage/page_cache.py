@@ -3,6 +3,10 @@ reconnect. A page is kept for the committed state that it was read in. Only that
 what is in it: a page with a row that expires, or that is readable by a link to a row that may
 expire, is kept for the current second only.
 
+To keep a large page takes half as long as to read it, so it is kept when it is asked for again. A
+cache that is full stays as it is for some time: if more is asked for by turns than it holds, part
+of that is found.
+
 Invariant: at most `max_bytes`, with what the entries take.
 """
 
@@ -23,6 +27,12 @@ _VALUE_BYTES: Final = 100
 bytes of rows and tag values."""
 _MAX_VALUES: Final = 100
 """Pages of filters with more values are not kept."""
+_LARGE: Final = 16 << 10
+"""Bytes of a page that is kept when it is read for the second time."""
+_MAX_READ_ONCE: Final = 4096
+"""Large pages of which it is known that they were read once."""
+_PATIENCE: Final = 16
+"""A full cache is emptied when so many times the pages in it could not be added."""
 _EXPIRES: Final = b'["expiration"'
 
 
@@ -44,12 +54,15 @@ class PageCache:
         self._state: Hashable = None
         self._bytes = 0
         self._pages: dict[Hashable, _Kept] = {}
+        self._read_once: set[int] = set()
+        self._not_added = 0
 
     def page(self, state: Hashable, query: PageQuery) -> Page | None:
         """None: not cached. `state`: never takes an earlier value again."""
         if state != self._state:
             self._state = state
             self._clear()
+            self._read_once.clear()
             return None
         kept = self._pages.get(_asked(query))
         if kept is None or not (query.now == kept.now or (kept.lasts and query.now > kept.now)):
@@ -70,15 +83,30 @@ class PageCache:
         asked = _asked(query)
         if (before := self._pages.pop(asked, None)) is not None:
             self._bytes -= before.size
+        elif size > _LARGE and self._is_first(asked):
+            return
         if self._bytes + size > self._max_bytes:
+            self._not_added += 1
+            if self._not_added < _PATIENCE * len(self._pages):
+                return
             self._clear()
         lasts = not _may_pass(page, visibility)
         self._pages[asked] = _Kept(page, size, query.now, lasts, visibility)
         self._bytes += size
 
+    def _is_first(self, asked: Hashable) -> bool:
+        """Whether the page was not read before, as far as is known."""
+        number = hash(asked)
+        if number in self._read_once:
+            return False
+        if len(self._read_once) >= _MAX_READ_ONCE:
+            self._read_once.clear()
+        self._read_once.add(number)
+        return True
+
     def _clear(self) -> None:
         self._pages.clear()
-        self._bytes = 0
+        self._bytes = self._not_added = 0
 
 
 def _asked(query: PageQuery) -> Hashable:

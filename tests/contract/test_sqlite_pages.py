@@ -64,10 +64,12 @@ async def test_a_page_mixes_rows_of_the_file_with_rows_in_memory(store: SqliteSt
 
 
 @pytest.mark.parametrize("kept", [0, 2_000, 1 << 25], ids=["no row", "few rows", "all rows"])
+@pytest.mark.parametrize("pays", [True, False], ids=["looked up", "left out"])
 async def test_large_rows_are_paged_whatever_the_cache_holds(
-    path: Path, monkeypatch: pytest.MonkeyPatch, kept: int
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, kept: int, pays: bool
 ) -> None:
     monkeypatch.setattr(sqlite_store, "RowCache", lambda: RowCache(kept))
+    monkeypatch.setattr(RowCache, "pays", lambda _: pays)
     store = await SqliteStore.open(path, TERMS)
     texts = ["x" * size for size in (10, PAGE_BYTES // 3, 60_000, PAGE_BYTES, 10, 50_000)] * 8
     events = [unsigned(cast.alice, content=text, at=at) for at, text in enumerate(texts)]

@@ -3,7 +3,9 @@
 SQL decides which rows are in an answer; this only saves fetching them: copying `raw` out of its
 page takes longer than finding its seq in a covering index. It is exact because a seq names one row
 for ever and `raw` never changes. Rows are not added when they are written: allocated among the
-buffers of an ingest they would keep a heap of five times their size from shrinking.
+buffers of an ingest they would keep a heap of five times their size from shrinking. While few rows
+are found, because more are read by turns than are held, it is left out: to look up 500 and to add
+them takes as long as to fetch them.
 
 Invariants: at most `max_bytes`, with what the entries take. Deleted rows are removed with the
 commit.
@@ -22,6 +24,10 @@ _ENTRY_BYTES: Final = 150
 """What an entry takes besides the bytes of the row."""
 _LARGE: Final = 64 << 10
 """Rows over this size are not kept."""
+_LATELY: Final = 4096
+"""Rows that were asked for: earlier ones count half."""
+_TRIED_AGAIN: Final = 8
+"""One page in so many is looked up while few rows are found."""
 
 
 class RowCache:
@@ -34,6 +40,15 @@ class RowCache:
         self._young_bytes = 0
         self._old: dict[int, bytes] = {}
         self._lock = Lock()
+        self._asked = self._found = 0
+        self._left_out = 0
+
+    def pays(self) -> bool:
+        """Whether to look up a page: two of three rows that were asked for lately were held."""
+        if 3 * self._found >= 2 * self._asked:
+            return True
+        self._left_out += 1
+        return self._left_out % _TRIED_AGAIN == 0
 
     def raws(self, seqs: Sequence[int]) -> list[bytes | None]:
         """None for rows that are not cached."""
@@ -47,6 +62,11 @@ class RowCache:
                     raws[at] = found
                     again.append((seqs[at], found))
             self.add(again)
+        self._asked += len(raws)
+        self._found += len(raws) - raws.count(None)
+        if self._asked > _LATELY:
+            self._asked //= 2
+            self._found //= 2
         return raws
 
     def add(self, rows: Iterable[tuple[int, bytes]]) -> None:

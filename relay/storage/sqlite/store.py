@@ -314,8 +314,8 @@ class SqliteStore:
             return None
         # The index of ids has only their first bytes, so the rows are fetched in any case.
         ids = query.filter.ids
-        if ids is not None:
-            fetch = _all_of if len(ids) == 1 else _page_of
+        if ids is not None or not self._row_cache.pays():
+            fetch = _all_of if ids is not None and len(ids) == 1 else _page_of
             rows = self._read_now(self._compiler.page(query, "e.raw"), fetch)
             return None if rows is None else self._paged(rows, query)
         found = self._read_now(self._compiler.page(query, None), _all_of)

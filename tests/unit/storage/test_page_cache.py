@@ -70,17 +70,45 @@ def test_a_page_of_a_state_that_has_passed_is_not_kept() -> None:
     assert cache.page(2, NOTES) is None
 
 
+def notes_about(topic: str, size: int = 0) -> PageQuery:
+    return NOTES._replace(filter=Filter(tags=(("t", frozenset({topic + "x" * size})),)))
+
+
+def ask(cache: PageCache, query: PageQuery, page: Page) -> bool:
+    """Whether the page was kept."""
+    found = cache.page(1, query)
+    if found is None:
+        cache.add(1, query, page)
+    return found is not None
+
+
 def test_kept_pages_and_their_filters_have_a_bound() -> None:
-    cache = PageCache(100_000)
-    filters = [Filter(tags=(("t", frozenset({f"{n}" + "x" * 20_000})),)) for n in range(9)]
-    some = [NOTES._replace(filter=filter_) for filter_ in filters]
+    cache, page = PageCache(50_000), Page([b"x" * 5_000], None)
+    some = [notes_about(f"{n}", 5_000) for n in range(9)]
     for query in some:
-        cache.page(1, query)
-        cache.add(1, query, Page([b"x" * 10_000], None))
-        assert cache.page(1, query) is not None
-    assert sum(cache.page(1, query) is not None for query in some) == 3
+        ask(cache, query, page)
+    assert [cache.page(1, query) is not None for query in some] == [True] * 4 + [False] * 5
     cache.add(1, NOTES, Page([b"x" * 100_000], None))
     assert cache.page(1, NOTES) is None
     many = NOTES._replace(filter=Filter(authors=frozenset(f"{n:064}" for n in range(101))))
     cache.add(1, many, Page([], None))
     assert cache.page(1, many) is None
+
+
+def test_a_full_cache_is_emptied_when_what_is_asked_for_has_long_changed() -> None:
+    cache, page = PageCache(50_000), Page([b"x" * 10_000], None)
+    assert not any(ask(cache, notes_about(f"old {n}"), page) for n in range(4))
+    asked = next(n for n in range(1_000) if ask(cache, notes_about("new"), page))
+    assert 50 < asked < 100
+    assert not any(ask(cache, notes_about(f"old {n}"), page) for n in range(3))
+
+
+def test_a_large_page_is_kept_when_it_is_read_for_the_second_time() -> None:
+    """Most are asked for once."""
+    cache, page = PageCache(), Page([b"x" * 20_000], None)
+    assert [ask(cache, NOTES, page) for _ in range(4)] == [False, False, True, True]
+    assert not any(ask(cache, notes_about(f"{n}"), page) for n in range(5_000))
+    assert ask(cache, NOTES, page)
+    assert cache.page(2, NOTES) is None
+    cache.add(2, NOTES, page)
+    assert cache.page(2, NOTES) is None

@@ -54,3 +54,28 @@ def test_a_large_row_is_not_kept() -> None:
     cache = RowCache()
     cache.add(numbered(1, 2, 65_537))
     assert cache.raws([1]) == [None]
+
+
+def test_it_is_left_out_while_more_is_read_by_turns_than_it_holds() -> None:
+    cache = RowCache(20_000)
+    looked_up = 0
+    for first in [*range(0, 100, 10)] * 20:
+        if cache.pays():
+            looked_up += 1
+            cache.raws(range(first, first + 10))
+            cache.add(numbered(first, first + 10))
+    assert looked_up < 200 / 6
+
+
+def test_it_is_used_again_when_rows_are_found_in_it() -> None:
+    cache = RowCache()
+    cache.raws(range(4_000))  # of which none was held
+    rows = numbered(0, 100)
+    pays = []
+    for _ in range(1_500):
+        pays.append(cache.pays())
+        if pays[-1]:
+            cache.raws(range(100))
+            cache.add(rows)
+    assert not any(pays[:7])
+    assert all(pays[-100:])
