@@ -68,8 +68,10 @@ def ruling_on_join(action: JoinRequest, group: Group, context: GroupContext) -> 
     uses: tuple[InviteUse, ...] = ()
     if not needs_no_code:
         invite = _invite_of(action.code, group)
-        if invite is not None and group.admits(
-            invite, pubkey, now=context.now, uses=context.settings.invite_uses
+        if (
+            invite is not None
+            and _may_invite(invite.made_by, group, context)
+            and group.admits(invite, pubkey, now=context.now, uses=context.settings.invite_uses)
         ):
             uses = (InviteUse(invite.event_id, invite.index),)
         elif not is_visible:
@@ -115,6 +117,11 @@ def _invite_of(code: str | None, group: Group) -> Invite | None:
         if len(known) == size and hmac.compare_digest(known.encode(), wanted):
             found = invite
     return found
+
+
+def _may_invite(pubkey: str, group: Group, context: GroupContext) -> bool:
+    """Whoever lost the rights, or left, would come back as another key with a code made before."""
+    return group.is_moderated_by(pubkey) or context.acts_as_admin(pubkey)
 
 
 def ruling_on_leave(action: LeaveRequest, group: Group, context: GroupContext) -> Ruling | Reject:

@@ -10,7 +10,7 @@ from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.groups.context import GroupSettings, Joins
 from relay.nostr import kinds
-from tests.cast import admin, alice, bob, carol, dave, robot, stranger
+from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
 from tests.unit.groups.world import (
     GUARDED,
     NOON,
@@ -204,6 +204,30 @@ def test_an_invite_from_before_the_removal_does_not_readmit() -> None:
     assert world.join(alice, "new invite") == STORED
     assert world.tea.removed == {}
     assert world.rebuilt() == world.groups
+
+
+@pytest.mark.proves("N29-39", "N29-40")
+def test_a_code_is_not_valid_while_its_maker_may_not_invite() -> None:
+    """A removed admin came back with a second key."""
+    world = tea_party(GUARDED, Flag.HIDDEN, Flag.CLOSED)
+    world.put(admin, carol, "moderator")
+    world.invite(carol, "open sesame", ["reusable"])
+    assert world.join(stranger, "open sesame") == STORED
+    world.put(admin, carol)
+    assert world.join(dave, "open sesame") == NOT_A_MEMBER
+    world.remove(admin, carol)
+    assert world.join(dave, "open sesame") == NOT_A_MEMBER
+    world.put(admin, carol, "moderator")
+    assert world.join(dave, "open sesame") == STORED
+    assert world.rebuilt() == world.groups
+
+
+def test_a_code_of_an_owner_needs_no_membership() -> None:
+    world = tea_party(GUARDED)
+    world.remove(admin, owner)
+    world.invite(owner, "open sesame")
+    assert owner.pubkey not in world.tea.members
+    assert world.join(stranger, "open sesame") == STORED
 
 
 @pytest.mark.proves("N29-40")
