@@ -26,7 +26,7 @@ _LARGE: Final = 64 << 10
 """Rows over this size are not kept."""
 _LATELY: Final = 4096
 """Rows that were asked for: earlier ones count half."""
-_TRIED_AGAIN: Final = 8
+_TRIED_AGAIN: Final = 16
 """One page in so many is looked up while few rows are found."""
 
 
