@@ -38,7 +38,7 @@ from relay.memory.snowclaw.respond import Agent
 from relay.memory.snowclaw.system import SNOWCLAW
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
-from relay.nostr.keys import SecretKey, public_key
+from relay.nostr.keys import SecretKey, is_curve_point, public_key
 from relay.nostr.nip59 import MAX_BACKDATED_S, opened, unsigned, wrapped
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ _OF_PEOPLE: Final = (kinds.PROFILE, *_OF_GROUPS)
 _MAX_AUTHORS: Final = 250
 """Of one query for profiles."""
 _MAX_GROUPS: Final = 10_000
+MAX_CORRESPONDENTS: Final = 10
+"""Others in a direct message: each answer is as many gift wraps."""
 _INBOX: Final = 1_000
 """Messages queued for the reader before the subscription is paused."""
 
@@ -246,7 +248,11 @@ class Snowclaw(SnowclawRecords):
             self.shortfall = f"{self.url} gives no direct messages: {closed}"
 
     def _opened(self, wrap: Event) -> Event | None:
-        """The direct message in a gift wrap; None for others, and for those of unknown keys."""
+        """The direct message in a gift wrap; None for others, and for those of unknown keys.
+
+        Whoever writes a message names its recipients, and the answer goes to all of them: one that
+        does not name this agent, or names unknown keys or very many, is not read.
+        """
         try:
             message = opened(wrap, self._signer)
         except Invalid:
@@ -254,7 +260,14 @@ class Snowclaw(SnowclawRecords):
         is_direct = message.kind == kinds.PRIVATE_MESSAGE and not message.has_tag("h")
         since = self._client.now() - MAX_BACKDATED_S
         is_current = since <= message.created_at <= self._client.now() + OVERLAP_S
-        return message if is_direct and is_current and self._chat.knows(message.pubkey) else None
+        if not (is_direct and is_current and self._chat.knows(message.pubkey)):
+            return None
+        is_ours = message.pubkey == self.pubkey or self.pubkey in message.tag_values("p")
+        others = correspondents(message, self.pubkey)
+        is_answerable = len(others) <= MAX_CORRESPONDENTS and all(
+            is_hex64(key) and is_curve_point(key) and self._chat.knows(key) for key in others
+        )
+        return message if is_ours and is_answerable else None
 
     async def _hear(self, message: Event) -> None:
         """Process a direct message, unless it came before in another wrap."""
@@ -272,6 +285,10 @@ class Snowclaw(SnowclawRecords):
             others, answered = frozenset({public_key(to)}), []
         else:
             others, answered = correspondents(to, self.pubkey), [["e", to.id]]
+        if len(others) > MAX_CORRESPONDENTS:
+            raise Invalid(f"p: at most {MAX_CORRESPONDENTS} recipients of a direct message")
+        if not all(is_hex64(key) and is_curve_point(key) for key in others):
+            raise Invalid("p: not a public key")
         tags = [*(["p", key] for key in sorted(others)), *answered]
         now = self._client.now()
         message = unsigned(self.pubkey, kinds.PRIVATE_MESSAGE, tags, text, now)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from relay.client import Client, PublishRefused, Snowclaw, Timeouts
 from relay.client.settings import Actor, find_settings
-from relay.errors import RookeryError, UserError
+from relay.errors import Invalid, RookeryError, UserError
 from relay.nostr.keys import public_key
 
 if TYPE_CHECKING:
@@ -121,7 +121,10 @@ class Agent:
         self.answered.add(message.id)
         text = await self.answer(message)
         if message.tag("h") is None:
-            await self.claw.send_direct(text, message)
+            try:
+                await self.claw.send_direct(text, message)
+            except (PublishRefused, Invalid) as refusal:
+                log.warning("no answer to %s: %s", message.id[:8], refusal)
             return
         tags = [["h", self.group], ["q", message.id, self.client.url, message.pubkey]]
         at = max(

@@ -19,6 +19,7 @@ from relay.memory.snowclaw.context import Part, Section
 from relay.memory.snowclaw.encryption import encrypted
 from relay.memory.snowclaw.users import UserMemory
 from relay.nostr.event import event_from
+from relay.nostr.keys import SecretKey
 from relay.nostr.nip44 import conversation_key
 from relay.nostr.nip59 import unsigned, wrapped
 from tests.cast import alice, bob, owner, robot, rover
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.nostr.event import Event
-    from relay.nostr.keys import SecretKey
     from tests.harness.fake_relay import FakeRelay, Visitor
 
 NOW = 1_700_000_000
@@ -237,6 +237,48 @@ async def test_direct_messages_are_heard_once_and_of_those_it_knows(fake: FakeRe
         heard = [message.content for message in claw.direct_history(alice.npub)]
         assert heard == ["yesterday", "hello", "bye"]
         assert bob.pubkey[:32] not in claw.users()
+
+
+MEMBERS = tuple(SecretKey(bytes([7] * 31 + [number])) for number in range(1, 13))
+
+
+@pytest.mark.parametrize(
+    "others",
+    [
+        [],  # it does not name the agent
+        [robot.pubkey, bob.pubkey],  # unknown
+        [robot.pubkey, *(key.pubkey for key in MEMBERS)],
+        [robot.pubkey, ""],
+        [robot.pubkey, "f" * 64],  # no point of the curve
+        [robot.pubkey, alice.pubkey.upper()],
+    ],
+)
+async def test_a_direct_message_cannot_choose_whom_the_agent_writes_to(
+    fake: FakeRelay, others: list[str]
+) -> None:
+    """One message of 306 kB became 2,003 gift wraps, and a key that was none ended the agent."""
+
+    def wrap(text: str, *names: str) -> Event:
+        message = unsigned(alice.pubkey, 14, [["p", name] for name in names], text, NOW)
+        return wrapped(message, alice, robot.pubkey, rover, (NOW, NOW))
+
+    await fake.publish(record(ALICE, {"notes": ["known"]}))
+    members = [["p", key.pubkey] for key in (robot, alice, *MEMBERS)]
+    await fake.publish(rover.sign(39002, [["d", "tea"], *members], "", NOW - 9))
+    async with started(fake, groups=["tea"]) as claw:
+        messages = claw.messages()
+        hearing = anext(messages)
+        await fake.publish(wrap("for others", *others))
+        await fake.publish(wrap("hello", robot.pubkey, MEMBERS[0].pubkey))
+        question = await hearing
+        assert question.content == "hello"
+        fake.events.clear()
+        await claw.send_direct("here", question)
+        told = {event.tag("p") for event in fake.events if event.kind == 1059}
+        assert told == {alice.pubkey, MEMBERS[0].pubkey, robot.pubkey}
+        tags = [["p", name] for name in (*others, "g")]
+        with pytest.raises(Invalid):
+            await claw.send_direct("no", unsigned(alice.pubkey, 14, tags, "", NOW))
 
 
 async def test_a_relay_that_gives_no_direct_messages_is_no_failure(fake: FakeRelay) -> None:
