@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -598,3 +600,23 @@ async def test_close_finishes_what_was_begun(reopenable: Reopenable) -> None:
 def test_the_kinds_of_these_tests_compete_in_every_way() -> None:
     kinds_used = (1, 0, 30093, 30095)
     assert {kept_as(unsigned(cast.alice, kind)) for kind in kinds_used} == set(Keep)
+
+
+async def test_what_is_kept_of_refused_events_is_bounded_in_bytes(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """4,000 events of 5,000 tags, all refused, took 2 GB."""
+    for module in ("sqlite", "postgres"):
+        monkeypatch.setattr(f"relay.storage.{module}.writer._MAX_PREPARED", 1_000_000)
+    many = [["t", f"{number}"] for number in range(1_000)]
+    events = [unsigned(cast.alice, tags=many, at=at) for at in range(150)]
+    gc.collect()
+    tracemalloc.start()
+    before, _ = tracemalloc.get_traced_memory()
+    for event in events:
+        store.prepare([event])
+    held = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert held < 2_000_000
+    (written,) = await write(store, events[-1])
+    assert isinstance(written, Stored)

@@ -51,7 +51,9 @@ if TYPE_CHECKING:
     from relay.storage.postgres.listening import Touch
     from relay.storage.postgres.sql.sweep import SweepQueries
 
-_MAX_PREPARED: Final = 20_000
+_MAX_PREPARED: Final = 64 << 20
+"""Estimated bytes of the columns that are kept of events before they are written."""
+_TAG_WEIGHT: Final = 100
 _DELETE_CHUNK: Final = 10_000
 _DAY_S: Final = 86_400
 _ASK_AGAIN_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
@@ -106,6 +108,8 @@ class Writer:
         self._in_doubt: str | None = None
         """A batch of which nobody could say whether it was committed."""
         self._prepared: dict[str, _Columns] = {}
+        self._prepared_weight = 0
+        """Of the events prepared since it was emptied, whatever became of them."""
 
     @property
     def is_in_doubt(self) -> bool:
@@ -259,11 +263,13 @@ class Writer:
             change.grow((pubkey, kind, group), 1, size)
 
     def prepare(self, events: Sequence[Event]) -> None:
-        prepared = self._prepared
-        if len(prepared) > _MAX_PREPARED:
-            prepared.clear()  # left by events that were refused
         for event in events:
-            prepared[event.id] = self._columns_of(event)
+            weight = len(event.raw) + _TAG_WEIGHT * len(event.tags)
+            self._prepared_weight += weight
+            if self._prepared_weight > _MAX_PREPARED:
+                self._prepared.clear()  # most are left by events that were refused
+                self._prepared_weight = weight
+            self._prepared[event.id] = self._columns_of(event)
 
     def _columns_of(self, event: Event) -> _Columns:
         hashes = self._hashes.of_event(event, self._index_tags), self._hashes.of_rules(event)

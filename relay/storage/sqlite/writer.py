@@ -69,7 +69,9 @@ _OLD_COLUMNS: Final = 13
 _TAG_COLUMNS: Final = 5
 _SIZE_COLUMNS: Final = 5
 _DELETE_CHUNK: Final = 10_000
-_MAX_PREPARED: Final = 20_000
+_MAX_PREPARED: Final = 64 << 20
+"""Estimated bytes of the columns that are kept of events before they are written."""
+_TAG_WEIGHT: Final = 100
 _INCREMENTAL: Final = 2
 _DAY_S: Final = 86_400
 _MAX_INT: Final = 2**63 - 1
@@ -156,6 +158,8 @@ class Writer:
         self._forget = forget
         self._finder = Finder(db, hashes, tag_buffer, sweeping)
         self._prepared: dict[str, _Columns] = {}
+        self._prepared_weight = 0
+        """Of the events prepared since it was emptied, whatever became of them."""
         self.head = head
         """seq of the newest row ever committed."""
         self.commits = 0
@@ -345,11 +349,13 @@ class Writer:
         )
 
     def prepare(self, events: Sequence[Event]) -> None:
-        prepared = self._prepared
-        if len(prepared) > _MAX_PREPARED:
-            prepared.clear()  # left by events that were refused
         for event in events:
-            prepared[event.id] = self._columns_of(event)
+            weight = len(event.raw) + _TAG_WEIGHT * len(event.tags)
+            self._prepared_weight += weight
+            if self._prepared_weight > _MAX_PREPARED:
+                self._prepared.clear()  # most are left by events that were refused
+                self._prepared_weight = weight
+            self._prepared[event.id] = self._columns_of(event)
 
     def _columns_of(self, event: Event) -> _Columns:
         return (
