@@ -15,7 +15,7 @@ import click
 
 from relay.cli.humanize import counted
 from relay.cli.options import json_option, print_json, printable
-from relay.errors import StoreFault, UserError
+from relay.errors import ConfigFaults, StoreFault, UserError
 from relay.files import make_private, sync
 
 if TYPE_CHECKING:
@@ -122,12 +122,26 @@ def _extracted(file: Path, parent: Path | None) -> Iterator[tuple[Path, Manifest
             raise UserError(f"{file}: the store in it cannot be used: {fault}") from None
         if facts != (manifest.schema, manifest.events, manifest.head):
             raise UserError(f"{file}: the store in it is not the one of its manifest")
+        if _names_a_database(staging / "rookery.toml"):
+            raise UserError(
+                f"{file}: its settings name a database, [storage] url, which those of no backup do"
+            )
         (staging / "policies").mkdir(mode=0o700, exist_ok=True)
         for path, _, _ in os.walk(staging, topdown=False):
             sync(Path(path))
         yield staging, manifest
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def _names_a_database(settings: Path) -> bool:
+    """Commands would send a password to it that the settings name a file for."""
+    from relay.config import load_config
+
+    try:
+        return load_config(settings).storage.url is not None
+    except ConfigFaults:  # `serve` says which
+        return False
 
 
 def _drill(file: Path, parent: Path | None, *, as_json: bool) -> int:

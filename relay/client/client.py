@@ -78,6 +78,8 @@ _PREVIOUS: Final = 3
 """Messages that one refers to, of the newest `_LOOKED_AT`."""
 _LOOKED_AT: Final = 50
 _DEFAULT_TIMEOUTS: Final = Timeouts()
+_COMPARISON_S: Final = 3600.0
+"""A relay that answers slowly, again and again, would hold the lock of a data folder for days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,8 +354,9 @@ class Client:
         """The difference between `items` and the relay's matches (NIP-77); no events are
         transferred.
 
-        The deadline applies to each message of the relay; `answered` is called after each. Raises
-        QueryClosed (prefix `blocked` if the relay's set is too large), Incomparable.
+        The deadline applies to each message of the relay, an hour to all of them; `answered` is
+        called after each. Raises QueryClosed (prefix `blocked` if the relay's set is too large),
+        Incomparable.
         """
         (wanted,) = filters_of((filter_,))
         messages = 0
@@ -363,7 +366,10 @@ class Client:
                 raise Incomparable(f"the relay offers no negentropy (NIP-77); it answered: {text}")
 
         try:
-            async with self._reconnector.deadline(deadline_s, "NEG-MSG") as restart_deadline:
+            async with (
+                asyncio.timeout(_COMPARISON_S),
+                self._reconnector.deadline(deadline_s, "NEG-MSG") as restart_deadline,
+            ):
 
                 def on_message() -> None:
                     nonlocal messages
@@ -375,6 +381,8 @@ class Client:
                     wanted, items, on_notice=on_notice, on_message=on_message
                 )
                 return await self._request(reconciliation.run)
+        except TimeoutError:
+            raise Unanswered(f"the comparison took over {_COMPARISON_S:.0f} s") from None
         except Unanswered as error:
             if not messages and not await self._supports_negentropy():
                 raise Incomparable(f"the relay offers no negentropy (NIP-77): {error}") from None

@@ -261,12 +261,17 @@ def with_manifest(**fields: object) -> Callable[[dict[str, Any], Files], None]:
     return lambda manifest, _: manifest.update(fields)
 
 
-def with_store(change: Callable[[bytes], bytes]) -> Callable[[dict[str, Any], Files], None]:
-    """Another store, with the sum that it has."""
+POSTGRES = b'[storage]\nurl = "postgresql://there/x"\npassword_file = "relay.key"\n'
+
+
+def with_store(
+    change: Callable[[bytes], bytes], name: str = "rookery.db"
+) -> Callable[[dict[str, Any], Files], None]:
+    """Another store, or other file, with the sum that it has."""
 
     def changed(manifest: dict[str, Any], files: Files) -> None:
-        content = files["rookery.db"] = change(files["rookery.db"])
-        manifest["files"]["rookery.db"] |= {
+        content = files[name] = change(files[name])
+        manifest["files"][name] |= {
             "size": len(content),
             "sha256": sha256(content).hexdigest(),
         }
@@ -402,6 +407,10 @@ BAD_FILES: dict[str, tuple[Callable[[Path], Path], str]] = {
     "a damaged store": (
         lambda home: repacked(home, with_store(lambda b: b[:8192] + bytes(4096) + b[12288:])),
         "the store in it cannot be used",
+    ),
+    "settings of PostgreSQL": (
+        lambda home: repacked(home, with_store(lambda _: POSTGRES, "rookery.toml")),
+        "name a database, [storage] url",
     ),
     "another database": (
         lambda home: repacked(home, with_store(lambda b: b[:68] + bytes(4) + b[72:])),

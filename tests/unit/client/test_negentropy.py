@@ -93,6 +93,26 @@ async def test_the_deadline_is_that_of_each_message(
     assert late > 20
 
 
+async def test_a_comparison_ends_however_often_the_relay_answers(
+    fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = asyncio.get_running_loop()
+    real, late = loop.time, 0.0
+
+    async def take_an_hour(visitor: Visitor, frame: list[Any]) -> None:
+        nonlocal late
+        late += 3600.0
+        await fake.negotiate(visitor, frame)
+
+    fake.on["NEG-MSG"] = take_an_hour
+    fake.events += MANY[:500]
+    fake.frame_bytes = 4096
+    async with Client(fake.url, timeouts=timeouts) as relay:
+        monkeypatch.setattr(loop, "time", lambda: real() + late)
+        with pytest.raises(Unanswered, match="the comparison took over 3600 s"):
+            await relay.reconcile(NOTES, items(MANY[400:]), deadline_s=10_000)
+
+
 async def test_a_relay_that_wants_a_login_first_gets_it(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:
