@@ -132,6 +132,8 @@ WHERE e.kind IN (1059, 44100, 44101) AND e.created_at <= :until;
 SELECT e.seq, {size}, {about}
 FROM (
     SELECT seq FROM tags WHERE hash = :h AND kind NOT BETWEEN 9000 AND 9022
+    -- others may name it whose `h` is no group: their rows are not looked at for each piece
+    AND kind IN (SELECT kind FROM sizes INDEXED BY sizes_group WHERE grp = :grp AND grp > '')
     UNION ALL
     SELECT value FROM json_each(:newest)
 ) AS t CROSS JOIN events AS e ON e.seq = t.seq
