@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from relay.memory.nmem.records import Session
 
 _DAY: Final = 86_400
+_MAX_INT: Final = 2**63 - 1
 _RECENT: Final = 5_000
 """Number of newest rows that are ranked: older ones weigh almost nothing."""
 _SHOWN_SESSIONS: Final = 20
@@ -190,7 +191,7 @@ def _matching(
     is_relevance = order is Order.RELEVANCE
     wanted = _MATCHES_ANYWHERE if is_relevance and scope == Scope() else _MATCHES
     end = _BEST if is_relevance else ""
-    names = {"query": query, "most": limit + offset} | scope.names
+    names = {"query": query, "most": min(limit + offset, _MAX_INT)} | scope.names
     try:
         matches = [row for sql in wanted for row in db.execute(sql + end, names).fetchall()]
     except database_errors() as error:

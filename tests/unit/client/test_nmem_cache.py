@@ -763,6 +763,7 @@ def test_prompts_are_found_beside_observations(here: Database, order: Order) -> 
     both = [each.id for each in found("kettle")]
     assert sorted(both) == [-2, 4]
     assert [each.id for at in (0, 1) for each in found("kettle", limit=1, offset=at)] == both
+    assert found("kettle", offset=2**63 - 1) == []
     assert [each.id for each in found("kettle", Scope(obs_type="prompt"))] == [-2]
     assert [each.id for each in found("kettle", Scope(obs_type="search"))] == [4]
     assert found("kettle", Scope(before=NOW + 60)) == found("kettle", Scope(project="x")) == []
