@@ -24,7 +24,7 @@ from relay.access.membership import (
     withdrawn,
 )
 from relay.access.quotas import subnet_of
-from relay.errors import Prefix, Reject, WriteOutcome
+from relay.errors import Prefix, Reject, TooMuchToRead, WriteOutcome
 from relay.facts import Origin
 from relay.groups.actions import users_in
 from relay.groups.group import Groups, pins_of, replayed
@@ -92,7 +92,10 @@ _LARGE_STATE: Final = 8192
 """Characters of what it is and pins, 4 more for each value: that is signed once then, too."""
 _MOST_READ: Final = 1 << 20
 """Bytes of stored rows that a batch of several items may read. Parsed they can take twenty times as
-much, each event may name 16 of up to 500 kB, and to replace 20 of 5,000 tags takes 0.7 s."""
+much, and each event may name 16 of up to 500 kB."""
+_MOST_REPLACED: Final = 10_000
+"""Tags of the versions that a batch of several items may replace: each is a row of the index, 5 us.
+Without those of the relay's own lists, which are replaced once for all changes of a batch."""
 _CLOCK_SKEW_S: Final = 900
 """How far an author's clock may be behind."""
 _GROUP_RECORD: Final = Reject(
@@ -207,8 +210,12 @@ class Batch:
         return replace(wanted, most=_MOST_READ)
 
     def decide(self, found: Found) -> WritePlan:
-        """Judge every item and set its result. The callback of the store's transaction."""
+        """Judge every item and set its result. The callback of the store's transaction.
+
+        Raises TooMuchToRead."""
         self.began_at = perf_counter()
+        if len(self._items) > 1:
+            self._check_tags(found.slots.values())
         self._found = found
         self._world = World(
             self._policy,
@@ -254,6 +261,12 @@ class Batch:
         self.groups, self.management = self._world.groups, self._world.management
         self.decided_at = perf_counter()
         return self.plan
+
+    def _check_tags(self, versions: Iterable[Stored]) -> None:
+        relay = self._relay_key.pubkey
+        tags = sum([len(row.event.tags) for row in versions if row.event.pubkey != relay])
+        if tags > _MOST_REPLACED:
+            raise TooMuchToRead
 
     def _set_groups(self, groups: Groups) -> None:
         self._world = self._world.with_groups(groups)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, assert_never
 
@@ -69,6 +69,8 @@ _MAX_BATCH: Final = 512
 _WEIGHT_PER_COST: Final = 4096
 """Bytes as `weight_of` has them: 5,000 tags cost as much as 340 events of few."""
 _CHANGES_GROUP: Final = frozenset({*kinds.MODERATION, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
+_MAX_PARTS: Final = 8
+"""Commits for one batch. What is left then waits for its turn."""
 _GROUPS_PER_COST: Final = 1000
 """Of all groups: each is asked about a key that vanishes."""
 _MEMBERS_PER_COST: Final = 1000
@@ -180,7 +182,7 @@ class Ingest:
         self._weight = 0
         """Of the events that wait."""
         self._together = _MAX_BATCH
-        """So many changes at most are committed together: fewer while they read much."""
+        """So many changes of a turn at most are committed together: fewer while they read much."""
         self._changing = asyncio.Lock()
         """Held from the look-ups of a batch until its state is in force."""
         self._batch: Batch | None = None
@@ -496,21 +498,50 @@ class Ingest:
         return self._batch.lookups
 
     async def _commit(self, batch: Sequence[LaneItem]) -> None:
-        """Of large rows a few at a time: in between others are served, as their turns come."""
-        answered = await self._answered(batch)
-        self._lane.put_back(batch[answered:], 0 if answered else self._cost_of(batch[0]))
+        """Those that read much a few at a time: in between others are served, as their turns come.
 
-    async def _answered(self, batch: Sequence[LaneItem]) -> int:
-        """Commit some; how many of them, the first ones, were answered: none when a piece of the
-        first was done."""
-        size = min(_beside_pieces(batch), self._together)
-        while (answered := await self._committed(batch[:size])) is None:
-            if size == 1:
-                _shrink(batch[0])
+        Of each turn some are committed, in several parts if they read too much together."""
+        left = waiting = batch
+        served: set[object] = set()
+        is_piece = False
+        for _ in range(_MAX_PARTS):
+            kept = await self._left(waiting)
+            is_piece = len(kept) == len(waiting)
+            if is_piece or not (kept or served):
+                left = [*kept, *[item for item in left if turn_of(item) in served]]
+                break
+            unanswered = set(map(id, kept))
+            answered = {id(item) for item in waiting if id(item) not in unanswered}
+            served |= {turn_of(item) for item in waiting if id(item) in answered}
+            left = [item for item in left if id(item) not in answered]
+            waiting = [item for item in left if turn_of(item) not in served]
+            if not waiting:
+                break
+        self._lane.put_back(left, self._cost_of(left[0]) if is_piece else 0)
+
+    async def _left(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
+        """Commit some, the first ones of one or several turns; those that were not answered: all
+        when a piece of the first was done."""
+        tried = _first_of_each_turn(batch[: _beside_pieces(batch)], self._together)
+        while (number := await self._committed(tried)) is None:
+            if len(tried) == 1:
+                _shrink(tried[0])
             else:
-                size = self._together = size // 2
+                tried = self._fewer(tried)
         self._together = min(2 * self._together, _MAX_BATCH)
-        return answered
+        if number == len(batch):
+            return ()
+        answered = set(map(id, tried[:number]))
+        return [item for item in batch if id(item) not in answered]
+
+    def _fewer(self, tried: Sequence[LaneItem]) -> Sequence[LaneItem]:
+        """Those of the later half of the turns, or the first half of one turn."""
+        turns = [*dict.fromkeys(map(turn_of, tried))]
+        if len(turns) > 1:
+            later = set(turns[len(turns) // 2 :])
+            return [item for item in tried if turn_of(item) in later]
+        self._together = len(tried) // 2
+        return tried[: self._together]
 
     async def _committed(self, batch: Sequence[LaneItem]) -> int | None:
         """How many of them were answered: all, or none of a piece; None: it must be smaller."""
@@ -531,7 +562,7 @@ class Ingest:
                 return 1
             # Only the event that raises must fail: try each alone.
             for place, item in enumerate(batch):
-                if not await self._answered([item]):
+                if await self._left([item]):
                     return place
         else:
             if not committed.is_piece:
@@ -650,6 +681,19 @@ def _beside_pieces(batch: Sequence[LaneItem]) -> int:
         if isinstance(item, WriteEvent) and item.pieces is not None:
             return max(place, 1)
     return len(batch)
+
+
+def _first_of_each_turn(batch: Sequence[LaneItem], most: int) -> Sequence[LaneItem]:
+    if len(batch) <= most:
+        return batch
+    taken = Counter[object]()
+    first: list[LaneItem] = []
+    for item in batch:
+        turn = turn_of(item)
+        taken[turn] += 1
+        if taken[turn] <= most:
+            first.append(item)
+    return first
 
 
 def _shrink(item: LaneItem) -> None:

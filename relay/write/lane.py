@@ -20,10 +20,12 @@ class Lane(Generic[T]):
 
     Invariants: items of one turn are committed in the order in which they were put; one commit runs
     at a time; a batch waits for no timer: it is what was queued while the previous one ran, until
-    its cost reaches `max_batch`. The next item comes from the queue that has cost least; a queue
-    that was empty begins with the cost of the one served then (start-time fair queuing), so an item
-    at the head of its queue waits only for the first items of the others. At most `max_waiting`
-    items are queued; `put` refuses more. `commit` reports results itself and does not raise.
+    its cost reaches `max_batch`. An item that costs more than half of that is alone in its batch:
+    others do not wait for its commit. The next item comes from the queue that has cost least; a
+    queue that was empty begins with the cost of the one served then (start-time fair queuing), so
+    an item at the head of its queue waits only for the first items of the others. At most
+    `max_waiting` items are queued; `put` refuses more. `commit` reports results itself and does not
+    raise.
     """
 
     def __init__(
@@ -120,14 +122,17 @@ class Lane(Generic[T]):
             used, _, turn = turns[0]
             queue = queues[turn]
             while True:
+                item = queue[0]
+                cost = cost_of(item)
+                if batch and cost > self._max_batch // 2:
+                    left = 0
+                    break
                 self._reached = used
-                item = queue.popleft()
-                batch.append(item)
+                batch.append(queue.popleft())
                 if item is timed:
                     self._waited(perf_counter() - self._timed_at)
                     self._timed = None
-                cost = cost_of(item)
-                left -= cost
+                left = 0 if cost > self._max_batch // 2 else left - cost
                 used += cost
                 if len(turns) > 1 or not queue or left <= 0:  # a single queue needs no heap
                     break

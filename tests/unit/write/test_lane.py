@@ -106,12 +106,22 @@ async def test_who_puts_one_item_does_not_wait_for_all_of_who_has_put_many(clerk
 
 
 async def test_turns_are_by_cost_and_no_batch_costs_much_more_than_allowed(clerk: Clerk) -> None:
+    lane = lane_of(clerk, max_batch=24, cost=10)
+    async with running(lane):
+        await clerk.busy_with(lane, "z")
+        put_all(lane, "AAAbbbbbbbbbbbbbbbbbbbb")
+        clerk.may_go_on.set()
+    assert clerk.batches == [["z"], [*"A" + "b" * 10 + "A"], [*"b" * 10 + "A"]]
+
+
+async def test_nobody_waits_for_the_commit_of_another_ones_costly_item(clerk: Clerk) -> None:
     lane = lane_of(clerk, max_batch=12, cost=10)
     async with running(lane):
         await clerk.busy_with(lane, "z")
         put_all(lane, "AAAbbbbbbbbbbbb")
         clerk.may_go_on.set()
-    assert clerk.batches == [["z"], [*"Abb"], [*"bbbbbbbbA"], [*"bbA"]]
+    assert clerk.batches[:3] == [["z"], ["A"], [*"b" * 10]]
+    assert [batch for batch in clerk.batches if "A" in batch] == [["A"]] * 3
 
 
 async def test_who_waited_for_nothing_has_saved_up_nothing(clerk: Clerk) -> None:

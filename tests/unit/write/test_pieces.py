@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.event import Event
     from relay.storage import Store
+    from tests.harness.relay_in_process import Letter
 
 OPEN = policy_of("open")
 BOUND = "relay.write.pieces._MOST_DELETED"
@@ -74,16 +76,30 @@ async def test_what_a_deletion_in_pieces_deleted_stays_deleted(home: Home) -> No
     assert erasure.numbers == {1: len(rows)}
 
 
-async def test_who_loses_the_right_between_two_pieces_deletes_no_more(home: Home) -> None:
+async def test_who_loses_the_right_between_two_pieces_deletes_no_more(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await home.do(owner, 9007, h="tea")
     await home.do(owner, 9002, ["closed"], h="tea")
     await home.do(owner, 9000, ["p", admin.pubkey, "admin"], h="tea")
     await home.do(owner, 9000, ["p", alice.pubkey], h="tea")
     rows = await rows_of_alice(home, h="tea")
+    removal = home.made(owner, 9001, ["p", admin.pubkey], h="tea")
+    letters: list[Letter] = []
+    stored = home.ingest._stored
+
+    async def then_remove(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        if batch.is_piece and not letters:
+            letters.append(home.post(removal, connection=2))
+            while not home.ingest.waiting["commit"]:  # noqa: ASYNC110 -- a thread verifies it
+                await asyncio.sleep(0.001)
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", then_remove)
     deletion = home.post(home.made(admin, 9005, *named(rows), h="tea"), connection=1)
-    removal = home.post(home.made(owner, 9001, ["p", admin.pubkey], h="tea"), connection=2)
-    assert await removal.answer == STORED
     accepted, text = await deletion.answer
+    assert await letters[0].answer == STORED
     assert not accepted
     assert text.startswith("restricted:")
     left = {event.id for event in await home.log()} & {row.id for row in rows}
