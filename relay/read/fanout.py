@@ -56,6 +56,7 @@ class Subscription:
         "has_overflowed",
         "head",
         "is_closed",
+        "is_long",
         "last_delivery",
         "max_backlog",
         "outbox",
@@ -85,6 +86,8 @@ class Subscription:
         self.has_overflowed = False
         """Rows were dropped from the backlog: CLOSED must follow, not a gap."""
         self.is_closed = False
+        self.is_long = False
+        """Its first page takes more than a short read."""
         self.last_delivery = 0
         """Number of the last row delivered, so that a row that two filters match is sent once. Not
         the row itself: thousands of subscriptions would each keep one in memory until the next."""

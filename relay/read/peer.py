@@ -26,11 +26,18 @@ class Peer(Protocol):
     def is_reading(self) -> bool:
         """Whether the outbox is empty enough to answer without a queue."""
 
+    @property
+    def has_time(self) -> bool:
+        """Whether a short read may go before the other tasks that are ready."""
+
     async def drained(self) -> None:
         """Returns when the client has read most of what was sent."""
 
     async def turn(self, seconds: float) -> None:
         """Await before work that takes the loop about as long: one connection works at a time."""
+
+    def worked(self, seconds: float) -> bool:
+        """Count work for this connection on the loop; whether a `turn` is due."""
 
     def request_id(self) -> str:
         """Of the message that is being handled, for the log."""

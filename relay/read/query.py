@@ -168,8 +168,11 @@ class QueryQueue:
         self._queries.counted += values
 
     async def _turn(self, filters: Sequence[Filter]) -> None:
-        if (seconds := _work_of(filters)) > LONG_S:
+        seconds = _work_of(filters)
+        if seconds > LONG_S:
             await self._peer.turn(seconds)
+        elif not self._peer.has_time:
+            await self._peer.turn(0.0)  # what it works is counted
 
     async def _catch_up(self, subscription: Subscription) -> bool:
         try:
@@ -294,6 +297,7 @@ class QueryRunner:
             len(filters) == 1
             and filters[0].search is None
             and peer.is_reading
+            and peer.has_time
             and not wants_invite
             and _work_of(filters) <= LONG_S
             and self._state.knows(subscription.cursor)
@@ -311,6 +315,7 @@ class QueryRunner:
             except StoreFault as fault:
                 self._fail(peer, subscription, fault)
                 return None
+            subscription.is_long = page is None
             if page is not None and page.next is None:
                 found = perf_counter()
                 peer.outbox.put_each(subscription.head, page.raws, messages.EVENT_END)
@@ -349,6 +354,8 @@ class QueryRunner:
                 rows += len(raws)
                 found = perf_counter()
                 peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
+                sent = perf_counter()
+                peer.worked(sent - found)
                 if not (is_last and peer.is_reading):  # else EOSE goes with it, in one write
                     await peer.drained()
                 waited += perf_counter() - found
@@ -513,7 +520,9 @@ class QueryRunner:
             for filter_ in subscription.filters
             if filter_.search is None
         ]
-        scan = Scan(self._store, filters, subscription.cursor, peer, sent)
+        scan = Scan(
+            self._store, filters, subscription.cursor, peer, sent, is_long=subscription.is_long
+        )
         retries = 0
         while not scan.is_done:
             visibility = self._state.visibility(peer.reader.viewer)

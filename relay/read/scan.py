@@ -38,10 +38,13 @@ class Scan:
         upto: int,
         peer: Peer,
         sent: Collection[int],
+        *,
+        is_long: bool = False,
     ) -> None:
         """`filters`: each with its limit; `upto`: seq of the newest row; `sent`: seqs of rows that
-        the client has."""
+        the client has; `is_long`: the first page of the one filter takes more than a short read."""
         self._scans = [_FilterScan(store, *each, upto, len(filters)) for each in filters]
+        self._is_long = is_long
         self._pace = _Pace(peer)
         self._sent = sent
         self._before: Sequence[tuple[Place | None, int]] = ()
@@ -56,7 +59,8 @@ class Scan:
         self._before = [scan.position for scan in self._scans]
         await self._pace.rest()
         if len(self._scans) == 1 and not self._sent:
-            return await self._scans[0].page(visibility, now)
+            is_long, self._is_long = self._is_long, False
+            return await self._scans[0].page(visibility, now, is_long=is_long)
         raws: list[bytes] = []
         size = 0
         heads: list[tuple[int, int, int, int]] = []
@@ -76,6 +80,7 @@ class Scan:
 
     def sending(self) -> None:
         """The page is sent; its client may take long to read it, and no row is held meanwhile."""
+        self._pace.stop()
         for scan in self._scans:
             scan.forget()
 
@@ -103,16 +108,23 @@ class _Pace:
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._began = perf_counter()
+        self._is_due = False
+
+    def stop(self) -> None:
+        """Its client is waited for, which is no work."""
+        self._is_due |= self._peer.worked(self._worked())
 
     def resume(self) -> None:
-        """Its client was waited for, which is no work."""
         self._began = perf_counter()
 
     async def rest(self) -> None:
-        worked = perf_counter() - self._began
-        if worked >= _REST_S:
-            await self._peer.turn(min(worked, LONG_S))  # it may have waited for a thread
-            self._began = perf_counter()
+        worked = self._worked()
+        if worked >= _REST_S or self._is_due:
+            await self._peer.turn(worked)
+            self._began, self._is_due = perf_counter(), False
+
+    def _worked(self) -> float:
+        return min(perf_counter() - self._began, LONG_S)  # it may have waited for a thread
 
 
 class _FilterScan:
@@ -148,9 +160,9 @@ class _FilterScan:
         """Hold no row that was not taken: it is read again."""
         self._rows, self._index = (), 0
 
-    async def page(self, visibility: Visibility, now: int) -> Sequence[bytes]:
+    async def page(self, visibility: Visibility, now: int, *, is_long: bool) -> Sequence[bytes]:
         """The next page; for a query of one filter."""
-        page = await self._store.page(self._query(visibility, now, PAGE_ROWS))
+        page = await self._store.page(self._query(visibility, now, PAGE_ROWS), is_long=is_long)
         self._left -= len(page.raws)
         self._after = page.next
         self.is_done = page.next is None

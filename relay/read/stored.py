@@ -48,7 +48,7 @@ class StoredRows:
 class _Peer:
     """`Peer` and `Reader` of one query, without a connection."""
 
-    is_reading = True
+    is_reading = has_time = True
 
     def __init__(self, viewer: Viewer) -> None:
         self.viewer = viewer
@@ -63,6 +63,10 @@ class _Peer:
 
     async def turn(self, seconds: float) -> None:
         """The console has turns of its own."""
+
+    def worked(self, seconds: float) -> bool:
+        """As `turn`."""
+        return False
 
     def request_id(self) -> str:
         return "no connection"

@@ -272,8 +272,15 @@ class Connection:
         else:
             await asyncio.sleep(0)  # let other tasks run between two pages
 
+    @property
+    def has_time(self) -> bool:
+        return self._slice.has_time
+
     async def turn(self, seconds: float) -> None:
         await self._slice.take(seconds)
+
+    def worked(self, seconds: float) -> bool:
+        return self._slice.add(seconds)
 
     def request_id(self) -> str:
         return request_id(self.connection, self.message)
@@ -344,7 +351,8 @@ class Connection:
                 traffic.frames_in += 1
                 self.message += 1
                 if frame.type is WSMsgType.TEXT:
-                    if len(frame.data) > _LARGE_FRAME or self._session.is_heavy:
+                    is_long = len(frame.data) > _LARGE_FRAME or self._session.is_heavy
+                    if is_long or not work.has_time:
                         await work.rest()  # before: others may have sent as much at the same time
                     work.begin()
                     self._take_text(frame.data)

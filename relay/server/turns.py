@@ -26,6 +26,12 @@ SLICE_S: Final = 0.005
 BUSY_SLICE_S: Final = 0.0005
 """The same while somebody waits for a turn: when many begin at once, none has a whole slice."""
 
+ITERATION_S: Final = 0.008
+"""Work in one iteration of the loop after which reads wait for their turns: each connection may do
+a slice of it, and there may be thousands."""
+LIGHT_ITERATION_S: Final = 0.016
+"""The same for those that have used little."""
+
 CREDIT_S: Final = 0.05
 """What one may have used less than the others that still counts."""
 _BEGIN_S: Final = 0.01
@@ -41,6 +47,23 @@ class Turns:
         self.reached = 0.0
         """The most that one had used, in seconds, when it got a turn that others waited for too."""
         self._begun = 0.0
+        self._spent = 0.0
+        """Seconds of work in this iteration of the loop."""
+
+    def has_time(self, used: float) -> bool:
+        """Whether one that has used so much may begin more work in this iteration of the loop: who
+        has used little may when others may not."""
+        is_light = used < self.reached - CREDIT_S / 2
+        return self._spent < (LIGHT_ITERATION_S if is_light else ITERATION_S)
+
+    def spend(self, seconds: float) -> None:
+        """Work was done in this iteration."""
+        if not self._spent:
+            asyncio.get_running_loop().call_soon(self._begin_iteration)
+        self._spent += seconds
+
+    def _begin_iteration(self) -> None:
+        self._spent = 0.0
 
     @property
     def are_waited_for(self) -> bool:
@@ -86,6 +109,11 @@ class Slice:
         self._worked = 0.0
         self._used = turns.begin()
 
+    @property
+    def has_time(self) -> bool:
+        """See `Turns.has_time`."""
+        return self._turns.has_time(self._used + self._worked)
+
     def begin(self) -> None:
         """A piece of work begins."""
         self._began = self._clock()
@@ -97,7 +125,12 @@ class Slice:
 
     def end(self, more: float = 0.0) -> bool:
         """It ended; whether `rest` is due. `more`: seconds of it that were not measured."""
-        self._worked = worked = self._worked + self._clock() - self._began + more
+        return self.add(self._clock() - self._began + more)
+
+    def add(self, seconds: float) -> bool:
+        """Work that was measured elsewhere; whether `rest` is due."""
+        self._turns.spend(seconds)
+        self._worked = worked = self._worked + seconds
         return worked >= SLICE_S or (worked >= BUSY_SLICE_S and self._turns.are_waited_for)
 
     async def take(self, seconds: float) -> None:

@@ -165,8 +165,9 @@ class ClientReads(Protocol):
     def committed(self) -> int:
         """As in `EventLog`."""
 
-    async def page(self, query: PageQuery) -> Page:
-        """The next rows; fewer than `size` once they have PAGE_BYTES."""
+    async def page(self, query: PageQuery, *, is_long: bool = False) -> Page:
+        """The next rows; fewer than `size` once they have PAGE_BYTES. `is_long`: `page_now` was
+        just asked for them and gave None."""
 
     def page_now(self, query: PageQuery) -> Page | None:
         """`page` without waiting; None when it would take long: then call `page`."""

@@ -17,6 +17,7 @@ from relay.errors import StoreVersion, TooSlow, TooWide
 from relay.groups.group import Groups
 from relay.nostr.event import event_from_raw
 from relay.storage import PageQuery
+from relay.storage.sqlite import connections
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
@@ -187,10 +188,10 @@ async def test_a_read_that_takes_too_long_is_interrupted(
     await write(store, *[unsigned(cast.alice, content="x", at=number) for number in range(3000)])
     wide = asked(kinds=[1])
     with monkeypatch.context() as hurried:
-        hurried.setattr(sqlite_store, "_LOOP_READ_S", -1.0)
-        hurried.setattr(sqlite_store, "_PROGRESS_STEPS", 1)
+        hurried.setattr(connections, "_LOOP_READ_S", -1.0)
+        hurried.setattr(connections, "_PROGRESS_STEPS", 1)
         hurried.setattr(sqlite_store, "_READ_S", 0.0)
-        store._loop_conn = store._new_loop_conn()
+        store._loop_conn = connections.LoopReader(store._factory.page_reader)
         with pytest.raises(TooSlow):
             await store.count([wide], EVERYTHING, now=0)
         with pytest.raises(TooSlow):
@@ -206,7 +207,7 @@ async def test_a_known_key_waits_for_no_read_of_unknown_ones(
     """Of reads that do not end on the loop: each may take ten seconds of its thread."""
     store = await opened(tmp_path)
     await says(store, "tea")
-    monkeypatch.setattr(store, "_read_now", lambda _query, _how: None)
+    monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
     monkeypatch.setattr(sqlite_store, "_SEARCH_S", ANSWER_S)
     may_end = Event()
 

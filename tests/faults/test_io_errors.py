@@ -256,9 +256,9 @@ class IgnoresFaults(Recorded):
 class ReadsLess(Recorded):
     """A read that fails gives the rows so far."""
 
-    async def page(self, query: PageQuery) -> Page:
+    async def page(self, query: PageQuery, *, is_long: bool = False) -> Page:
         try:
-            return await super().page(query)
+            return await super().page(query, is_long=is_long)
         except StoreFault:
             return Page((), None)
 

@@ -41,7 +41,7 @@ class Client:
             overflow=lambda: self.on_overflow(),
         )
         self.reader = self
-        self.is_reading = True
+        self.is_reading = self.has_time = True
         self.may_read_on = asyncio.Event()
         self.may_read_on.set()
         self.has_a_page = asyncio.Event()
@@ -69,6 +69,10 @@ class Client:
 
     async def turn(self, seconds: float) -> None:
         """At once."""
+
+    def worked(self, seconds: float) -> bool:
+        """It never has to wait for a turn."""
+        return False
 
     def request_id(self) -> str:
         return "1.1"

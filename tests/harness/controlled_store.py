@@ -70,7 +70,7 @@ class ControlledStore(ReferenceStore):
             return None
         return super().page_now(self._sized(query))
 
-    async def page(self, query: PageQuery) -> Page:
+    async def page(self, query: PageQuery, *, is_long: bool = False) -> Page:
         await self._before_page()
         return super().page_now(self._sized(query))
 

@@ -313,7 +313,7 @@ class ReferenceStore:
     def prepare(self, events: Sequence[Event]) -> None:
         pass
 
-    async def page(self, query: PageQuery) -> Page:
+    async def page(self, query: PageQuery, *, is_long: bool = False) -> Page:
         return self.page_now(query)
 
     def page_now(self, query: PageQuery) -> Page:

@@ -95,7 +95,7 @@ class Reader(ABC):
         state = self._known_state()
         return None if state is None else self._page_cache.page(state, query)
 
-    async def page(self, query: PageQuery) -> Page:
+    async def page(self, query: PageQuery, *, is_long: bool = False) -> Page:
         page = self.page_now(query)
         if page is not None:
             return page

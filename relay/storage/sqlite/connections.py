@@ -19,6 +19,7 @@ import aiosqlite
 from relay.errors import StoreFault, TooSlow
 from relay.storage import PAGE_BYTES
 from relay.storage.rows import DAMAGED
+from relay.storage.sqlite.sql.conditions import Query
 from relay.storage.sqlite.tag_functions import TagFunctions, tag_value
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.storage.hashes import Hashes
-    from relay.storage.sqlite.sql.conditions import Query, Value
+    from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.tag_buffer import TagBuffer
 
 T = TypeVar("T")
@@ -37,6 +38,21 @@ _MMAP_BYTES: Final = 1 << 30
 _CACHE_KIB: Final = 65_536
 _BULK_CACHE_KIB: Final = 8_192
 _STATEMENTS: Final = 512
+_LOOP_READ_S: Final = 0.05
+"""How long a read on the loop may take, for reads that wait for the disk."""
+_PROGRESS_STEPS: Final = 5_000
+"""Instructions of SQLite's virtual machine between two calls of the progress handler: 0.05 to
+0.2 ms."""
+_LOOP_CALLS: Final = 40
+"""Calls of it after which a read on the loop is interrupted …"""
+_LEAST_CALLS: Final = 8
+"""… and while many are interrupted: most reads end sooner."""
+_WASTED_PER_S: Final = 600
+"""Calls of interrupted reads, per second, that do not shorten the others: 10 % of the loop."""
+_MAX_UNWASTED: Final = 80
+"""Calls that interrupted reads may use at once."""
+_MAX_INTERRUPTED: Final = 64
+"""Statements that were interrupted, until a new connection replaces the one they were on."""
 _FIRST_ROWS: Final = 4
 _MOST_ROWS: Final = 100
 _CHUNK_ROWS: Final = 5_000
@@ -166,6 +182,80 @@ class PageCursor(sqlite3.Cursor):
 def _page_of(db: sqlite3.Connection, query: Query) -> list[Any]:
     with closing(db.execute(query.sql, query.values)) as cursor:
         return cursor.fetchmany()
+
+
+class LoopReader:
+    """The connection for reads on the event loop: it interrupts those that take long.
+
+    What an interrupted read did is lost. While clients cause many, each read may do less before it
+    is interrupted, so that they do not hold up the loop.
+    """
+
+    def __init__(self, connector: Callable[[], sqlite3.Connection]) -> None:
+        self._connector = connector
+        self._interrupted: dict[str, int] = {}
+        self._calls_left = 0
+        self._until = 0.0
+        self._unwasted: float = _MAX_UNWASTED
+        self._refilled_at = monotonic()
+        self._db = self._connection()
+
+    def read(
+        self, query: Query, fetch: Callable[[sqlite3.Connection, Query], list[T]]
+    ) -> list[T] | None:
+        """None: it was interrupted. Raises StoreFault."""
+        now = monotonic()
+        if self._unwasted < _MAX_UNWASTED:
+            more = (now - self._refilled_at) * _WASTED_PER_S
+            self._unwasted = min(self._unwasted + more, _MAX_UNWASTED)
+        self._refilled_at = now
+        self._until = now + _LOOP_READ_S
+        calls = self._calls_left = max(_LEAST_CALLS, min(int(self._unwasted), _LOOP_CALLS))
+        if self._interrupted:
+            query = self._never_interrupted(query)
+        try:
+            return fetch(self._db, query)
+        except sqlite3.Error as error:  # DatabaseError: the file is damaged
+            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
+                raise fault_of(error) from error
+        self._unwasted = max(self._unwasted - calls, 0)
+        self._give_up(query.sql)
+        return None
+
+    def one(self, sql: str, values: Sequence[Value]) -> Any:
+        """The first row, or None; for a look-up by key."""
+        self._calls_left, self._until = _LOOP_CALLS, monotonic() + _LOOP_READ_S
+        with sqlite_faults():
+            return self._db.execute(sql, values).fetchone()
+
+    def close(self) -> None:
+        self._db.close()
+
+    def _connection(self) -> sqlite3.Connection:
+        db = self._connector()
+        db.set_progress_handler(self._is_over, _PROGRESS_STEPS)
+        return db
+
+    def _is_over(self) -> bool:
+        # Instructions rather than time: on a busy machine other processes use the time.
+        self._calls_left -= 1
+        return self._calls_left < 0 or monotonic() > self._until
+
+    # Up to Python 3.11 the sqlite3 module keeps an interrupted statement marked as in use, and
+    # prepares it again for each later call (90 us of 330). The same statement with a space more is
+    # another one.
+
+    def _never_interrupted(self, query: Query) -> Query:
+        spaces = self._interrupted.get(query.sql)
+        return query if spaces is None else Query(query.sql + " " * spaces, query.values)
+
+    def _give_up(self, sql: str) -> None:
+        statement = sql.rstrip(" ")
+        self._interrupted[statement] = self._interrupted.get(statement, 0) + 1
+        if sum(self._interrupted.values()) > _MAX_INTERRUPTED:
+            self._interrupted.clear()
+            self._db.close()
+            self._db = self._connection()
 
 
 class ReaderFactory:

@@ -49,6 +49,7 @@ from relay.storage.sqlite.connections import (
     CLOSED,
     AsyncReader,
     BulkReader,
+    LoopReader,
     ReaderFactory,
     connection,
     fault_of,
@@ -97,14 +98,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_LOOP_READ_S: Final = 0.05
-"""How long a read on the loop may take, for reads that wait for the disk."""
-_LOOP_READ_CALLS: Final = 10
-"""How often its progress handler may be called, for reads that do much: about 5 ms."""
 _MANY_VALUES: Final = 4_096
 """A query with more values is not tried on the loop: it would be compiled to SQL and read twice."""
-_PROGRESS_STEPS: Final = 20_000
-"""Virtual machine instructions between two calls of it: about half a millisecond."""
 _SEARCH_S: Final = 2.0
 """How long a search may take; one for a word of a million texts takes about a second."""
 _READ_S: Final = 10.0
@@ -155,7 +150,7 @@ class SqliteStore:
         self._committed = asyncio.Event()
         self._writing = ThreadPoolExecutor(1, "store-writer")
         self._factory = ReaderFactory(path, hashes, tag_buffer)
-        self._loop_conn = self._new_loop_conn()
+        self._loop_conn = LoopReader(self._factory.page_reader)
         self._reader_conn = AsyncReader(self._factory.page_reader)
         self._search_conn = AsyncReader(self._factory.search_reader)
         self._unknown_conn = AsyncReader(self._factory.search_reader)
@@ -177,8 +172,6 @@ class SqliteStore:
         """Request → time of its deletion, while bytes of it may be left in the files."""
         self._noted_erasures = 0
         self._closed = False
-        self._progress_calls = 0
-        self._deadline = 0.0
 
     @classmethod
     async def open(
@@ -212,7 +205,7 @@ class SqliteStore:
 
     async def _connect(self) -> None:
         async with AsyncExitStack() as connections:
-            connections.callback(lambda: self._loop_conn.close())
+            connections.callback(self._loop_conn.close)
             for db in (
                 self._reader_conn,
                 self._search_conn,
@@ -289,8 +282,8 @@ class SqliteStore:
 
     # -- reading --------------------------------------------------------------------------------
 
-    async def page(self, query: PageQuery) -> Page:
-        page = self.page_now(query)
+    async def page(self, query: PageQuery, *, is_long: bool = False) -> Page:
+        page = None if is_long else self.page_now(query)
         if page is not None:
             return page
         sql = self._compiler.page(query, "e.raw")
@@ -316,9 +309,9 @@ class SqliteStore:
         ids = query.filter.ids
         if ids is not None or not self._row_cache.pays():
             fetch = _all_of if ids is not None and len(ids) == 1 else _page_of
-            rows = self._read_now(self._compiler.page(query, "e.raw"), fetch)
+            rows = self._loop_conn.read(self._compiler.page(query, "e.raw"), fetch)
             return None if rows is None else self._paged(rows, query)
-        found = self._read_now(self._compiler.page(query, None), _all_of)
+        found = self._loop_conn.read(self._compiler.page(query, None), _all_of)
         return None if found is None else self._page_of_seqs(orjson.loads(found[0][0]), query)
 
     def _paged(self, rows: list[tuple[bytes]], query: PageQuery) -> Page:
@@ -334,7 +327,7 @@ class SqliteStore:
         end = len(seqs)
         if not all(kept):
             missing = [seq for seq, raw in zip(seqs, kept, strict=True) if raw is None]
-            rows = self._read_now(Query(QUERIES["raw_by_seq"], (listed(missing),)), _page_of)
+            rows = self._loop_conn.read(Query(QUERIES["raw_by_seq"], (listed(missing),)), _page_of)
             if rows is None:
                 return None
             fetched = {seq: raw for raw, seq in rows}
@@ -390,7 +383,7 @@ class SqliteStore:
         if any(filter_.search is not None for filter_ in filters):
             return await self._searched(query, visibility)
         if sum([filter_.values for filter_ in filters]) <= _MANY_VALUES:
-            rows = self._read_now(query, _all_of)
+            rows = self._loop_conn.read(query, _all_of)
             if rows is not None:
                 return rows
         return await self._reader_for(visibility).rows_within(query, _READ_S)
@@ -569,46 +562,19 @@ class SqliteStore:
             return False
         return True
 
-    def _is_over_budget(self) -> bool:
-        # Instructions rather than time: on a busy machine other processes use the time.
-        self._progress_calls += 1
-        return self._progress_calls > _LOOP_READ_CALLS or monotonic() > self._deadline
-
-    def _read_now(
-        self, query: Query, fetch: Callable[[sqlite3.Connection, Query], list[T]]
-    ) -> list[T] | None:
-        """On the loop; None when that exceeded the budget."""
-        self._progress_calls = 0
-        self._deadline = monotonic() + _LOOP_READ_S
-        try:
-            return fetch(self._loop_conn, query)
-        except sqlite3.Error as error:  # DatabaseError: the file is damaged
-            if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
-                raise fault_of(error) from error
-        # The sqlite3 module keeps an interrupted statement marked as in use, and would prepare it
-        # again for each later call (90 us of 330): a new connection has a new statement cache.
-        self._loop_conn.close()
-        self._loop_conn = self._new_loop_conn()
-        return None
-
-    def _new_loop_conn(self) -> sqlite3.Connection:
-        db = self._factory.page_reader()
-        db.set_progress_handler(self._is_over_budget, _PROGRESS_STEPS)
-        return db
-
     async def _all_rows(self, query: Query) -> list[Any]:
         """On the loop when it is short, else again on `reader_conn`."""
-        rows = self._read_now(query, _all_of)
+        rows = self._loop_conn.read(query, _all_of)
         return await self._reader_conn.rows(query) if rows is None else rows
 
     async def _page_rows(self, query: Query) -> list[Any]:
         """As `_all_rows`, but ends as `PageCursor.fetchmany` does."""
-        rows = self._read_now(query, _page_of)
+        rows = self._loop_conn.read(query, _page_of)
         return await self._reader_conn.page(query) if rows is None else rows
 
     async def _page_within(self, query: Query, visibility: Visibility) -> list[Any]:
         """As `_page_rows`, for clients: raises TooSlow."""
-        rows = self._read_now(query, _page_of)
+        rows = self._loop_conn.read(query, _page_of)
         if rows is not None:
             return rows
         return await self._reader_for(visibility).page_within(query, _READ_S)
@@ -619,10 +585,7 @@ class SqliteStore:
     def _place_of(self, raw: bytes) -> Place:
         event = event_in(raw)
         key = id_key(event.id)
-        with sqlite_faults():
-            row = self._loop_conn.execute(
-                QUERIES["seq_of_id"], (key, bytes.fromhex(event.id))
-            ).fetchone()
+        row = self._loop_conn.one(QUERIES["seq_of_id"], (key, bytes.fromhex(event.id)))
         # Deleted since the page was read; with seq 0 the rows after it are the same.
         return Place(event.created_at, key, row[0] if row else 0)
 

@@ -77,7 +77,7 @@ class Disk(ReferenceStore):
         self._may_fail()
         return super().page_now(self._sized(query))
 
-    async def page(self, query: PageQuery) -> Page:
+    async def page(self, query: PageQuery, *, is_long: bool = False) -> Page:
         await self._works()
         page: Page = super().page_now(self._sized(query))
         await self._works()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from relay.server.turns import BUSY_SLICE_S, CREDIT_S, SLICE_S, Slice, Turns
+from relay.server.turns import BUSY_SLICE_S, CREDIT_S, ITERATION_S, SLICE_S, Slice, Turns
 
 
 class Clock:
@@ -115,6 +115,20 @@ async def test_while_others_wait_a_slice_is_shorter() -> None:
     await asyncio.sleep(0)
     assert worked(work, clock, 0.00001)
     await waiting
+
+
+async def test_an_iteration_has_time_for_some_work_of_all_together() -> None:
+    """40 connections that ask at once, each less than a slice, kept others out for 0.7 s."""
+    turns, clock = Turns(), Clock()
+    asking = [Slice(turns, clock) for _ in range(40)]
+    for _ in range(2):
+        began = 0
+        for work in asking:
+            if work.has_time:
+                began += 1
+                worked(work, clock, SLICE_S * 0.8)
+        assert began == ITERATION_S / (SLICE_S * 0.8)
+        await asyncio.sleep(0)
 
 
 async def test_who_was_idle_has_credit_for_some_work_only() -> None:

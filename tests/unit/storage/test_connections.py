@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import threading
+from typing import Any
 
 import pytest
 
 from relay.errors import StoreFault
-from relay.storage.sqlite.connections import AsyncReader, open_threaded
+from relay.storage.sqlite import connections
+from relay.storage.sqlite.connections import AsyncReader, LoopReader, open_threaded
 from relay.storage.sqlite.sql.conditions import Query
 from tests.harness.patience import ANSWER_S
 
@@ -70,6 +72,71 @@ async def test_a_query_that_is_cancelled_while_it_waits_holds_nobody_up() -> Non
     assert done == ["query 2"]
     with pytest.raises(StoreFault, match="closed"):
         await slow.ask(3, done)
+
+
+class LoopReads:
+    """Queries of any length on a `LoopReader`, with the instructions that SQLite did for each."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self.opened = self.calls = 0
+        monkeypatch.setattr(connections, "monotonic", lambda: self.now)
+        self.reader = LoopReader(self._connect)
+
+    def _connect(self) -> sqlite3.Connection:
+        self.opened += 1
+        return sqlite3.connect(":memory:", factory=self._noting())
+
+    def _noting(self) -> type[sqlite3.Connection]:
+        reads = self
+
+        class Noting(sqlite3.Connection):
+            def set_progress_handler(self, is_over: Any, steps: int) -> None:
+                def noted() -> bool:
+                    reads.calls += 1
+                    over: bool = is_over()
+                    return over
+
+                super().set_progress_handler(noted, steps)
+
+        return Noting
+
+    def read(self, rows: int) -> bool:
+        """Whether it ended."""
+        self.calls = 0
+        numbers = "SELECT 1 UNION ALL SELECT n + 1 FROM c WHERE n < ?"
+        query = Query(f"WITH c(n) AS ({numbers}) SELECT max(n) FROM c", (rows,))
+        found = self.reader.read(query, lambda db, asked: db.execute(*asked).fetchall())
+        assert found in (None, [(rows,)])
+        return found is not None
+
+
+def test_while_many_reads_are_interrupted_each_may_do_less(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """40 connections with a long one each took 0.7 s of the loop at once."""
+    reads = LoopReads(monkeypatch)
+    done = []
+    for _ in range(40):
+        assert not reads.read(10**9)
+        done.append(reads.calls)
+        assert reads.read(100), "a short read was interrupted"
+    assert done[0] == connections._LOOP_CALLS + 1
+    assert set(done[5:]) == {connections._LEAST_CALLS + 1}
+    assert sum(done) < 2 * connections._LOOP_CALLS + 41 * (connections._LEAST_CALLS + 1)
+    reads.now += 60
+    assert not reads.read(10**9)
+    assert reads.calls == connections._LOOP_CALLS + 1
+    reads.reader.close()
+
+
+def test_interrupted_statements_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    reads = LoopReads(monkeypatch)
+    for _ in range(3 * connections._MAX_INTERRUPTED):
+        assert not reads.read(10**9)
+    assert reads.opened <= 4
+    assert reads.read(100)
+    reads.reader.close()
 
 
 class Opening:
