@@ -346,7 +346,8 @@ class Lookups:
     names_in: Callable[[Event], frozenset[RecordName]] = no_names
     """The names that a found record refers to: they are looked up too, step by step."""
     most: int | None = None
-    """Bytes of the rows of `ids` and `slots`; of more a store raises TooMuchToRead. None: any."""
+    """Bytes of the rows of `ids` and `slots`; of more a store raises TooMuchToRead. It may count 80
+    more for each tag. None: any."""
     own_slots: frozenset[Slot] = frozenset()
     """Rows by slot, into `Found.slots`, that are to be deleted, as those of `own_rows`."""
     most_own: int | None = None

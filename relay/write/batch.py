@@ -90,10 +90,10 @@ _LARGE_GROUP: Final = 50
 and so many changes would keep all other events waiting for seconds."""
 _LARGE_STATE: Final = 8192
 """Characters of what it is and pins, 4 more for each value: that is signed once then, too."""
-_MOST_READ: Final = 1 << 20
-"""Bytes of stored rows that a batch of several items may read. Parsed they can take twenty times as
-much, and each event may name 16 of up to 500 kB."""
-_MOST_REPLACED: Final = 10_000
+_MOST_READ: Final = 2 << 20
+"""Bytes of stored rows, and 80 for each tag, that a batch of several items may read. Parsed they
+can take twenty times as much, and each event may name 16 of up to 500 kB."""
+_MOST_REPLACED: Final = 20_000
 """Tags of the versions that a batch of several items may replace: each is a row of the index, 5 us.
 Without those of the relay's own lists, which are replaced once for all changes of a batch."""
 _CLOCK_SKEW_S: Final = 900

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, assert_never
 
@@ -69,8 +69,10 @@ _MAX_BATCH: Final = 512
 _WEIGHT_PER_COST: Final = 4096
 """Bytes as `weight_of` has them: 5,000 tags cost as much as 340 events of few."""
 _CHANGES_GROUP: Final = frozenset({*kinds.MODERATION, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
-_MAX_PARTS: Final = 8
-"""Commits for one batch. What is left then waits for its turn."""
+_MAX_LIMITS: Final = 4096
+"""Turns that are known to read much."""
+_CALM: Final = 8
+"""After so many commits a limited turn may commit twice as many changes at once."""
 _GROUPS_PER_COST: Final = 1000
 """Of all groups: each is asked about a key that vanishes."""
 _MEMBERS_PER_COST: Final = 1000
@@ -147,6 +149,21 @@ class Subscribers(Protocol[Links]):
         the number of frames that were put into outboxes, and of rows that are done."""
 
 
+class _Limit:
+    """How many changes of a turn may be committed together."""
+
+    __slots__ = ("_calm", "number")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._calm = 0
+
+    def succeeded(self) -> None:
+        self._calm += 1
+        if self._calm >= _CALM:
+            self.number, self._calm = 2 * self.number, 0
+
+
 class Ingest:
     """A context manager: its lanes run inside; leaving it commits what is queued."""
 
@@ -181,8 +198,8 @@ class Ingest:
         self._vanished = MinuteCounter(VANISHED_PER_ADDRESS)
         self._weight = 0
         """Of the events that wait."""
-        self._together = _MAX_BATCH
-        """So many changes of a turn at most are committed together: fewer while they read much."""
+        self._limits: dict[object, _Limit] = {}
+        """Of turns whose changes read much."""
         self._changing = asyncio.Lock()
         """Held from the look-ups of a batch until its state is in force."""
         self._batch: Batch | None = None
@@ -498,50 +515,62 @@ class Ingest:
         return self._batch.lookups
 
     async def _commit(self, batch: Sequence[LaneItem]) -> None:
-        """Those that read much a few at a time: in between others are served, as their turns come.
+        """First all turns that can be committed together, then some changes of a turn that reads
+        much: so it delays the others by one commit. What is left waits for its turn again."""
+        together, alone = self._by_turn(batch)
+        parts = [together] if together else []
+        while parts:
+            part = parts.pop()
+            tried = part[: _beside_pieces(part)]
+            answered = await self._committed(tried)
+            if answered is not None:
+                self._put_back(part, answered)
+            elif len(turns := [*dict.fromkeys(map(turn_of, part))]) > 1:
+                first = set(turns[: len(turns) // 2])
+                parts.append([item for item in part if turn_of(item) not in first])
+                parts.append([item for item in part if turn_of(item) in first])
+            else:
+                self._limits[turns[0]] = _Limit(max(len(tried) // 2, 1))
+                alone.append(part)
+        if alone:
+            for part in alone[1:]:  # they come before what the first one leaves
+                self._lane.put_back(part)
+            self._put_back(alone[0], await self._limited(alone[0]))
 
-        Of each turn some are committed, in several parts if they read too much together."""
-        left = waiting = batch
-        served: set[object] = set()
-        is_piece = False
-        for _ in range(_MAX_PARTS):
-            kept = await self._left(waiting)
-            is_piece = len(kept) == len(waiting)
-            if is_piece or not (kept or served):
-                left = [*kept, *[item for item in left if turn_of(item) in served]]
-                break
-            unanswered = set(map(id, kept))
-            answered = {id(item) for item in waiting if id(item) not in unanswered}
-            served |= {turn_of(item) for item in waiting if id(item) in answered}
-            left = [item for item in left if id(item) not in answered]
-            waiting = [item for item in left if turn_of(item) not in served]
-            if not waiting:
-                break
-        self._lane.put_back(left, self._cost_of(left[0]) if is_piece else 0)
+    def _by_turn(
+        self, batch: Sequence[LaneItem]
+    ) -> tuple[Sequence[LaneItem], list[Sequence[LaneItem]]]:
+        """What can be committed together, and what each of the limited turns has."""
+        limits = self._limits
+        if not limits:
+            return batch, []
+        alone: dict[object, list[LaneItem]] = {}
+        together: list[LaneItem] = []
+        for item in batch:
+            turn = turn_of(item)
+            (alone.setdefault(turn, []) if turn in limits else together).append(item)
+        return together, list(alone.values())
 
-    async def _left(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
-        """Commit some, the first ones of one or several turns; those that were not answered: all
-        when a piece of the first was done."""
-        tried = _first_of_each_turn(batch[: _beside_pieces(batch)], self._together)
-        while (number := await self._committed(tried)) is None:
+    async def _limited(self, part: Sequence[LaneItem]) -> int:
+        """Commit as many of a turn as it may at once; how many were answered."""
+        turn = turn_of(part[0])
+        limit = self._limits.pop(turn, None) or _Limit(_MAX_BATCH)
+        while True:
+            tried = part[: min(_beside_pieces(part), limit.number)]
+            answered = await self._committed(tried)
+            if answered is not None:
+                break
             if len(tried) == 1:
                 _shrink(tried[0])
-            else:
-                tried = self._fewer(tried)
-        self._together = min(2 * self._together, _MAX_BATCH)
-        if number == len(batch):
-            return ()
-        answered = set(map(id, tried[:number]))
-        return [item for item in batch if id(item) not in answered]
+            limit = _Limit(max(len(tried) // 2, 1))
+        limit.succeeded()
+        if limit.number < _MAX_BATCH and len(self._limits) < _MAX_LIMITS:
+            self._limits[turn] = limit
+        return answered
 
-    def _fewer(self, tried: Sequence[LaneItem]) -> Sequence[LaneItem]:
-        """Those of the later half of the turns, or the first half of one turn."""
-        turns = [*dict.fromkeys(map(turn_of, tried))]
-        if len(turns) > 1:
-            later = set(turns[len(turns) // 2 :])
-            return [item for item in tried if turn_of(item) in later]
-        self._together = len(tried) // 2
-        return tried[: self._together]
+    def _put_back(self, part: Sequence[LaneItem], answered: int) -> None:
+        """The others of it; all when a piece of the first was done."""
+        self._lane.put_back(part[answered:], 0 if answered else self._cost_of(part[0]))
 
     async def _committed(self, batch: Sequence[LaneItem]) -> int | None:
         """How many of them were answered: all, or none of a piece; None: it must be smaller."""
@@ -562,7 +591,7 @@ class Ingest:
                 return 1
             # Only the event that raises must fail: try each alone.
             for place, item in enumerate(batch):
-                if await self._left([item]):
+                if not await self._limited([item]):
                     return place
         else:
             if not committed.is_piece:
@@ -681,19 +710,6 @@ def _beside_pieces(batch: Sequence[LaneItem]) -> int:
         if isinstance(item, WriteEvent) and item.pieces is not None:
             return max(place, 1)
     return len(batch)
-
-
-def _first_of_each_turn(batch: Sequence[LaneItem], most: int) -> Sequence[LaneItem]:
-    if len(batch) <= most:
-        return batch
-    taken = Counter[object]()
-    first: list[LaneItem] = []
-    for item in batch:
-        turn = turn_of(item)
-        taken[turn] += 1
-        if taken[turn] <= most:
-            first.append(item)
-    return first
 
 
 def _shrink(item: LaneItem) -> None:

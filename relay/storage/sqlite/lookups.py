@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.sql.sweep import SweepQueries
     from relay.storage.sqlite.tag_buffer import TagBuffer
 
+_TAG_BYTES: Final = 80
+"""What a tag counts for more than its bytes: each takes several objects, and rows of the index."""
+
 
 class _BytesLeft:
     """Of rows, that a batch may still read. None: any number."""
@@ -54,7 +57,8 @@ class _BytesLeft:
             return list(rows)
         taken = []
         for row in rows:
-            self.take(len(row[1]))
+            raw: bytes = row[1]
+            self.take(len(raw) + _TAG_BYTES * raw.count(b"["))
             taken.append(row)
         return taken
 
