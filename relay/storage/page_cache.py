@@ -4,8 +4,8 @@ what is in it: a page with a row that expires, or that is readable by a link to 
 expire, is kept for the current second only.
 
 To keep a large page takes half as long as to read it, so it is kept when it is asked for again. A
-cache that is full stays as it is for some time: if more is asked for by turns than it holds, part
-of that is found.
+full cache stays as it is while pages in it are asked for: if more is asked for by turns than it
+holds, part of that is found.
 
 Invariant: at most `max_bytes`, with what the entries take.
 """
@@ -31,8 +31,9 @@ _LARGE: Final = 16 << 10
 """Bytes of a page that is kept when it is read for the second time."""
 _MAX_READ_ONCE: Final = 4096
 """Large pages of which it is known that they were read once."""
-_PATIENCE: Final = 16
-"""A full cache is emptied when so many times the pages in it could not be added."""
+_USEFUL: Final = 4
+"""A full cache is emptied when so many times the pages in it could not be added, and fewer than the
+pages in it were found meanwhile."""
 _EXPIRES: Final = b'["expiration"'
 
 
@@ -55,7 +56,8 @@ class PageCache:
         self._bytes = 0
         self._pages: dict[Hashable, _Kept] = {}
         self._read_once: set[int] = set()
-        self._not_added = 0
+        self._not_added = self._found = 0
+        """Since it was full, or was last found useful."""
 
     def page(self, state: Hashable, query: PageQuery) -> Page | None:
         """None: not cached. `state`: never takes an earlier value again."""
@@ -67,6 +69,7 @@ class PageCache:
         kept = self._pages.get(_asked(query))
         if kept is None or not (query.now == kept.now or (kept.lasts and query.now > kept.now)):
             return None
+        self._found += 1
         return kept.page
 
     def add(self, state: Hashable, query: PageQuery, page: Page) -> None:
@@ -87,7 +90,10 @@ class PageCache:
             return
         if self._bytes + size > self._max_bytes:
             self._not_added += 1
-            if self._not_added < _PATIENCE * len(self._pages):
+            if self._not_added < _USEFUL * len(self._pages):
+                return
+            if self._found >= len(self._pages):
+                self._not_added = self._found = 0
                 return
             self._clear()
         lasts = not _may_pass(page, visibility)
@@ -106,7 +112,7 @@ class PageCache:
 
     def _clear(self) -> None:
         self._pages.clear()
-        self._bytes = self._not_added = 0
+        self._bytes = self._not_added = self._found = 0
 
 
 def _asked(query: PageQuery) -> Hashable:
