@@ -33,7 +33,7 @@ class Peer(Protocol):
         """Await before work that takes the loop about as long: one connection works at a time."""
 
     def request_id(self) -> str:
-        """Of the message that is being handled, for the log."""
+        """Id of the message that is being handled, for the log."""
 
     def closed_by_relay(self, sub: str) -> None:
         """The relay ended this subscription with CLOSED."""
