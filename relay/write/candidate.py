@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ALL_RELAYS: Final = "ALL_RELAYS"
 _NO_KEYS: Final[frozenset[str]] = frozenset()
 _MAX_NAMED: Final = 16
-"""Most ids, and most addresses, that are looked up for one event."""
+"""Most ids and addresses, counted together, that are looked up for one event."""
 
 
 class Sender(msgspec.Struct, frozen=True, gc=False):
