@@ -1,4 +1,4 @@
-"""Tokens of texts and of search terms: FTS5, in memory, makes them, as it does of live events."""
+"""Tokens of texts and of search terms, made by FTS5 in memory, as for live events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LONG_TOKEN: Final = 256
-"""Of a longer one its hash is kept: an entry of an index has 2,700 bytes at most."""
+"""Bytes. Longer tokens are replaced by their hash: an index entry has at most 2,700 bytes."""
 
 
 class Tokenizer:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from relay.storage.postgres.sql.sweep import SweepQueries
 
 _LEAVING_ROWS: Final = 1000
-"""More than fit into 64 KiB."""
+"""Rows read to fill one piece of a deletion: more than fit into 64 KiB."""
 _HEX: Final = frozenset("0123456789abcdef")
 
 

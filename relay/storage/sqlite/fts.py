@@ -71,7 +71,7 @@ class Stems:
         self._known: dict[str, str] = {}
         """Word → its tokens, each followed by a space."""
         self._letters = 0
-        """Of the cached words."""
+        """Number of letters of the cached words."""
 
     def of(self, words: Iterable[str]) -> dict[str, list[str]]:
         """The tokens of each word; most have one."""

@@ -27,7 +27,7 @@ SIZE: Final = 384
 _HEADS: Final = 12
 _LAYERS: Final = 6
 _MAX_TOKENS: Final = 128
-"""Of a text; the rest is ignored."""
+"""Tokens of a text; further ones are ignored."""
 _MAX_WORD: Final = 100
 _FEW_TOKENS: Final = 64
 _KEPT_WORDS: Final = 50_000

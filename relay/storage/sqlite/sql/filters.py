@@ -76,7 +76,7 @@ _CACHED_PREFIX_CHARS: Final = 1024
 
 
 class Plan:
-    """A query without its late values."""
+    """A query whose late values are not bound yet."""
 
     __slots__ = ("_buffered", "_fixed_hashes", "_late", "_late_rows", "_values", "kept", "sql")
 
@@ -92,7 +92,8 @@ class Plan:
             if isinstance(value, Late)
         ]
         self._buffered: list[tuple[BufferedRows, int]] = []
-        """Rows of the tag buffer, most often none, and their places among the values."""
+        """Conditions on rows of the tag buffer, and the positions of their values. Mostly there are
+        no such rows."""
         fixed: set[int] = set()
         for at, value in enumerate(condition.values):
             if isinstance(value, BufferedRows):
@@ -131,7 +132,7 @@ class Compiler:
         self._reading = ReadConditions(hashes, index_tags)
         self._plans: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
         self._groups: Groups | None = None
-        """Of the visibilities that the plans keep."""
+        """Groups of the visibilities that the kept plans refer to."""
 
     @property
     def kept(self) -> int:
@@ -416,8 +417,8 @@ class Compiler:
     def _visible_by_kind(
         self, kinds: Sequence[int], visibility: Visibility, filter_: Filter
     ) -> Condition:
-        """Of one of these kinds, and visible. For each kind only its read rules are checked, which
-        halves the time for a row."""
+        """Rows of one of these kinds that are visible. For each kind only its own read rules are
+        checked, which halves the time per row."""
         alike: dict[Condition, list[int]] = {}
         for kind in kinds:
             of_one = replace(filter_, kinds=frozenset({kind}))
@@ -556,7 +557,7 @@ class Compiler:
 
 
 def _is_small(filter_: Filter) -> bool:
-    """Whether a plan may be kept that has these kinds and prefixes in it."""
+    """Whether a plan with these kinds and prefixes in its text is small enough to be cached."""
     prefixes = filter_.d_prefixes
     return (filter_.kinds is None or len(filter_.kinds) <= CACHED_KINDS) and (
         not prefixes
