@@ -121,7 +121,7 @@ def _matches(
 
 
 def as_of(archive: Archive, moment: int) -> Archive:
-    """The records up to a moment. Of a replaced record only the newest version is stored: if that
+    """The archive as of a time. Of a replaced record only the newest version is stored: if that one
     is later, the record is missing."""
     return replace(
         archive,

@@ -158,7 +158,8 @@ def _of_notes(chain: Ordered, unread: list[UnreadableRecord]) -> Iterator[FileLi
 
 
 def _is_same_line(text: str, distance: int) -> bool:
-    """Whether two notes of a chain with this text are of one line, not of two equal ones."""
+    """Whether two notes of a chain with this text are blocks of one line, and not of two equal
+    lines."""
     fields = object_in(text)
     if fields is None:
         return False

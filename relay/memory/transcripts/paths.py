@@ -134,9 +134,8 @@ def _is_inside_a_name(text: str, start: int) -> bool:
 
 
 def relative(tokenised: str) -> tuple[str, str]:
-    """The text with `.` for each token of the directory, and the places of these (`with_tokens`):
-    offsets in code points, each followed by `e` for a token with `\\/`.
-    """
+    """The text with `.` for each token of the directory, and the places of these dots for
+    `with_tokens`: offsets in code points, each followed by `e` for a token with `\\/`."""
     parts: list[str] = []
     places: list[str] = []
     end = size = 0
