@@ -170,8 +170,8 @@ def _running_on(folder: Path) -> str | None:
 
 
 def _refuse_foreign(path: Path, remedy: str) -> None:
-    """Raises UserError for a file of the current folder that somebody else put there: whose key is
-    signed with reads along, and so does the relay that memory is sent to."""
+    """Raises UserError for a file of the current folder that belongs to another user: its owner
+    knows the key in it, and may run the relay that memory would be sent to."""
     with suppress(OSError):
         owner = path.stat().st_uid
         if owner not in (0, os.geteuid()):

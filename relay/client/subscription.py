@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
 _VERIFY_BATCH: Final = 256
 _QUEUE_BYTES: Final = 2**27
-"""Live events that wait for the reader are dropped, and queried again, when they take more than
-this in memory too."""
+"""Bytes of memory of live events that wait for the reader. More are dropped, and queried again."""
 
 
 class _Stored:
