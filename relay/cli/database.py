@@ -16,7 +16,8 @@ _log = logging.getLogger("rookery")
 
 
 def database_of(folder: Path) -> str | None:
-    """Where the events of the folder are; None: in its file. Of settings with faults: None."""
+    """The database of the folder's events; None: they are in a file, or the settings have
+    faults."""
     try:
         return load_config(folder / "rookery.toml").storage.url
     except ConfigFaults:
@@ -28,7 +29,7 @@ def has_store(folder: Path) -> bool:
 
 
 def refuse_database(folder: Path, cure: str) -> None:
-    """For what works on the file of SQLite. Raises UserError."""
+    """Refuse a command that works on the SQLite file. Raises UserError."""
     if database_of(folder) is not None:
         raise UserError(f"the events of {folder} are in PostgreSQL: {cure}")
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from relay.storage.postgres.health import Health
 
 _CONNECTIONS: Final = 15
-"""Of a relay at most."""
+"""Most connections of a relay."""
 _DURABLE: Final = frozenset({"on", "remote_apply", "local", "remote_write"})
 _MANY_DEAD: Final = 100_000
 _DEAD_SHARE: Final = 0.3

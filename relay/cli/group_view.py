@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FLAGS: Final[tuple[str, ...]] = ("private", "restricted", "closed", "hidden")
 DEFAULT_ON: Final = frozenset(FLAGS[:3])
-"""Default of the flags not named when some are: turning one off turns no other off."""
+"""Flags that are on by default when others are named: turning one off turns no other off."""
 TEXTS: Final = ("name", "about", "picture")
 _SHOWN: Final = (
     kinds.GROUP_METADATA,

@@ -44,7 +44,7 @@ class _Done(NamedTuple):
     moved: Moved
     copied_s: float
     pause_s: float | None
-    """Without answers; None: no relay ran."""
+    """Seconds for which the relay did not answer; None: no relay ran."""
 
 
 @click.command("move", epilog="Example: rookery move --from ./data --to postgresql:///rookery")

@@ -198,10 +198,8 @@ def _check_resumable(id_: str) -> None:
 
 
 def _missing(path: Path, lines: Sequence[bytes], tokens: PathTokens) -> Sequence[bytes] | None:
-    """The lines that a file lacks at its end; None: it is of another session.
-
-    Its lines may name another branch.
-    """
+    """The lines that a file lacks at its end; None: it belongs to another session. The lines in the
+    file may name another branch."""
     if not path.exists():
         return lines
     with path.open("rb") as file:
