@@ -79,7 +79,7 @@ async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str
     newest: str | None = None
     for changes_after, seq, what, item, group in await db.fetch(QUERIES["changes_since"], after):
         if changes_after > after:
-            raise Outdated("other relays have changed more than the database tells")
+            raise Outdated("changes of other relays are no longer in the database")
         if what == "record":
             rows.append(_row(seq, item, group))
         elif what == "batch":

@@ -140,7 +140,7 @@ class Replica:
     def _is_back(self, began: float) -> None:
         self.waited_s += monotonic() - began
         if self._failures >= _TOLD_AT:
-            _log.info("the replica is level: clients read there again")
+            _log.info("the replica has caught up: clients read there again")
         self._failures = 0
         self._again_at = 0.0
 

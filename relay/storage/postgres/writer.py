@@ -203,7 +203,7 @@ class Writer:
                     return bool(await db.fetchval(QUERIES["has_committed"], last_seq, batch))
             await asyncio.sleep(wait_s)
         self._in_doubt = batch
-        raise StoreFault("database: the connection was lost in a commit, and nothing answers")
+        raise StoreFault("database: the connection was lost in a commit, and no server answers")
 
     async def _changed(
         self, db: Any, found: Found, lookups: Lookups, decide: Callable[[Found], WritePlan]

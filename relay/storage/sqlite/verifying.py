@@ -547,7 +547,7 @@ class _Verification:
     def _report_size(self, of: str, is_: Sequence[int], should: Sequence[int]) -> None:
         self.report.add(
             Check.SIZES,
-            f"{of}: noted are {is_[0]} events of {is_[1]} bytes, stored are {should[0]} of"
+            f"{of}: the totals say {is_[0]} events of {is_[1]} bytes, stored are {should[0]} of"
             f" {should[1]}",
         )
 
@@ -627,7 +627,7 @@ class _Search:
             expected = stems, found.text, seq, row.created_at, row.id_key, *found.scores
             if there.get(seq) != expected:
                 wrong.add(seq)
-                report.add(Check.SEARCH, f"{_name_of(row)}: its text is missing or another one")
+                report.add(Check.SEARCH, f"{_name_of(row)}: its text is missing or different")
         for seq, words in self._fresh.execute(VERIFY["occurrences"]):
             if seq not in wrong:
                 self._expected[seq] = texts[seq][0].id, words
