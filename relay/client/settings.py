@@ -272,7 +272,9 @@ def _key_in(path: Path, named_by: str = "") -> SecretKey:
         return read_key_file(path.read_text("utf-8"), str(path))
     except FileNotFoundError:
         if is_hex64(path.name.lower()):  # the key itself, perhaps
-            raise UserError(f"no file has the given name{named_by}; a key is kept in one") from None
+            raise UserError(
+                f"there is no file of the given name{named_by}: name one that holds the key"
+            ) from None
         raise UserError(
             f"there is no key file {path}{named_by}; `rookery keygen` makes a key"
         ) from None

@@ -203,7 +203,7 @@ class SnowclawRecords(MemoryClient):
         """
         if (group := self.group_reading(key)) is not None:
             raise UserError(
-                f"the memory of {key} is read by group:{group}: encrypted, it could not"
+                f"the memory of {key} is read by group:{group}, which could not if encrypted"
             )
         subject = self._working_copy.subject_of(key)
         self._refuse_unreadable(subject)
