@@ -69,7 +69,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class _Version(msgspec.Struct):
-    """The only field that a manifest of any format has."""
+    """The fields that a manifest of any format has."""
 
     format: int
     rookery: str
@@ -144,7 +144,7 @@ def read_archive(path: Path, into: Path | None, note: Callable[[int], None]) -> 
         while (info := _next(stream)) is not None:
             entry = missing.pop(info.name, None)
             if entry is None or info.type != tarfile.REGTYPE:
-                raise UserError(f"{path} is no backup: its manifest has no file {info.name!r}")
+                raise UserError(f"{path} is no backup: its manifest does not list {info.name!r}")
             digest = sha256()
             with _target(into, info.name, entry) as target:
                 for chunk in _content(stream, entry.size):
@@ -231,7 +231,7 @@ def _target(into: Path | None, name: str, entry: Entry) -> Iterator[BinaryIO | N
         return
     path = into / name
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # Programs of policies stay executable; files are private to their owner.
+    # Programs of policies stay executable; store and key are private to their owner.
     mode = 0o600 if name in (STORE, KEY) else 0o600 | entry.mode & 0o755
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "wb") as file:

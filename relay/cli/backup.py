@@ -96,7 +96,7 @@ def backup_command(dest: str, folder: Path, keep: int | None, *, as_json: bool) 
     for path in removed:
         click.echo(f"removed {path}")
     if left_out:
-        click.echo(f"not in it, keep them apart: {', '.join(left_out)}")
+        click.echo(f"not included, back them up separately: {', '.join(left_out)}")
     click.echo(f"try it with: rookery restore {file} --check")
 
 

@@ -506,7 +506,7 @@ def _backup(seen: Examined, disk: Disk) -> Iterator[Finding]:
 
 
 def _made_at(folder: Path) -> float | None:
-    """Time when the folder was made: the date of its relay.key, which does not change."""
+    """Time when the folder was made, by the date of its relay.key; later if that was rotated."""
     try:
         return (folder / "relay.key").stat().st_mtime
     except OSError:

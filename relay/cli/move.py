@@ -74,7 +74,7 @@ def move_command(
         click.echo("the move is forgotten: what it copied may be dropped")
         return
     if target is None:
-        raise UserError("--to is missing: where do the events go?", code=2)
+        raise UserError("--to is missing: name the database or folder to move to", code=2)
     asked = _asked(source, target, password_file)
     with _alone(asked.folder):
         done = asyncio.run(_moved(asked))

@@ -146,7 +146,7 @@ async def _retire(source: Side) -> None:
         await source.seal(_SEALED)
         await source.end_log()
     except StoreFault as fault:
-        _log.warning("what was moved is not marked as old: %s", fault)
+        _log.warning("the old store could not be marked as outdated: %s", fault)
 
 
 def _unpack(made: Path, folder: Path) -> None:

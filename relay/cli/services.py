@@ -439,8 +439,8 @@ def _back_up_before_upgrade(folder: Path) -> None:
     made = back_up_before_upgrade(folder, now)
     if made is not None:
         _log.warning(
-            "the store is upgraded; %s is a backup from before, also of what is deleted from now"
-            " on: a start after a week removes it",
+            "the store is upgraded; %s is a backup from before, which keeps events that are deleted"
+            " later: a start after a week removes it",
             made,
         )
 
