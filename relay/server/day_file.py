@@ -45,7 +45,7 @@ async def kept_day(path: Path, day: Day, sample: Callable[[], None]) -> AsyncIte
     """Reads the file into `day`. Inside, takes a sample and appends it to the file, at once and
     every minute.
 
-    `sample` returns a sample and adds it to `day`.
+    `sample` takes a sample and adds it to `day`.
     """
     day.restore(await asyncio.to_thread(read_day, path))
     ended = asyncio.Event()
