@@ -180,7 +180,7 @@ class SweepRules:
         return levels
 
     def _waited_for(self, before: NeverBefore) -> Iterator[int]:
-        """Indexes in `waiting` of the entries whose rows must go before, by `before`."""
+        """Indexes in `waiting` of the entries that may match rows of `before.kinds`."""
         for at, (match, _) in enumerate(self.waiting):
             if _overlap(match.kinds, before.kinds):
                 yield at

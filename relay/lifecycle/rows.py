@@ -268,9 +268,9 @@ class OwnRow(NamedTuple):
 
     id: str
     pubkey: str | None = None
-    """Read if by this author, or a gift wrap to it,"""
+    """The row is read if it is by this author, or a gift wrap to it."""
     group: str | None = None
-    """or if of this group."""
+    """The row is also read if it is of this group."""
 
     def is_it(self, row: Stored) -> bool:
         event, pubkey = row.event, self.pubkey

@@ -148,7 +148,7 @@ def _sections(snapshot: Snapshot, policy: PromptPolicy) -> Iterator[_Section]:
 
 def _own_key(snapshot: Snapshot) -> str | None:
     """The reader's key. If unknown: "" when several keys wrote, so that all are named; None when
-    one key wrote everything, so that none is."""
+    one key wrote everything, so that none is named."""
     if snapshot.reader is not None:
         return snapshot.reader
     rows = (snapshot.summary, *snapshot.tools, *snapshot.clears)
@@ -156,7 +156,7 @@ def _own_key(snapshot: Snapshot) -> str | None:
 
 
 def _sender(clear: Clear) -> str:
-    """The sender as in the record, without npubs, which could be taken for that of an author."""
+    """The sender as in the record, without npubs, which could be taken for an author's."""
     return defused(clear.sender_id or "unknown sender", _KEY, "")
 
 

@@ -438,7 +438,9 @@ class WorkingCopy:
             return None, encrypted
         h = (version if stored is None else stored).tag("h")
         if h not in (None, version.tag("h")) and _texts(memory) != _texts(known):
-            raise Invalid(f"group:{h} reads the version of another program, but not this one")
+            raise Invalid(
+                f"group:{h} reads the version of another program, and must not read this one"
+            )
         if isinstance(memory, UserMemory) and memory.first_seen is None:
             memory = replace(memory, first_seen=memory.known_since(version.created_at))
         return record_draft(memory, version.d, at, h), encrypted
