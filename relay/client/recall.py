@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 SCAN_LIMIT: Final = 5_000
 """Events read per system on a relay without search."""
 _LONG: Final = 8
-"""Distinct words from which a text may count as a near copy of an earlier one by its author,"""
+"""Distinct words that a text must have to count as a near copy of an earlier one by its author."""
 _ALIKE: Final = 0.8
-"""if this part of all words of the two texts is in both."""
+"""Part of all words of the two texts that must be in both of them."""
 _WORD: Final = re.compile(r"\w+")
 _SPARE: Final = 2
 """Multiple of `limit` that is requested, because copies are dropped."""

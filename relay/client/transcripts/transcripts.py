@@ -65,7 +65,7 @@ _ANY_CHUNK: Final = 400_000
 """A relay with this message limit accepts any chunk: one byte of text may become six."""
 _PAUSE_S: Final = 0.1
 _FEW_NOTES: Final = 20
-"""Newest notes read to detect the layout: rarely has a line more notes, of which only one has
+"""Newest notes read to detect the layout: a line rarely has more notes, of which only one has
 `source-data`."""
 _LOOKED_UP: Final = 200
 """Lines per query."""
