@@ -120,7 +120,7 @@ def _indexed(row: Stored) -> Stored:
 
 
 class _Compared:
-    """A row to be delivered. What filters compare is computed once, on first use."""
+    """A row to be delivered, with the values that filters compare, each computed once."""
 
     __slots__ = ("_text", "compared", "frames", "stored")
 

@@ -152,7 +152,8 @@ class Outbox:
         self._bytes += sum(sizes) + (around + 4) * len(bodies)
 
     def put_live(self, head: bytes, body: bytes, tail: bytes) -> None:
-        """As `put` of the three joined; until the write the body is shared with other outboxes."""
+        """Queue the three joined, as `put`. Until the write, the body is shared with other
+        outboxes."""
         self.put_each(head, (body,), tail)
         if self._bytes > self._max_bytes:
             self._check()
