@@ -72,7 +72,7 @@ class Following:
                 await asyncio.sleep(_AGAIN_S)
 
     async def follow(self) -> None:
-        """For `Ingest.change_state`. Raises StoreFault."""
+        """Take over commits of others; passed to `Ingest.change_state`. Raises StoreFault."""
         try:
             await self._store.follow()
         except Outdated as outdated:

@@ -56,7 +56,7 @@ class Removed:
     """Rows that earlier pieces deleted: the event is judged as if they were still stored."""
 
     rows: dict[str, TargetRow] = field(default_factory=dict)
-    """By id."""
+    """id → row."""
     were_restricted: bool = False
     """True: some of the rows may not be read by everybody."""
 
@@ -68,7 +68,7 @@ class World:
     policy: Policy
     groups: Groups
     actors: Actors
-    """Of the policy files, with the keys that NIP-86 calls have allowed and banned."""
+    """The actors of the policy files, with the keys that NIP-86 calls have allowed and banned."""
     found: Found
     """The store's rows that `lookups` asked for."""
     relay: str
