@@ -41,7 +41,7 @@ class Certificate:
         self._tried = self._files()
         self._current = usable(cert, key)
         self.context = usable(cert, key)
-        """For the listening sockets; a handshake keeps the context that it began with."""
+        """The context for the listening sockets; a handshake keeps the one that it began with."""
         self.context.sni_callback = self._show
 
     def _show(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:

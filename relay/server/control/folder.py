@@ -65,7 +65,7 @@ class Contents(Protocol):
     """How much a data folder holds, and what retention deletes."""
 
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
-        """By kind, author or group: most bytes first, at most `limit` lines."""
+        """Stored bytes by kind, author or group: most first, at most `limit` lines."""
 
     def sweep(self, purpose: Purpose, ahead_s: int = 0) -> AsyncIterator[Sequence[SweepLine]]:
         """Apply retention now; yields partial sums while it runs. `ahead_s`: a dry run counts rows
