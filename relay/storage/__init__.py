@@ -76,7 +76,7 @@ class PageQuery(NamedTuple):
     after: Place | None = None
 
     def following(self, page: Page) -> PageQuery:
-        """For the page after this one."""
+        """The query for the page after this one."""
         return self._replace(limit=self.limit - len(page.raws), after=page.next)
 
 
@@ -86,7 +86,7 @@ class Features:
     shared: bool
     """Several processes may write."""
     erased_from: str = "the files of this relay"
-    """For receipts: where no byte of a text is left when `is_erased` is True."""
+    """Where no byte of a text is left when `is_erased` is True; for receipts."""
 
 
 @dataclass(frozen=True, slots=True)

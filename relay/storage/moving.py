@@ -174,7 +174,7 @@ class Moved(NamedTuple):
     bytes: int
     old_versions: int
     entries: Mapping[str, int]
-    """Of TABLES."""
+    """Table → number of its entries."""
     digest: str
     """SHA-256 of all rows in their order, in hex."""
 
@@ -185,7 +185,7 @@ def is_unfinished(mark: str | None) -> bool:
 
 
 class Move:
-    """From `source` to `target`, whose rows are written by `store`."""
+    """A move from `source` to `target`, whose rows are written by `store`."""
 
     def __init__(
         self, source: Side, target: Side, store: Appender, noted: _Noted, head: int

@@ -40,7 +40,7 @@ class Growth(Generic[Key]):
 
     sizes: dict[Key, list[int]] = field(default_factory=dict)
     received: dict[str, list[int]] = field(default_factory=dict)
-    """By recipient of gift wraps."""
+    """Recipient of gift wraps → growth."""
 
     def grow(self, key: Key, events: int, size: int) -> None:
         grown = self.sizes.get(key)

@@ -115,5 +115,5 @@ def _row(seq: int, raw: bytes, group: bytes | None) -> Stored:
 
 
 def ended_in(rows: Iterable[Sequence[Any]]) -> dict[str, EndedGroup]:
-    """Of rows of the query `ended_groups`."""
+    """id → group, from rows of the query `ended_groups`."""
     return ended_groups((group.decode(), guarded, key) for group, guarded, key in rows)

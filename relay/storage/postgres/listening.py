@@ -39,7 +39,7 @@ _LEFT_S: Final = 15.0
 """How long the server may keep a connection that is lost."""
 _OPENED_BY: Final = "opened_by"
 _MAX_DIGITS: Final = 19
-"""Of a head."""
+"""Digits of a head in a notification."""
 TAKEN: Final = "another relay took the database while the connection was lost: restart this one"
 MIGRATED: Final = "another version of the relay changed the tables: restart this one with it"
 LOST: Final = "database: it does not answer"

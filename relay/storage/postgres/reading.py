@@ -241,7 +241,7 @@ class Reader(ABC):
         return list(_steps(orjson.loads(plan)[0]["Plan"]))
 
     def _first_page(self, filter_: Filter, visibility: Visibility, now: int) -> Query:
-        """Its size does not matter for its plan."""
+        """A query for a plan; its page size does not affect the plan."""
         upto = self.committed()
         search = None if filter_.search is None else search_from(filter_.search)
         if search is not None and search.required:
@@ -284,7 +284,7 @@ class Reader(ABC):
             return await self._ask(ask, _READ_S, on="paging")
 
     async def _read(self, query: Query, visibility: Visibility) -> Sequence[Any]:
-        """For clients: raises TooSlow."""
+        """Rows of a query by a client. Raises TooSlow."""
         async with self._turns.counts[visibility.is_known]:
             return await self._rows(query, _READ_S)
 

@@ -49,7 +49,7 @@ class Needed(NamedTuple):
 
     seq: int
     rules: str | None = None
-    """Of the text index, for a search."""
+    """Version of the text index, for a search."""
     indexed: int = 0
 
 

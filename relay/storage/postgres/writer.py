@@ -73,7 +73,7 @@ class _Change(Growth[_SizeKey]):
 
     erases: bool = False
     noted: Changes = field(default_factory=Changes)
-    """For the other relays on the database."""
+    """The changes that other relays on the database must learn of."""
 
 
 class Writer:
@@ -380,7 +380,8 @@ class Writer:
     async def _delete_many(
         self, db: Any, seqs: Sequence[int], change: _Change, erasure: Erasure | None = None
     ) -> None:
-        """In chunks, for a key may have written most of the store; with their old versions."""
+        """Delete rows and their old versions, in chunks: a key may have written most of the
+        store."""
         for start in range(0, len(seqs), _DELETE_CHUNK):
             chunk = seqs[start : start + _DELETE_CHUNK]
             await self._forget(db, change, erasure, "forget_of_rows", chunk)

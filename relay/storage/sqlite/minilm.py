@@ -123,7 +123,7 @@ def _through(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def _weights(np: Any, path: Path) -> dict[str, Any]:
-    """Of a safetensors file, mapped into memory: processes share it."""
+    """The weights in a safetensors file, mapped into memory: processes share it."""
     with path.open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     start = 8 + int.from_bytes(data[:8], "little")

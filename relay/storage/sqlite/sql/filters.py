@@ -119,7 +119,7 @@ class Plan:
 
 
 class Compiler:
-    """For the tables of one store; `e` is always the events table."""
+    """Makes queries for the tables of one store; `e` is always the events table."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class Compiler:
         return self._reading.matching(match)
 
     def query(self, sql: str, values: tuple[Bound, ...]) -> Query:
-        """Of conditions that `matching` and `matching_seqs` gave."""
+        """The query for conditions that `matching` and `matching_seqs` returned."""
         return Plan(Condition(sql, values)).bound(self._arguments(Filter()))
 
     def _arguments(self, filter_: Filter, now: int = 0, upto: int = 0) -> Arguments:
