@@ -104,7 +104,7 @@ class Members:
 
     management: Management
     actors: Actors
-    """With the keys that calls allowed and banned."""
+    """The actors of the policy files, with the keys that calls allowed and banned."""
     groups: Groups
     settings: MemberSettings
 

@@ -234,7 +234,7 @@ class Per(Enum):
     GROUP = "group"
     KIND = "kind"
     RECIPIENT = "recipient"
-    """Of a gift wrap; quotas only."""
+    """Recipient of a gift wrap; for quotas only."""
 
 
 class Unit(Enum):

@@ -31,7 +31,7 @@ class Row(Protocol):
 
     @property
     def quiet(self) -> bool:
-        """True for a kind 5 that names an event that not everyone may read (N29-104)."""
+        """True for a kind 5 that names something that not everyone may read (N29-104)."""
 
 
 @dataclass(frozen=True, slots=True)

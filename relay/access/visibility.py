@@ -56,12 +56,12 @@ class Viewer(msgspec.Struct, frozen=True, cache_hash=True):
     trusted: bool = False
     """The connection comes from `[actors] trusted_readers`."""
     attested: frozenset[Attestation] = frozenset()
-    """By which authenticated keys were verified to be agents of an owner (NIP-AA)."""
+    """Attestations by which authenticated keys were verified to be agents of an owner (NIP-AA)."""
 
 
 ANONYMOUS: Final = Viewer()
 BANNED: Final = Reject(Prefix.RESTRICTED, "this key is banned here", "bans")
-"""For a banned key that authenticates or queries."""
+"""The answer to a banned key that authenticates or queries."""
 
 
 class Reading(Enum):
@@ -143,7 +143,7 @@ class Visibility:
         )
 
     def without_targets(self) -> Visibility:
-        """For reading target rows: they have no targets themselves."""
+        """The Visibility for reading target rows: they have no targets themselves."""
         return replace(self, rules=tuple([replace(rule, target=None) for rule in self.rules]))
 
     def covers(self, before: Visibility) -> bool:
