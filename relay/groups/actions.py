@@ -204,9 +204,9 @@ class Notice(msgspec.Struct, frozen=True):
     group: str
     created_at: int
     description: Description | None = None
-    """Of a 39000."""
+    """Set for a 39000."""
     pins: tuple[tuple[str, ...], ...] | None = None
-    """Of a 39005."""
+    """Set for a 39005."""
 
 
 def group_of(event: Event, foreign_h: Set[int] = _NO_KINDS) -> str | None:
@@ -543,7 +543,7 @@ def _group_ids(event: Event, name: str, fault: Fault) -> Sequence[str]:
 
 
 def _supported_kinds(event: Event, fault: Fault) -> frozenset[int] | None:
-    """Of the first `supported_kinds` tag."""
+    """The kinds in the first `supported_kinds` tag; None: there is none."""
     tag = next((tag for tag in event.tags if tag and tag[0] == "supported_kinds"), None)
     if tag is None:
         return None

@@ -417,7 +417,7 @@ def check_has_effect(action: Moderation, group: Group, context: GroupContext) ->
 
 
 def _deletable(action: DeleteEvents, group: Group, context: GroupContext) -> tuple[str, ...]:
-    """Those of the named ids that are events of this group and may be deleted."""
+    """The named ids that are events of this group and may be deleted."""
     return tuple(
         event_id
         for event_id in action.ids
