@@ -69,7 +69,7 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     """The event's `h`, the `d` of 39000–39005, or the group of the event that it deletes or
     names."""
     quiet: bool = False
-    """True for a kind 5 that names an event that not everyone may read (N29-104)."""
+    """True for a kind 5 that names something that not everyone may read (N29-104)."""
     slot: Slot | None = None
     version: int = 0
     """created_at or `ts`: the newest version is kept, and sweeps remove the oldest first."""
