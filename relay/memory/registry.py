@@ -139,7 +139,7 @@ class RecordType:
     required_tags: tuple[str, ...] = ()
     """In the order in which they are checked."""
     search_text: Callable[[Event], str] = no_text
-    """Of an unencrypted record."""
+    """The search text of an unencrypted record."""
     references: Callable[[Event], References] = no_references
     """Called also for each stored record that is found by name, until no new name comes up."""
     holds: Callable[[Event], Sequence[Hold]] = no_holds
@@ -160,7 +160,7 @@ class MemorySystem:
     """One memory system: its record types, the checks of its records and its rules."""
 
     name: str
-    """In `[memory.<name>]` and as the `schema` of a rule."""
+    """Name used in `[memory.<name>]` and as the `schema` of a rule."""
     records: tuple[RecordType, ...]
     check: Check = no_fault
     """With `schema = "strict"`, after the required tags."""

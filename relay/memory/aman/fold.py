@@ -135,7 +135,7 @@ class Fold:
         self._key = key
         self._tie = tie
         self._scopes: dict[str, dict[str, _Scope]] = {}
-        """By history key and author."""
+        """History key → author → scope."""
 
     def apply(self, event: Event) -> str | None:
         """Apply one event. The history key whose records changed, or None."""
@@ -166,7 +166,8 @@ class Fold:
     def snapshot(
         self, history_key: str, author: str | None = None, *, reader: str | None = None
     ) -> Snapshot:
-        """Of one author, or of all together (A-13, A-15). `reader`: see `Snapshot`."""
+        """The current records of one author, or of all together (A-13, A-15). `reader`: see
+        `Snapshot`."""
         authors = self._scopes.get(history_key, {})
         if author is None:
             return _snapshot(history_key, None, authors.values(), reader)

@@ -51,7 +51,7 @@ class PromptPolicy:
 
     privacy: Privacy = Privacy.ALLOW
     max_chars: int = 1800
-    """Of the whole block."""
+    """Limit of the whole block."""
     max_summary_chars: int = 1000
     max_tools: int = 3
     max_tool_chars: int = 280

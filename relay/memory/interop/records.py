@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _SCOPE: Final = ("user_id", "agent_id", "app_id", "run_id")
 """Fields that name the user or agent of a text: equal texts of two users are no copies."""
 _MILLISECONDS: Final = 10**11
-"""From here on a number is a time in milliseconds."""
+"""Numbers from here on are times in milliseconds."""
 _MAX_TIME: Final = 253_402_300_799
 """The end of the year 9999, in seconds."""
 _MAX_KEY: Final = 512

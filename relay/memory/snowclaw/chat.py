@@ -96,10 +96,10 @@ class Chat:
         self._own_ids: BoundedDict[str, None] = BoundedDict(_MAX_OWN_IDS)
         """Events of the agent itself: a reply to one addresses the agent."""
         self._profiles: BoundedDict[str, _Profile] = BoundedDict(_MAX_USERS)
-        """By public key."""
+        """Public key → profile."""
         self._titles: BoundedDict[str, _Listed] = BoundedDict(_MAX_GROUPS)
         self._lists: BoundedDict[str, _Listed] = BoundedDict(_MAX_GROUPS)
-        """By group id."""
+        """Group id → content of its lists."""
 
     # -- events ------------------------------------------------------------------------------------
 

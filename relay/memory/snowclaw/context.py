@@ -425,7 +425,7 @@ _AS_OWNER: Final = re.compile(r"^(?=\s*owner\s*:)")
 
 
 def one_line(text: str) -> str:
-    """On one line, so that it cannot add a line such as `Owner: yes`."""
+    """The text on one line, so that it cannot add a line such as `Owner: yes`."""
     return harmless(_BREAKS.sub(" ", text))
 
 

@@ -76,7 +76,7 @@ class Assembly:
 
 
 def assembled(events: Iterable[Event]) -> Assembly:
-    """From the events 1988 and 1989 of one session, in any order, with duplicates."""
+    """The file of one session, from its events 1988 and 1989, in any order, with duplicates."""
     archive: list[Source] = []
     notes: list[Event] = []
     unread: list[UnreadableRecord] = []
