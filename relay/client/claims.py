@@ -106,7 +106,7 @@ class ClaimReader:
         )
 
     def memories(self, events: Iterable[Event]) -> list[Memory]:
-        """Those that can be read among these events."""
+        """The memories among these events that can be read."""
         return [record for record in self._records(events) if isinstance(record, Memory)]
 
     def _records(self, events: Iterable[Event]) -> list[Record]:

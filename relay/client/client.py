@@ -121,7 +121,7 @@ class Client:
         self._reconnector = Reconnector(url, keys, timeouts, now)
         self._verifier = SignatureVerifier()
         self._document: Mapping[str, object] = {}
-        """Of the relay, as far as it was asked for."""
+        """The relay's document, as far as it was fetched."""
 
     @property
     def url(self) -> str:

@@ -26,7 +26,7 @@ _MAX_PAGES: Final = 1_000
 _MAX_HELD: Final = 2**27
 """Bytes of memory for all versions, as `weight_of` estimates it."""
 _DEADLINE_S: Final = 300.0
-"""For all pages together."""
+"""Deadline for all pages together."""
 
 
 class NoHistory(ClientError):

@@ -77,7 +77,7 @@ SYSTEMS: Final[Mapping[str, System]] = {
     "M": System("nmem", _RECORDS, ("nmem:",)),
     "X": System("anamnesis", _RECORDS, ("anamnesis:",)),
 }
-"""By the letters of `--system`."""
+"""Letter for `--system` → system."""
 
 
 def letter_of(system: str) -> str | None:

@@ -79,7 +79,7 @@ def _is_wanted(event: Event, filters: Sequence[Filter]) -> bool:
 
 
 async def signed_among(events: list[Event]) -> list[Event]:
-    """Those with a valid signature, in order; verified in a thread if there are many."""
+    """The events with a valid signature, in order; verified in a thread if there are many."""
     if len(events) <= _THREAD_MIN:
         verdicts = are_signed(events)
     else:

@@ -484,5 +484,5 @@ class SnowclawRecords(MemoryClient):
         return found if isinstance(found, AgentMemory) else None
 
     def list(self, prefix: str = "") -> tuple[AgentMemory, ...]:
-        """Those whose key, or `<category>:<key>`, has this prefix, newest first."""
+        """The texts whose key, or `<category>:<key>`, has this prefix, newest first."""
         return tuple(memory for _, memory in self._working_copy.memories(prefix))

@@ -88,7 +88,7 @@ class Subscription:
         self._pending = 0
         """Events between socket and reader, including those being verified."""
         self._pending_bytes = 0
-        """In memory, as `weight_of` estimates it."""
+        """Bytes of memory of these events, as `weight_of` estimates it."""
         self._overflowed = False
         self._is_requested = False
         self._has_eose = False

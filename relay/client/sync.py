@@ -67,7 +67,7 @@ class StoreResult:
     duplicates: int = 0
     """It already had them."""
     refused: list[tuple[Event, str]] = field(default_factory=list)
-    """With the text of the OK message."""
+    """(event, text of the OK message)."""
 
 
 class Side(Protocol):
@@ -241,7 +241,7 @@ class Sync:
         self._note = note
         self._moderation = moderation
         self._records: frozenset[bytes] = frozenset()
-        """Those of `_need` that are group records."""
+        """The ids in `_need` that are group records."""
         self._have: Sequence[bytes] = ()
         self._need: Sequence[bytes] = ()
 
@@ -274,7 +274,7 @@ class Sync:
         self._note(self.tally)
 
     async def group_records(self) -> AsyncGenerator[Sequence[Event], None]:
-        """Those that `move` will take, in batches."""
+        """The group records that `move` will take, in batches."""
         if self._moderation is Moderation.TAKEN:
             source = RelaySide(self._theirs, self._theirs)
             async for events in source.events(self._filter, sorted(self._records)):

@@ -339,7 +339,8 @@ class Anamnesis(AnamnesisReader):
 
 
 def _with_claims(document: dict[str, Any]) -> dict[str, Any]:
-    """As a line of a file, where nothing is signed: with what was claimed before."""
+    """A line of an exported file. Nothing in it is signed, so it includes what was claimed
+    before."""
     claimed = document.pop("claimed", {})
     listed = {voucher["id"] for voucher in document["vouchers"]}
     before = [each for each in claimed.pop("vouchers", ()) if each["id"] not in listed]
