@@ -59,7 +59,7 @@ class Manifest(msgspec.Struct, frozen=True):
     rookery: str
     """Version of the program that made it."""
     schema: int
-    """Of the store."""
+    """Schema version of the store."""
     created_at: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     relay: str
     """Public key, 64 hex."""

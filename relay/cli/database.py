@@ -35,7 +35,7 @@ def refuse_database(folder: Path, cure: str) -> None:
 
 
 def password_in(file: Path | None) -> str | None:
-    """Of `[storage] password_file`. Raises UserError."""
+    """The password in the file of `[storage] password_file`. Raises UserError."""
     if file is None:
         return None
     try:

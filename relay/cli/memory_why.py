@@ -47,7 +47,7 @@ class Origin:
 
     hit: Hit
     line: str
-    """As the record has it."""
+    """The line as it stands in the record."""
     since: Event
     """The oldest version from which on all versions contain the line."""
     replaced: Event | None

@@ -263,7 +263,7 @@ def _print(data: bytes) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """For its owner's eyes: a session may hold whatever a tool has read."""
+    """Write a file readable by its owner only: a session may hold whatever a tool has read."""
     make_private(path.parent)
     file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with os.fdopen(file, "wb") as opened:

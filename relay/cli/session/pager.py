@@ -83,7 +83,7 @@ class Pager:
         return f"{self._name}  {at + 1}/{len(self._blocks)}  {day}  {share} %  ? for keys"
 
     def _marked(self, row: Row) -> Row:
-        """With the searched words marked."""
+        """The row with the searched words marked."""
         if not self._words:
             return row
         parts: list[tuple[str, str]] = []
