@@ -16,8 +16,7 @@ _log = logging.getLogger("rookery")
 
 
 def database_of(folder: Path) -> str | None:
-    """The database of the folder's events; None: they are in a file, or the settings have
-    faults."""
+    """The database of the folder's events; None: they are in a file, or settings are faulty."""
     try:
         return load_config(folder / "rookery.toml").storage.url
     except ConfigFaults:

@@ -33,8 +33,7 @@ class ClearOrder:
         return at
 
     def wrote(self, hk: str, at: int) -> None:
-        """Note that a summary or tool call was written with another time than `after_clear`
-        returned."""
+        """Note a summary or tool call written with another time than `after_clear` returned."""
         _record(self._newest, hk, at)
 
     def cleared(self, hk: str, at: int) -> None:

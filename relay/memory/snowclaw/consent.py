@@ -27,8 +27,7 @@ class _Said(NamedTuple):
 
 
 class Consent:
-    """The groups named in the settings; without such, those that an owner put the agent into or
-    that it asked to join."""
+    """Groups of the settings; else those an owner put the agent into, or that it asked to join."""
 
     def __init__(self, agent: str, owners: Iterable[str], named: Iterable[str] | None) -> None:
         """`agent`, `owners`: public keys. `named`: the settings' groups; None: see the class."""
@@ -42,8 +41,7 @@ class Consent:
         return self._named
 
     def filters(self, since: int) -> list[dict[str, object]]:
-        """Filters of the events for `apply`; none if the groups are named. `since`: for ends of
-        groups."""
+        """Filters of events for `apply`; none if groups are named. `since`: for ends of groups."""
         if self._named is not None:
             return []
         added = [kinds.PUT_USER, kinds.REMOVE_USER]

@@ -27,8 +27,7 @@ class Move:
 
 
 def comparable(raw: bytes, tokens: PathTokens) -> bytes:
-    """The line in a form that is equal for its copies in other directories and branches. `tokens`:
-    of the file's directory."""
+    """The line in a form that its copies elsewhere share. `tokens`: of the file's directory."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:

@@ -22,8 +22,7 @@ def stored(row: Sequence[Any]) -> Stored:
 def present(
     row: Sequence[Any], wanted: Container[str | Slot]
 ) -> Iterator[tuple[str | Slot, Present]]:
-    """(name, facts) of a row: id, pubkey, kind, d, slot, grp, expires_at, created_at; as `present`
-    of `relay.storage.rows`."""
+    """(name, facts) of a row: id, pubkey, kind, d, slot, grp, expires_at, created_at."""
     id_, pubkey, kind, d, slot, grp, expires_at, at = row
     group = None if grp is None else grp.decode()
     return rows.present((id_, pubkey, kind, d.decode(), slot, group, expires_at, at), wanted)
