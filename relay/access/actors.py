@@ -40,7 +40,7 @@ class Actors:
     allowed: frozenset[str] = frozenset()
     """KNOWN although in no group (`[allow]`, NIP-86)."""
     relay: str = ""
-    """The relay's own key."""
+    """Public key of the relay."""
     banned: frozenset[str] = frozenset()
     """They read nothing, and nobody reads their events (N86-11)."""
     attestations: Attestations = Attestations.RELAY
@@ -51,7 +51,7 @@ class Actors:
         )
 
     def is_owner_for(self, pubkey: str, author: str | None) -> bool:
-        """Whether OWNER holds for the key and rows by this author; None: for rows by any author."""
+        """Whether the key is an owner for rows by this author; None: for rows by any author."""
         return pubkey in self.owners or any(
             pubkey in household.owners and author is not None and household.has(author)
             for household in self.households

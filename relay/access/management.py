@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 MAX_ENTRIES: Final = 10_000
 """Most entries of one list. Every query has all banned keys as a condition: 2 ms at this number."""
 MAX_EVENTS: Final = 100_000
-"""Of a list of event ids."""
+"""Most entries of a list of event ids."""
 MAX_CLAIMS: Final = 1000
 """Most invite codes of the relay; each code that is tried is compared with all of them."""
 _MAX_REASON: Final = 1000
 _MAX_ROLES: Final = 100
 _MAX_LABEL: Final = 100
 _MAX_NAME: Final = 30
-"""As in rookery.toml (N11-04)."""
+"""Characters; the same limit as in rookery.toml (N11-04)."""
 _MAX_DESCRIPTION: Final = 5000
 _MAX_URL: Final = 2048
 _LOOPBACK: Final = (ip_network("127.0.0.0/8"), ip_network("::1/128"))
@@ -98,7 +98,7 @@ class ListChange:
 
     @property
     def is_ban(self) -> bool:
-        """Whether stored rows may be deleted for it."""
+        """Whether stored rows may be deleted because of this change."""
         return self.bans_event or (self.list_name is ListName.BANNED_KEYS and self.note is not None)
 
 
@@ -113,11 +113,11 @@ class Management:
         return self.entries.get(list_name, _EMPTY)
 
     def text(self, name: str, otherwise: str) -> str:
-        """A NIP-11 text; `otherwise`: the one of rookery.toml."""
+        """A text of NIP-11: the one set by a call, else `otherwise`, the one of rookery.toml."""
         return self.of(ListName.TEXTS).get(name, otherwise)
 
     def after(self, change: ListChange) -> Management:
-        """Itself if the change has no effect."""
+        """The lists after this change; the same object if it has no effect."""
         items = self.of(change.list_name)
         if items.get(change.item) == change.note:
             return self
@@ -337,7 +337,8 @@ def _role(value: object) -> str:
 
 
 def _number(name: str, value: object, low: int, high: int) -> str:
-    """As a text; empty for null and the empty text. Clients send numbers and texts."""
+    """An integer in range as text; empty for null and "". Clients send it as a number or as
+    text."""
     if value is None or value == "":
         return ""
     text = str(value) if type(value) is int else value

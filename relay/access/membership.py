@@ -35,11 +35,12 @@ RULE: Final = "relay membership"
 REQUEST_WINDOW_S: Final = 600
 """A request to join or leave is valid for this time before and after its created_at."""
 _INVITED: Final = "invited by "
-"""Begins the note of a member that joined by a claim; the key that made the claim follows."""
+"""Start of the note of a member that joined by a claim; the key that made the claim follows."""
 _MAX_CODE: Final = 256
 """Characters; a longer code is not valid."""
 _MAX_TAGS_BYTES: Final = 480_000
-"""Of a 13534, some 6,000 members: its frame stays below the default `max_message_length`."""
+"""Bytes of the tags of a 13534, about 6,000 members: its frame stays below the default
+`max_message_length`."""
 
 
 class Entry(Enum):
@@ -99,11 +100,11 @@ def claim_change(code: str, claim: Claim) -> ListChange:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """What decides about membership at one moment."""
+    """The state that decides about membership at one time."""
 
     management: Management
     actors: Actors
-    """With the keys that calls allowed and banned."""
+    """The actors of the policy files, with the keys that calls allowed and banned."""
     groups: Groups
     settings: MemberSettings
 
@@ -163,8 +164,8 @@ def untimely(request: Event, now: int) -> Reject | None:
 
 
 def is_counted(request: Event, members: Members) -> bool:
-    """Whether a request counts like a tried invite code: with one, or where anyone may join, so
-    that one client cannot fill the register with keys."""
+    """Whether a request counts as a tried invite code: it has a code, or anyone may join. So no
+    client can fill the register with keys."""
     if request.kind != kinds.RELAY_JOIN:
         return False
     if is_known(request.pubkey, members.actors, members.groups):
@@ -175,7 +176,7 @@ def is_counted(request: Event, members: Members) -> bool:
 def ruling_on_request(
     request: Event, members: Members, now: int, *, anyone_writes: bool
 ) -> Admission | Reject:
-    """What becomes of a 28934 or 28936 (N43-03, N43-05); `anyone_writes`: without joining too."""
+    """The ruling on a 28934 or 28936 (N43-03, N43-05). `anyone_writes`: also without joining."""
     pubkey = request.pubkey
     known = is_known(pubkey, members.actors, members.groups)
     if request.kind == kinds.RELAY_LEAVE:

@@ -45,8 +45,8 @@ _NO_KEYS: Final = frozenset[str]()
 
 
 class Account(NamedTuple):
-    """Which rows are added up: those of an author, of groups, or both, of some kinds; or the gift
-    wraps for a recipient."""
+    """The rows that a quota adds up: those of an author, of groups, or of both, optionally of some
+    kinds; or the gift wraps for a recipient."""
 
     pubkey: str | None
     """None: any author."""
@@ -80,7 +80,7 @@ MAX_RECIPIENTS: Final = 16
 
 
 def recipients_of(event: Event) -> frozenset[str]:
-    """The recipients that a gift wrap counts for. None when it has more than MAX_RECIPIENTS: where
+    """The recipients that a gift wrap counts for. Empty when it has more than MAX_RECIPIENTS: where
     recipients have a quota, `check_usage_limits` refuses it."""
     if event.kind != kinds.GIFT_WRAP:
         return _NO_KEYS
@@ -89,7 +89,7 @@ def recipients_of(event: Event) -> frozenset[str]:
 
 
 class SizedBy(Enum):
-    """What each line of a table of sizes is about."""
+    """What the lines of a table of sizes are grouped by."""
 
     KIND = "kind"
     AUTHOR = "author"
@@ -213,7 +213,7 @@ class InviteGuesses:
 
 
 def subnet_of(address: IPv4Address | IPv6Address | None) -> str:
-    """The address; of IPv6 its /64, which one household has."""
+    """The address; for IPv6 its /64, which is usually one household."""
     if isinstance(address, IPv6Address):
         if address.ipv4_mapped is None:
             return str(IPv6Network((address, 64), strict=False))
@@ -234,7 +234,7 @@ class Per(Enum):
     GROUP = "group"
     KIND = "kind"
     RECIPIENT = "recipient"
-    """Of a gift wrap; quotas only."""
+    """Recipient of a gift wrap; for quotas only."""
 
 
 class Unit(Enum):
@@ -264,8 +264,8 @@ class Rate:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """`quota` of a rule: the most that may be stored of an author, in a group or for a recipient;
-    from an address, in a day."""
+    """`quota` of a rule: the most that may be stored per author, group or recipient; or per address
+    and day."""
 
     per: Per
     """AUTHOR, GROUP, RECIPIENT or ADDRESS."""
@@ -275,8 +275,8 @@ class Quota:
     h: bool | frozenset[str] | None = None
     """Which rows count, as in a match."""
     allowances: tuple[Rate, ...] = ()
-    """Per address: a bucket for the events and one for the bytes of a day. Addresses are not
-    stored, so they start with full buckets after a restart."""
+    """Only for ADDRESS: a bucket for the events of a day, and one for their bytes. Addresses are
+    not stored, so the buckets are full after a restart."""
 
     def counts(self, kind: int) -> bool:
         return self.kinds is None or kind in self.kinds
@@ -289,7 +289,8 @@ class Quota:
         return () if account is None else (account,)
 
     def account_of(self, pubkey: str, group: str | None) -> Account | None:
-        """Per author or group: the account of an event by this author in this group, or None."""
+        """The account that an event by this author in this group counts for, with AUTHOR or GROUP;
+        None: none."""
         if self.per is Per.GROUP:
             counts = isinstance(self.h, bool) or self.h is None or group in self.h
             if group is None or self.h is False or not counts:
@@ -379,7 +380,7 @@ class TokenBuckets:
 
 
 Token = tuple[Rate, str, int]
-"""So many tokens of the bucket (rate, name)."""
+"""(rate, name, number of tokens to take from the bucket)."""
 
 
 class CountedEvent(msgspec.Struct, frozen=True, gc=False):
@@ -441,7 +442,7 @@ def check_usage_limits(
     buckets: TokenBuckets,
     now: int,
 ) -> Reject | Sequence[Token]:
-    """The refusal of the first limit that is exceeded, else the tokens to take of all rates."""
+    """The refusal of the first limit that is exceeded, else the tokens to take for all rates."""
     tokens: list[Token] = []
     for limit in limits:
         refusal = counted.over_quota(limit, usage)

@@ -20,17 +20,18 @@ if TYPE_CHECKING:
 
 
 class Row(Protocol):
-    """What a read rule looks at: an event, and what the relay stores beside it."""
+    """A row as a read rule sees it: an event, and the columns that the relay stores with it."""
 
     @property
     def event(self) -> Event: ...
     @property
     def group(self) -> str | None:
-        """Its `h`, the `d` of 39000–39005, or the group of what it deletes or names."""
+        """The event's `h`, the `d` of 39000–39005, or the group of the event that it deletes or
+        names."""
 
     @property
     def quiet(self) -> bool:
-        """A kind 5 that names something that not everyone may read (N29-104)."""
+        """True for a kind 5 that names something that not everyone may read (N29-104)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Match:
     """(name, True: present, False: absent, or one of these values)."""
     quiet: bool | None = None
     ended: bool | None = None
-    """Rows of a group that was deleted."""
+    """True: only rows of deleted groups; False: only others."""
     classes: tuple[tuple[Who, frozenset[str]], ...] = ()
     """Who-words for authors in the policy file, with their keys; `authors` includes these."""
 
@@ -92,8 +93,7 @@ class Target:
     """A single letter: such tags can be looked up."""
     d_prefix: str | None = None
     """The `d` of the target row must be this prefix and the value; its tags are ignored. Needed
-    where anybody may add the tag to a row of their own: knowing the value would be enough to
-    read."""
+    where anybody may write a row with the tag: they could read whatever value they know."""
 
     def value_of(self, event: Event) -> str | None:
         """The event's first value of the tag; its target rows have the same."""
@@ -113,7 +113,7 @@ class Target:
         return Filter(kinds=self.kinds, tags=((self.lookup_tag, found),))
 
     def values_in(self, event: Event) -> Sequence[str]:
-        """The values of which this event is a target row."""
+        """The values for which this event is a target row."""
         if event.kind not in self.kinds:
             return ()
         if self.d_prefix is None:
@@ -133,11 +133,11 @@ class ReadRule:
     tag_readers: tuple[str, ...] = ()
     """`tag:NAME`: keys in tags of that name may read too."""
     only_by: frozenset[str] | None = None
-    """Filter keys (`authors`, `ids`, `#p`): the row matches only a filter that has one of them."""
+    """Filter keys (`authors`, `ids`, `#p`): the row matches only filters with one of these keys."""
     needs: str = "authentication is needed to read this"
     """CLOSED text for an anonymous REQ that could only match such rows."""
     target: Target | None = None
-    """For the who-word `target`: whoever may read one of these rows may read this one."""
+    """For the who-word `target`: a viewer who may read one of these rows may read this row."""
 
     @property
     def effective_target(self) -> Target | None:

@@ -56,12 +56,12 @@ class Viewer(msgspec.Struct, frozen=True, cache_hash=True):
     trusted: bool = False
     """The connection comes from `[actors] trusted_readers`."""
     attested: frozenset[Attestation] = frozenset()
-    """By which authenticated keys were verified to be agents of an owner (NIP-AA)."""
+    """Attestations by which authenticated keys were verified to be agents of an owner (NIP-AA)."""
 
 
 ANONYMOUS: Final = Viewer()
 BANNED: Final = Reject(Prefix.RESTRICTED, "this key is banned here", "bans")
-"""For a banned key that authenticates or queries."""
+"""The answer to a banned key that authenticates or queries."""
 
 
 class Reading(Enum):
@@ -79,7 +79,7 @@ class Visibility:
 
     viewer: Viewer
     rules: tuple[ReadRule, ...]
-    """Those that may hide rows from this viewer."""
+    """The rules that may hide rows from this viewer."""
     global_words: frozenset[Who]
     """Who-words that hold for this viewer and any row."""
     actors: Actors
@@ -91,7 +91,8 @@ class Visibility:
     foreign_h: frozenset[int] = frozenset()
     """Kinds whose `h` names no group. Only `gate` needs them: their rows have no group."""
     members: frozenset[str] = frozenset()
-    """The keys whose memberships give `insider_of`: the viewer's, and owners that lend theirs."""
+    """Keys whose memberships are in `insider_of`: the viewer's, and those of owners that lend
+    theirs."""
     _of_kind: dict[int, tuple[ReadRule, ...]] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -99,7 +100,7 @@ class Visibility:
 
     @property
     def size(self) -> int:
-        """Number of group ids in it."""
+        """Number of group ids held."""
         return len(self.insider_of) + len(self.admin_of) + len(self.was_insider_of)
 
     @property
@@ -142,11 +143,11 @@ class Visibility:
         )
 
     def without_targets(self) -> Visibility:
-        """For reading target rows: they have no targets themselves."""
+        """The Visibility for reading target rows: they have no targets themselves."""
         return replace(self, rules=tuple([replace(rule, target=None) for rule in self.rules]))
 
     def covers(self, before: Visibility) -> bool:
-        """Whether every row that `before` allowed is still allowed.
+        """Whether every row readable under `before` still is.
 
         For non-members a change in a hidden group makes no difference, because it would reveal the
         group (N29-93).
@@ -189,7 +190,7 @@ class Visibility:
         return self._lets(rule, row, readable_targets)
 
     def _lets(self, rule: ReadRule, row: Row, readable_targets: Set[Target]) -> bool:
-        """`allows`, for a filter that has what `only_by` requires."""
+        """`allows`, for a filter that satisfies `only_by`."""
         readers = rule.readers
         keys = self.viewer.keys
         if readers & self.global_words and (
@@ -319,7 +320,8 @@ class Visibility:
         return needs
 
     def _hidden_by_rules(self, filter_: Filter) -> str | None:
-        """`needs` of a rule, if rules hide every row that the filter could match."""
+        """`needs` of a rule that hides rows, if rules hide every row that the filter could match;
+        else None."""
         needs, kinds = "", filter_.kinds
         if kinds is None or not all(map(self._covering, kinds)):
             return None
@@ -449,7 +451,8 @@ def visibility_for(
 
 
 def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
-    """Not copied if only one is not empty: many viewers may share a key that is in many groups."""
+    """The union; the set itself if only one is not empty: many viewers may share a key that is in
+    many groups."""
     filled = [each for each in sets if each]
     return filled[0] if len(filled) == 1 else frozenset[str]().union(*filled)
 
@@ -514,14 +517,15 @@ def _overlap(values: frozenset[str] | None, keys: frozenset[str]) -> bool:
 
 
 def _number_of_combinations(filter_: Filter) -> int:
-    """At most."""
+    """Upper bound of the number of items of `_combinations`."""
     return 2 * len(filter_.kinds or ()) * len(filter_.tag_values("d") or (None,))
 
 
 def _combinations(
     filter_: Filter, kinds: frozenset[int], foreign_h: frozenset[int]
 ) -> Iterator[tuple[int, str | None, bool]]:
-    """(kind, d or None for any, in a group?) that the filter, of these kinds, can match."""
+    """(kind, d or None for any, whether in a group) of the rows of these kinds that the filter can
+    match."""
     ds: list[str | None] = list(filter_.tag_values("d") or [None])
     names_groups = filter_.tag_values("h") and kinds.isdisjoint(foreign_h)
     in_group = [True] if names_groups else [False, True]

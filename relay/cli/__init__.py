@@ -185,7 +185,7 @@ def run(args: Sequence[str]) -> int:
 
 
 def _command_in(args: Sequence[str]) -> str:
-    """The command that these arguments name: click's parser does not tell it with a fault."""
+    """The command that these arguments name. click's parser does not report it with an error."""
     command: click.Command = rookery
     found, context = ["rookery"], click.Context(rookery, info_name="rookery")
     for arg in args:

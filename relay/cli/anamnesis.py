@@ -386,7 +386,7 @@ def recall(
 
 
 async def _left_out(memory: Anamnesis, query: str, wish: dict[str, Any]) -> str:
-    """What the least trust and confidence kept from being found; empty: nothing."""
+    """Text about memories left out by the least trust and confidence; empty: none."""
     least = {name: wish[name] for name in ("min_trust", "min_confidence") if wish[name]}
     found = await memory.recall(query, **{**wish, **dict.fromkeys(least, 0.0)}) if least else ()
     if not found:

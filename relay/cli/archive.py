@@ -59,7 +59,7 @@ class Manifest(msgspec.Struct, frozen=True):
     rookery: str
     """Version of the program that made it."""
     schema: int
-    """Of the store."""
+    """Schema version of the store."""
     created_at: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
     relay: str
     """Public key, 64 hex."""
@@ -69,7 +69,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class _Version(msgspec.Struct):
-    """What a manifest of any format has."""
+    """The fields that a manifest of any format has."""
 
     format: int
     rookery: str
@@ -92,7 +92,7 @@ def write_archive(
     sources: Mapping[str, Path | bytes],
     note: Callable[[int], None],
 ) -> None:
-    """Write the new file `path` (0600), synced. `note` gets how many bytes of content are done."""
+    """Write the new file `path` (0600), synced. `note` gets the number of content bytes written."""
     text = msgspec.json.format(msgspec.json.encode(manifest))
     done = 0
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -126,15 +126,15 @@ def _header(name: str, entry: Entry, at: int) -> bytes:
 
 
 def manifest_of(path: Path) -> Manifest:
-    """Only the manifest; the rest is not looked at. Raises UserError."""
+    """Read only the manifest of a backup. Raises UserError."""
     with _reading(path) as (_, stream):
         return _manifest(path, stream)
 
 
 def read_archive(path: Path, into: Path | None, note: Callable[[int], None]) -> Manifest:
-    """Check the whole file; its files are written into the folder `into`, which is empty.
+    """Check the whole file and write its files into the empty folder `into`.
 
-    `note` gets how many bytes of the file are read. Raises UserError, and OSError while writing.
+    `note` gets the number of bytes read. Raises UserError, and OSError while writing.
     """
     with _reading(path) as (file, stream):
         manifest = _manifest(path, stream)
@@ -144,7 +144,7 @@ def read_archive(path: Path, into: Path | None, note: Callable[[int], None]) -> 
         while (info := _next(stream)) is not None:
             entry = missing.pop(info.name, None)
             if entry is None or info.type != tarfile.REGTYPE:
-                raise UserError(f"{path} is no backup: its manifest has no file {info.name!r}")
+                raise UserError(f"{path} is no backup: its manifest does not list {info.name!r}")
             digest = sha256()
             with _target(into, info.name, entry) as target:
                 for chunk in _content(stream, entry.size):
@@ -231,7 +231,7 @@ def _target(into: Path | None, name: str, entry: Entry) -> Iterator[BinaryIO | N
         return
     path = into / name
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    # A program that a policy starts stays one; secrets are for their owner alone.
+    # Programs of policies stay executable; store and key are private to their owner.
     mode = 0o600 if name in (STORE, KEY) else 0o600 | entry.mode & 0o755
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "wb") as file:

@@ -96,7 +96,7 @@ def backup_command(dest: str, folder: Path, keep: int | None, *, as_json: bool) 
     for path in removed:
         click.echo(f"removed {path}")
     if left_out:
-        click.echo(f"not in it, keep them apart: {', '.join(left_out)}")
+        click.echo(f"not included, back them up separately: {', '.join(left_out)}")
     click.echo(f"try it with: rookery restore {file} --check")
 
 
@@ -115,8 +115,8 @@ def _check_destination(folder: Path, file: Path) -> None:
 def make_backup(
     folder: Path, file: Path, now: int, progress: Progress, *, pick_up: bool = True
 ) -> Manifest:
-    """Write the backup `file` of a data folder, whether a relay runs on it or not; an existing file
-    is replaced. Raises UserError, StoreFault; nothing is left behind then.
+    """Write the backup `file` of a data folder, with or without a running relay; an existing file
+    is replaced. Raises UserError, StoreFault; then nothing is left behind.
 
     `pick_up`: also remove what killed backups left beside it.
     """
@@ -185,7 +185,7 @@ def _reason(error: OSError, store: Path) -> str:
 
 
 def _small_files(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Name → content and mode of what is no database. Links are followed."""
+    """Name → content and mode of the folder's files except databases. Links are followed."""
     from relay.cli.archive import KEY, POLICIES, SETTINGS
 
     paths = [folder / KEY]
@@ -229,7 +229,8 @@ def _flocked(folder: Path) -> Iterator[None]:
 
 
 def _remove_older(folder: Path, relay: str, keep: int) -> list[Path]:
-    """The backups of this relay beyond the `keep` newest, removed. Files of others stay."""
+    """Remove the backups of this relay beyond the `keep` newest; returns them. Backups of others
+    stay."""
     from relay.cli.archive import manifest_of
 
     found: list[Path] = []
@@ -292,7 +293,7 @@ def back_up_before_repair(folder: Path, now: int) -> Path:
 
 
 def drop_safety_copies(folder: Path, now: int) -> list[Path]:
-    """Remove those that are older than a week; which."""
+    """Remove safety copies that are older than a week; returns them."""
     dropped = []
     for name in _SAFETY_COPIES:
         with suppress(FileNotFoundError):

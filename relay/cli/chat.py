@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _MAX_SHOWN: Final = 10_000
-"""Messages that a number stands for."""
+"""Number of messages kept for `/reply`."""
 _INDENT: Final = "    "
 _KEPT_BACK: Final = "it has what looks like a secret key or a password"
 _HELP: Final = (
@@ -184,7 +184,7 @@ def chat(group_id: str, limit: int, server: Server) -> int:
 
 
 class _Numbers:
-    """Messages shown so far, and the numbers that `/reply` takes."""
+    """Messages shown so far, by the numbers for `/reply`."""
 
     def __init__(self) -> None:
         self._numbers: BoundedDict[str, int] = BoundedDict(_MAX_SHOWN)

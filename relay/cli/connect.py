@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Result = TypeVar("Result")
 
 _ABOUT_KEY: Final = ABOUT_AUTHOR - {Prefix.BLOCKED}
-"""Refusals that another key may not get; `blocked:` is about the event."""
+"""Refusals that another key might not get; `blocked:` is about the event."""
 
 
 def advice_on(login_refusal: str) -> str:
@@ -79,7 +79,7 @@ def with_settings(
             except PublishRefused as refused:
                 group = refused.event.tag("h") or ""
                 if "not a member" in str(refused) and not await is_seen(client, group):
-                    # The same of a hidden group: it is nobody's to know who is not in it.
+                    # The same text for a hidden group: it must not reveal its members.
                     raise no_group(group) from refused
                 raise
 

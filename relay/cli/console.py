@@ -83,5 +83,5 @@ async def _link(settings: ClientSettings) -> str:
         raise UserError(f"{settings.relay} refused: {printable(str(reply['error']))}")
     code = str(reply["path"]).rpartition("/")[2]
     if re.fullmatch(r"[A-Za-z0-9_-]{1,200}", code) is None:  # a browser is started with it
-        raise UserError(f"{settings.relay} gives a link that is none")
+        raise UserError(f"{settings.relay} returned an invalid link")
     return f"{url}/{code}"

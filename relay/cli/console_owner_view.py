@@ -49,11 +49,11 @@ _MAX_READERS: Final = 200
 _MAX_BESIDE: Final = 500
 _PACKAGED: Final = "packaged/"
 _FRESH_S: Final = 20
-"""Age in seconds at which results from files are computed again,"""
+"""Seconds for which results from files are cached."""
 _COUNTED_S: Final = 600
-"""and at which the effect of a sweep is: counting a million rows takes minutes."""
+"""Seconds for which the effect of a sweep is cached: counting a million rows takes minutes."""
 _PATIENCE_S: Final = 2.0
-"""How long a page waits for that."""
+"""How long a page waits for the effect of a sweep."""
 
 
 class OwnersView:
@@ -118,7 +118,7 @@ class OwnersView:
 
     @property
     def _policy(self) -> PolicySet:
-        """In force now."""
+        """The policies in force now."""
         policy = self._services.state.policy
         assert isinstance(policy, PolicySet)
         return policy
@@ -147,11 +147,11 @@ class OwnersView:
         }
 
     def _short(self, file: str) -> str:
-        """Without the folder of the policies, which every own file has."""
+        """The file's name without the folder that all own policy files are in."""
         return file.removeprefix(f"{self._services.policy_folder}/")
 
     def _file(self, name: str) -> str | None:
-        """Of the files in force."""
+        """Path of a file in force with this short name; None: there is none."""
         return next((each for each in self._policy.files if self._short(each) == name), None)
 
     async def check_policy(self, name: str, text: str, owner: str) -> Mapping[str, object]:

@@ -30,7 +30,7 @@ _MAX_LINE: Final = 500
 
 
 class VerifyRun:
-    """A context manager: what runs at its end is killed."""
+    """A context manager: a run that has not ended at its end is killed."""
 
     def __init__(self, folder: Path, clock: Callable[[], int], most_s: float = _MOST_S) -> None:
         self._folder = folder
@@ -49,8 +49,8 @@ class VerifyRun:
 
     @property
     def state(self) -> Mapping[str, Any]:
-        """Of the last one: `began_at`, `ended_at` or None, rows `done` of `total`, `report` as
-        `--json` gives it or None, `failure`. Empty: there was none since the start."""
+        """State of the last run: `began_at`; `ended_at` or None; rows `done` of `total`; `report`
+        as in `--json`, or None; `failure`. Empty: none was started."""
         return self._state
 
     def start(self) -> None:

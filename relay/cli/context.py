@@ -139,7 +139,7 @@ def context(
 
 
 async def _newest(client: Client, group: str, own: Collection[str]) -> Event | None:
-    """The newest message that is not by the agent itself, of the last `_LOOKED_AT`."""
+    """The newest message by others, among the last `_LOOKED_AT`."""
     wanted = {"kinds": list(KINDS), "#h": [group], "limit": _LOOKED_AT}
     found = oldest_first(await client.query(wanted))
     return next((event for event in reversed(found) if event.pubkey not in own), None)

@@ -110,7 +110,7 @@ class LocalFolder:
                 return
 
     async def _rows_after(self, seq: int, rows: Rows) -> Sequence[Stored]:
-        """The next ones, in order of seq."""
+        """The next rows of an export, in order of seq."""
         store = self._services.store
         page = await store.since(seq, _EXPORT_PAGE)
         if rows is not Rows.WITH_OLD_VERSIONS:
@@ -124,7 +124,8 @@ class LocalFolder:
     async def _readable(
         self, page: Sequence[Stored], rows: Rows, filter_: Filter
     ) -> Sequence[Stored]:
-        """Judged page by page: a group may become private during an export."""
+        """The rows of a page that the export may contain. Checked for each page: a group may become
+        private during an export."""
         match rows:
             case Rows.ALL | Rows.WITH_OLD_VERSIONS:
                 return page

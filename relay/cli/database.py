@@ -16,7 +16,7 @@ _log = logging.getLogger("rookery")
 
 
 def database_of(folder: Path) -> str | None:
-    """Where the events of the folder are; None: in its file. Of settings with faults: None."""
+    """The database of the folder's events; None: they are in a file, or settings are faulty."""
     try:
         return load_config(folder / "rookery.toml").storage.url
     except ConfigFaults:
@@ -28,13 +28,13 @@ def has_store(folder: Path) -> bool:
 
 
 def refuse_database(folder: Path, cure: str) -> None:
-    """For what works on the file of SQLite. Raises UserError."""
+    """Refuse a command that works on the SQLite file. Raises UserError."""
     if database_of(folder) is not None:
         raise UserError(f"the events of {folder} are in PostgreSQL: {cure}")
 
 
 def password_in(file: Path | None) -> str | None:
-    """Of `[storage] password_file`. Raises UserError."""
+    """The password in the file of `[storage] password_file`. Raises UserError."""
     if file is None:
         return None
     try:

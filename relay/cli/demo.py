@@ -117,7 +117,7 @@ _TALK: Final = (
 
 
 class _Team:
-    """Keys by name, and what they have signed."""
+    """Keys by name, and the events that they have signed."""
 
     def __init__(self, now: int) -> None:
         self.now = now
@@ -125,7 +125,7 @@ class _Team:
         self.events: list[Event] = []
 
     def at(self, days: float) -> int:
-        """So many days ago."""
+        """Unix seconds of a time this many days ago."""
         return self.now - int(days * _DAY_S)
 
     def hex(self, name: str) -> str:

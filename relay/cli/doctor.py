@@ -60,24 +60,24 @@ _MOVED_DAYS: Final = 7
 _LARGE_WAL: Final = 256 << 20
 _PENDING_S: Final = 60
 _OTHER_FILES: Final = 128
-"""File descriptors of a relay besides its connections."""
+"""File descriptors that a relay needs besides those of its connections."""
 _OLDEST_SQLITE: Final = (3, 37, 0)
 _SYSTEMCTL_S: Final = 5.0
 _BUILT_AT: Final = 1_735_689_600
-"""2025-01-01: no clock shows an earlier time."""
+"""2025-01-01: a clock that shows an earlier time is wrong."""
 _REMOTE: Final = frozenset({"nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "ceph", "glusterfs"})
 """File systems on which SQLite's WAL does not work."""
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What the checks need of the machine."""
+    """Facts about the machine for the checks."""
 
     now: int
     disk: Disk | None
     """None: the store cannot be read."""
     max_files: int
-    """RLIMIT_NOFILE, of the relay if it runs."""
+    """RLIMIT_NOFILE; of the relay's process if it runs."""
     sqlite_version: tuple[int, ...]
     compile_options: frozenset[str]
     keeps_secure_delete: bool
@@ -175,7 +175,7 @@ def _max_files(folder: Path) -> int:
 
 
 def _file_system(folder: Path) -> str:
-    """Of the longest mount point above the folder; empty when unknown."""
+    """Type of the file system with the longest mount point above the folder; empty if unknown."""
     path, best, kind = str(folder.resolve()), "", ""
     with suppress(OSError):
         for line in Path("/proc/mounts").read_text().splitlines():
@@ -328,7 +328,7 @@ def _names_in(found: Certificate) -> set[str]:
 
 
 def _covers(name: str, host: str) -> bool:
-    """RFC 6125: `*.` stands for one label."""
+    """Whether a name in the certificate covers the host. RFC 6125: `*.` stands for one label."""
     name, host = name.lower(), host.lower()
     if name.startswith("*."):
         return "." in host and host.split(".", 1)[1] == name[2:]
@@ -336,7 +336,7 @@ def _covers(name: str, host: str) -> bool:
 
 
 def _port(seen: Examined) -> Iterator[Finding]:
-    """Whether a relay that is stopped could listen."""
+    """Whether a stopped relay could listen."""
     server = seen.config.server
     if seen.running is not None or server.port == 0 or _is_held(seen.folder):
         return
@@ -506,7 +506,7 @@ def _backup(seen: Examined, disk: Disk) -> Iterator[Finding]:
 
 
 def _made_at(folder: Path) -> float | None:
-    """When the folder was made: the date of its relay.key, which nothing changes."""
+    """Time when the folder was made, by the date of its relay.key; later if that was rotated."""
     try:
         return (folder / "relay.key").stat().st_mtime
     except OSError:

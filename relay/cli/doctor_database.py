@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from relay.storage.postgres.health import Health
 
 _CONNECTIONS: Final = 15
-"""Of a relay at most."""
+"""Most connections of a relay."""
 _DURABLE: Final = frozenset({"on", "remote_apply", "local", "remote_write"})
 _MANY_DEAD: Final = 100_000
 _DEAD_SHARE: Final = 0.3
@@ -130,7 +130,7 @@ def _safety(server: Mapping[str, Any]) -> Iterator[Finding]:
         )
     if not server["autovacuum"]:
         yield warning(
-            "autovacuum is off: tables grow, and are planned by old numbers",
+            "autovacuum is off: tables grow, and plans are based on old statistics",
             "set autovacuum = on in postgresql.conf",
         )
     if server["open_s"] > _OPEN_S:
@@ -176,7 +176,7 @@ def _tables(health: Health) -> Iterator[Finding]:
             )
         if table.live > _MANY_ROWS and not table.is_analyzed:
             yield warning(
-                f"table {table.name} was never analyzed: plans do not know its {table.live:,} rows",
+                f"table {table.name} was never analyzed: plans ignore its {table.live:,} rows",
                 f"ANALYZE {table.name}",
             )
 

@@ -41,7 +41,7 @@ _DAY_S: Final = 86_400
 _MAX_REQUESTS: Final = 500
 _MAX_INVITES: Final = 500
 _PENDING: Final = "pending review"
-"""Text of the refusal of a request that waits for an admin (N29-35)."""
+"""Text in the OK of a request that waits for an admin (N29-35)."""
 
 
 @click.command("join", epilog="Example: rookery group join tea --code 3q8xT0aP")

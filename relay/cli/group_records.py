@@ -1,4 +1,5 @@
-"""What the group records (kinds 9000 to 9022) of an import or sync would change, said before."""
+"""Counts what the group records (kinds 9000 to 9022) of an import or sync would change, before it
+begins."""
 
 from __future__ import annotations
 
@@ -20,28 +21,27 @@ _MAY_BE_ONE: Final = re.compile(rb'"kind"\s*:\s*90[012]|\\u').search
 """On every line of a file: parsing each would take longer. In a name of JSON an escaped letter is
 `\\u` and four digits."""
 _MAX_NAMED: Final = 10
-"""Ids of groups that are named."""
+"""Ids of groups listed in the text."""
 _MAX_KEPT: Final = 10_000
-"""Ids that are held of those created, and of those deleted: the file may come from somebody else.
-"""
+"""Ids kept of created groups, and of deleted ones: the file may come from somebody else."""
 _MAX_ID: Final = 64
 """Characters. As `MAX_ID_CHARS` of the relay, which refuses longer ones."""
 
 
 @dataclass(slots=True)
 class GroupRecords:
-    """A count; the rules of groups may refuse some of them."""
+    """Counts of group records by their effects. The rules of groups may refuse some of them."""
 
     of_kind: Counter[int] = field(default_factory=Counter)
     created: set[str] = field(default_factory=set)
-    """Up to 10,000 of them, as of the deleted ones."""
+    """At most 10,000 ids, as in `deleted`."""
     deleted: set[str] = field(default_factory=set)
     beyond: set[int] = field(default_factory=set)
-    """Kinds that name more groups than are held."""
+    """Kinds that name more groups than are kept."""
     added: int = 0
     removed: int = 0
     events: int = 0
-    """That are deleted."""
+    """Number of events to be deleted."""
 
     def add(self, kind: int, tags: Sequence[list[str]]) -> None:
         if kind not in kinds.GROUP_RECORDS:
@@ -64,7 +64,7 @@ class GroupRecords:
                 pass
 
     def _keep(self, kind: int, groups: set[str], tags: Sequence[list[str]]) -> None:
-        """The group of an event is its first `h`."""
+        """Keep the group of an event: its first `h`."""
         first = next((tag for tag in tags if tag and tag[0] == "h"), [])
         group = first[1] if len(first) > 1 else ""
         if not 0 < len(group) <= _MAX_ID or group in groups:
@@ -75,7 +75,8 @@ class GroupRecords:
             self.beyond.add(kind)
 
     def add_lines(self, source: IO[bytes]) -> int:
-        """Those of the lines up to the end of the file; how many lines are not blank."""
+        """Count the group records in the rest of a file; returns the number of lines that are not
+        blank."""
         lines = 0
         starts_line = True
         while text := source.readline(MAX_LINE + 1):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 FLAGS: Final[tuple[str, ...]] = ("private", "restricted", "closed", "hidden")
 DEFAULT_ON: Final = frozenset(FLAGS[:3])
-"""Default of the flags not named when some are: turning one off turns no other off."""
+"""Flags that are on by default when others are named: turning one off turns no other off."""
 TEXTS: Final = ("name", "about", "picture")
 _SHOWN: Final = (
     kinds.GROUP_METADATA,
@@ -57,7 +57,7 @@ class GroupView:
     """None: not readable with this key."""
     roles: tuple[str, ...]
     tags: tuple[tuple[str, ...], ...] = ()
-    """Of 39000."""
+    """Tags of the 39000."""
 
     @property
     def people(self) -> list[str]:
@@ -140,7 +140,7 @@ async def is_seen(client: Client, group_id: str) -> bool:
 
 
 def no_group(group_id: str) -> UserError:
-    """For a group that this key does not see."""
+    """The error for a group that this key does not see."""
     named = repr(printable(group_id))
     return UserError(f"no group {named} is visible to this key; `rookery group list` lists groups")
 

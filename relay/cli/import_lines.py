@@ -26,7 +26,7 @@ MAX_LINE: Final = 4 * 2**20
 """Bytes of one line of an import."""
 _MAX_REASONS: Final = 50
 _WHICH: Final = re.compile(r" \((?:id [0-9a-f]{64}|column \d+)\)$")
-"""What is different for each line of the same reason."""
+"""The part of a reason that differs from line to line."""
 _BATCH_EVENTS: Final = 512
 _BATCH_BYTES: Final = 8 * 2**20
 _BATCH_LINES: Final = 4096
@@ -51,7 +51,7 @@ class Tally:
     left_out: int = 0
     refused: int = 0
     reasons: dict[str, Reason] = field(default_factory=dict)
-    """Refusals by what was said; at most `_MAX_REASONS`, others together."""
+    """Reason → refusals; at most `_MAX_REASONS`, further ones are counted together."""
 
     def __str__(self) -> str:
         parts = [f"{self.read} read", f"{self.stored} stored"]
@@ -101,7 +101,7 @@ class Outcome(Enum):
     DUPLICATE = auto()
     SUPERSEDED = auto()
     LEFT_OUT = auto()
-    """State or a notice of another relay: each relay signs its own."""
+    """A group state or notice signed by another relay: each relay signs its own."""
     REFUSED = auto()
 
 

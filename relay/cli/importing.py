@@ -44,7 +44,7 @@ _RETRY_DELAYS_S: Final = (0.05, 0.2, 1.0)
 """Delays before retrying temporary refusals (`error:`, `rate-limited:`)."""
 _TEMPORARY: Final = ("error:", "rate-limited:")
 _MAX_LISTED: Final = 1_000_000
-"""Refused lines of one run: of a file that is no export each line may be one."""
+"""Refused lines listed in one run: a file that is no export may consist of such lines."""
 
 
 @click.command("import", epilog="Example: rookery import events.jsonl --data ./data --trust")

@@ -1,8 +1,8 @@
 """`rookery key show`, the public key of a key file, and `rookery key rotate`, a new relay.key.
 
-A rotation renames the new key's file over the old one's, then opens the store, which signs groups
-and members again in one transaction. Killed anywhere, either key is there whole, and the next start
-signs what is not signed yet.
+A rotation renames the file of the new key to relay.key, then opens the store, which signs groups
+and members again in one transaction. If it is killed, relay.key has either the old or the new key,
+and the next start signs the rest.
 """
 
 from __future__ import annotations
@@ -93,10 +93,8 @@ def rotate(folder: Path, *, yes: bool, as_json: bool) -> None:
 
 
 def replace_relay_key(folder: Path, old: SecretKey) -> tuple[SecretKey, Path]:
-    """The new key, and the file of `old`, which relay.key holds now. The caller holds the lock.
-
-    Raises UserError.
-    """
+    """Replace relay.key; returns the new key and the file to which `old` was moved. The caller
+    holds the lock. Raises UserError."""
     from relay.cli.init import new_key, write_new
 
     path, unfinished, made = folder / "relay.key", folder / "relay.key.new", new_key()
@@ -114,7 +112,8 @@ def replace_relay_key(folder: Path, old: SecretKey) -> tuple[SecretKey, Path]:
 
 
 async def _opened(folder: Path) -> tuple[SecretKey, int]:
-    """The relay's key and its number of groups. Opening signs with the key what another signed."""
+    """The relay's key and its number of groups. Opening the store signs with this key what another
+    key signed."""
     from relay.cli.services import run_services
     from relay.config import load_config
 

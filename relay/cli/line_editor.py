@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _PROMPT: Final = "> "
 _MAX_CHARS: Final = 20_000
 _MAX_LINES: Final = 1_000
-"""Typed or pasted lines that wait."""
+"""Typed or pasted lines that wait to be sent."""
 _READ: Final = 4_096
 _CLEAR: Final = "\r\x1b[K"
 _ERASE: Final = frozenset("\x7f\b")

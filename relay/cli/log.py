@@ -188,7 +188,7 @@ def print_entries(folder: Path, entries: Sequence[LogLine | Refusal], *, as_json
 
 
 def text_of(entry: LogLine | Refusal, names: Names) -> str:
-    """On one line; a refusal on a terminal on four."""
+    """An entry as text on one line; a refusal on a terminal on four."""
     clock = datetime.fromtimestamp(entry.at).astimezone().strftime("%Y-%m-%d %H:%M:%S%z")
     if isinstance(entry, LogLine):
         line = f"{clock} {entry.level} {entry.logger}: {entry.text}"

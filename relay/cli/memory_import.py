@@ -66,9 +66,9 @@ _MAX_FOLDER: Final = 256 << 20
 _MAX_DEPTH: Final = 32
 _MAX_TOLD: Final = 50
 _IDS: Final = 100
-"""Of one filter."""
+"""Ids in one filter."""
 _MAX_MESSAGE: Final = 131_072
-"""Bytes, of a relay that names no limit."""
+"""Bytes of a message, for a relay that names no limit."""
 _SAME: Final = "stored already"
 _NEWER: Final = "a newer version is stored"
 _DELETED: Final = "it was deleted here"
@@ -80,17 +80,17 @@ _MARKDOWN: Final = (".md", ".markdown")
 
 @dataclass(slots=True)
 class _Import:
-    """What was found, and what became of it."""
+    """Records found in the files, and their outcomes."""
 
     forms: Counter[Form] = field(default_factory=Counter)
     """Records read, by form."""
     items: list[Item] = field(default_factory=list)
     left_out: list[Fault] = field(default_factory=list)
-    """Without an error."""
+    """Records that were left out, although they have no error."""
     faults: list[Fault] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     events: dict[str, tuple[str, Event]] = field(default_factory=dict)
-    """To be stored: id → (place, event)."""
+    """id → (place, event) to be stored."""
     counts: Counter[str] = field(default_factory=Counter)
 
     def take(self, records: Iterable[Parsed], form: Form) -> None:
@@ -278,8 +278,8 @@ def _is_text(name: str) -> bool:
 
 
 def _bytes_of(path: Path, fd: int, limit: int) -> bytes:
-    """All of a file; of a SQLite database what it begins with. Closes `fd`. Raises UserError,
-    OSError."""
+    """The content of a file; of an SQLite database only the first bytes. Closes `fd`. Raises
+    UserError, OSError."""
     with os.fdopen(fd, "rb") as file:
         about = os.fstat(fd)
         if not stat.S_ISREG(about.st_mode):
@@ -341,7 +341,7 @@ def _sign(
     now: int,
     limit: int,
 ) -> None:
-    """`keys`: by public key; the first one signs what is no edit."""
+    """Sign the records. `keys`: by public key; the first one signs everything except edits."""
     own = next(iter(keys))
     for item in done.items:
         edits = item.record.edits if isinstance(item.record, Note) else None
@@ -385,7 +385,8 @@ def _event_of(
 
 
 async def _leave_out_stored(client: Client, done: _Import) -> None:
-    """For a dry run: what the relay has already or would refuse for what it has."""
+    """For a dry run: leave out events that the relay has, or would refuse because of stored
+    ones."""
     places = list(done.events.values())
     for start in range(0, len(places), _IDS):
         part = places[start : start + _IDS]
@@ -418,7 +419,7 @@ def _address(event: Event) -> str:
 
 
 def _found_for(event: Event, known: Iterable[Event]) -> str | None:
-    """What the relay would answer for what is stored there; None: it would store the event."""
+    """The relay's answer to the event because of stored events; None: it would store it."""
     for other in known:
         if other.pubkey != event.pubkey:
             continue

@@ -39,7 +39,7 @@ class Shown:
     event: Event
     known: Known
     others_notes: Mapping[str, str] = field(default_factory=dict)
-    """Notes of owners' records that others may read than this one → who may."""
+    """Owner's note, if its record has other readers than this one → its readers."""
 
     def as_json(self) -> dict[str, object]:
         about: dict[str, object] = {

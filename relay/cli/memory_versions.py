@@ -106,7 +106,7 @@ class Found(NamedTuple):
     """The author's name, with the beginning of the key."""
 
     def version(self, named: str) -> Event:
-        """The one whose id begins so. Raises UserError."""
+        """The version whose id begins with `named`. Raises UserError."""
         wanted = named.lower()
         found = [event for event in self.versions if event.id.startswith(wanted)]
         if len(wanted) < _LEAST or len(found) != 1:
@@ -119,7 +119,7 @@ class Found(NamedTuple):
         return found[0]
 
     def as_of(self, at: int) -> Event:
-        """The newest version of that time. Raises UserError."""
+        """The newest version as of a time. Raises UserError."""
         for event in self.versions:
             if event.created_at <= at:
                 return event
@@ -354,7 +354,8 @@ def _says(event: Event) -> tuple[list[list[str]], str]:
 
 
 def _again(old: Event, current: Event, key: SecretKey, now: int) -> Event:
-    """What `old` says, newer than `current`; by tag `ts` too, where versions compete by it."""
+    """A new version with the content and tags of `old`, newer than `current`; also by tag `ts`,
+    where versions are compared by it."""
     times = [int(ts) for ts in (current.tag("ts") or "",) if ts.isascii() and ts.isdigit()]
     at = max(now, current.created_at + 1, *(ts + 1 for ts in times))
     tags = [["ts", str(at)] if tag[:1] == ["ts"] else list(tag) for tag in old.tags]

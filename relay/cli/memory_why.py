@@ -43,22 +43,22 @@ _SHOWN = 12
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Of a line in one record."""
+    """Origin of a line in one record."""
 
     hit: Hit
     line: str
-    """As the record has it."""
+    """The line as it stands in the record."""
     since: Event
-    """The oldest version that says it, without a gap up to the current one."""
+    """The oldest version from which on all versions contain the line."""
     replaced: Event | None
-    """The version before that."""
+    """The version before `since`."""
     versions: Sequence[Event]
-    """Newest first; the event alone if it is never replaced."""
+    """Newest first; the event alone if its kind is not replaceable."""
     shortfall: str
     trust: Trust | None
-    """Of a claim."""
+    """Trust in a claim of Anamnesis."""
     members: frozenset[str] | None = field(default=None)
-    """Of its group; None: it has none, or this key may not see them."""
+    """Members of the record's group; None: it has no group, or this key may not see them."""
 
 
 class _Answer(NamedTuple):
@@ -137,7 +137,7 @@ async def _origin(
 
 
 async def _hits(client: Client, line: str, systems: Sequence[str], group: str | None) -> list[Hit]:
-    """Records that say it, best first; literally at first, then with the words of a question."""
+    """Records that contain the line, best first: found literally, else by its words."""
     quoted = f'"{line.replace(chr(34), " ")}"'
     for question in (quoted, line):
         found = await client.recall(question, systems=systems, group=group, limit=_CANDIDATES)
@@ -148,7 +148,7 @@ async def _hits(client: Client, line: str, systems: Sequence[str], group: str | 
 
 
 def _said_in(event: Event, line: str) -> str | None:
-    """The line of the event's text that contains this one, but for case and spaces."""
+    """The line of the event's text that contains this one, ignoring case and spaces."""
     wanted = " ".join(line.casefold().split())
     for each in _texts(event):
         if wanted in " ".join(each.casefold().split()):
@@ -157,7 +157,7 @@ def _said_in(event: Event, line: str) -> str | None:
 
 
 def _texts(event: Event) -> list[str]:
-    """Lines: of its search text, and of the strings in a JSON content."""
+    """Lines of the event's search text, and of the strings in its JSON content."""
     text = MEMORY_SYSTEMS.search_text(event) or ""
     found = text.split("\n")
     fields = storable_object(event.content)
@@ -190,7 +190,7 @@ def _vouching(provenance: Provenance | None) -> list[str]:
 
 
 def _readers(found: Origin) -> str:
-    """By the packaged rules."""
+    """Who may read the record, by the packaged rules."""
     event = found.hit.event
     group = event.tag("h")
     if group is not None:

@@ -44,7 +44,7 @@ class _Done(NamedTuple):
     moved: Moved
     copied_s: float
     pause_s: float | None
-    """Without answers; None: no relay ran."""
+    """Seconds for which the relay did not answer; None: no relay ran."""
 
 
 @click.command("move", epilog="Example: rookery move --from ./data --to postgresql:///rookery")
@@ -74,7 +74,7 @@ def move_command(
         click.echo("the move is forgotten: what it copied may be dropped")
         return
     if target is None:
-        raise UserError("--to is missing: where do the events go?", code=2)
+        raise UserError("--to is missing: name the database or folder to move to", code=2)
     asked = _asked(source, target, password_file)
     with _alone(asked.folder):
         done = asyncio.run(_moved(asked))

@@ -44,13 +44,13 @@ _SEALED: Final = "the events of this database were moved to the file of a relay:
 
 
 class Switch(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What `move` has asked of the next start."""
+    """The request of `move` to the next start."""
 
     to: str | None
     """`postgresql://…`; None: the folder's file."""
     password_file: str | None = None
     fault: str = ""
-    """Why it was not done; empty: it is to be done."""
+    """Why the switch failed; empty: it is still to be done."""
 
     @property
     def password(self) -> str | None:
@@ -85,8 +85,8 @@ def note(folder: Path, switch: Switch | None) -> None:
 
 
 def switched(folder: Path, config: Config, *, own_file: bool) -> Config:
-    """For a start, under the folder's lock: do what `move` asked for, if it did; the settings from
-    now on. `own_file`: they are not in another file than the folder's."""
+    """At a start, under the folder's lock: do the switch that `move` asked for, if any; returns the
+    settings to use from now on. `own_file`: they are in the folder's own file."""
     asked = noted(folder) if is_asked(folder) else None
     if asked is None:
         return config
@@ -141,12 +141,12 @@ def _write_settings(file: Path, text: str) -> None:
 
 
 async def _retire(source: Side) -> None:
-    """Mark what is left there as outdated."""
+    """Mark the rest of the source as outdated."""
     try:
         await source.seal(_SEALED)
         await source.end_log()
     except StoreFault as fault:
-        _log.warning("what was moved is not marked as old: %s", fault)
+        _log.warning("the old store could not be marked as outdated: %s", fault)
 
 
 def _unpack(made: Path, folder: Path) -> None:
@@ -167,7 +167,7 @@ def _put_away(folder: Path) -> None:
 
 
 async def source_of(folder: Path, config: Config) -> Side:
-    """Where the events are. Raises UserError, StoreFault."""
+    """The store that the events are in. Raises UserError, StoreFault."""
     if config.storage.url is None:
         return SqliteSide(folder / "rookery.db")
     from relay.storage.postgres.moving import PostgresSide

@@ -69,7 +69,7 @@ class PublicKey(KeyType):
     def unknown(
         self, value: str, invalid: Invalid, param: click.Parameter | None, ctx: click.Context | None
     ) -> str:
-        """For what is neither a key nor a name of `[names]`."""
+        """The value of a text that is neither a key nor a name of `[names]`; here an error."""
         is_npub = value.strip().lower().startswith("npub1")
         hint = "" if is_npub else ", nor a name of [names] in client.toml"
         self.fail(f"{invalid.text}{hint}", param, ctx)
@@ -97,7 +97,7 @@ class Names:
     """Names that keys are shown with."""
 
     own: Mapping[str, str] = field(default_factory=dict)
-    """Of `[names]`: name → public key."""
+    """Name in `[names]` → public key."""
     profiles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Public key → what its profile calls it, fit for one line."""
 
@@ -197,7 +197,7 @@ def own_key(text: str) -> str | None:
 
 
 def _own_names() -> Mapping[str, str]:
-    """Those of `[names]`; none if client.toml has faults."""
+    """The names of `[names]`; none if client.toml has faults."""
     try:
         return read_client_file(Path.home()).names
     except ConfigFaults:
@@ -272,7 +272,7 @@ async def _profiles(query: Query, authors: Collection[str]) -> dict[str, tuple[s
 
 
 def _names_in(profiles: Iterable[Event]) -> dict[str, tuple[str, ...]]:
-    """By author; of several versions the newest counts."""
+    """Author → names in the newest version of their profile."""
     found: dict[str, tuple[str, ...]] = {}
     for event in sorted(profiles, key=lambda event: event.created_at):
         fields = object_in(event.content) or {}

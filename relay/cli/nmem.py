@@ -476,7 +476,7 @@ def _time(text: str) -> int:
 
 
 def _age(text: str) -> int:
-    """In seconds."""
+    """An age such as `90d` in seconds."""
     found = re.fullmatch(r"(\d{1,9})([smhdw])", text)
     if found is None:
         raise UserError(f"--older-than: {text!r} is not an age such as 90d, 12h, 30m", code=2)

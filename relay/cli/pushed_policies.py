@@ -27,7 +27,7 @@ NONE_YET: Final = (
 
 
 class PushedPolicies:
-    """For one relay, one call at a time."""
+    """Pushed policies of one relay; one call at a time."""
 
     def __init__(self, folder: Path, versions: PolicyVersions) -> None:
         """`folder`: of the relay."""
@@ -39,7 +39,7 @@ class PushedPolicies:
 
     @property
     def folder(self) -> Path:
-        """Of the version in force."""
+        """Folder of the version in force."""
         return self._home / str(self.in_force)
 
     async def first(self) -> Path:

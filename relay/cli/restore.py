@@ -124,7 +124,7 @@ def _extracted(file: Path, parent: Path | None) -> Iterator[tuple[Path, Manifest
             raise UserError(f"{file}: the store in it is not the one of its manifest")
         if _names_a_database(staging / "rookery.toml"):
             raise UserError(
-                f"{file}: its settings name a database, [storage] url, which those of no backup do"
+                f"{file}: its settings name a database, [storage] url, which no backup has"
             )
         (staging / "policies").mkdir(mode=0o700, exist_ok=True)
         for path, _, _ in os.walk(staging, topdown=False):

@@ -84,9 +84,10 @@ class Services:
     config: Config
     relay_key: SecretKey
     policy: policies.PolicySet
-    """As read at start; `state.policy` is the one in force."""
+    """The policies as read at start; `state.policy` is the one in force."""
     policy_files: Fingerprint
-    """From before the policy files were read, so that a change during startup is noticed."""
+    """Fingerprint from before the policy files were read, so that a change during startup is
+    noticed."""
     pushed: PushedPolicies | None
     """None: the policies are those of the folder."""
     clock: Callable[[], int]
@@ -124,7 +125,7 @@ class Services:
 
     @property
     def policy_folder(self) -> Path:
-        """Of the policies in force."""
+        """Folder of the policies in force."""
         return self.folder / "policies" if self.pushed is None else self.pushed.folder
 
     def sweeper(self, ahead_s: int = 0) -> Sweeper:
@@ -439,8 +440,8 @@ def _back_up_before_upgrade(folder: Path) -> None:
     made = back_up_before_upgrade(folder, now)
     if made is not None:
         _log.warning(
-            "the store is upgraded; %s is a backup from before, also of what is deleted from now"
-            " on: a start after a week removes it",
+            "the store is upgraded; %s is a backup from before, which keeps events that are deleted"
+            " later: a start after a week removes it",
             made,
         )
 

@@ -55,7 +55,7 @@ _QUEUES: Final = {
     "negentropy_records": "records of negentropy",
 }
 _ROWS: Final = 8
-"""Of each table; a screen has few lines."""
+"""Rows of each table; a screen has few lines."""
 _PLANS: Final = 2
 
 

@@ -83,14 +83,14 @@ _KINDS: Final = frozenset(LABELS)
 
 
 _REPEATED_S: Final = 60
-"""A call of the same tool with the same result within so long is a repeated one."""
+"""Seconds within which a call of the same tool with the same result counts as repeated."""
 _LOOKED_AT: Final = 50
-"""Newest records."""
+"""Newest records that a query for the latest time reads."""
 
 
 class _Newest(NamedTuple):
     at: int
-    """Unix seconds; -1: none."""
+    """Newest time, Unix seconds; -1: there is no record."""
     ids: frozenset[str]
 
 
@@ -245,8 +245,9 @@ class Aman(MemoryClient):
         return await self.write(record.kind, f"{hk}:{D_ENDS[record.kind]}", draft_at)
 
     def _known_calls(self, hk: str, tool: str, at: int | None) -> Sequence[str]:
-        """What this client wrote of the tool within the last minute: a repeated call. A call with a
-        time of its own, or of the same second, is left to the relay."""
+        """Result of the last call of the tool by this client, within the last minute: an equal one
+        is a repeated call. Empty for a call with its own time, or in the same second: the relay
+        decides on these."""
         now = self._client.now()
         then, content = self._last_calls.get((hk, tool), (now, ""))
         return [content] if at is None and now - _REPEATED_S < then < now else []
@@ -255,7 +256,7 @@ class Aman(MemoryClient):
         return Written(self.signed(self._draft(record)), Outcome.KEPT_OUT)
 
     async def _clears_now(self, hk: str) -> _Newest:
-        """Calls at the same time share a query, which begins after each of them."""
+        """Result of a query that begins after this call. Simultaneous calls share one query."""
         query = self._next_query.get(hk)
         if query is None:
             query = self._next_query[hk] = asyncio.create_task(self._query_clears(hk))
@@ -271,8 +272,8 @@ class Aman(MemoryClient):
         return await self._newest(hk, {Clear.kind}, since, until)
 
     async def _newest(self, hk: str, of: set[int], since: int, until: int | None = None) -> _Newest:
-        """The newest records of these kinds, also of other processes of this agent, if the relay
-        is there and finds them by history key."""
+        """The newest records of these kinds, also by other processes of this agent; none if the
+        relay is unreachable or does not index history keys."""
         if not self.is_online or not await self.offers("index_tags", "hk"):
             return _NOTHING
         wanted = Filter(

@@ -33,11 +33,11 @@ class ClearOrder:
         return at
 
     def wrote(self, hk: str, at: int) -> None:
-        """A summary or tool call got another time than `after_clear` gave."""
+        """Note a summary or tool call written with another time than `after_clear` returned."""
         _record(self._newest, hk, at)
 
     def cleared(self, hk: str, at: int) -> None:
-        """A clear got another time than `clearing` gave."""
+        """Note that a clear was written with another time than `clearing` returned."""
         _record(self._cleared, hk, at)
 
 

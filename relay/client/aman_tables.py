@@ -148,7 +148,7 @@ async def number_of_rows(path: Path) -> int:
 
 @asynccontextmanager
 async def _opened(path: Path) -> AsyncIterator[tuple[aiosqlite.Connection, list[str]]]:
-    """Also which of `TABLES` there are."""
+    """The open file, and those of `TABLES` that it has."""
     if not await asyncio.to_thread(path.is_file):
         raise TablesUnusable(f"there is no file {path}")
     try:
@@ -216,7 +216,8 @@ def _replace(
 
 
 def _shown(row: Row[Any], name: str, reader: str | None) -> object:
-    """A column; texts of another key than the reader's name it, since a model is given them."""
+    """The value of a column. Texts by another key than the reader's name it, since a model reads
+    them."""
     value = getattr(row.record, name)
     if isinstance(value, tuple):  # topics, as JSON
         is_others = reader not in (None, row.author)

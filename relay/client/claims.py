@@ -95,8 +95,8 @@ class ClaimReader:
         return records
 
     async def archive(self, records: Iterable[Record]) -> Archive:
-        """Of these records, as the reader may rely on them. A relay that keeps memory checks
-        corrections, and keeps one entry per author and hash (X-05, X-16)."""
+        """An archive of these records, with corrections that the reader may rely on. A relay that
+        keeps memory checks them, and keeps one entry per author and hash (X-05, X-16)."""
         document = await self._information()
         return archive_of(
             records,
@@ -106,7 +106,7 @@ class ClaimReader:
         )
 
     def memories(self, events: Iterable[Event]) -> list[Memory]:
-        """Those that can be read among these events."""
+        """The memories among these events that can be read."""
         return [record for record in self._records(events) if isinstance(record, Memory)]
 
     def _records(self, events: Iterable[Event]) -> list[Record]:

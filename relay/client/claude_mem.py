@@ -21,7 +21,7 @@ _MAX_ROWS: Final = 256 << 20
 _CELL: Final = 64
 """Bytes of a cell in memory, beside its text."""
 _MAX_STEPS: Final = 1_000
-"""Of a million instructions of SQLite each, for all tables."""
+"""Steps of a million SQLite instructions, for all tables together."""
 
 
 def tables_of(path: Path) -> Mapping[str, Sequence[dict[str, Any]]]:

@@ -75,11 +75,12 @@ MESSAGES: Final = (
 )
 """Kinds that are read as messages of a group; `say` writes CHAT."""
 _PREVIOUS: Final = 3
-"""Messages that one refers to, of the newest `_LOOKED_AT`."""
+"""Number of references to earlier messages (`previous`), chosen among the newest `_LOOKED_AT`."""
 _LOOKED_AT: Final = 50
 _DEFAULT_TIMEOUTS: Final = Timeouts()
 _COMPARISON_S: Final = 3600.0
-"""A relay that answers slowly, again and again, would hold the lock of a data folder for days."""
+"""Deadline of a whole comparison: a relay that answers slowly would hold the lock of a data folder
+for days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ class Client:
         self._reconnector = Reconnector(url, keys, timeouts, now)
         self._verifier = SignatureVerifier()
         self._document: Mapping[str, object] = {}
-        """Of the relay, as far as it was asked for."""
+        """The relay's document, as far as it was fetched."""
 
     @property
     def url(self) -> str:

@@ -43,7 +43,8 @@ _LARGE: Final = 2**20
 _MAX_BRACKETS: Final = 1_000_000
 """Arrays and objects of a large text: each takes up to 240 bytes of memory for 3 on the wire."""
 _MAX_QUOTES: Final = 2_000_000
-"""Of strings of a large text, two each: a string takes some 60 bytes for 3 on the wire."""
+"""Quotes in a large text, two for each string: a string takes about 60 bytes of memory for 3 on the
+wire."""
 
 
 def is_bomb(text: str) -> bool:
@@ -281,11 +282,8 @@ class Connection:
                         await self.send(closing)
 
     async def login_after(self, rounds: int) -> bool:
-        """Whether an AUTH after round `rounds` was accepted; waits for a challenge that may be
-        coming.
-
-        Raises ConnectionLost.
-        """
+        """Whether an AUTH after round `rounds` was accepted. Waits for a challenge that may follow.
+        Raises ConnectionLost."""
         if not self._keys:
             return False
         with suppress(TimeoutError):

@@ -34,7 +34,7 @@ _PREFIX: Final = re.compile(r"([a-z][a-z0-9-]*): ?(.*)", re.DOTALL).fullmatch
 
 
 MAX_SAID: Final = 2000
-"""Characters of a text of the relay that are kept and shown: a frame may hold 16 million."""
+"""Characters kept and shown of a text by the relay: a frame may hold 16 million."""
 
 
 def split_reason(reason: str) -> tuple[str, str]:

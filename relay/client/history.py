@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 _MAX_BYTES: Final = 4 << 20
 _MAX_PAGES: Final = 1_000
 _MAX_HELD: Final = 2**27
-"""Bytes that all versions take in memory, as `weight_of` estimates it."""
+"""Bytes of memory for all versions, as `weight_of` estimates it."""
 _DEADLINE_S: Final = 300.0
-"""For all pages together."""
+"""Deadline for all pages together."""
 
 
 class NoHistory(ClientError):

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 NEGENTROPY: Final = 77
 """Listed in NIP-11 `supported_nips` by a relay with negentropy."""
 _FRAME_BYTES: Final = 60_000
-"""Of our messages. Hex doubles it, and many relays accept no frame over 128 KiB."""
+"""Bytes of our messages. Hex doubles them, and many relays accept no frame over 128 KiB."""
 _MAX_ROUNDS: Final = 20_000
 MAX_NEED: Final = 5_000_000
-"""Ids, about 0.5 GB."""
+"""Ids that the relay has and we need, about 0.5 GB."""
 
 
 @dataclass(frozen=True, slots=True)

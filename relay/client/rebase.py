@@ -1,4 +1,5 @@
-"""Rebase: makes a waiting version again on top of the one that another machine stored meanwhile.
+"""Rebase: applies the edits of a waiting version to the version that another machine stored
+meanwhile.
 
 An agent has one record per user or group for all its machines; a version made offline would replace
 the edits of the others, or be refused as older (S-02, S-21, S-31).
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Rebase:
-    """Of the records of one agent."""
+    """Rebases the records of one agent."""
 
     def __init__(
         self,

@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 SCAN_LIMIT: Final = 5_000
 """Events read per system on a relay without search."""
 _LONG: Final = 8
-"""Words that two texts of one author must share before the second counts as a copy,"""
+"""Distinct words that a text must have to count as a near copy of an earlier one by its author."""
 _ALIKE: Final = 0.8
-"""and the part of all their words."""
+"""Part of all words of the two texts that must be in both of them."""
 _WORD: Final = re.compile(r"\w+")
 _SPARE: Final = 2
-"""Multiple of `limit` that is requested, because repeated texts are dropped."""
+"""Multiple of `limit` that is requested, because copies are dropped."""
 _FIRST_SPARE: Final = 4
-"""The first request asks for this many more than `limit`: mostly no text is repeated, and each
-costs the check of a signature."""
+"""The first request asks for only this many more than `limit`: mostly there are no copies, and each
+event costs a signature check."""
 _RECORDS: Final = (kinds.APP_RECORD, kinds.APP_DATA)
 
 
@@ -77,7 +77,7 @@ SYSTEMS: Final[Mapping[str, System]] = {
     "M": System("nmem", _RECORDS, ("nmem:",)),
     "X": System("anamnesis", _RECORDS, ("anamnesis:",)),
 }
-"""By the letters of `--system`."""
+"""Letter for `--system` → system."""
 
 
 def letter_of(system: str) -> str | None:
@@ -256,7 +256,8 @@ def _is_plain(question: str) -> bool:
 
 
 def _is_question(question: str) -> bool:
-    """Whether it has more than phrases and excludes nothing: then no word is required."""
+    """Whether the question has more than phrases, and excludes nothing: then no word is
+    required."""
     search = search_from(question)
     return search is not None and not search.excluded and search.required != _phrases(search)
 
@@ -280,7 +281,7 @@ async def _by_any_word(
 
 
 def _in_turn(letters: Iterable[str], answers: Sequence[Sequence[Event]]) -> list[Hit]:
-    """Answers of several queries have no common scores, so they are merged by rank."""
+    """Hits of several answers, merged by rank: the answers have no common scores."""
     ranked = [
         (rank, hit)
         for letter, answer in zip(letters, answers, strict=True)
@@ -328,7 +329,8 @@ def _each_once(hits: Iterable[Hit], limit: int) -> list[Hit]:
 
 
 def _repeats(words: frozenset[str], earlier: frozenset[str]) -> bool:
-    """Whether two texts of some length differ by few words only: a number, a name."""
+    """Whether two texts of at least `_LONG` words differ in few words only, such as a number or a
+    name."""
     if len(words) < _ALIKE * len(earlier) or len(earlier) < _ALIKE * len(words):
         return False  # they have too few in common
     common = len(words & earlier)

@@ -38,7 +38,7 @@ async def receipt_of(
     url = client.url
     relay_key = (await client.information()).get("self")
     if not isinstance(relay_key, str) or not is_hex64(relay_key):
-        raise NoReceipt(f"{url} names no key of its own, and gives no receipts")
+        raise NoReceipt(f"{url} names no key of its own, so it gives no receipts")
     why = f"no answer within {deadline_s:g} s"
     try:
         async with asyncio.timeout(deadline_s), http_session() as session:

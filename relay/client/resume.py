@@ -39,7 +39,7 @@ class SeenIds:
     def __init__(self, most: int) -> None:
         self._most = most
         self._ids: set[int] = set()
-        """Negative, so that the highest id is the least."""
+        """The ids as negative numbers, so that the highest id is the least."""
         self._last_first: list[tuple[int, int]] = []
 
     def add(self, event: Event) -> bool:
@@ -137,13 +137,13 @@ class ResumeState:
 
 
 def _overlap_s(filter_: Filter) -> int:
-    """Gift wraps are dated in the past at random."""
+    """The overlap for a filter; longer for gift wraps, which are dated in the past at random."""
     has_wraps = filter_.kinds is not None and kinds.GIFT_WRAP in filter_.kinds
     return OVERLAP_S + (MAX_BACKDATED_S if has_wraps else 0)
 
 
 def _limit_bound(filter_: Filter, stored: _Stored, started_at: int) -> int:
-    """Older events lie beyond the filter's `limit` and were not asked for."""
+    """The lowest `since` for a filter with `limit`: older events were not requested."""
     if filter_.limit is None:
         return 0
     if filter_.limit == 0:

@@ -170,8 +170,8 @@ def _running_on(folder: Path) -> str | None:
 
 
 def _refuse_foreign(path: Path, remedy: str) -> None:
-    """Raises UserError for a file of the current folder that somebody else put there: whose key is
-    signed with reads along, and so does the relay that memory is sent to."""
+    """Raises UserError for a file of the current folder that belongs to another user: its owner
+    knows the key in it, and may run the relay that memory would be sent to."""
     with suppress(OSError):
         owner = path.stat().st_uid
         if owner not in (0, os.geteuid()):
@@ -272,7 +272,9 @@ def _key_in(path: Path, named_by: str = "") -> SecretKey:
         return read_key_file(path.read_text("utf-8"), str(path))
     except FileNotFoundError:
         if is_hex64(path.name.lower()):  # the key itself, perhaps
-            raise UserError(f"no file has the given name{named_by}; a key is kept in one") from None
+            raise UserError(
+                f"there is no file of the given name{named_by}: name one that holds the key"
+            ) from None
         raise UserError(
             f"there is no key file {path}{named_by}; `rookery keygen` makes a key"
         ) from None

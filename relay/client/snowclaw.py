@@ -56,15 +56,15 @@ if TYPE_CHECKING:
 _SYSTEMS: Final = MemorySystems((SNOWCLAW,))
 
 Summarise = Callable[[Part, Sequence[str], int], Awaitable[str]]
-"""Given a part of a context, its texts, and the tokens (of four characters) that are left for it, a
-summary; empty: none."""
+"""(part of a context, its texts, tokens left for it) → a summary; empty: none. A token is four
+characters."""
 _OF_GROUPS: Final = (kinds.GROUP_METADATA, kinds.GROUP_MEMBERS)
 _OF_PEOPLE: Final = (kinds.PROFILE, *_OF_GROUPS)
 _MAX_AUTHORS: Final = 250
-"""Of one query for profiles."""
+"""Authors per query for profiles."""
 _MAX_GROUPS: Final = 10_000
 MAX_CORRESPONDENTS: Final = 10
-"""Others in a direct message: each answer is as many gift wraps."""
+"""Most other participants of a direct message: an answer needs a gift wrap for each."""
 _INBOX: Final = 1_000
 """Messages queued for the reader before the subscription is paused."""
 
@@ -248,10 +248,10 @@ class Snowclaw(SnowclawRecords):
             self.shortfall = f"{self.url} gives no direct messages: {closed}"
 
     def _opened(self, wrap: Event) -> Event | None:
-        """The direct message in a gift wrap; None for others, and for those of unknown keys.
+        """The direct message in a gift wrap; None if it has none, or if one of its keys is unknown.
 
-        Whoever writes a message names its recipients, and the answer goes to all of them: one that
-        does not name this agent, or names unknown keys or very many, is not read.
+        The author of a message names its recipients, and an answer goes to all of them. So messages
+        that do not name this agent, or that name unknown keys or too many, are not read.
         """
         try:
             message = opened(wrap, self._signer)

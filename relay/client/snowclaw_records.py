@@ -203,7 +203,7 @@ class SnowclawRecords(MemoryClient):
         """
         if (group := self.group_reading(key)) is not None:
             raise UserError(
-                f"the memory of {key} is read by group:{group}: encrypted, it could not"
+                f"the memory of {key} is read by group:{group}, which could not if encrypted"
             )
         subject = self._working_copy.subject_of(key)
         self._refuse_unreadable(subject)
@@ -484,5 +484,5 @@ class SnowclawRecords(MemoryClient):
         return found if isinstance(found, AgentMemory) else None
 
     def list(self, prefix: str = "") -> tuple[AgentMemory, ...]:
-        """Those whose key, or `<category>:<key>`, has this prefix, newest first."""
+        """The texts whose key, or `<category>:<key>`, has this prefix, newest first."""
         return tuple(memory for _, memory in self._working_copy.memories(prefix))

@@ -4,9 +4,9 @@ It is the only copy of what was written offline, so `put` is durable when it ret
 is safe, since events are identified by id: after a crash between OK and `done` an event is sent
 again. Several programs of one user may share the file.
 
-A version that holds edits of a record waits with the version that it was made of: what is between
-the two are the edits, for the version that another machine stored meanwhile. Nothing of them is
-written in another form than the events have.
+A version that holds edits of a record is stored together with the version that it is based on. The
+edits are the differences between the two; they are applied to the version that another machine
+stored meanwhile. They are stored in no other form.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ class Waiting(NamedTuple):
 
     event: Event
     has_edits: bool
-    """Whether it is a version whose edits may have to be made on another one."""
+    """Whether it is a version whose edits may have to be applied to another version."""
     base: Event | None
-    """The version that it was made of; None: it is the first one."""
+    """The version that it is based on; None: it is the first one."""
 
 
 class Refused(NamedTuple):
@@ -88,8 +88,8 @@ class Spool:
     def put(self, event: Event, *, has_edits: bool = False, base: Event | None = None) -> bool:
         """Durable when it returns; an event already waiting is not added twice. See `Waiting`.
 
-        A version with edits replaces the one that it was made of, if that waits; returns whether
-        it did. Raises SpoolFull.
+        A version with edits replaces the one that it is based on, if that one waits; returns
+        whether it did. Raises SpoolFull.
         """
         replaced = False
         with self._transaction() as file:
@@ -176,7 +176,7 @@ def _count_waiting(file: sqlite3.Connection) -> int:
 
 
 def _with_edits(file: sqlite3.Connection, event_id: str) -> tuple[bytes] | None:
-    """What a waiting version with edits was made of; None: there is no such version."""
+    """The base of a waiting version with edits; None: there is no such version."""
     row: tuple[bytes] | None = file.execute(
         "SELECT base FROM waiting WHERE id = ? AND refusal IS NULL AND base IS NOT NULL",
         (event_id,),

@@ -44,8 +44,7 @@ if TYPE_CHECKING:
 
 _VERIFY_BATCH: Final = 256
 _QUEUE_BYTES: Final = 2**27
-"""Live events that wait for the reader are dropped, and queried again, when they take more than
-this in memory too."""
+"""Bytes of memory of live events that wait for the reader. More are dropped, and queried again."""
 
 
 class _Stored:
@@ -89,7 +88,7 @@ class Subscription:
         self._pending = 0
         """Events between socket and reader, including those being verified."""
         self._pending_bytes = 0
-        """In memory, as `weight_of` estimates it."""
+        """Bytes of memory of these events, as `weight_of` estimates it."""
         self._overflowed = False
         self._is_requested = False
         self._has_eose = False

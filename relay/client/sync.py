@@ -37,9 +37,9 @@ _FETCH_BATCH: Final = 250
 _MAX_REASONS: Final = 32
 """Distinct refusal reasons; some relays put an id into each."""
 _MAX_DEPTH: Final = 64
-"""Of bisection: 20 levels cut a million items to one, 31 the time since 1970 to a second."""
+"""Levels of bisection: 20 cut a million items to one, 31 the time since 1970 to a second."""
 _MAX_PARTS: Final = 20_000
-"""Of one comparison: a relay may refuse every part but the smallest."""
+"""Parts of one comparison: a relay may refuse every part but the smallest."""
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 8.0)
 """Delays before retrying temporary refusals."""
 _NOTHING: Final = Items(array("Q"), b"")
@@ -61,13 +61,13 @@ class Moderation(Enum):
 
 @dataclass(slots=True)
 class StoreResult:
-    """What a side did with events."""
+    """Outcome of storing events at a side."""
 
     stored: int = 0
     duplicates: int = 0
     """It already had them."""
     refused: list[tuple[Event, str]] = field(default_factory=list)
-    """With the text of the OK message."""
+    """(event, text of the OK message)."""
 
 
 class Side(Protocol):
@@ -153,7 +153,7 @@ def _needed(differences: Iterable[Difference]) -> frozenset[bytes]:
 
 
 def _of_group_records(filter_: Filter) -> Filter | None:
-    """The filter for those of its matches that are group records; None: there are none."""
+    """The filter for the matches that are group records; None: it matches none."""
     wanted = frozenset(GROUP_RECORDS)
     if filter_.kinds is not None:
         wanted &= filter_.kinds
@@ -183,11 +183,11 @@ class Tally:
     """Progress. Byte counts are of the reconciliation messages, not of events."""
 
     compared: int = 0
-    """Number of our events."""
+    """Number of our events that were compared."""
     need: int = 0
-    """To fetch."""
+    """Number of events to fetch."""
     have: int = 0
-    """To send."""
+    """Number of events to send."""
     rounds: int = 0
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -241,7 +241,7 @@ class Sync:
         self._note = note
         self._moderation = moderation
         self._records: frozenset[bytes] = frozenset()
-        """Those of `_need` that are group records."""
+        """The ids in `_need` that are group records."""
         self._have: Sequence[bytes] = ()
         self._need: Sequence[bytes] = ()
 
@@ -274,7 +274,7 @@ class Sync:
         self._note(self.tally)
 
     async def group_records(self) -> AsyncGenerator[Sequence[Event], None]:
-        """Those that `move` will take, in batches."""
+        """The group records that `move` will take, in batches."""
         if self._moderation is Moderation.TAKEN:
             source = RelaySide(self._theirs, self._theirs)
             async for events in source.events(self._filter, sorted(self._records)):
@@ -294,7 +294,7 @@ class Sync:
         """(created_at, id) of events refused because of their author."""
         retry_reasons: Counter[str] = Counter()
         later: list[tuple[int, bytes]] = []
-        """Those that name others: they are stored when everything else is."""
+        """(created_at, id) of events that name others: stored after everything else."""
         waits = not self._ours.takes_any_order
         fetched = 0
 
@@ -340,7 +340,7 @@ class Sync:
             await _pipelined(source.events(self._filter, [id_ for _, id_ in sorted(later)]), store)
 
     def _is_taken(self, event: Event) -> bool:
-        """Whether it is no group record, or one that `group_records` gave."""
+        """Whether the event is no group record, or one of those that `group_records` returned."""
         if event.kind not in GROUP_RECORDS:
             return True
         return self._moderation is Moderation.TAKEN and bytes.fromhex(event.id) in self._records
@@ -362,7 +362,8 @@ class Sync:
         await _pipelined(self._ours.events(self._filter, self._have), store)
 
     async def _differences(self, filter_: Filter, items: Items) -> list[Difference]:
-        """For the whole set, or for parts of it if the relay refuses to compare so many at once."""
+        """The differences of the whole set, or of parts of it if the relay refuses to compare so
+        many."""
         found: list[Difference] = []
         asked = needed = 0
         parts = [(filter_, items, 0)]

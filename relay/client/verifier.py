@@ -61,7 +61,7 @@ class SignatureVerifier:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes that are ready."""
+        """Process ids of the processes that are ready."""
         return [process.pid for process in self._processes if process.is_ready]
 
     async def close(self) -> None:

@@ -281,10 +281,10 @@ class Writer:
         return True
 
     async def _publish_edits(self, waiting: Waiting) -> None:
-        """Publish a version, or its edits on the stored one, until that has them: another machine
-        may come back at the same time.
+        """Publish a version; if another one was stored meanwhile, apply its edits to that and
+        publish the result. Repeated, because another machine may do the same.
 
-        Raises Invalid if they must not be made on that; as `Client.publish`.
+        Raises Invalid if the edits do not apply; else as `Client.publish`.
         """
         assert self._rebase is not None
         refused: PublishRefused | None = None

@@ -97,16 +97,16 @@ class Description:
 
 
 class InviteUse(NamedTuple):
-    """An `invite` tag of a 9000: by which code its user came in."""
+    """An `invite` tag of a 9000: the code by which its user joined."""
 
     event_id: str
     """The 9009."""
     code_index: int
-    """Which of its `code` tags."""
+    """Index among its `code` tags."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """What all Actions have. A Struct: a replay makes one of each 9000–9022 in the log."""
+    """Fields of all Actions. A Struct: a replay makes one for each 9000–9022 in the log."""
 
     kind: ClassVar[int]
     group: str
@@ -128,7 +128,7 @@ class EditMetadata(Record, frozen=True, kw_only=True):
     kind: ClassVar[int] = kinds.EDIT_METADATA
     description: Description
     confirmed: frozenset[str] = frozenset()
-    """Those of CONFIRMING that it has."""
+    """The tags in CONFIRMING that the event has."""
 
 
 class PutUsers(Record, frozen=True, kw_only=True):
@@ -142,7 +142,7 @@ class RemoveUsers(Record, frozen=True, kw_only=True):
     kind: ClassVar[int] = kinds.REMOVE_USER
     pubkeys: frozenset[str]
     is_own_wish: bool = False
-    """Tag `self-removal`: the users left by themselves."""
+    """Tag `self-removal`: the users left of their own accord."""
 
 
 class DeleteEvents(Record, frozen=True, kw_only=True):
@@ -165,7 +165,7 @@ class CreateInvites(Record, frozen=True, kw_only=True):
 class UpdatePins(Record, frozen=True, kw_only=True):
     kind: ClassVar[int] = kinds.UPDATE_PINS
     pins: tuple[tuple[str, ...], ...] = ()
-    """The whole new list of `e` and `a` tags; of two with the same value the first."""
+    """The complete new list of `e` and `a` tags; of equal values only the first is kept."""
 
 
 class JoinRequest(Record, frozen=True, kw_only=True):
@@ -204,9 +204,9 @@ class Notice(msgspec.Struct, frozen=True):
     group: str
     created_at: int
     description: Description | None = None
-    """Of a 39000."""
+    """Set for a 39000."""
     pins: tuple[tuple[str, ...], ...] | None = None
-    """Of a 39005."""
+    """Set for a 39005."""
 
 
 def group_of(event: Event, foreign_h: Set[int] = _NO_KINDS) -> str | None:
@@ -306,7 +306,8 @@ def _create_group(event: Event, group_id: str, fault: Fault) -> CreateGroup:
 
 
 def _with_tags_of_buzz(description: Description, event: Event) -> Description:
-    """`visibility` private means the flags of a private group; 39000 says the type as first `t`."""
+    """Buzz: `visibility` private means the flags of a private group; 39000 has the type as first
+    `t`."""
     if event.tag("visibility") == "private":
         description = replace(description, flags=description.flags | PRIVATE_FLAGS)
     channel_type = event.tag("channel_type")
@@ -542,7 +543,7 @@ def _group_ids(event: Event, name: str, fault: Fault) -> Sequence[str]:
 
 
 def _supported_kinds(event: Event, fault: Fault) -> frozenset[int] | None:
-    """Of the first `supported_kinds` tag."""
+    """The kinds in the first `supported_kinds` tag; None: there is none."""
     tag = next((tag for tag in event.tags if tag and tag[0] == "supported_kinds"), None)
     if tag is None:
         return None

@@ -94,7 +94,7 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
     targets: Mapping[str, TargetRow] = msgspec.field(default_factory=dict)
     """For a 9005: id → row, of the named ids that are stored."""
     pinnable: frozenset[Pin] = frozenset()
-    """For a 9010: those of its pins that are stored events of the group, not expired. In an import
+    """For a 9010: those of its pins that are stored, unexpired events of the group. In an import
     also addresses without an event: their newest version may come later in the file."""
     moved_from: str | NotStored | None = NotStored.NOT_STORED
     """Group of the stored version of the event's address; None: stored outside all groups."""
@@ -132,6 +132,6 @@ class Ruling:
     ended: str | None = None
     """The group that a 9008 deletes: of its rows only its 9007 and 9008 stay."""
     reply: Reject | None = None
-    """The OK of an event that is stored although it is refused: a 9021 that waits (Z-01)."""
+    """The OK of a refused event that is stored nevertheless: a pending 9021 (Z-01)."""
     superseded: tuple[str, ...] = ()
     """Ids of rows deleted without a tombstone: the author's earlier pending 9021 (N29-35)."""

@@ -1,7 +1,7 @@
 """Group and Groups: the fold of the Actions in a log. Frozen; a change is a new value.
 
-Invariants: `group_after` is the only fold of Actions: `relay.groups.rules` applies with it what it
-accepts, `replayed` what is stored, so that the live state equals a replay of the log, but for the
+Invariants: `group_after` is the only fold of Actions: `relay.groups.rules` applies accepted Actions
+with it, and `replayed` stored ones. So the live state equals a replay of the log, except for the
 last members of deleted groups (`EndedGroup`). It does not raise and checks no rights.
 """
 
@@ -57,7 +57,7 @@ class Invite:
     event_id: str
     """The 9009 that made it."""
     made_by: str
-    """The author of the 9009."""
+    """Public key of the author of the 9009."""
     created_at: int
     expires_at: int | None
     reusable: bool
@@ -84,7 +84,7 @@ class Group:
     began_at: int = 0
     """created_at of its first record, the 9007 if that is stored."""
     metadata: tuple[tuple[str, ...], ...] = ()
-    """Tags of 39000 but `d`, the flags, `supported_kinds`, `parent` and `child`, in order."""
+    """Tags of 39000 in order, without `d`, the flags, `supported_kinds`, `parent` and `child`."""
     flags: frozenset[Flag] = frozenset()
     supported_kinds: frozenset[int] | None = None
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -92,14 +92,14 @@ class Group:
     invites: Mapping[str, Invite] = field(default_factory=dict)
     """code → invite."""
     removed: KeyMap[str, int] = field(default_factory=KeyMap)
-    """pubkey → the last removal by an admin that named it, as a value of `removals` (N29-40)."""
+    """pubkey → value of `removals` after the last removal of the key by an admin (N29-40)."""
     removals: int = 0
-    """How often an admin removed somebody."""
+    """Number of removals by admins so far."""
     requests: KeyMap[str, str] = field(default_factory=KeyMap)
     """pubkey → id of its pending 9021 (N29-35)."""
     involved: KeyMap[str, bool] = field(default_factory=KeyMap)
     """Every key that was ever added, removed or asked to join: it may know of the group. True: only
-    because of a pending 9021, and removed with it."""
+    because of a pending 9021; the entry is removed together with it."""
     founder: str = ""
     """The key that made the group, as the relay's first 9000 names it; empty: unknown."""
     parent: str | None = None
@@ -192,8 +192,8 @@ class Group:
         )
 
     def with_removed(self, pubkeys: Set[str]) -> Group:
-        """Without these members, whom an admin removed. A key that was not a member is recorded
-        too: it may read that 9001."""
+        """Without these keys, which an admin removed. Keys that were not members are recorded too:
+        they may read that 9001."""
         if not pubkeys:
             return self
         removals = self.removals + 1
@@ -204,7 +204,7 @@ class Group:
         )
 
     def admits(self, invite: Invite, pubkey: str, *, now: int, uses: int) -> bool:
-        """Whether the code lets this key in."""
+        """Whether the code admits this key."""
         was_removed = self.removed.get(pubkey, 0) > invite.removals
         return not was_removed and invite.is_open(now=now, uses=uses)
 
@@ -254,9 +254,9 @@ class EndedGroup:
     """Who may read the 9008 of a deleted group. Its log is deleted, so the store keeps this."""
 
     members: frozenset[str] = frozenset()
-    """Who was a member when it ended, without keys that vanished since."""
+    """Members at the end of the group, except keys that vanished since."""
     is_public: bool = False
-    """It was neither private nor hidden."""
+    """The group was neither private nor hidden."""
 
 
 def ended(group: Group) -> EndedGroup:
@@ -276,7 +276,7 @@ class GroupsByKey(KeyMap[_K, frozenset[str]]):
         return ids
 
     def moved(self, moves: Iterable[tuple[Set[_K], Set[_K], str]]) -> GroupsByKey[_K]:
-        """With other keys of some groups: each as the keys it had, the keys it has, its id."""
+        """With changed keys of some groups; `moves`: (old keys, new keys, group id) of each."""
         changed: dict[_K, frozenset[str] | set[str]] = {}
         for old, new, group_id in moves:
             alone = frozenset((group_id,))  # shared, because most keys are in one group
@@ -346,11 +346,12 @@ class Groups:
         return self.former.of(pubkey)
 
     def with_group(self, group: Group, users: Set[str] | None = None) -> Groups:
-        """`with_groups`. `users`: whose membership may differ; None: anybody's."""
+        """`with_groups` for one group."""
         return self.with_groups((group,), users)
 
     def with_groups(self, groups: Iterable[Group], users: Set[str] | None = None) -> Groups:
-        """With these added, or in place of those of their ids, each of which is named once."""
+        """With these groups added, or in place of those with their ids. Each id occurs once.
+        `users`: keys whose membership may differ; None: any."""
         changed: dict[str, Group] = {}
         members: list[tuple[Set[str], Set[str], str]] = []
         pins: list[tuple[Set[Pin], Set[Pin], str]] = []
@@ -390,7 +391,7 @@ class Groups:
         return groups.with_ended({group_id: left or EndedGroup()})
 
     def with_last_members(self, known: Mapping[str, EndedGroup]) -> Groups:
-        """After a replay: with what the store has of the groups that have ended by the log."""
+        """After a replay: the ended groups, with their members as the store has them."""
         return self.with_ended({key: known[key] for key in self.ended.keys() & known.keys()})
 
     def with_ended(self, added: Mapping[str, EndedGroup]) -> Groups:
@@ -516,7 +517,7 @@ def _among(keys: Set[_K], known: Set[_K]) -> frozenset[_K]:
 
 
 def _with_known(involved: KeyMap[str, bool], keys: Iterable[str]) -> KeyMap[str, bool]:
-    """With these keys, that are involved not only by a pending 9021."""
+    """With these keys marked as involved for another reason than a pending 9021."""
     return involved.changed({key: False for key in keys if involved.get(key, True)})
 
 

@@ -1,5 +1,5 @@
-"""An immutable map of keys, of which a change copies only a part: anybody may make a group know a
-hundred thousand keys, or make as many groups, and each record changes some."""
+"""An immutable map, of which a change copies only a part: anybody may add a hundred thousand keys
+to a group, or make as many groups, and each record changes only some of the entries."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _K = TypeVar("_K")
 _V = TypeVar("_V")
 
 _FEW: Final = 512
-"""Keys that are held in one dict."""
+"""Up to this many keys are held in one dict."""
 _PARTS: Final = 256
 _EMPTY: Final[tuple[dict[Any, Any], ...]] = ({},)
 
@@ -72,8 +72,8 @@ class KeyMap(Mapping[_K, _V]):
         return self.changed({}, keys)
 
     def differing(self, other: KeyMap[_K, _V]) -> set[_K]:
-        """Keys whose value is not the same object in both, or is in one alone. Parts that no
-        change has copied are not looked at."""
+        """Keys in only one of the maps, or whose values are different objects. Parts that both maps
+        share are skipped."""
         mine, others = self.parts, other.parts
         if len(mine) != len(others):
             mine, others = (dict(self.items()),), (dict(other.items()),)

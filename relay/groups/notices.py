@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 _STYLED: Final = frozenset({kinds.GROUP_METADATA, kinds.GROUP_ADMINS})
 """Kinds whose notices depend on `Compat`."""
 MAX_TAGS_BYTES: Final = 480_000
-"""Of one notice, so that its frame stays below the default `max_message_length` of 524,288.
+"""Bytes of the tags of a notice: its frame stays below the default `max_message_length` of 524,288.
 Enough for 6,600 members."""
 
 _MAX_MEMBER_NOTICES: Final = 100
-"""Of each kind for one event. With more members several share a notice; they may read each other's
-keys in the 9000 or 9001 anyway."""
+"""Notices of each kind for one event. With more members several of them share a notice; they may
+read each other's keys in the 9000 or 9001 anyway."""
 
 _PERMISSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     Role.ADMIN.value: (
@@ -136,11 +136,11 @@ def membership_notices(
     actor: str,
     now: int,
 ) -> Iterator[Draft]:
-    """44100 for the keys that became members, 44101 for those that are no longer; as Buzz has them.
+    """44100 for keys that became members, 44101 for keys that ceased to be; the form is Buzz's.
 
-    `before` None: the group is new; `after` None: it has ended. `users`: whose membership may
-    differ; None: anybody's. `cause` and `actor`: id and author of the event that did it. The `e`
-    makes the ids of notices of one second differ.
+    `before` None: the group is new; `after` None: it has ended. `users`: keys whose membership may
+    differ; None: any. `cause` and `actor`: id and author of the event that changed the members. The
+    tag `e` makes the ids of notices of one second differ.
     """
     was: Set[str] = frozenset() if before is None else before.members.keys()
     is_now: Set[str] = frozenset() if after is None else after.members.keys()
@@ -206,7 +206,7 @@ def _description(group: Group, compat: Set[Compat]) -> tuple[tuple[str, ...], ..
 
 
 def _list_of(group: Group, tags: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
-    """`d` and as many of these tags as fit."""
+    """`d` and as many of these tags as fit into MAX_TAGS_BYTES."""
     listed: list[tuple[str, ...]] = [("d", group.id)]
     remaining = MAX_TAGS_BYTES
     for tag in tags:

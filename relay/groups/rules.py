@@ -74,8 +74,8 @@ _UNDELETABLE: Final = (frozenset(kinds.MODERATION) | frozenset(kinds.GROUP_STATE
 
 MAX_MEMBERS: Final = 10_000
 """Above this a 9000 may add no members: each change of members costs the writer up to 1 us per
-member, and a new 39002. Join requests are still accepted, so that nobody can fill a group to keep
-others out."""
+member, and a new 39002. Join requests are still accepted, so that nobody can keep others out by
+filling a group."""
 MAX_INVOLVED: Final = 100_000
 """Keys that a group remembers: added, removed or asking to join."""
 MAX_CODES: Final = 10_000
@@ -133,7 +133,8 @@ def ruling_on_withdrawal(event: Event, context: GroupContext) -> Ruling | Reject
 
 
 def _may_write(pubkey: str, group: Group, context: GroupContext) -> bool:
-    """By the author, not by AUTH (N29-10); memory is for members in every group (G-33)."""
+    """Whether the author may write (N29-10); AUTH does not count. Memory is written by members
+    only, in every group (G-33)."""
     if not (group.only_members_write or context.is_memory):
         return True
     is_insider = pubkey in group.members or Who.INSIDER in context.who
@@ -141,14 +142,16 @@ def _may_write(pubkey: str, group: Group, context: GroupContext) -> bool:
 
 
 def _check_kind(kind: int, group: Group) -> Reject | None:
-    """N29-13; deletions and requests to vanish are always supported (N29-14)."""
+    """The refusal of a kind that the group does not support (N29-13). Deletions and requests to
+    vanish are always supported (N29-14)."""
     if group.supported_kinds is None or kind in group.supported_kinds | _ALWAYS_SUPPORTED:
         return None
     return rejected(Prefix.BLOCKED, f"kind {kind} is not supported by this group")
 
 
 def _check_address(group_id: str | None, context: GroupContext) -> Reject | None:
-    """An address stays in its group (N29-16, Z-07); memory may move in or out (G-31)."""
+    """The refusal of a version in another group than the stored one (N29-16, Z-07). Memory may move
+    in or out of groups (G-31)."""
     before = context.moved_from
     if isinstance(before, NotStored) or before == group_id:
         return None
@@ -379,13 +382,14 @@ def _check_involved(pubkeys: Set[str], group: Group) -> Reject | None:
 
 
 def _is_code_taken(action: CreateInvites, group: Group) -> bool:
-    """By another 9009. For the same one sent again this would reveal that it is stored (N01-96)."""
+    """Whether another 9009 has one of the codes. The same 9009 sent again is not refused for this:
+    that would reveal that it is stored (N01-96)."""
     taken = group.invites.keys() & action.codes
     return any(group.invites[code].event_id != action.id for code in taken)
 
 
 def check_has_effect(action: Moderation, group: Group, context: GroupContext) -> Reject | None:
-    """Why the action would have no effect, or another than it names.
+    """Why the action would have no effect, or not the one that it names.
 
     Imports skip most of these checks: another record may have removed a user here, and the events
     that were deleted or pinned are often no longer stored.
@@ -413,7 +417,7 @@ def check_has_effect(action: Moderation, group: Group, context: GroupContext) ->
 
 
 def _deletable(action: DeleteEvents, group: Group, context: GroupContext) -> tuple[str, ...]:
-    """Those of the named ids that are events of this group and may be deleted."""
+    """The named ids that are events of this group and may be deleted."""
     return tuple(
         event_id
         for event_id in action.ids

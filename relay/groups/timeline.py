@@ -33,7 +33,8 @@ _REFERRING: Final = (
 """Kinds that `[groups] previous` is about; clients of memory systems do not know references."""
 
 _MAX_AHEAD_S: Final = 60
-"""A moderation event dated further ahead would take precedence over later ones (N29-27)."""
+"""Seconds. A moderation event dated further ahead would take precedence over later ones
+(N29-27)."""
 MAX_PREVIOUS: Final = 64
 """References of one event."""
 _PREFIX: Final = re.compile(r"[0-9a-f]{8,64}").fullmatch

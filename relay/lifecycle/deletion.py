@@ -34,7 +34,7 @@ def key_target(pubkey: str) -> str:
 
 
 class DeletionTargets(NamedTuple):
-    """What a kind 5 names."""
+    """The targets of a kind 5."""
 
     ids: list[str]
     slots: list[Slot]
@@ -146,7 +146,8 @@ def delete_by_author(
 def delete_named(
     event: Event, ids: Iterable[str], found: Found, plan: WritePlan
 ) -> Sequence[Stored]:
-    """Delete what a 9005 names, or the 9009 whose code a kind 5 withdraws; gives the rows."""
+    """Delete the rows that a 9005 names, or the 9009 whose code a kind 5 withdraws; returns the
+    rows."""
     rows = [found.rows[event_id] for event_id in ids if event_id in found.rows]
     why = "9005" if event.kind == kinds.DELETE_EVENT else f"kind {event.kind}"
     cause = DeletedBy(event.id, "", why)
@@ -157,7 +158,7 @@ def delete_named(
 
 
 def note_erased(request: Event, rows: Iterable[Stored], plan: WritePlan, now: int) -> None:
-    """For a receipt."""
+    """Note the deleted rows in the plan, for the receipt of the request."""
     erasure = plan.erasures.setdefault(
         request.id, Erasure(request.id, request.pubkey, request.kind, now)
     )
@@ -216,7 +217,7 @@ def vanish_outcome(request: Event, found: Found) -> WriteOutcome | None:
 
 
 def _is_whole(kept: bytes | None) -> bool:
-    """Whether `Tombstone.request` is the event, not its id alone."""
+    """Whether `Tombstone.request` is the whole event, not only its id."""
     return kept is not None and kept.startswith(b"{")
 
 

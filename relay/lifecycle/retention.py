@@ -93,9 +93,9 @@ class SweepStep:
 
     rule: SweepRule
     only: tuple[Match, ...] | None = None
-    """None: all rows."""
+    """Rows that match one of these; None: all rows of the rule."""
     later: tuple[Match, ...] = ()
-    """Rows that a later step removes."""
+    """Rows that match one of these are left to a later step."""
 
     def removes(self, row: Stored) -> bool:
         if self.only is not None and not _any_matches(self.only, row):
@@ -169,7 +169,8 @@ class SweepRules:
                     yield SweepStep(rule, None, later)
 
     def _levels(self) -> list[int]:
-        """For each of `waiting`: how many others its rows wait for, one after the other."""
+        """For each entry of `waiting`: the length of the longest chain of entries that its rows
+        wait for."""
         levels = [1] * len(self.waiting)
         for _ in self.waiting:  # rows that wait for each other get the highest level
             levels = [
@@ -179,7 +180,7 @@ class SweepRules:
         return levels
 
     def _waited_for(self, before: NeverBefore) -> Iterator[int]:
-        """Indexes in `waiting` of those rows among the ones waited for that wait themselves."""
+        """Indexes in `waiting` of the entries that may match rows of `before.kinds`."""
         for at, (match, _) in enumerate(self.waiting):
             if _overlap(match.kinds, before.kinds):
                 yield at
@@ -272,7 +273,7 @@ def hold_reason(
 
 
 def _is_pinned(row: Stored, groups: Groups) -> bool:
-    """In a group, by id or by address."""
+    """Whether a group pins the row, by id or by address."""
     if ("e", row.event.id) in groups.pinned:
         return True
     return row.slot is not None and ("a", str(row.slot)) in groups.pinned

@@ -1,7 +1,7 @@
-"""Rows, and what passes between a batch and the store: Lookups → Found → WritePlan.
+"""Rows, and the values that a batch and the store exchange: Lookups → Found → WritePlan.
 
-A store looks up the Lookups, hands over Found, and applies the WritePlan, all in one transaction.
-What becomes of an event in between is decided in `relay.lifecycle.versions` and `.deletion`.
+A store looks up the Lookups, returns Found, and applies the WritePlan, all in one transaction.
+`relay.lifecycle.versions` and `.deletion` decide in between what becomes of an event.
 """
 
 from __future__ import annotations
@@ -66,9 +66,10 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     """Position in the order of commits, from 1; 0: ephemeral, or not stored."""
     event: Event
     group: str | None = None
-    """Its `h`, the `d` of 39000–39005, or the group of what it deletes or names."""
+    """The event's `h`, the `d` of 39000–39005, or the group of the event that it deletes or
+    names."""
     quiet: bool = False
-    """A kind 5 that names something that not everyone may read (N29-104)."""
+    """True for a kind 5 that names something that not everyone may read (N29-104)."""
     slot: Slot | None = None
     version: int = 0
     """created_at or `ts`: the newest version is kept, and sweeps remove the oldest first."""
@@ -87,8 +88,8 @@ class Tombstone:
     """The last created_at that it refuses; None for an id."""
     why: str
     request: bytes | None = None
-    """Of a vanished key: its signed kind 62, never served (N62-08); if nothing of the key was
-    stored, only the id in hex."""
+    """For a vanished key: its signed kind 62, never served (N62-08); only its id in hex if nothing
+    of the key was stored."""
 
 
 SENT_TO_ONE: Final = frozenset({kinds.GIFT_WRAP, *kinds.GROUP_MEMBER_NOTICES})
@@ -101,7 +102,7 @@ class Vanish:
     pubkey: str
     until: int
     request: str = ""
-    """id of the kind 62; its `erasures` entry of the plan gets what the store deletes."""
+    """id of the kind 62: the plan's entry in `erasures` to which the store adds what it deletes."""
 
     def covers(self, event: Event) -> bool:
         """Events by the key (N62-01), and gift wraps and notices sent to it (N62-05)."""
@@ -124,9 +125,9 @@ class Replaced(NamedTuple):
     at: int
     """Unix seconds of the replacement, by the relay's clock."""
     drop_at: int | None
-    """When it leaves by `days` or by its own expiration; None: never."""
+    """Unix seconds at which it is deleted, by `days` or its own expiration; None: never."""
     most: int
-    """Old versions that its slot may have."""
+    """Most old versions of its slot."""
 
 
 class DeletedBy(NamedTuple):
@@ -140,16 +141,16 @@ class DeletedBy(NamedTuple):
 
 
 class Forgotten(NamedTuple):
-    """Old versions to delete: those that meet all the conditions."""
+    """Old versions to delete: those that meet all conditions; None: no condition."""
 
     upto: int
-    """The greatest seq."""
+    """Greatest seq."""
     slot: Slot | None = None
     id: str | None = None
     by: str | None = None
-    """The author."""
+    """Public key of the author."""
     until: int | None = None
-    """The greatest created_at."""
+    """Greatest created_at."""
     cause: DeletedBy | None = None
 
 
@@ -172,9 +173,10 @@ class WritePlan:
     removes: set[int] = field(default_factory=set)
     """seq of stored rows to delete."""
     replaced: dict[int, Replaced] = field(default_factory=dict)
-    """seq → row that becomes an old version; stored rows are among `removes` too."""
+    """seq of a row that becomes an old version → its facts; rows that were stored are in `removes`
+    too."""
     forgotten: list[Forgotten] = field(default_factory=list)
-    """Carried out after `replaced`, whose rows it may name."""
+    """Applied after `replaced`, whose rows these conditions may cover."""
     leaving: dict[str, list[int]] = field(default_factory=dict)
     """id of a kind 62 or 9008 → seq of rows that it deletes, with their old versions; they are
     noted in its erasure."""
@@ -195,7 +197,8 @@ class WritePlan:
     """Banned key → seq up to which its rows are deleted, each with a tombstone; `is_group_record`
     rows stay (N86-11)."""
     erasures: dict[str, Erasure] = field(default_factory=dict)
-    """By the id of the request; kept for ERASURE_DAYS, those that deleted something."""
+    """id of a request → its erasure. The store keeps those that deleted something for
+    ERASURE_DAYS."""
     list_changes: list[ListChange] = field(default_factory=list)
     """Changes by NIP-86 calls, in order."""
     passed_on: list[Stored] = field(default_factory=list)
@@ -253,21 +256,21 @@ def references_of(event: Event) -> list[Reference]:
 
 
 class RetentionDependency(NamedTuple):
-    """A row must not be removed while a row of `match` is stored that is not newer."""
+    """A row must not be removed while the store has a row of `match` that is not newer."""
 
     match: Match
     up_to: UpTo
 
 
 class OwnRow(NamedTuple):
-    """A row by id that is needed only if the author of the deletion may delete it. Others are not
-    read, because one kind 5 or 9005 may name thousands."""
+    """A row to be read by id only if the author of the deletion may delete it: one kind 5 or 9005
+    may name thousands of others."""
 
     id: str
     pubkey: str | None = None
-    """By this author, or a gift wrap to it."""
+    """The row is read if it is by this author, or a gift wrap to it."""
     group: str | None = None
-    """Or of this group."""
+    """The row is also read if it is of this group."""
 
     def is_it(self, row: Stored) -> bool:
         event, pubkey = row.event, self.pubkey
@@ -290,12 +293,12 @@ class Present(NamedTuple):
     kind: int
     created_at: int
     sent_to: frozenset[str] = frozenset()
-    """Those of the `vanishing_keys` for which it is a gift wrap or a notice."""
+    """The `vanishing_keys` to which the row is a gift wrap or a notice."""
 
 
 class Leaving(NamedTuple):
-    """Rows of a key that vanishes, or of a group that ends, that are deleted before the others.
-    Rows that the last step needs stay: records of groups, and pinned rows."""
+    """Rows of a vanishing key or an ending group that are deleted before the others. Rows that the
+    last step needs stay: records of groups, and pinned rows."""
 
     pubkey: str | None
     """Rows of this key, as `Vanish.covers` them; None: rows of `group`."""
@@ -303,7 +306,7 @@ class Leaving(NamedTuple):
     group: str | None
     kept: frozenset[str | Slot]
     most: int
-    """Bytes, with their old versions."""
+    """Bytes to delete at most, old versions included."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,35 +333,36 @@ class Lookups:
     dependencies: frozenset[RetentionDependency] = frozenset()
     """The time of the oldest row of each goes into `Found.oldest_dependencies`."""
     own_rows: frozenset[OwnRow] = frozenset()
-    """Rows by id, into `Found.rows`."""
+    """Rows by id that are to be deleted, into `Found.rows`."""
     named: frozenset[RecordName] = frozenset()
     """Memory records to look up by name, into `Found.named`."""
     named_near: frozenset[RecordName] = frozenset()
     """As `named`, but followed for `NEAR_STEPS` only."""
     referrers: frozenset[Reference] = frozenset()
-    """Whose referrers, rows of no group and of `referring_kinds`, go into `Found.referrers`; and
-    the referrers of those, step by step."""
+    """References whose referrers, rows outside of groups of `referring_kinds`, go into
+    `Found.referrers`; then the referrers of these rows, and so on."""
     referring_kinds: frozenset[int] = frozenset()
     present: frozenset[str | Slot] = frozenset()
     """Rows by id or slot that are not read, however large they are: into `Found.present`."""
     pinned_in: Callable[[str], PinnedRows] = no_pins
-    """Gives what to look up for a group in which one of the `vanishing_keys` has rows."""
+    """Group in which one of the `vanishing_keys` has rows → the pinned rows to look up for it."""
     names_in: Callable[[Event], frozenset[RecordName]] = no_names
     """The names that a found record refers to: they are looked up too, step by step."""
     most: int | None = None
-    """Bytes of the rows of `ids` and `slots`; of more a store raises TooMuchToRead. It may count 80
-    more for each tag. None: any."""
+    """Limit in bytes of the rows of `ids` and `slots`; above it a store raises TooMuchToRead. It may
+    count 80 more for each tag. None: no limit."""
     own_slots: frozenset[Slot] = frozenset()
-    """Rows by slot, into `Found.slots`, that are to be deleted, as those of `own_rows`."""
+    """Rows by slot that are to be deleted, into `Found.slots`."""
     most_own: int | None = None
-    """As `most`, of the rows of `own_rows` and `own_slots`, of the `vanishing_keys` and of the
-    `ending_groups`: each of the three by itself, with their old versions."""
+    """As `most`, for three sums, each with old versions: the rows of `own_rows` and `own_slots`,
+    those of the `vanishing_keys`, and those of the `ending_groups`."""
     ending_groups: frozenset[str] = frozenset()
     """Groups that a 9008 of the batch may end."""
     requests: frozenset[str] = frozenset()
     """ids of kinds 5, into `Found.begun`."""
     leaving: Leaving | None = None
-    """Seqs of these rows, as many as fit but at least one, into `Found.leaving`."""
+    """Rows to delete first: the seqs of as many as fit, but at least one, go into
+    `Found.leaving`."""
 
 
 def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str]) -> Lookups:
@@ -389,13 +393,13 @@ class Found:
     present: dict[str | Slot, Present] = field(default_factory=dict)
     """Those of `Lookups.present` that are stored and not removed since."""
     leaving: list[int] = field(default_factory=list)
-    """seq of rows; empty when all that are left fit."""
+    """seq of the rows to delete now; empty when all the rest fits into one transaction."""
     begun: set[str] = field(default_factory=set)
     """Those of `Lookups.requests` that have deleted something, now or in pieces before."""
     id_prefixes: set[tuple[str, str]] = field(default_factory=set)
-    """Those that some id of the group begins with."""
+    """Prefixes with which the id of a row of the group begins."""
     groups_with_content: set[str] = field(default_factory=set)
-    """Those that have a row beside 9000–9022 and 39000–39005."""
+    """Groups with a row beside 9000–9022 and 39000–39005."""
     stored_keys: frozenset[str] = frozenset()
     """The `Lookups.vanishing_keys` with a row by them, or a gift wrap, notice or 9000 for them."""
     group_records: list[Stored] = field(default_factory=list)
@@ -404,7 +408,7 @@ class Found:
     usage: UsageCounter = field(default_factory=UsageCounter)
     """Rows deleted with a whole group or key are subtracted at the commit only."""
     oldest_dependencies: dict[RetentionDependency, int] = field(default_factory=dict)
-    """Unix seconds of the oldest row of each, if there is one."""
+    """Dependency → Unix seconds of its oldest row, if there is one."""
     named: dict[RecordName, set[str]] = field(default_factory=dict)
     """Each name that was looked up → ids of its rows; those not removed since are in `rows`."""
 
@@ -441,14 +445,15 @@ class Found:
 
 
 def keep_by_kind(kind: int) -> Keep:
-    """By NIP-01, for events that no retention rule matches."""
+    """How NIP-01 keeps this kind; for events that no retention rule matches."""
     if class_of(kind) in (KindClass.REPLACEABLE, KindClass.ADDRESSABLE):
         return Keep.LATEST
     return Keep.ALL
 
 
 def slot_of(event: Event, keep: Keep) -> Slot | None:
-    """The event's slot; None when all are kept. A replaceable kind has none of its `d` (N01-49)."""
+    """The event's slot; None when all versions are kept. For replaceable kinds `d` is not part of
+    it (N01-49)."""
     if keep is Keep.ALL:
         return None
     d = "" if class_of(event.kind) is KindClass.REPLACEABLE else event.d

@@ -1,8 +1,8 @@
 """The fence around recalled text in a prompt: data for the model, not instructions (G-23, M-28).
 
-For every memory system. Invariants: no recalled text ends the fence or opens another, or ends like
-a text of another author, in whatever characters it is written; no name contains what separates it
-from the key behind it.
+Used by every memory system. Invariants: no recalled text can end the fence, open another one, or
+end like a text of another author, in whatever characters it is written; no name contains the
+characters that separate it from the key after it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ UNNAMED: Final = "unnamed"
 _MAX_NAME: Final = 40
 """Characters."""
 _MAX_READ: Final = 1_000
-"""Characters of what is called a name."""
+"""Characters of a name that are read."""
 _SHORT_KEY: Final = 12
 """Characters of an npub shown beside a name."""
 _TAG: Final = re.compile(r"<(?=[\s/]*memory\b)")
@@ -33,11 +33,11 @@ _DASH: Final = r"[-\u2010-\u2015\u2043\u2212\u2500\u2501\u2796\u2e17\u2e3a\u2e3b
 _BY: Final = re.compile(rf"{_DASH}(?=\s*by\b(?s:.{{0,200}})\bnpub1)")
 _LINES: Final = re.compile(r"\s+")
 _INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\U0001d159")
-"""Not in the category Cf, and shown as nothing."""
+"""Characters that are shown as nothing, although not of category Cf."""
 _CONTROLS: Final = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
-"""Shown as nothing, or obeyed by a terminal; without those that begin a line."""
+"""Control characters: shown as nothing or obeyed by a terminal. Not those that begin a line."""
 _IGNORABLE: Final = re.compile("[\U000e0000-\U000e0fff\u2065\ufff0-\ufff8]")
-"""Selectors of variations and others that are shown as nothing: each may hide a letter."""
+"""Variation selectors and other characters that are shown as nothing: each may hide a letter."""
 _JOINERS: Final = frozenset("\u200c\u200d")
 """Shown as nothing, but part of words and emoji."""
 _NOT_IN_A_NAME: Final = re.compile(r"[^\w .,'’+&@!?/_-]+|npub1\w*|(?<!\w)by(?!\w)", re.IGNORECASE)
@@ -64,9 +64,9 @@ def harmless(text: str) -> str:
 
 def attributed(text: str, by: str) -> str:
     """A record for a fence, with ` — by …` at its end. `by`: see `attribution`; empty for the
-    reader's own.
+    reader's own record.
 
-    A dash in it that begins what looks like that becomes `&mdash;`.
+    Dashes in the text that begin such an ending become `&mdash;`.
     """
     if _may_hold(text, "npub1"):
         text = defused(text, _BY, "&mdash;")
@@ -115,9 +115,9 @@ def visible(text: str) -> str:
 
 
 def defused(text: str, pattern: re.Pattern[str], by: str | Callable[[str], str]) -> str:
-    """The text with what the pattern finds in its `folded` form replaced where it stands.
+    """The text with each match of `pattern` in its `folded` form replaced at the same place.
 
-    `pattern` finds lower case ASCII; `by`: the replacement, or a function of the original text.
+    `pattern` matches lowercase ASCII; `by`: the replacement, or a function of the original text.
     """
     form, origins = folded(text)
     parts: list[str] = []
@@ -133,14 +133,14 @@ def defused(text: str, pattern: re.Pattern[str], by: str | Callable[[str], str])
 
 
 def _may_hold(text: str, word: str) -> bool:
-    """Whether its folded form may hold a word: most texts are settled by this."""
+    """Whether the folded text may contain a word. Cheap: it decides most texts without folding."""
     return not text.isascii() or word in text.lower() or _CONTROLS.search(text) is not None
 
 
 def folded(text: str) -> tuple[str, list[int] | range]:
     """The text as it looks: compatibility forms and case folded, invisible characters removed.
 
-    Beside it, for every character and the end, its index in `text`.
+    Second: for each of its characters, and for its end, the index in `text`.
     """
     if text.isascii() and _CONTROLS.search(text) is None:
         return text.lower(), range(len(text) + 1)

@@ -1,8 +1,8 @@
-"""Junk: what is kept out of memory when it is written, in every system: secrets, echoes of what was
-recalled, and near-duplicates of what is known.
+"""Junk: secrets, echoes of recalled text, and near-duplicates of known texts. Every memory system
+keeps it out when it writes.
 
-Invariants: what is told of it holds no secret; a text with another word, number or order of words
-is no near-duplicate: it may be a correction.
+Invariants: a report about junk contains no secret; a text with another word, number or order of
+words is no near-duplicate, because it may be a correction.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _FENCED: Final = re.compile(r"<memory source=\"[^\"\n]*\" author=.*?(?:</memory>
 _WORD: Final = re.compile(r"\w+")
 _FILLERS: Final = frozenset({"a", "an", "the", "that", "please", "really", "very", "just", "also"})
 _SHORTEST_ECHO: Final = 4
-"""Words: whoever says "yes" repeats nobody."""
+"""Words. Shorter texts are no echo: "yes" repeats nobody."""
 _MAX_RECALLED: Final = 1_000
 """Recalled texts that are remembered."""
 _SHOWN: Final = 60
@@ -40,7 +40,7 @@ class Why(Enum):
 class KeptOut(NamedTuple):
     why: Why
     known: str = ""
-    """Of a copy: the text that it repeats."""
+    """For a copy: the text that it repeats."""
 
     def __str__(self) -> str:
         shown = " ".join(harmless(known_formats().filtered(self.known).text).split())
@@ -63,7 +63,7 @@ class Sieve:
         self._recalled: deque[tuple[str, ...]] = deque(maxlen=_MAX_RECALLED)
 
     def recalled(self, texts: Iterable[str]) -> None:
-        """Remember what the writer was given, whole and by lines, to know it again."""
+        """Remember texts that the writer was given, whole and by lines, to recognise echoes."""
         for text in texts:
             for part in {text, *text.splitlines()}:
                 words = core_of(part)
@@ -71,7 +71,7 @@ class Sieve:
                     self._recalled.append(words)
 
     def sifted(self, text: str, known: Iterable[str] = ()) -> Sifted:
-        """`known`: stored texts beside which this one would stand."""
+        """The text without junk. `known`: stored texts that it must not repeat."""
         left = without_echo(text)
         echo = (KeptOut(Why.ECHO),) if left != text else ()
         words = core_of(left)

@@ -30,12 +30,13 @@ _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
 MAX_REFERENCE_STEPS: Final = 1000
-"""A chain of references is followed this far; so long a chain occupies the writer for 0.2 s."""
+"""Longest chain of references that is followed: it occupies the writer for 0.2 s."""
 NEAR_STEPS: Final = 2
-"""So far for authors who may not follow chains: the records that are named, and what these name."""
+"""Steps for authors who may not follow chains: to the named records, and to those that these
+name."""
 
 SEARCH_VERSION: Final = 1
-"""Counted up when the text of events outside memory, or of all systems at once, changes."""
+"""Increase it when the search text of events outside memory, or of all systems at once, changes."""
 
 
 class RecordName(NamedTuple):
@@ -80,10 +81,10 @@ class Sweeping(Enum):
 
 
 class Authors(Enum):
-    """Whose record may hold another one."""
+    """The authors whose record may hold another one."""
 
     AUTHOR = auto()
-    """Its own author's."""
+    """Only the author of the held record."""
     AUTHOR_OR_OWNERS = auto()
 
 
@@ -96,7 +97,8 @@ class Hold:
     name: RecordName
     by: Authors
     holds: Callable[[Event | None], bool]
-    """Of the stored record with this name, None if there is none: whether it keeps the other."""
+    """Given the stored record with this name (None: there is none): whether it holds the other
+    record."""
 
 
 def no_holds(_: Event) -> Sequence[Hold]:
@@ -137,9 +139,9 @@ class RecordType:
     required_tags: tuple[str, ...] = ()
     """In the order in which they are checked."""
     search_text: Callable[[Event], str] = no_text
-    """Of an unencrypted record."""
+    """The search text of an unencrypted record."""
     references: Callable[[Event], References] = no_references
-    """Also asked of each stored record that is found by name, until no new name comes up."""
+    """Called also for each stored record that is found by name, until no new name comes up."""
     holds: Callable[[Event], Sequence[Hold]] = no_holds
     sweeping: Sweeping = Sweeping.ANY
     h_is_label: bool = False
@@ -158,18 +160,18 @@ class MemorySystem:
     """One memory system: its record types, the checks of its records and its rules."""
 
     name: str
-    """In `[memory.<name>]` and as the `schema` of a rule."""
+    """Name used in `[memory.<name>]` and as the `schema` of a rule."""
     records: tuple[RecordType, ...]
     check: Check = no_fault
     """With `schema = "strict"`, after the required tags."""
     check_lenient: Check = no_fault
     """With `schema = "lenient"`, after the required tags."""
     record_rules: Mapping[str, RecordRule] = field(default_factory=dict)
-    """Name of a policy rule → what it also asks about the events that a record refers to."""
+    """Name of a policy rule → an additional check of the events that a record refers to."""
     aged: AgedRecords | None = None
     search_version: int = 1
-    """Counted up when a search text changes: the search index is then built anew.
-    0: as in the first version of the index."""
+    """Increase it when a search text changes: the search index is then rebuilt. 0: the texts are
+    those of the first version of the index."""
 
 
 class MemorySystems:
@@ -276,7 +278,7 @@ class MemorySystems:
 
     @property
     def search_version(self) -> str:
-        """Another value means that search texts differ: the index is built anew."""
+        """A change of this value means that search texts differ: the index is rebuilt."""
         own = [
             f"{system.name}:{system.search_version}"
             for system in self.systems

@@ -1,6 +1,6 @@
 """Search text (NIP-50): parts that memory systems compose, and the text of every other event.
 
-A change of what `general_text` gives counts up `registry.SEARCH_VERSION`.
+Increase `registry.SEARCH_VERSION` when the result of `general_text` changes.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Span = tuple[int, int]
 
 SECRET_VARIABLES: Final = ("ROOKERY_KEY", "NOSTR_SECRETBOX_KEY", "NMEM_KEY", "PGPASSWORD")
-"""Environment variables that no other program gets: keys, and the password of the database."""
+"""Environment variables that other programs do not get: keys, and the password of the database."""
 _MARK: Final = b"[REDACTED]"
 _LOOKAHEAD: Final = 4096
 """Characters after a cut that are searched too, so that a secret across the cut is redacted."""
@@ -48,7 +48,7 @@ _HARMLESS: Final = (
 
 
 def without_secrets(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment of a program that is not ours."""
+    """The environment for starting another program."""
     return {name: value for name, value in environ.items() if name not in SECRET_VARIABLES}
 
 

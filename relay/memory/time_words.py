@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _YEARS_BACK: Final = 6
-"""A month without a year is that of so many years."""
+"""Years searched for a month without a year."""
 _MONTHS: Final = [
     "january",
     "february",

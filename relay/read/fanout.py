@@ -89,8 +89,8 @@ class Subscription:
         self.is_long = False
         """Its first page takes more than a short read."""
         self.last_delivery = 0
-        """Number of the last row delivered, so that a row that two filters match is sent once. Not
-        the row itself: thousands of subscriptions would each keep one in memory until the next."""
+        """Number of the last row delivered, so that a row that matches two filters is sent once.
+        The number and not the row: thousands of subscriptions would each keep a row in memory."""
 
     def add_to_backlog(self, row: Stored, filter_: Filter, links: Links) -> None:
         backlog = self.backlog
@@ -116,13 +116,14 @@ def _whole(row: Stored) -> Stored:
 
 
 def _indexed(row: Stored) -> Stored:
-    """For comparison with filters and readers; not kept, because it takes twice the memory."""
+    """The row with its tags indexed, for filters and readers. Not kept: it takes twice the
+    memory."""
     event = indexed(row.event)
     return row if event is row.event else structs.replace(row, event=event)
 
 
 class _Compared:
-    """A row to be delivered, with what filters are compared with, computed once."""
+    """A row to be delivered, with the values that filters compare, each computed once."""
 
     __slots__ = ("_text", "compared", "frames", "stored")
 
@@ -140,13 +141,13 @@ class _Compared:
 
 
 class _Costs(NamedTuple):
-    """What filters cost while they are live."""
+    """Costs of the filters of live subscriptions, in the units of `_MOST`."""
 
     unindexed: int = 0
     """Filters without an indexed condition: each is compared with every event."""
     searches: int = 0
     values: int = 0
-    """Above `_FREE_VALUES`."""
+    """Values of a subscription's filters above `_FREE_VALUES`."""
     tags: int = 0
     """Tag conditions above `_FREE_TAGS` of a filter: each takes up to 0.3 us per event."""
 
@@ -160,12 +161,12 @@ class _Costs(NamedTuple):
         )
 
     def adds_to_over(self, held: _Costs, most: _Costs) -> bool:
-        """Whether a cost that these filters have is over its limit."""
+        """Whether these filters add to a cost that exceeds its limit in `most`."""
         return any(own and all_ > limit for own, all_, limit in zip(self, held, most, strict=True))
 
 
 def _costs_of(filters: Sequence[Filter]) -> _Costs | None:
-    """None: no costs."""
+    """The costs of a subscription's filters; None if it has none."""
     unindexed = searches = values = tags = 0
     for each in filters:
         tags += max(0, len(each.tags) - _FREE_TAGS)
@@ -178,7 +179,8 @@ def _costs_of(filters: Sequence[Filter]) -> _Costs | None:
 
 
 def _searches_in(filter_: Filter) -> int:
-    """A phrase counts as one more: it takes up to 0.25 ms for the longest text."""
+    """Searches that a filter counts for: one, and one for each phrase. A phrase takes up to 0.25 ms
+    of the longest text."""
     search = None if filter_.search is None else search_from(filter_.search)
     if search is None:
         return 0
@@ -187,28 +189,32 @@ def _searches_in(filter_: Filter) -> int:
 
 
 _FREE_VALUES: Final = 1000
-"""Of each subscription: an ordinary one is accepted however many large ones are open."""
+"""Values per subscription that cost nothing: an ordinary one is accepted however many large ones
+are open."""
 _FREE_TAGS: Final = 3
-"""Of each filter."""
+"""Tag conditions per filter that cost nothing."""
 _MOST: Final = _Costs(unindexed=2000, searches=512, values=1_000_000, tags=16_000)
-"""Of all connections together: 2 ms and 32 ms of the loop per event, 400 MB, 5 ms. Phrases count as
-searches: of an event with the longest text they take 60 ms."""
+"""Limits for all connections together. At these limits an event takes 2 ms of the loop for
+unindexed filters, 32 ms for searches (60 ms with phrases and the longest text) and 5 ms for tags;
+values take 400 MB."""
 _MOST_UNKNOWN: Final = _Costs(unindexed=1000, searches=256, values=250_000, tags=8000)
-"""Of connections without a login of a known key: the rest is reserved for known keys."""
+"""Limits for connections on which no known key is logged in: the rest is reserved for known
+keys."""
 _LARGE: Final = 16 << 10
-"""Bytes of a row of which no frame is made for each subscription id: a client may use thousands."""
+"""Bytes. Above this no frame of a row is cached per subscription id: a client may use thousands of
+ids."""
 _TOGETHER: Final = 16
 """Most rows joined into one write, for subscriptions that get all of them."""
 _WORK_AT_ONCE: Final = 500
 """Filters compared or frames made in one piece of work on the loop: up to 2 ms."""
 _ASKED_AT_ONCE: Final = 64
-"""Subscriptions, each with any number of filters, before the work is counted again."""
+"""Subscriptions compared, each with any number of filters, before the work is counted again."""
 _WORK_OF_SEARCH: Final = 16
-"""Of one filter, while any live filter has a search."""
+"""Work units of comparing one filter, while any live filter has a search."""
 _TAGS_PER_WORK: Final = 8
 """Tags of an event that count as one comparison when its subscriptions are looked up."""
 _FULL: Final = "too many costly subscriptions are open on this relay, try again later"
-"""A text, not one exception object: raised again and again, it would keep every stack frame."""
+"""A string, not an exception object: one that is raised repeatedly would keep every stack frame."""
 
 
 class Fanout:
@@ -226,11 +232,11 @@ class Fanout:
         self._linked_rows = linked_rows
         self._live: Subscriptions[Subscription] = Subscriptions()
         self._costs: dict[int, tuple[_Costs, bool]] = {}
-        """id() of an open subscription → its costs, and whether no known key is logged in."""
+        """id() of an open subscription → its costs, and True if no known key is logged in."""
         self._delivered = 0
         """Rows delivered so far; the number of the next one is higher."""
         self._unfinished: Stored | None = None
-        """The row that only some subscriptions have got."""
+        """A row that was delivered to only some of its subscriptions so far."""
         self._held = _Costs()
         self._held_unknown = _Costs()
 
@@ -404,8 +410,9 @@ class Fanout:
         yield frames, done
 
     def _alike(self, rows: Sequence[Stored], start: int) -> tuple[Sequence[Hashable], int]:
-        """The index keys of the row at `start`, and the end of the run of rows that go to all
-        subscriptions under the same single key; `start` when that row does not."""
+        """Index keys of the row at `start`, and the end of the run of rows from there that can be
+        delivered together: public rows with the same single key, whose subscriptions match all of
+        them. The end is `start` if there is no such run."""
         live, is_public = self._live, self._state.is_public
         keys, end = live.keys_of(rows[start].event), start
         if len(keys) == 1 and live.are_sure(keys[0]) and is_public(rows[start]):
@@ -417,7 +424,7 @@ class Fanout:
     def _pieces_of_alike(
         self, rows: Sequence[Stored], key: Hashable, links: Links
     ) -> Iterator[tuple[int, int]]:
-        """Frames and work of each piece."""
+        """Yields (frames, work) for each piece."""
         entries = self._live.under(key)
         for start in range(0, len(entries), _WORK_AT_ONCE):
             piece = entries[start : start + _WORK_AT_ONCE]
@@ -426,7 +433,7 @@ class Fanout:
     def _pieces_of_one(
         self, row: Stored, keys: Sequence[Hashable], links: Links
     ) -> Iterator[tuple[int, int]]:
-        """Frames and work of each piece."""
+        """Yields (frames, work) for each piece."""
         if not keys:
             return
         compared, candidates = _Compared(row), self._live.candidates(keys)
@@ -438,7 +445,8 @@ class Fanout:
     def _deliver_together(
         self, entries: Sequence[Entry[Subscription]], rows: Sequence[Stored], links: Links
     ) -> int:
-        """Rows that match all of these: one write to each outbox, if all rows are public."""
+        """Deliver rows that match all these entries: one write to each outbox, if all rows are
+        public."""
         first_seq = next((row.seq for row in rows if row.seq), 0)
         number = len(rows)
         before = self._delivered
@@ -476,8 +484,8 @@ class Fanout:
     def _deliver_one_by_one(
         self, subscription: Subscription, filter_: Filter, rows: Sequence[Stored], links: Links
     ) -> int:
-        """As `_deliver_together`, to a subscription that is catching up, has some of these rows, or
-        may not read all."""
+        """As `_deliver_together`, for a subscription that is catching up, has some of these rows
+        already, or may not read all of them."""
         delivered = 0
         for number, row in enumerate(rows, self._delivered + 1):
             if (
@@ -502,7 +510,7 @@ class Fanout:
         candidates: Sequence[Sequence[Entry[Subscription]]],
         links: Links,
     ) -> int:
-        """One row, to those of these whose filters match and who may read it."""
+        """Deliver one row to the candidates whose filters match and whose reader may read it."""
         # An attribute of an Enum class costs as much as half a delivery.
         never, by_filter = Reading.NEVER, Reading.BY_FILTER
         stored, compared = row.stored, row.compared

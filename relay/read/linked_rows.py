@@ -34,7 +34,7 @@ class Links:
     """The linked rows that a lookup found."""
 
     ids: Set[str] = frozenset()
-    """Of the rows whose links were looked up."""
+    """Ids of the rows whose links were looked up."""
     rows: Mapping[Target, Sequence[Stored]] = field(default_factory=dict)
     by_viewer: Mapping[tuple[str, Viewer], tuple[Visibility, Set[Target]]] = field(
         default_factory=dict

@@ -36,11 +36,11 @@ _log = logging.getLogger(__name__)
 IDLE_TIMEOUT_S: Final = 120.0
 """A snapshot is dropped when its client sends nothing for this time (N77-08)."""
 _MAX_SNAPSHOTS: Final = 4
-"""Of all connections together, of `neg_records` records each."""
+"""All snapshots together have at most this many times `neg_records` records."""
 _MAX_QUEUED: Final = 64
 """Queued messages of all connections."""
 _FOR_KNOWN: Final = 4
-"""One in this many snapshots and queued messages is reserved for known keys."""
+"""One in this many snapshots and queue places is reserved for known keys."""
 _MAX_RETRIES: Final = 4
 """How often a snapshot is read again because read rights changed during the read."""
 _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try again later")
@@ -59,11 +59,11 @@ def _rights_changed() -> Refused:
 class NegentropyLimits(Protocol):
     @property
     def neg_records(self) -> int:
-        """Records of one snapshot."""
+        """Most records of a snapshot."""
 
     @property
     def neg_sessions(self) -> int:
-        """Open ids of one connection."""
+        """Most open ids of a connection."""
 
 
 class Snapshot:
@@ -86,7 +86,7 @@ class _Exchange:
         self.filter = filter_
         self.snapshot: Snapshot | None = None
         self.is_busy = True
-        """A message of it is queued or processed."""
+        """A message for this id is queued or being processed."""
         self.idle_timer: asyncio.TimerHandle | None = None
 
 
@@ -112,7 +112,7 @@ class Negentropy:
         self._queued = 0
         self._one_read = asyncio.Semaphore(1)
         self._one_reply = asyncio.Semaphore(1)
-        """Of unknown keys one snapshot is read and one message compared at a time."""
+        """For unknown keys one snapshot at a time is read, and one message at a time compared."""
         self.limits = limits
         self.idle_timeout_s = idle_timeout_s
 

@@ -102,13 +102,14 @@ class Outbox:
         self._full = False
         self.closed = False
         self.is_held = False
-        """No write is scheduled: whoever sets it calls `flush` before it returns to the loop."""
+        """True: `put` schedules no write. The code that sets it calls `flush` before it returns to
+        the loop."""
         self.held_bytes = 0
-        """Of live rows in the backlogs of its subscriptions."""
+        """Bytes of live rows in the backlogs of this client's subscriptions."""
 
     @property
     def may_hold(self) -> bool:
-        """Whether its subscriptions may hold a further row."""
+        """Whether a backlog of this client may take another row."""
         return self.held_bytes < self._max_bytes
 
     def put(self, payload: bytes) -> None:
@@ -151,7 +152,8 @@ class Outbox:
         self._bytes += sum(sizes) + (around + 4) * len(bodies)
 
     def put_live(self, head: bytes, body: bytes, tail: bytes) -> None:
-        """As `put` of the three joined; until the write the body is shared with other outboxes."""
+        """Queue the three joined, as `put`. Until the write, the body is shared with other
+        outboxes."""
         self.put_each(head, (body,), tail)
         if self._bytes > self._max_bytes:
             self._check()

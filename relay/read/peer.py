@@ -40,7 +40,7 @@ class Peer(Protocol):
         """Count work for this connection on the loop; whether a `turn` is due."""
 
     def request_id(self) -> str:
-        """Of the message that is being handled, for the log."""
+        """Id of the message that is being handled, for the log."""
 
     def closed_by_relay(self, sub: str) -> None:
         """The relay ended this subscription with CLOSED."""

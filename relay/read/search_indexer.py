@@ -26,16 +26,16 @@ _BATCH: Final = 250
 _SMALL_BATCH: Final = 50
 """Rows per batch during writes: short enough on a busy machine too."""
 _EMBEDDED: Final = 8
-"""Texts at a time: a fifth of a second."""
+"""Texts embedded at a time, in about 0.2 s."""
 _PAUSE_RATIO: Final = 19
-"""During writes it pauses this many times as long as it worked: 5 % of a core."""
+"""Length of a pause during writes, as a multiple of the work before it: 5 % of a core."""
 _READING_SHARE: Final = 0.1
-"""When queries take more than this share of the time, reads count as busy."""
+"""Reads count as busy when queries take more than this share of the time."""
 _READING_PAUSE_RATIO: Final = 3
 """As `_PAUSE_RATIO`, while reads are busy: 25 % of a core."""
 _WRITING_S: Final = 0.5
-"""Writes count as busy for this time after a commit: on a slow machine none may fall into the time
-that a batch takes."""
+"""Writes count as busy for this time after a commit. On a slow machine a batch takes so long that
+there may be no commit during it."""
 _MAX_PAUSE_S: Final = 1.0
 _GATHER_S: Final = 0.1
 """Delay from a commit until it is indexed, so that later ones join the batch: a transaction for
@@ -46,7 +46,7 @@ _TIMEOUT_S: Final = 2.0
 _RETRY_S: Final = 5.0
 _TIDY_EVERY_S: Final = 1.0
 _TIDY_S: Final = 0.1
-"""Longest tidying in one go during writes."""
+"""Longest step of tidying during writes."""
 
 
 class SearchIndexer:
@@ -64,7 +64,7 @@ class SearchIndexer:
         """`reading_s`: seconds that all queries took so far."""
         self._reading_s = reading_s
         self._read = (0.0, 0.0)
-        """Time and value of the last call of `reading_s`."""
+        """Time of the last call of `reading_s`, and the value it returned."""
         self._store = store
         self._state = state
         self._clock = clock
@@ -177,7 +177,7 @@ class SearchIndexer:
             await self._pause(_READING_PAUSE_RATIO * seconds)
 
     def _is_read(self) -> bool:
-        """Whether queries took much time since the last call, and no search waits."""
+        """Whether queries took much of the time since the last call, and no search is waiting."""
         (before, took), self._read = (
             self._read,
             (asyncio.get_running_loop().time(), self._reading_s()),
@@ -186,7 +186,7 @@ class SearchIndexer:
         return taken - took > _READING_SHARE * (at - before) and not self._waiting_searches
 
     def _is_written_to(self) -> bool:
-        """Whether there was a commit lately, and no search waits."""
+        """Whether the last commit was recent, and no search is waiting."""
         now, newest = asyncio.get_running_loop().time(), self._store.committed()
         if newest != self._newest:
             self._newest, self._newest_at = newest, now

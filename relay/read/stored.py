@@ -27,8 +27,9 @@ class StoredRows:
     async def of(
         self, viewer: Viewer, filters: tuple[Filter, ...], max_bytes: int
     ) -> Sequence[bytes]:
-        """In the order of the answer, up to the page that reaches `max_bytes`. Raises Refused for a
-        REQ that would be closed without a row, or by an error."""
+        """The rows in the order of the answer, up to and including the page that reaches
+        `max_bytes`. Raises Refused for a REQ that would be closed without a row, or because of an
+        error."""
         queries, peer = self._queries, _Peer(viewer)
         subscription = queries.start(peer, _SUB, filters)
         if subscription is not None:

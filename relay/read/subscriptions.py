@@ -24,7 +24,7 @@ S = TypeVar("S")
 _ANY_EVENT: Final = ("*", "")
 _MAX_NEW: Final = 64
 _MAX_NEW_VALUES: Final = 64
-"""Subscriptions that wait to be indexed, and values of each: at most 3 ms of the loop."""
+"""Subscriptions that wait to be indexed, and filter values of each: at most 3 ms of the loop."""
 
 _MANY: Final = 1000
 
@@ -41,7 +41,7 @@ class Entry(msgspec.Struct, Generic[S], frozen=True):
 
     @property
     def is_sure(self) -> bool:
-        """It matches each event that is looked up by its key."""
+        """Whether every event found under the entry's key matches."""
         return self.is_exact and self.search is None
 
 
@@ -59,7 +59,7 @@ class Subscriptions(Generic[S]):
         """A tuple while a key has one filter, as most keys have."""
         self._keys: dict[int, set[Hashable]] = {}
         self._unsure: Counter[Hashable] = Counter()
-        """Key → entries that an event with the key need not match."""
+        """Key → number of entries that an event with this key may not match."""
         self._unsure_in_all = 0
 
     def __len__(self) -> int:
@@ -118,7 +118,7 @@ class Subscriptions(Generic[S]):
                     del self._unsure[key]
 
     def keys_of(self, event: Event) -> list[Hashable]:
-        """The keys that the event is found by and that have entries."""
+        """The index keys of the event under which there are entries."""
         if self._new:
             self._index_new()
         by_key = self._by_key
@@ -131,19 +131,19 @@ class Subscriptions(Generic[S]):
         return sum([self._unsure[key] for key in _keys_of_event(event) if key in self._unsure])
 
     def are_sure(self, key: Hashable) -> bool:
-        """Whether all entries under the key match each event that has the key."""
+        """Whether every event with this key matches all entries under it."""
         return key not in self._unsure
 
     def under(self, key: Hashable) -> list[Entry[S]]:
-        """One entry under the key of each subscription that has some."""
+        """For each subscription with entries under the key, one of these entries."""
         entries = self._by_key.get(key, ())
         return (
             list(entries) if isinstance(entries, tuple) else [each[0] for each in entries.values()]
         )
 
     def candidates(self, keys: Iterable[Hashable]) -> Iterator[Sequence[Entry[S]]]:
-        """Lists of entries that may match, each of one subscription; a subscription may come
-        again."""
+        """Entries under these keys, which may match: a list per subscription, which may be yielded
+        repeatedly."""
         for key in keys:
             entries = self._by_key.get(key)
             if isinstance(entries, tuple):

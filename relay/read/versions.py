@@ -1,8 +1,8 @@
 """Old versions of a record, for one viewer.
 
-Invariants: a version is given when the viewer may now read both it and the current version. When
-the current version was deleted or has expired, none is given. One page is made at a time of known
-keys, and one of others: it takes up to 0.1 s of the loop, and 20 MB.
+Invariants: a version is returned when the viewer may now read both it and the current version. When
+the current version was deleted or has expired, none is returned. One page at a time is made for
+known keys, and one for others: a page takes up to 0.1 s of the loop, and 20 MB.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 64
 _MAX_RETRIES: Final = 16
-"""Read rights may change during the read."""
+"""How often a page is read again because read rights changed during the read."""
 
 
 class Versions(NamedTuple):
@@ -52,8 +52,8 @@ class VersionReader:
         self._one_page = {known: asyncio.Lock() for known in (True, False)}
 
     async def versions(self, viewer: Viewer, slot: Slot, before: str | None) -> Versions:
-        """What the viewer may read of this record; empty for a record that never existed, too.
-        `before`: the id of the last version of the previous page; None: the first page. Raises
+        """The versions of this record that the viewer may read; empty also for a record that never
+        existed. `before`: id of the last version of the previous page; None: the first page. Raises
         StoreFault."""
         async with self._one_page[self._state.visibility(viewer).is_known]:
             for _ in range(_MAX_RETRIES):

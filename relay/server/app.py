@@ -47,21 +47,22 @@ _REQUEST_S: Final = 1.0
 """How long a stop waits for the first request of a connection that was just accepted."""
 _POLL_S: Final = 0.01
 _REQUEST_COST_S: Final = 0.0005
-"""What a request costs in the turns of all connections: about the time of a small one."""
+"""Seconds of the loop that a request counts for in `Turns`: about what a small one takes."""
 _CHECK_EVERY_S: Final = 1.0
 _BODY_TIMEOUT_S: Final = 10.0
 _BODY_BUFFER: Final = 65_536
-"""Bytes of an unread body that are buffered; twice as many may arrive."""
+"""Bytes of an unread request body that are buffered; up to twice as many may arrive."""
 _MAX_SILENT: Final = 1024
-"""Sockets that are not websockets: they do not count as connections, and without a request they
-stay open for 30 s. When there are more, the oldest are closed, before file descriptors run out;
-those with a request that is being answered come last."""
+"""Most sockets that are not websockets. They do not count as connections, and stay open for 30 s
+without a request. When there are more, the oldest are closed, before file descriptors run out;
+those whose request is being answered are closed last."""
 
 _MAX_UNREAD: Final = 32 << 20
-"""Bytes of HTTP answers that clients have not read. When there are more, the oldest are dropped."""
+"""Bytes of HTTP answers that clients have not read. When there are more, the sockets of the oldest
+are closed."""
 _LARGE_ANSWER: Final = 65_536
-"""Bytes: before a larger answer the unread bytes are counted at once, else every second; its socket
-is closed after it."""
+"""Bytes. The unread bytes are counted before each larger answer, otherwise every second; the socket
+of a larger answer is closed after it."""
 
 
 class _ClientErrors(logging.Filter):
@@ -226,7 +227,7 @@ class Server:
         while True:
             await asyncio.sleep(_CHECK_EVERY_S)
             self._drop_unread()
-            # Oldest first. aiohttp has no other way to ask.
+            # `connections` is ordered by age. aiohttp offers no event for this.
             silent = [
                 each
                 for each in server.connections
@@ -237,7 +238,8 @@ class Server:
                 each.force_close()
 
     def _drop_unread(self) -> None:
-        """Without this a client that does not read keeps its answer in memory for any time."""
+        """Close the sockets of the oldest unread answers above `_MAX_UNREAD`. Without this, a
+        client that does not read would keep its answer in memory indefinitely."""
         unread = {each: each.get_write_buffer_size() for each in self._answered}
         over = sum(unread.values()) - _MAX_UNREAD
         for each, size in unread.items():
@@ -272,7 +274,8 @@ class Server:
         await self._runner.cleanup()
 
     async def _first_requests(self) -> None:
-        """Wait for those of connections that were just accepted; aiohttp would close them."""
+        """Wait for the first requests of connections that were just accepted; aiohttp would close
+        them."""
         now = asyncio.get_running_loop().time
         until = now() + _REQUEST_S
         while self._is_expecting(now(), until):  # noqa: ASYNC110 -- aiohttp gives no event
@@ -512,7 +515,7 @@ class Server:
         return self._may_connect(request, self._services.state.blocked)
 
     def address_of(self, request: web.Request) -> IPv4Address | IPv6Address | None:
-        """By which connections and rates are counted."""
+        """The client address by which connections and rates are counted."""
         return http.counted_address(request, self._config.server.trusted_proxies)
 
     def is_of_page(self, request: web.Request) -> bool:
@@ -523,7 +526,8 @@ class Server:
         return http.may_connect(request, self._config.server.trusted_proxies, blocked)
 
     def _is_trusted(self, request: web.Request) -> bool:
-        """Not for a page in a browser that runs where trusted programs do."""
+        """Whether the client is in `[actors] trusted_readers`. A page in a browser on a trusted
+        machine is not."""
         address = http.client_address(request, self._config.server.trusted_proxies)
         readers = self._services.state.policy.trusted_readers
         return http.is_within(address, readers) and not self.is_of_page(request)
@@ -532,7 +536,8 @@ class Server:
         return web.Response(text="ok\n")
 
     async def _readyz(self, request: web.Request) -> web.Response:
-        """The reason is given to `metrics_from` only: it names files and rules."""
+        """200 while the store accepts writes, else 503. Only clients in `metrics_from` get the
+        problems: they name files and rules."""
         problems = dict(self._services.readiness.problems)
         writable = await self._is_writable()
         if not writable:
@@ -543,7 +548,8 @@ class Server:
         return web.Response(text="\n".join(lines) + "\n", status=200 if writable else 503)
 
     async def _is_writable(self) -> bool:
-        """The check writes to the store: at most once a second."""
+        """Whether the store accepts writes. The check writes to the store, so it runs at most once
+        a second."""
         async with self._checking:
             now = asyncio.get_running_loop().time()
             if now - self._checked_at > _CHECK_EVERY_S:
@@ -575,8 +581,8 @@ class Server:
 
 
 def _is_new(protocol: web.RequestHandler, now: float) -> bool:
-    """Whether it was accepted less than _REQUEST_S ago and has sent no request."""
-    # aiohttp has no other way to ask; before a request the time to close counts from the start.
+    """Whether the socket was accepted less than _REQUEST_S ago and has sent no request."""
+    # aiohttp does not tell when; before the first request its keepalive time starts at the accept.
     accepted_at = protocol._next_keepalive_close_time - _KEEPALIVE_S
     return protocol._request_count == 0 and now - accepted_at < _REQUEST_S
 

@@ -42,9 +42,10 @@ def read_day(path: Path) -> Sequence[Sample]:
 
 @asynccontextmanager
 async def kept_day(path: Path, day: Day, sample: Callable[[], None]) -> AsyncIterator[None]:
-    """Reads the file, then adds a sample to the day and to the file at once and every minute.
+    """Reads the file into `day`. Inside, takes a sample and appends it to the file, at once and
+    every minute.
 
-    `sample` adds it to the day.
+    `sample` takes a sample and adds it to `day`.
     """
     day.restore(await asyncio.to_thread(read_day, path))
     ended = asyncio.Event()

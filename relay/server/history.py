@@ -84,7 +84,7 @@ class HistoryRequests:
         return Reply(200, orjson.dumps(answer))
 
     def _share_of(self, viewer: Viewer) -> int | None:
-        """`most` of `was_used` for this viewer; None: the limit of owners."""
+        """Value of `most` for `was_used`; None: the limit of owners."""
         if viewer.keys & self._state.policy.actors.owners:
             return None
         return MAX_KNOWN if self._state.visibility(viewer).is_known else MAX_UNKNOWN

@@ -136,7 +136,7 @@ def wants_information(headers: Mapping[str, str]) -> bool:
 
 
 def page(config: Config, management: Management) -> str:
-    """For browsers."""
+    """An HTML page about the relay, for browsers."""
     name = html.escape(management.text("name", config.relay.name))
     about = html.escape(management.text("description", config.relay.description))
     return (

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 BACKLOG: Final = 65_535
-"""Of connections that wait while a relay restarts; the kernel lowers it to net.core.somaxconn."""
+"""Connections that may wait while a relay restarts; the kernel lowers it to net.core.somaxconn."""
 _FIRST: Final = 3
 
 

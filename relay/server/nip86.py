@@ -57,16 +57,17 @@ _log = logging.getLogger(__name__)
 MAX_BODY: Final = 65_536
 """Bytes of a request body."""
 _MAX_CALLS: Final = 4096
-"""Of all operators within the time window of NIP-98."""
+"""Calls of all operators within the time window of NIP-98."""
 MAX_RECEIPTS: Final = 1024
-"""The limit for receipts that other keys than owners ask for: anybody may delete an own event."""
+"""Remembered receipt requests of keys other than owners: anybody may delete an event of their
+own."""
 _REPORTS: Final = 1000
 """Newest reports that `listeventsneedingmoderation` examines."""
 _MAX_REASON: Final = 200
 _NAMED: Final = 500
 """Last banned keys that are listed with their names."""
 _NAMED_BYTES: Final = 4 << 20
-"""Of the profiles that are read for the names: banned keys may have written large ones."""
+"""Bytes of the profiles that are read for the names: banned keys may have written large ones."""
 _MAX_NAME: Final = 100
 _MAX_COUNT: Final = 100_000
 """Uses or days of an invite."""
@@ -90,9 +91,10 @@ def refusal(status: int, text: str) -> Reply:
 class UsedAuthorizations:
     """NIP-98 events that were used, until they expire: each authorizes one call (N98-08).
 
-    After a restart too: events dated before the start are refused, and a file has the ids of those
-    that were dated at or after their use (a clock that is ahead), of two minutes at most. A clean
-    stop writes all ids to it and marks that in another file: then none is refused for its date.
+    Also across restarts: events dated before the start are refused, and a file has the ids of
+    events dated at or after their use (the client's clock is ahead), for at most two minutes. A
+    clean stop writes all ids to the file and creates a mark file: the next start then refuses none
+    for its date.
     """
 
     def __init__(
@@ -101,16 +103,15 @@ class UsedAuthorizations:
         path: Path | None = None,
         use_call: Callable[[str, int, int], Awaitable[bool]] | None = None,
     ) -> None:
-        """`started`: Unix seconds. `path`: of the file; None: in memory only. `use_call`: whether
-        no other relay on the store has used it; gets its id, its end and the time. Raises
-        UserError.
-        """
+        """`started`: Unix seconds. `path`: the file; None: in memory only. `use_call`: marks an
+        event as used at all relays on the store, given its id, the end of its validity and the
+        time; False: it was used before. Raises UserError."""
         self._use_call = use_call
         self._started = started
         self._path = path
         self._writing = asyncio.Lock()
         self._marked = self._written = 0
-        """How many were marked as used, and how many of these are on disk."""
+        """Number of events marked as used, and how many of them are on disk."""
         self._until: dict[str, int] = {}
         """id → last second at which it would be valid."""
         if path is None:
@@ -126,7 +127,7 @@ class UsedAuthorizations:
                 raise UserError(f"{path} cannot be read: {error}; remove it") from error
 
     def close(self) -> None:
-        """At a stop, after the last call."""
+        """Call at a stop, after the last call of `was_used`."""
         if self._path is not None:
             with suppress(OSError):  # without the mark the next start refuses by date
                 if self._until or self._path.exists():
@@ -134,9 +135,10 @@ class UsedAuthorizations:
                 _mark(self._path).touch(0o600)
 
     async def was_used(self, event: Event, now: int, most: int | None = None) -> bool:
-        """Marks the event as used, on disk before this returns. `most`: how many may be remembered;
-        None: the limit of owners. Raises Invalid for an event from before the start, Refused when
-        too many are remembered or they cannot be written."""
+        """Whether the event was used before; if not, marks it as used, on disk before this returns.
+        `most`: how many events may be remembered; None: the limit of owners. Raises Invalid for an
+        event dated before the start, Refused when too many are remembered or the mark cannot be
+        written."""
         if event.created_at < self._started:
             raise Invalid("created_at: is before the start of this relay, sign again")
         self._until = {key: until for key, until in self._until.items() if until >= now}
@@ -256,8 +258,8 @@ class Calls:
         return listed(method, self._state.management)
 
     def _members(self) -> list[dict[str, object]]:
-        """Works before the first change too, when no 13534 has been signed. `reason` is null for
-        the owners and agents of the policy files."""
+        """Rows of `listmembers`, also before the first 13534 is signed. `reason` is null for the
+        owners and agents of the policy files."""
         management = self._state.management
         reasons = management.of(ListName.ALLOWED_KEYS)
         return [
@@ -324,7 +326,8 @@ class Calls:
         ]
 
     async def _banned(self, caller: str) -> list[dict[str, object]]:
-        """With the names in their profiles, if the caller could read these without the ban."""
+        """Rows of `listbannedpubkeys`, with names from the profiles that the caller could read
+        without the ban."""
         policy = self._state.policy
         banned = self._state.management.of(ListName.BANNED_KEYS)
         if not banned:

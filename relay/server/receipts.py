@@ -83,6 +83,6 @@ class Receipts:
         return Reply(200, orjson.dumps(orjson.Fragment(event.raw)))
 
     def _share_of(self, pubkey: str) -> int:
-        """Calls that may be remembered before this key is told to wait."""
+        """Value of `most` for `was_used`."""
         is_known = self._state.visibility(Viewer(frozenset({pubkey}))).is_known
         return 2 * MAX_RECEIPTS if is_known else MAX_RECEIPTS

@@ -1,7 +1,7 @@
 """The last refusals in a file of the data folder, kept over restarts.
 
-Invariants: at most as many as `Refusals` keeps; without content, as those. A kill loses those of
-the last minute. Without a readable and writable file only refusals are lost.
+Invariants: at most as many as `Refusals` keeps, and without content, like those. A kill loses the
+refusals of the last minute. If the file cannot be read or written, only refusals are lost.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def read_refusals(path: Path) -> Sequence[Refusal]:
 
 @asynccontextmanager
 async def kept_refusals(path: Path, refusals: Refusals) -> AsyncIterator[None]:
-    """Reads the file, then writes it every minute and at the end, if there are new ones."""
+    """Reads the file into `refusals`. Inside, writes them every minute if there are new ones, and
+    at the end."""
     refusals.restore(await asyncio.to_thread(read_refusals, path))
     written, ended = refusals.number, asyncio.Event()
 

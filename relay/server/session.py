@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
 MAX_BAD_FRAMES: Final = 20
 MAX_OPEN_BYTES: Final = 1 << 20
-"""Of the REQ frames of all open subscriptions."""
+"""Bytes of the REQ frames of all open subscriptions."""
 MAX_OPEN_VALUES: Final = 32_768
-"""Ids, authors, kinds and tag values in them: each takes up to 700 bytes in the index, however
-short it is."""
+"""Ids, authors, kinds and tag values in open subscriptions: each takes up to 700 bytes in the
+index, however short it is."""
 _HEAVY_VALUES: Final = 4096
 MAX_WIDE: Final = 256
 """Filters of open subscriptions that name no id, author or tag: each costs the loop up to 1 us per
@@ -101,10 +101,10 @@ Effect = (
 
 
 class _Held(NamedTuple):
-    """What open subscriptions hold."""
+    """Sums over open subscriptions, for the limits above."""
 
     bytes: int = 0
-    """Of the frames that opened them."""
+    """Bytes of the frames that opened them."""
     filters: int = 0
     values: int = 0
     wide: int = 0
@@ -161,13 +161,13 @@ class Session:
         self._max_live_filters = max_live_filters
         self._bad_frames = 0
         self._calls = MAX_CALLS
-        """Left in the bucket of kind 24133 at `_called_at`."""
+        """Tokens in the bucket of kind 24133 at `_called_at`."""
         self._called_at = 0
         self.viewer = Viewer(trusted=trusted)
         self._open: dict[str, _Held] = {}
-        """Open subscriptions, by id."""
+        """Id → sums of each open subscription."""
         self._held = _Held()
-        """All of them."""
+        """Sums over all open subscriptions."""
 
     @property
     def open(self) -> Set[str]:
@@ -176,7 +176,7 @@ class Session:
 
     @property
     def is_heavy(self) -> bool:
-        """Closing its subscriptions takes milliseconds of the loop."""
+        """Whether closing the subscriptions takes milliseconds of the loop."""
         return self._held.values > _HEAVY_VALUES
 
     def greeting(self) -> bytes:
@@ -246,7 +246,8 @@ class Session:
         return *replaced, Reply(messages.closed(sub, refused))
 
     def _exceeded_by(self, held: _Held) -> str | None:
-        """Which limit would be exceeded by one more subscription; `held`: all of them with it."""
+        """The limit that one more subscription would exceed; None: no limit. `held`: the sums with
+        it."""
         if len(self._open) >= self._max_subscriptions:
             return f"at most {self._max_subscriptions} open subscriptions"
         size, filters, values, wide, searches = held

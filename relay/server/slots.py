@@ -70,7 +70,7 @@ class _AddressCounts:
     def __init__(self) -> None:
         self.of: Counter[str] = Counter()
         self._addresses: dict[int, dict[str, None]] = {}
-        """Number of connections → addresses that have so many."""
+        """Number of connections → addresses with that number."""
         self._most = 0
 
     def largest(self) -> str | None:
@@ -95,30 +95,30 @@ class _AddressCounts:
 
 class Slots(Generic[C]):
     def __init__(self, most: int, per_address: int) -> None:
-        """0: no limit."""
+        """`most`: of all connections; 0: no limit. `per_address`: of one address, likewise."""
         self._most = most
         self._per_address = per_address
         self._origins: dict[C, str] = {}
         """Address of each connection."""
         self._unlimited: set[C] = set()
-        """For which `per_address` does not count."""
+        """Connections that `per_address` does not apply to."""
         self._leaving: set[C] = set()
         self._here: Counter[str] = Counter()
-        """Number of connections by address, without those in `_leaving`; `_number`: of all
-        addresses."""
+        """Number of connections by address, without `_leaving`; `_number` is their sum."""
         self._number = 0
         self._settled: _Arrivals[C] = _Arrivals()
         self._on_trial: _Arrivals[C] = _Arrivals()
-        """Both without connections in `_leaving` and those that were seen with a known key."""
+        """`_settled` and `_on_trial` leave out connections in `_leaving` and those seen with a
+        known key."""
         self._unknown = _AddressCounts()
-        """Of `_settled` and `_on_trial`."""
+        """Number of connections by address in `_settled` and `_on_trial`."""
 
     def __len__(self) -> int:
         """Including those in `_leaving`."""
         return len(self._origins)
 
     def make_room(self, address: str, *, is_limited: bool) -> C | Full | None:
-        """The connection to be closed for one more of this address; None: there is room."""
+        """The connection to close so that one more of this address fits; None: there is room."""
         if is_limited and 0 < self._per_address <= self._here[address]:
             return self._displaced(address, self._per_address) or Full.ADDRESS
         if 0 < self._most <= self._number:
@@ -126,8 +126,8 @@ class Slots(Generic[C]):
         return None
 
     def _displaced(self, address: str | None, most: int) -> C | None:
-        """The oldest on trial; when fewer are on trial than places are reserved, the newest other
-        one."""
+        """The oldest connection on trial; the newest other one when fewer are on trial than places
+        are reserved."""
         kept = most // _KEPT
         while kept and len(self._leaving) < _MAX_LEAVING:
             on_trial, settled = self._on_trial.of(address), self._settled.of(address)
@@ -142,8 +142,8 @@ class Slots(Generic[C]):
         return None
 
     def _of_largest(self, address: str) -> C | None:
-        """The oldest connection of the address with most unknown ones, if it has more of them than
-        this address will have: so no address can keep all others out."""
+        """The oldest connection of the address with the most unknown ones, if that is more than
+        this address would then have: so no address can keep all others out."""
         unknown = self._unknown.of
         while len(self._leaving) < _MAX_LEAVING:
             largest = self._unknown.largest()

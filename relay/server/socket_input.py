@@ -101,16 +101,16 @@ class SocketInput(web.RequestHandler):
         self._left = b""
         """Input that waits for the socket's turn to be parsed."""
         self._head = 0
-        """Bytes that arrived since the last head, or its body, was whole."""
+        """Bytes received since the last request head or body was complete."""
         self._body: StreamReader | None = None
-        """Of the newest request."""
+        """Body of the newest request."""
         self._websocket: Messages | None = None
         self._arrived = (0, 0)
         """`Messages.arrived` when `_held` was computed."""
         self._held = 0
-        """Bytes of the message that was unfinished then."""
+        """Bytes of the message that was unfinished at that time."""
         self._fresh = 0
-        """Bytes that arrived since then."""
+        """Bytes received since that time."""
 
     @property
     def is_websocket(self) -> bool:
@@ -118,7 +118,7 @@ class SocketInput(web.RequestHandler):
 
     @property
     def is_answered(self) -> bool:
-        """Whether its request has arrived whole and is being answered."""
+        """Whether the socket's request has arrived whole and is being answered."""
         request = self._current_request
         return request is not None and request.content.is_eof()
 

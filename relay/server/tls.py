@@ -41,7 +41,7 @@ class Certificate:
         self._tried = self._files()
         self._current = usable(cert, key)
         self.context = usable(cert, key)
-        """For the listening sockets; a handshake keeps the context that it began with."""
+        """The context for the listening sockets; a handshake keeps the one that it began with."""
         self.context.sni_callback = self._show
 
     def _show(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
@@ -76,11 +76,11 @@ class Certificate:
 
 
 class Handshakes:
-    """Makes the protocol of each new socket: `make`'s, behind TLS.
+    """Protocol factory: the protocol that `make` returns, behind TLS.
 
     asyncio allows any number of unfinished handshakes, each for a minute; one takes 60 kB, and 1 ms
     of the loop to continue. Here the oldest are closed when there are more than `most`, or more
-    than `per_address` of an address. 0: no limit.
+    than `per_address` of one address. 0: no limit.
     """
 
     def __init__(
@@ -97,10 +97,10 @@ class Handshakes:
         self._begun: dict[asyncio.BaseTransport, str] = {}
         """Unfinished handshakes → address, oldest first."""
         self._number: Counter[str] = Counter()
-        """By address."""
+        """Address → number of its unfinished handshakes."""
 
     def __len__(self) -> int:
-        """Those that are not finished."""
+        """Number of unfinished handshakes."""
         return len(self._begun)
 
     def __call__(self) -> asyncio.BaseProtocol:
@@ -122,7 +122,7 @@ class Handshakes:
         oldest.abort()
 
     def ended(self, transport: asyncio.BaseTransport) -> None:
-        """It is finished, or failed."""
+        """The handshake has finished or failed."""
         address = self._begun.pop(transport, None)
         if address is not None:
             self._number[address] -= 1
@@ -165,7 +165,7 @@ def _state_of(path: Path) -> tuple[int, ...] | None:
 
 
 def usable(cert: Path, key: Path) -> ssl.SSLContext:
-    """A context with both. Raises UserError."""
+    """A context with this certificate and key. Raises UserError."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         # Without `password`, OpenSSL would ask on the terminal.

@@ -44,11 +44,11 @@ PAGE_BYTES: Final = 1 << 20
 
 
 class Place(NamedTuple):
-    """A row's position in the order of results: newest created_at first, then lowest id."""
+    """A row's position in results: sorted by created_at, newest first, then by id, lowest first."""
 
     created_at: int
     id_key: int
-    """The first 8 bytes of the id as a number of the same order."""
+    """The first 8 bytes of the id, as an integer that sorts like the id."""
     seq: int
 
 
@@ -62,20 +62,21 @@ class Page:
 
 
 class PageQuery(NamedTuple):
-    """The newest `limit` rows that match, in order of Place: up to `size` of them after `after`."""
+    """Asks for a page of the newest `limit` rows that match, in order of Place: up to `size` of
+    them after `after`."""
 
     filter: Filter
     visibility: Visibility
     limit: int
     upto: int
-    """The greatest seq."""
+    """Greatest seq."""
     now: int
-    """Unix seconds: rows that have expired by then are left out."""
+    """Unix seconds; rows that have expired by then are left out."""
     size: int
     after: Place | None = None
 
     def following(self, page: Page) -> PageQuery:
-        """For the page after this one."""
+        """The query for the page after this one."""
         return self._replace(limit=self.limit - len(page.raws), after=page.next)
 
 
@@ -85,28 +86,28 @@ class Features:
     shared: bool
     """Several processes may write."""
     erased_from: str = "the files of this relay"
-    """For receipts: where no byte of a text is left when `is_erased` is True."""
+    """Where no byte of a text is left when `is_erased` is True; for receipts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """The commits of other relays on the store, as far as they change state."""
+    """Commits of other relays on the store: the parts that change state."""
 
     after: int
     upto: int
     """seq: rows between these are theirs."""
     records: Sequence[Stored] = ()
-    """Those of the rows that are 9000–9022 or 39000–39005 and still stored, in order of seq."""
+    """The 9000–9022 and 39000–39005 among these rows that are still stored, in order of seq."""
     gone: Mapping[str, Set[str]] = field(default_factory=dict)
     """Group → ids of its 9009 and 9021 that were deleted; not of groups in `rebuilt`."""
     rebuilt: Mapping[str, Sequence[Stored]] = field(default_factory=dict)
     """Group → its remaining records, for groups of which some records were deleted."""
     ended: Mapping[str, EndedGroup] = field(default_factory=dict)
-    """Those in `rebuilt` that have ended."""
+    """id → the groups in `rebuilt` that have ended."""
     lists: Mapping[ListName, Mapping[str, str]] = field(default_factory=dict)
-    """Lists of NIP-86 that were changed, whole."""
+    """NIP-86 lists that have changed, each complete."""
     passed_on: Mapping[int, Sequence[Stored]] = field(default_factory=dict)
-    """seq of a batch, ascending → `WritePlan.passed_on` of it."""
+    """seq of a batch, ascending → its `WritePlan.passed_on`."""
 
 
 class EventLog(Protocol):
@@ -228,7 +229,8 @@ class ClientReads(Protocol):
 
 
 class EventReader(EventLog, ClientReads, Protocol):
-    """Also reads for decisions, which need what is committed here, not on a replica."""
+    """`ClientReads`, and reads for decisions: these need what is committed here, not on a
+    replica."""
 
     async def versions(
         self, slot: Slot, *, before: str | None, limit: int, now: int
@@ -333,11 +335,11 @@ class Inspector(Protocol):
 
 
 class SharedLog(EventLog, Protocol):
-    """A store that other relays write to as well, once `take_over` is set."""
+    """A store that other relays write to as well, if `take_over` is set."""
 
     take_over: Callable[[Others], Lookups | None] | None
-    """Gets the commits of others: in `append` before its look-ups, and in `follow`. Only then does
-    `committed` include them. May return changed Lookups for the batch. Must not raise."""
+    """Called with the commits of others: in `append` before its lookups, and in `follow`. Only then
+    does `committed` include them. May return changed Lookups for the batch. Must not raise."""
 
     async def news(self) -> None:
         """Wait until others have committed something."""
@@ -346,7 +348,7 @@ class SharedLog(EventLog, Protocol):
         """Call `take_over` with the commits of others. Raises StoreFault, or Outdated."""
 
     def follow_from(self, seq: int) -> None:
-        """The state includes the log up to this seq."""
+        """Follow from this seq: the state already includes the log up to it."""
 
     def is_current(self) -> bool:
         """Whether everything that others had committed two seconds ago was taken over. If not, all

@@ -1,8 +1,8 @@
-"""Whether rows are as they were written: finds bits that a disk has flipped unnoticed.
+"""Checks that rows are as they were written: finds bits that a disk has flipped unnoticed.
 
-Databases have no page checksums, or they are turned off. The id and signature of an event serve as
-one, and most columns follow from its text; the others (`grp`, `expires_at`) may be compared with an
-index. Not compared: `version`, `quiet`.
+SQLite has no page checksums, and a database may have them turned off. Id and signature of an event
+serve as its checksum, and most columns follow from the event; `grp` and `expires_at` may be
+compared with an index. `version` and `quiet` are not compared.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _fault_of(
 
 
 def _is_as_written(raw: bytes) -> bool:
-    """Whether its id is right and it is in the canonical form that is stored. The signature also
-    fits other JSON of the event, with other escapes or capitals in hex."""
+    """Whether the event's id is right and its JSON is the canonical form that is stored. The
+    signature would also fit other JSON of the event, with other escapes or uppercase hex."""
     try:
         return event_from(orjson.loads(raw)).raw == raw
     except Invalid:

@@ -34,7 +34,7 @@ class Hashes:
         return self._short(text) if len(text) < _LONG_VALUE else self._hash(text)
 
     def references(self, references: Iterable[Reference]) -> list[int]:
-        """Of the tags that refer so, with a small or a capital letter."""
+        """Hashes of the tags, lowercase and uppercase, that make these references."""
         return [
             self.tag(written, value)
             for name, value in references
@@ -42,7 +42,7 @@ class Hashes:
         ]
 
     def tag_name(self, name: str) -> int:
-        """For "has a tag of this name"; only of RULE_TAGS."""
+        """Hash for "has a tag of this name"; only for RULE_TAGS."""
         return self._short(f"\0{name}")
 
     def slot(self, pubkey: str, kind: int, d: str) -> int:

@@ -1,8 +1,8 @@
 """`rookery move`: copies one store to another, while its relay writes.
 
-The source keeps a log of what was changed or deleted in it, by triggers of its own. Rows are copied
-in the order of their seq; a line of the log only says what to copy again, so that it may be applied
-twice. The target records the progress, so that a killed move can continue.
+Triggers of the move keep a log in the source of all later changes and deletions. Rows are copied in
+the order of their seq; a line of the log only names entries to copy again, so that it may be
+applied twice. The target stores the progress, so that a killed move can continue.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _ROWS: Final = 1_000
 _LINES: Final = 500
 _OLD_ROWS: Final = 100
 _FEW: Final = 200
-"""Rows and lines that may be left for the switch."""
+"""Rows and log lines that may be left for the switch."""
 _MOST_LEFT: Final = 2_000
-"""As `_FEW`, when this much is written during one round, so that another would not leave less."""
+"""As `_FEW`, if a round leaves no less than the one before: this much is written during each."""
 _MAX_CAUGHT_UP: Final = 1_000_000
 _NO_LOOKUPS: Final = Lookups(frozenset(), frozenset(), frozenset())
 _ALL_OF_SLOT: Final = 2**31
@@ -47,11 +47,11 @@ OldRow = tuple[int, bytes, str | None, bool, int | None, int, int | None, int, i
 class Table(NamedTuple):
     name: str
     columns: Mapping[str, type]
-    """`bool` and `str` are stored by each store in its own way."""
+    """name → type. Each store has its own form of `bool` and `str`."""
     keys: tuple[str, ...]
-    """The columns that a line of the log names: all entries with its values are copied again."""
+    """The columns that a line of the log names: all entries with these values are copied again."""
     logged_as: str = ""
-    """The table whose lines stand for this one too; empty: its own."""
+    """The table whose log lines also stand for this one; empty: its own."""
 
 
 _TOMBSTONE: Final = {"target": str, "by": str, "until": int, "why": str, "request": bytes}
@@ -90,10 +90,11 @@ class Line(NamedTuple):
 
 
 class Side(Protocol):
-    """A store, as a move reads and writes it beside `Appender.append`. Raises StoreFault."""
+    """One store of a move: the methods beside `Appender.append` that it needs. They raise
+    StoreFault."""
 
     name: str
-    """For people."""
+    """Name for messages to the user."""
 
     async def check(self) -> None:
         """Whether each value has the type of its column. Raises StoreFault."""
@@ -118,21 +119,21 @@ class Side(Protocol):
     async def put(
         self, table: Table, keys: Collection[tuple[Value, ...]], entries: Sequence[Entry]
     ) -> None:
-        """In one transaction, these entries in place of what the keys name; those that are there
+        """In one transaction, put these entries in place of those that `keys` names; other entries
         stay."""
 
     async def sizes(self) -> Sequence[tuple[int, int, int]]:
         """kind, events and bytes, as the totals have them, in order."""
 
     async def mark(self) -> str | None:
-        """What `set_mark` noted."""
+        """The mark that `set_mark` stored; None: there is none."""
 
     async def set_mark(self, text: str | None) -> None: ...
     async def settle(self) -> None:
         """After very many rows were added: update the statistics of the query planner."""
 
     async def tidy(self) -> None:
-        """After a long snapshot: do the upkeep that it has prevented."""
+        """After a long snapshot: do the upkeep that it prevented."""
 
     async def begin_log(self) -> str:
         """Start a log, if there is none; returns its id."""
@@ -157,23 +158,23 @@ class _Noted(msgspec.Struct):
     log: str
     line: int = 0
     old: int = 0
-    """The old versions up to this seq."""
+    """Old versions are copied up to this seq."""
     tables: int = 0
-    """How many of TABLES."""
+    """Number of TABLES that are copied."""
     checked_line: int = -1
     checked_seq: int = -1
-    """Up to this seq both were compared; -1: not yet."""
+    """Rows are compared up to this seq; -1: none yet."""
     done: bool = False
 
 
 class Moved(NamedTuple):
-    """What both sides have."""
+    """Sums over the content, equal in both stores."""
 
     events: int
     bytes: int
     old_versions: int
     entries: Mapping[str, int]
-    """Of TABLES."""
+    """Table → number of its entries."""
     digest: str
     """SHA-256 of all rows in their order, in hex."""
 
@@ -184,7 +185,7 @@ def is_unfinished(mark: str | None) -> bool:
 
 
 class Move:
-    """From `source` to `target`, whose rows are written by `store`."""
+    """A move from `source` to `target`, whose rows are written by `store`."""
 
     def __init__(
         self, source: Side, target: Side, store: Appender, noted: _Noted, head: int
@@ -195,7 +196,7 @@ class Move:
         self._store = store
         self._noted = noted
         self._head = head
-        """Of the target."""
+        """seq of the newest row in the target."""
 
     @classmethod
     async def begun(cls, source: Side, target: Side, store: Appender) -> Move:
@@ -217,8 +218,8 @@ class Move:
         return move
 
     async def copy(self, note: Callable[[int, int], None]) -> None:
-        """Copy everything except what changes meanwhile; `note` gets the seq reached and the
-        newest."""
+        """Copy everything except later changes; `note` is called with the seq reached and the
+        newest seq."""
         while await self._step():
             note(self._head, await self._source.head())
         noted = self._noted
@@ -246,8 +247,8 @@ class Move:
         raise UserError("more is written than is copied: move when less is written")
 
     async def _round(self) -> int:
-        """Copy and compare what one state of the source has in addition; returns the number of
-        lines and rows."""
+        """Copy and compare what was added in the source, as of one snapshot; returns the number of
+        log lines and rows."""
         number = 0
         async with self._source.snapshot():
             while step := await self._step_in_snapshot():
@@ -294,7 +295,8 @@ class Move:
             return await self._step_in_snapshot()
 
     async def _step_in_snapshot(self) -> int:
-        """Lines before rows, both of one state: a row may have the id of one that was deleted."""
+        """Copies log lines, then rows, of one snapshot: a new row may have the id of a deleted
+        one."""
         lines = await self._source.lines(self._noted.line, _LINES)
         rows: Sequence[Row] = ()
         if len(lines) < _LINES:
@@ -351,7 +353,7 @@ class Move:
     # -- comparing ------------------------------------------------------------------------------
 
     async def _compare_new(self) -> None:
-        """What was added or changed since all was compared. Raises StoreFault."""
+        """Compare what was added or changed since the last comparison. Raises StoreFault."""
         await self._compare_rows(self._noted.checked_seq)
         await self._compare_lines()
         await self._note_compared()

@@ -1,13 +1,12 @@
-"""Pages that were read lately, by their query: many clients send the same ones, above all when they
-reconnect. A page is kept for the committed state that it was read in. Only that and the time decide
-what is in it: a page with a row that expires, or that is readable by a link to a row that may
-expire, is kept for the current second only.
+"""Cache of pages by their query: many clients send the same queries, above all when they reconnect.
+A page is valid for the committed state that it was read in. If one of its rows expires, or is
+readable by a link to a row that may expire, it is valid for the current second only.
 
-To keep a large page takes half as long as to read it, so it is kept when it is asked for again. A
-full cache stays as it is while pages in it are asked for: if more is asked for by turns than it
-holds, part of that is found.
+To add a large page takes half as long as to read it, so it is added when it is read for the second
+time. A full cache is not changed while its pages are asked for: when queries in turn need more
+pages than fit, those that it holds are still found.
 
-Invariant: at most `max_bytes`, with what the entries take.
+Invariant: at most `max_bytes`, including the overhead of the entries.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ if TYPE_CHECKING:
 PAGE_CACHE_BYTES: Final = 8 << 20
 _PAGE_BYTES: Final = 1000
 _VALUE_BYTES: Final = 100
-"""Estimated memory of a page, and of each value of its filter and group of its viewer, without the
-bytes of rows and tag values."""
+"""Bytes. Estimated memory of a page, of each value of its filter and of each group of its viewer,
+without the bytes of rows and tag values."""
 _MAX_VALUES: Final = 100
 """Pages of filters with more values are not kept."""
 _LARGE: Final = 16 << 10
 """Bytes of a page that is kept when it is read for the second time."""
 _MAX_READ_ONCE: Final = 4096
-"""Large pages of which it is known that they were read once."""
+"""Number of large pages that are known to have been read once."""
 _USEFUL: Final = 4
-"""A full cache is emptied when so many times the pages in it could not be added, and fewer than the
-pages in it were found meanwhile."""
+"""A full cache is emptied after this many failed additions per page in it, if meanwhile fewer pages
+were found than it holds."""
 _EXPIRES: Final = b'["expiration"'
 
 
@@ -42,7 +41,7 @@ class _Kept(NamedTuple):
     size: int
     now: int
     lasts: bool
-    """It is valid in later seconds too."""
+    """It stays valid in later seconds."""
     visibility: Visibility
     """Kept alive so that its `id` is not used again."""
 
@@ -60,7 +59,8 @@ class PageCache:
         """Since it was full, or was last found useful."""
 
     def page(self, state: Hashable, query: PageQuery) -> Page | None:
-        """None: not cached. `state`: never takes an earlier value again."""
+        """The cached page; None: not cached. `state`: a value that never comes back once it has
+        changed."""
         if state != self._state:
             self._state = state
             self._clear()
@@ -73,7 +73,7 @@ class PageCache:
         return kept.page
 
     def add(self, state: Hashable, query: PageQuery, page: Page) -> None:
-        """`state`: from before the page was read."""
+        """`state`: as it was before the page was read."""
         filter_, visibility = query.filter, query.visibility
         if state != self._state or filter_.values > _MAX_VALUES:
             return
@@ -120,7 +120,7 @@ def _asked(query: PageQuery) -> Hashable:
 
 
 def _may_pass(page: Page, visibility: Visibility) -> bool:
-    """Whether a row may leave the page without a commit. Rows are as `Event.raw` has them."""
+    """Whether time alone may remove a row from the page. Rows are in the form of `Event.raw`."""
     rows = b"".join(page.raws)
     return any(mark in rows for mark in _marks(visibility))
 

@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
 MAX_FILES: Final = 256
 MAX_BYTES: Final = 32 << 20
-"""Of all files of a version."""
+"""Of all files of a version together."""
 KEPT: Final = 200
-"""Versions; a push drops what is older."""
+"""Number of versions kept; a push deletes older ones."""
 MAX_NAME: Final = 200
 MAX_NOTE: Final = 500
-"""Characters of the name of who pushed, and of the message."""
+"""Characters of the message, and of the name of its author."""
 
 
 class PolicyVersion(NamedTuple):
     number: int
     """From 1 on."""
     at: int
-    """Unix seconds, by the clock of who pushed."""
+    """Unix seconds, by the clock of the machine that pushed."""
     by: str
     message: str
     sha256: str
-    """Of the files as `packed` has them, in hex."""
+    """Hash of `packed(files)`, in hex."""
     files: int
     bytes: int
 
@@ -48,7 +48,8 @@ class Overtaken(StoreFault):
 
 
 def packed(files: Mapping[str, bytes]) -> bytes:
-    """Name → content; equal files give equal bytes. Raises Invalid for what is no set of files."""
+    """The files as bytes: equal for equal names and contents. Raises Invalid for an invalid set of
+    files."""
     if len(files) > MAX_FILES:
         raise Invalid(f"{len(files)} files, at most {MAX_FILES} are allowed")
     size = sum(map(len, files.values()))
@@ -61,7 +62,7 @@ def packed(files: Mapping[str, bytes]) -> bytes:
 
 
 def unpacked(data: bytes, version: PolicyVersion) -> dict[str, bytes]:
-    """Raises ConfigFaults when it is not what was pushed."""
+    """The files. Raises ConfigFaults when their hash is not that of the version."""
     try:
         files = dict(msgspec.msgpack.decode(data, type=list[tuple[str, bytes]]))
         if sha256(packed(files)).hexdigest() == version.sha256:

@@ -33,17 +33,17 @@ MAX_ROWS: Final = 500
 PAIRED_ROWS: Final = 1000
 """The newest rows with two words that are found."""
 _FEW: Final = 300
-"""A word in so many threads weighs log 2."""
+"""A word in this many threads has the weight log 2."""
 _DAY_S: Final = 86_400
 _NEAR_POINTS: Final = 5_000_000
-"""For a row in a period of more than two days; twice in a shorter one, half in one of more than a
-month."""
+"""Points of a row in a period of 2 to 31 days; twice as many in a shorter one, half in a longer
+one."""
 NEAR_S: Final = 14 * _DAY_S
-"""The points decrease to 0 in this time after a period: most things are told later."""
+"""After a period the points decrease to 0 within this time: most things are told later."""
 
 
 class Ranked(NamedTuple):
-    """Of rows with a text, in the order of `seqs`."""
+    """Facts about rows with a text, in the order of `seqs`."""
 
     seqs: Sequence[int]
     threads: Sequence[int]
@@ -55,8 +55,8 @@ class Ranked(NamedTuple):
     repeated: Sequence[int]
     frequent: Sequence[int]
     counted: Sequence[Sequence[int]]
-    """Of each term, in each row: 0, or 1, 2, 3 when it occurs once, twice or more, four times or
-    more."""
+    """For each term, a number for each row: 0, or 1, 2, 3 if the term occurs once, at least twice,
+    at least four times."""
 
 
 class Asking(Protocol[M]):
@@ -70,12 +70,12 @@ class Asking(Protocol[M]):
         """For each match: seq of readable rows, the newest first."""
 
     async def ranked(self, seqs: Sequence[int], terms: Mapping[str, Search]) -> Ranked:
-        """Of these rows. `terms`: each with a search for it alone; a phrase comes as often as the
-        rarest of its words."""
+        """Facts about these rows. `terms`: term → a search for this term alone. A phrase occurs as
+        often as the rarest of its words."""
 
 
 def thread_of(event: Event) -> int:
-    """Of a row: 64 bits."""
+    """64-bit id of the event's thread."""
     d = event.d[:-65] if event.d[-65:-64] == ":" else event.d
     of = [event.pubkey, event.kind, event.created_at // _DAY_S, d, event.tag("h")]
     return int.from_bytes(blake2b(repr(of).encode(), digest_size=8).digest(), "big", signed=True)
@@ -87,7 +87,7 @@ def rarity(threads: int) -> int:
 
 
 def period_points(since: int, until: int) -> int:
-    """Of a row within this period."""
+    """Points of a row dated within this period, Unix seconds."""
     days = (until - since) // _DAY_S
     return _NEAR_POINTS * (4 if days < 2 else 2 if days < 32 else 1) // 2
 

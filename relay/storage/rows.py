@@ -40,7 +40,7 @@ class Growth(Generic[Key]):
 
     sizes: dict[Key, list[int]] = field(default_factory=dict)
     received: dict[str, list[int]] = field(default_factory=dict)
-    """By recipient of gift wraps."""
+    """Recipient of gift wraps → growth."""
 
     def grow(self, key: Key, events: int, size: int) -> None:
         grown = self.sizes.get(key)
@@ -82,7 +82,7 @@ def present(
     row: tuple[bytes, bytes, int, str, int | None, str | None, int | None, int],
     wanted: Container[str | Slot],
 ) -> Iterator[tuple[str | Slot, Present]]:
-    """By its id and by its slot, as far as they are wanted."""
+    """(name, facts) for the row's id and its slot, if they are in `wanted`."""
     id_, pubkey, kind, d, slot, group, expires_at, created_at = row
     names: list[str | Slot] = [id_.hex()]
     if slot is not None:
@@ -110,7 +110,8 @@ def note_recipient(event_id: str, pubkey: str, found: Found) -> None:
 
 
 def ended_groups(rows: Iterable[tuple[str, bool, bytes | None]]) -> dict[str, EndedGroup]:
-    """id, guarded and a former member or None, for each of those members."""
+    """id → group. `rows`: (id, guarded, key of a former member or None), a row for each such
+    member."""
     members: dict[str, set[str]] = {}
     public = set()
     for group_id, guarded, key in rows:
@@ -126,8 +127,8 @@ def ended_groups(rows: Iterable[tuple[str, bool, bytes | None]]) -> dict[str, En
 
 
 def leaving_seqs(rows: Iterable[Sequence[Any]], leaving: Leaving) -> list[int]:
-    """Of rows of seq, bytes and what `present` takes: those that fit, and at least one; none when
-    all of them fit."""
+    """seqs of the rows that fit, at least one; none when all of them fit. `rows`: seq, bytes, and
+    the columns for `present`."""
     seqs: dict[int, None] = {}
     size = 0
     for seq, bytes_, *about in rows:
@@ -150,8 +151,8 @@ def erasure_of(request: str, row: Sequence[Any]) -> Erasure:
 async def rows_after(
     read: Callable[[int, int], Awaitable[Sequence[RowOf]]], after: int, limit: int
 ) -> list[RowOf]:
-    """(seq, raw, …) with a greater seq: at most `limit`, and none after 1 MiB is found, since
-    events can take twenty times as much when they are parsed. `read(after, limit)` gives them."""
+    """(seq, raw, …) of rows with a greater seq: at most `limit`, and none after the first 1 MiB,
+    since parsed events can take twenty times as much. `read(after, limit)` reads them."""
     found: list[RowOf] = []
     size = 0
     while len(found) < limit and size < PAGE_BYTES:

@@ -1,4 +1,4 @@
-"""Tokens of texts and of search terms: FTS5, in memory, makes them, as it does of live events."""
+"""Tokens of texts and of search terms, made by FTS5 in memory, as for live events."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _LONG_TOKEN: Final = 256
-"""Of a longer one its hash is kept: an entry of an index has 2,700 bytes at most."""
+"""Bytes. Longer tokens are replaced by their hash: an index entry has at most 2,700 bytes."""
 
 
 class Tokenizer:
@@ -29,7 +29,7 @@ class Tokenizer:
         self._db.execute(FTS["make_tokens"])
 
     def tokens(self, texts: Sequence[str]) -> list[tuple[str, ...]]:
-        """Of each text, in their order. Raises sqlite3.ProgrammingError once it is closed."""
+        """The tokens of each text, in order. Raises sqlite3.ProgrammingError once it is closed."""
         found: list[list[tuple[int, str]]] = [[] for _ in texts]
         with self._lock:
             self._db.execute(FTS["empty_words"])
@@ -40,7 +40,7 @@ class Tokenizer:
         return [tuple([token for _, token in sorted(places)]) for places in found]
 
     def listed(self, text: str) -> str:
-        """Its tokens in their order, a space before and behind each; empty when it has none."""
+        """The text's tokens in order, a space before and after each; empty when it has none."""
         with self._lock:
             self._db.execute(FTS["empty_words"])
             self._db.execute(FTS["add_words"], (1, text, "", ""))

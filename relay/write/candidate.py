@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _ALL_RELAYS: Final = "ALL_RELAYS"
 _NO_KEYS: Final[frozenset[str]] = frozenset()
 _MAX_NAMED: Final = 16
-"""How many of the ids and addresses in an event are looked up."""
+"""Most ids and addresses, counted together, that are looked up for one event."""
 
 
 class Sender(msgspec.Struct, frozen=True, gc=False):
@@ -39,18 +39,19 @@ class Sender(msgspec.Struct, frozen=True, gc=False):
     connection: int | None = None
     """None: not from a WebSocket."""
     attested: frozenset[Attestation] = frozenset()
-    """Of the keys in `authenticated`."""
+    """Attestations of keys in `authenticated` (NIP-AA)."""
 
 
 class NamedEvents(NamedTuple):
-    """What the `e` and `E` tags of an event name, and its `a` and `A` tags; in order."""
+    """The ids in an event's `e` and `E` tags, and the addresses in its `a` and `A` tags, in tag
+    order."""
 
     ids: tuple[str, ...]
     slots: tuple[Slot, ...]
 
 
 class Candidate(msgspec.Struct, frozen=True, gc=False):
-    """An event, and what follows from it and the retention rules alone.
+    """An event, and the values derived from the event and the retention rules alone.
 
     A Struct because 20,000 a second are made: 0.3 us each, a frozen dataclass takes 3 us.
     """
@@ -60,21 +61,22 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     keep: Keep
     slot: Slot | None
     malformed: Reject | None
-    """The refusal for a malformed `h`, tag of a 9000–9022 or persona."""
+    """The refusal for a malformed `h`, a malformed tag of a 9000–9022, or a malformed persona."""
     group: str | None
-    """The group that the event belongs to; None too when it is malformed."""
+    """The group that the event belongs to; None outside of groups, or if it is malformed."""
     action: Action | None
-    """What a 9000–9022 asks for."""
+    """The parsed action of a 9000–9022."""
     targets: DeletionTargets | None
-    """What a kind 5 names."""
+    """The targets of a kind 5."""
     named: NamedEvents | None
-    """What an event without `h`, of a kind in `[groups] derived`, names: see `derived`."""
+    """The events that an event without `h` names, if its kind is in `[groups] derived`: see
+    `derived`."""
     references: References
     """Stored events that a memory record refers to."""
     vanishes: bool
     """A kind 62 for this relay; one for other relays is an event like any other (N62-03, Z-13)."""
     objection: Reject | None
-    """The refusal of the first plug-in that refused it."""
+    """The refusal of the first plug-in that refused the event."""
 
 
 def candidate_of(
@@ -88,8 +90,8 @@ def candidate_of(
     foreign_h: Set[int] = frozenset(),
     derived: Set[int] = frozenset(),
 ) -> Candidate:
-    """`is_here`: whether a URL is this relay's; `objection`: of a plug-in; `foreign_h`, `derived`:
-    of `[groups]`."""
+    """`is_here`: whether a URL is this relay's. `objection`: a plug-in's refusal. `foreign_h`,
+    `derived`: the settings of `[groups]`."""
     malformed, group, action = None, None, None
     try:
         group = group_of(event, foreign_h)
@@ -116,7 +118,7 @@ def candidate_of(
 
 
 def named_events(event: Event) -> NamedEvents | None:
-    """None when it names nothing."""
+    """The events that this event names; None if there are none."""
     ids: list[str] = []
     slots: list[Slot] = []
     for tag in event.tags:

@@ -39,7 +39,7 @@ class Author(Protocol):
 
     @property
     def address(self) -> IPv4Address | IPv6Address | None:
-        """Of the client; None: unknown."""
+        """The client's address; None: unknown."""
 
     @property
     def connection(self) -> int | None:
@@ -47,18 +47,18 @@ class Author(Protocol):
 
     @property
     def message(self) -> int | None:
-        """Number, on its connection, of the message that is being handled."""
+        """Number of the message that is being handled, counted per connection."""
 
     def answered(self, event: Event, weight: int, result: Result) -> None:
         """Called once per event, after the commit or a refusal. Must not block or raise.
 
-        `weight`: of the event, as `weight_of` estimates it.
+        `weight`: memory of the event in bytes, as `weight_of` estimates it.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Unconnected:
-    """`Author` over no websocket: of a page, an import, a dry run."""
+    """An `Author` without a websocket: for events of a page, an import or a dry run."""
 
     authenticated: frozenset[str] = frozenset()
     address: IPv4Address | IPv6Address | None = None
@@ -77,7 +77,7 @@ def sender_of(author: Author, origin: Origin) -> Sender:
 
 
 class WriteEvent(msgspec.Struct):
-    """A submitted event. A Struct because of their number, as `Candidate`."""
+    """A submitted event. A Struct for the same reason as `Candidate`."""
 
     event: Event
     weight: int
@@ -88,9 +88,9 @@ class WriteEvent(msgspec.Struct):
     message: int | None = None
     """`Author.message` when it was submitted."""
     objection: Reject | None = None
-    """Of the first plug-in that refuses the event."""
+    """The refusal of the first plug-in that refused the event."""
     screened_by: Policy | None = None
-    """None: the policies in force."""
+    """The policy that screened the event; None: the one in force."""
     pieces: Pieces | None = None
     """Progress of a deletion that is too large for one transaction."""
 
@@ -133,7 +133,7 @@ class SweepRows:
 
     rows: Sequence[Stored]
     rules: SweepRules
-    """Those in force when the rows were found."""
+    """The rules in force when the rows were found."""
     purpose: Purpose
     done: Future[bool]
     """True after the commit, False if it failed or the lane was full."""
@@ -150,7 +150,7 @@ class SweepVersions:
     """seq of old versions."""
     deadlines: Mapping[int, int | None]
     rules: HistoryRules
-    """Those in force when the versions were found."""
+    """The rules in force when the versions were found."""
     done: Future[bool]
     """True after the commit, False if it failed or the lane was full."""
 

@@ -1,7 +1,7 @@
 """Derived groups: an event without `h` belongs to the group of the event that it names.
 
-It is read as the rows of that group, and goes with the group; it is not written into the group, so
-flags and roles do not decide whether it is accepted.
+It is readable as a row of that group, and is deleted with the group. It is not written into the
+group: flags and roles do not decide whether it is accepted.
 
 Invariants: a target that the author may not read counts as not stored. So the result does not
 reveal whether the target is missing, deleted, in another group, hidden, or of another relay.
@@ -45,8 +45,8 @@ def derived_group(candidate: Candidate, world: World) -> str | None:
 
 
 def followers(target: Stored, candidate: Candidate, world: World) -> Iterator[Stored]:
-    """Stored rows of no group that name this row of a group, which an import brought after them. If
-    they name several such rows, the one imported first decides."""
+    """Stored rows outside of groups that name this row of a group: an import stored them before it.
+    If they name several such rows, the one imported first decides. Yields each with its group."""
     found = world.found
     for reference in pins_of(target.event):
         for event_id in found.referrers.get(reference, ()):
@@ -61,7 +61,7 @@ def _may_name(candidate: Candidate, target: Stored, world: World) -> bool:
     if candidate.sender.origin is Origin.TRUSTED_IMPORT:
         return True  # one's own export: its author may have left the group since
     event = candidate.event
-    # What its owner lets an agent read: a reaction to it outside of the group would be public.
+    # With its owner's rights too: outside of the group, an agent's reaction would be public.
     attested = [each for each in candidate.sender.attested if each.agent == event.pubkey]
     if _may_read(Viewer(frozenset({event.pubkey}), attested=frozenset(attested)), target, world):
         return True
@@ -77,7 +77,7 @@ def _may_name(candidate: Candidate, target: Stored, world: World) -> bool:
 
 
 def _may_read(author: Viewer, row: Stored, world: World) -> bool:
-    """Rows that only a filter with `ids` may match count too."""
+    """Whether the author may read the row when asking by id: `only_by = ids` is met."""
     seen = visibility_for(author, world.policy.read_rules, world.actors, world.groups)
     return seen.may_read(row, Filter(ids=frozenset({row.event.id})))
 

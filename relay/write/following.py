@@ -65,14 +65,14 @@ class Following:
             try:
                 await self._ingest.change_state(self.follow)
             except StoreFault as fault:
-                _log.error("other relays on the store are not followed: %s", fault)
+                _log.error("cannot follow the other relays on the store: %s", fault)
                 await asyncio.sleep(_AGAIN_S)
             except Exception:  # last frame of the task: it must go on  # noqa: BLE001
-                _log.exception("other relays on the store are not followed")
+                _log.exception("cannot follow the other relays on the store")
                 await asyncio.sleep(_AGAIN_S)
 
     async def follow(self) -> None:
-        """For `Ingest.change_state`. Raises StoreFault."""
+        """Take over commits of others; passed to `Ingest.change_state`. Raises StoreFault."""
         try:
             await self._store.follow()
         except Outdated as outdated:

@@ -56,9 +56,8 @@ class Invitations:
         return self._asker(viewer) is not None
 
     async def event_for(self, viewer: Viewer) -> Event | None:
-        """The 28935 for this viewer, with the same code as long as it is valid. None: the viewer
-        may not invite. Raises Refused when no code can be stored.
-        """
+        """The 28935 for this viewer; the same code while it is valid. None: the viewer may not
+        invite. Raises Refused when no code can be stored."""
         async with self._lock:  # or two REQs at once would get two codes
             asker = self._asker(viewer)
             if asker is None:
@@ -111,7 +110,7 @@ class Invitations:
         return Members(state.management, state.actors, state.groups, state.policy.members)
 
     def _asker(self, viewer: Viewer) -> str | None:
-        """The key of the viewer that may invite."""
+        """The viewer's key that may invite; None: no key may."""
         if not viewer.keys.isdisjoint(self.state.actors.banned):
             return None
         members = self._members()

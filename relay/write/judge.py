@@ -1,9 +1,9 @@
-"""Judge: whether an event is accepted, and what follows from it.
+"""Judge: whether an event is accepted, and what changes with it.
 
 Invariants: pure. This module alone knows in which order an event is judged: `screen` before its
 signature is verified, `judge` in the lane. The batch, `rookery policy test`, `diff` and `explain`
-call it with a World of their own. What is to be counted (tokens, tried invite codes) is named in
-the Judgement and counted by whoever applies it.
+call it with a World of their own. It counts nothing: tokens and tried invite codes are named in the
+Judgement, and the caller counts them.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _OWN_KEY: Final = Reject(
     Prefix.RESTRICTED, "the key of this relay cannot vanish from it", "requests to vanish"
 )
 MAX_VANISH_BYTES: Final = 4096
-"""Of a request to vanish: it is kept as a tombstone, and no quota applies to it."""
+"""Bytes of a request to vanish. It is kept as a tombstone, and no quota applies to it."""
 _TOO_LARGE: Final = Reject(
     Prefix.INVALID,
     f"a request to vanish has at most {MAX_VANISH_BYTES} bytes",
@@ -80,7 +80,7 @@ _TOO_MANY_VANISH: Final = Reject(
 _TOO_MANY_CODES: Final = Reject(
     Prefix.RATE_LIMITED, "too many invite codes tried, wait a minute", "invite codes"
 )
-"""Does not depend on whether the code was right or the group exists (N29-39)."""
+"""The same text whether or not the code was right or the group exists (N29-39)."""
 _OF_SENDER: Final = frozenset({Per.CONNECTION, Per.ADDRESS})
 _ABOUT_ROWS: Final = frozenset(
     {
@@ -94,7 +94,7 @@ _ABOUT_ROWS: Final = frozenset(
 
 
 class Judgement(msgspec.Struct, frozen=True, gc=False):
-    """What becomes of one event and, when it is accepted, what changes with it."""
+    """The outcome of one event and, if it is accepted, the changes that it makes."""
 
     outcome: Result
     """STORED and PASSED_ON: accepted. For any other outcome nothing changes, except that
@@ -104,22 +104,22 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     quiet: bool = False
     """A kind 5 that not everyone may read."""
     ruling: Ruling | None = None
-    """What a 9000–9022 does to its group, or a kind 5 that withdraws an invite."""
+    """The changes to a group by a 9000–9022, or by a kind 5 that withdraws an invite."""
     outdated_pins: frozenset[str] = frozenset()
-    """Ids of groups of which some pins may have to be removed."""
+    """Ids of groups some of whose pins may have to be removed."""
     tokens: Sequence[Token] = ()
-    """To take from the token buckets."""
+    """Tokens to take from the token buckets."""
     tries_code: bool = False
-    """An invite code was tried: counts whether it is accepted or not."""
+    """An invite code was tried. Counted even if the event is refused."""
     list_changes: Sequence[ListChange] = ()
-    """Of an accepted 28934 or 28936."""
+    """Changes of NIP-86 lists by an accepted 28934 or 28936."""
     vanishes: bool = False
     """The author's key vanishes from this relay; False if this request, or a
     later one, was already carried out. The request itself is not stored as a row."""
 
     @property
     def result(self) -> Result:
-        """What the author's OK says."""
+        """The outcome that the author's OK reports."""
         if self.ruling is not None and self.ruling.reply is not None:
             return self.ruling.reply
         return self.outcome
@@ -172,7 +172,7 @@ def screen_and_judge(candidate: Candidate, world: World) -> Judgement:
 
 
 def judge(candidate: Candidate, world: World) -> Judgement:
-    """What becomes of the event in this world."""
+    """The judgement on the event in this world."""
     if candidate.vanishes:
         return _judge_vanish(candidate, world)
     if candidate.malformed is not None:
@@ -265,7 +265,8 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
         tokens = _tokens(candidate, world, facts, None, is_stored=not is_ephemeral(event.kind))
         if isinstance(tokens, Reject):
             return Judgement(tokens)
-        # None of the author or the group: anybody who sends the event again could use them up.
+        # Only the sender's: anybody who sends the event again could use up those of its author or
+        # group.
         own = [token for token in tokens if token[0].per in _OF_SENDER]
         return Judgement(WriteOutcome.UNTOLD, tokens=own)
     if outcome is not None and outcome is not WriteOutcome.PASSED_ON:
@@ -295,7 +296,8 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
 def _tokens(
     candidate: Candidate, world: World, facts: Facts, holder: Stored | None, *, is_stored: bool
 ) -> Sequence[Token] | Reject:
-    """What rates and quotas say of an event that nothing else refuses."""
+    """The tokens to take for an event that no other check refuses, or the refusal by a rate or
+    quota."""
     limits = world.policy.usage_limits(candidate.event, facts)
     if not limits:
         return ()
@@ -340,7 +342,8 @@ def _judge_membership(candidate: Candidate, world: World, facts: Facts) -> Judge
 
 
 def _unstored(candidate: Candidate, world: World) -> WriteOutcome | None:
-    """Why the event is not stored although no rule objects; None: it is. Raises Invalid."""
+    """Why the event is not stored although no rule refuses it; None: it is stored. Raises
+    Invalid."""
     outcome = unstored_outcome(
         candidate.event,
         candidate.slot,
@@ -387,7 +390,8 @@ def _seen(candidate: Candidate, world: World) -> Visibility:
 
 
 def _row_if_stored(candidate: Candidate, world: World) -> Stored | None:
-    """The row that a deleted event had; None if that cannot be told from what is stored now."""
+    """The row of a deleted event as it was; None if its group cannot be derived from the stored
+    rows."""
     event, named, found = candidate.event, candidate.named, world.found
     group = candidate.group
     is_request = event.kind == kinds.DELETION
@@ -402,7 +406,8 @@ def _row_if_stored(candidate: Candidate, world: World) -> Stored | None:
 
 
 def _author_is_unknown(facts: Facts, policy: Policy) -> bool:
-    """Whether a request to vanish from other relays is refused for its author (Z-13)."""
+    """Whether a request to vanish from other relays is refused because its author is unknown
+    (Z-13)."""
     return (
         policy.restricted_writes
         and Who.KNOWN not in facts.who
@@ -428,11 +433,11 @@ def _deletion_reach(
     # A code that the author tried to withdraw may still be valid, in this group or another.
     quiet = group_id is not None and event.has_tag("code")
     quiet = quiet or before.were_restricted or are_restricted(removed, world)
-    # What it deleted before it broke off may have been hidden.
+    # Rows that it deleted before a crash may have been hidden.
     quiet = quiet or (event.id in found.begun and not before.rows)
     quiet = quiet or names_restricted(event, world.policy.read_rules)
     if candidate.sender.origin is Origin.TRUSTED_IMPORT:
-        # An own export does not contain the deleted rows, which may have been private.
+        # The relay's own export does not contain the deleted rows, which may have been private.
         quiet = quiet or any(
             value not in found.rows and value not in before.rows for value in event.tag_values("e")
         )

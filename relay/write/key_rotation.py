@@ -1,9 +1,10 @@
 """Signs the state of groups again when the relay has a new key (N29-73) or another `compat`.
 
-Stored 39000–39005 are by this key or an earlier one of this relay: others are refused. At start
-those by an earlier key are replayed once more, signed with this key, and deleted, in one
-transaction; the relay's own lists of members and roles (13534, 33534) are signed again as they are.
-So are the 39000 and 39001 that differ from what the current `[groups] compat` gives.
+All stored 39000–39005 are by this key or an earlier key of this relay: others are refused. At
+start, those by an earlier key are replayed once more, signed with this key, and deleted, in one
+transaction. In the same one, the relay's lists of members and roles (13534, 33534) are signed again
+unchanged, and the 39000 and 39001 that differ from what the current `[groups] compat` gives are
+made again.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Lookups: what must be read from the store before a batch is judged.
 
-Invariants: everything is read before the first event of the batch is judged. Each event
-contributes its own lookups, so only the groups as of the start of the batch are needed, and who may
-get a right in them by an earlier event of the batch. What only an author with a right may cause is
-not looked up for others: what an event can make the writer read is in docs/security.md.
+Invariants: everything is read before the first event of the batch is judged. Each event contributes
+its own lookups, from the groups as they are before the batch and the rights that earlier events of
+the batch may give. A lookup for which a right is needed is made only for authors that may have the
+right: docs/security.md says what an event can make the writer read.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def lookups_for(
 
 
 def is_looked_up(candidate: Candidate, policy: Policy) -> bool:
-    """False for what the judge refuses whatever is stored."""
+    """False for events that the judge refuses whatever is stored."""
     if candidate.malformed is not None:
         return candidate.vanishes
     return not misses_login(candidate, policy)
@@ -115,10 +115,10 @@ class _Builder:
         self._groups = groups
         self._actors = actors
         self._operators = {*actors.owners, relay}
-        """Keys that may do in every group what its admins may."""
+        """Keys that have an admin's rights in every group."""
         self._admitted: set[tuple[str, str]] = set()
         self._appointed: set[tuple[str, str]] = set()
-        """(group, key) that an event of this batch may make a member, perhaps with a role."""
+        """(group, key) that an event of this batch may make a member, possibly with a role."""
         self._create = policy.groups.create
         self._relay = relay
         self._systems = policy.systems
@@ -236,7 +236,7 @@ class _Builder:
         )
 
     def _admit(self, candidate: Candidate, group_id: str) -> None:
-        """Note whom the event may put into the group."""
+        """Note the keys that the event may make members of the group."""
         event, group = candidate.event, self._groups.get(group_id)
         if event.kind == kinds.CREATE_GROUP and group is None:
             who = author_words(event.pubkey, self._actors, self._groups, None)
@@ -248,13 +248,14 @@ class _Builder:
             self._appoint(group_id, event.tag_values("p"))
 
     def _appoint(self, group_id: str, pubkeys: Iterable[str]) -> None:
-        """They may get a role in the group, which nobody gets by a request to join."""
+        """Note keys that the event may give a role in the group; a join request never gives one."""
         appointed = [(group_id, pubkey) for pubkey in pubkeys]
         self._appointed.update(appointed)
         self._admitted.update(appointed)
 
     def _add_previous(self, candidate: Candidate, group_id: str) -> None:
-        """What `check_previous` will ask for: nothing of an author whom it does not come to."""
+        """Look up the prefixes for `check_previous`, unless the author is refused before that
+        check."""
         group, event = self._groups.get(group_id), candidate.event
         if group is None or candidate.sender.origin is not Origin.WIRE:
             return
@@ -300,8 +301,8 @@ class _Builder:
             self.ids.update(group.requests[pubkey] for pubkey in named & group.requests.keys())
 
     def _add_withdrawn(self, event: Event, group_id: str) -> None:
-        """The 9009 of the codes that a kind 5 withdraws. For others than role holders nothing is
-        looked up: not even the time that it takes may tell of a code."""
+        """Look up the 9009 of the codes that a kind 5 withdraws; nothing for authors without a
+        role, so that not even the time it takes reveals a code."""
         group = self._groups.get(group_id)
         if group is None or not group.invites:
             return
@@ -310,7 +311,7 @@ class _Builder:
             self.ids.update(group.invites[code].event_id for code in codes)
 
     def add_vanishing(self, candidates: Iterable[Candidate]) -> None:
-        """What is needed of the groups that keys vanish from."""
+        """Look up the state of the groups that vanishing keys leave."""
         leaving = {candidate.event.pubkey for candidate in candidates if candidate.vanishes}
         if not leaving:
             return
@@ -341,7 +342,8 @@ class _Builder:
     # -- commands -----------------------------------------------------------------------------
 
     def add_change(self, command: ManagementChange) -> None:
-        """The events that a NIP-86 call bans; and all pins, for what they name may be removed."""
+        """Look up the events that a NIP-86 call bans, and all pins, because pinned events may be
+        removed."""
         if command.deleted_authors or any(change.is_ban for change in command.changes):
             self._add_pins(all_pinning(self._groups))
         self.ids.update(change.item for change in command.changes if change.bans_event)
@@ -353,16 +355,18 @@ class _Builder:
         )
 
     def add_pin_lists(self, expired: Iterable[str]) -> None:
-        """The 39005 of groups that may pin one of these rows, whose addresses are not known yet.
+        """Look up the 39005 of groups that may pin one of these rows, whose addresses are not known
+        yet.
 
-        Not what else they pin: anybody may pin thousands of large events.
+        The other pinned events are not looked up: anybody may pin thousands of large ones.
         """
         named = pinning((("e", event_id) for event_id in expired), self._groups)
         for group_id in named | pinning_by_address(self._groups):
             self.slots.add(Slot(self._relay, kinds.GROUP_PINS, group_id))
 
     def _add_pins(self, group_ids: Set[str]) -> None:
-        """Whether what these groups pin is there, and the 39005 that lists it."""
+        """Look up whether the pinned events of these groups are stored, and the 39005 that lists
+        them."""
         for group_id in group_ids:
             self.slots.add(Slot(self._relay, kinds.GROUP_PINS, group_id))
             self._present.update(_rows_of_pins(self._groups.by_id[group_id]))
@@ -373,7 +377,7 @@ def _rows_of_pins(group: Group) -> Iterable[str | Slot]:
 
 
 def _related_groups(event: Event, group_id: str, groups: Groups) -> Iterable[str]:
-    """Groups whose 39000 may change with the event's own."""
+    """Groups whose 39000 may change together with that of the event's group."""
     if event.kind not in (kinds.EDIT_METADATA, kinds.CREATE_GROUP, kinds.DELETE_GROUP):
         return ()
     named = event.tag_values("parent")

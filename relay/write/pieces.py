@@ -1,7 +1,7 @@
 """Pieces: a deletion of too much for one transaction takes several.
 
-Invariants: a piece deletes some of the rows, if the event would be accepted then; it stores no
-event and answers nothing. The last pass looks for all rows again: what it finds fits into one
+Invariants: a piece deletes some of the rows, if the event would be accepted at that time; it stores
+no event and sends no OK. The last pass looks for all rows again: those that it finds fit into one
 transaction, and the event is judged and stored as any other.
 """
 
@@ -39,16 +39,17 @@ if TYPE_CHECKING:
     from relay.write.world import World
 
 _MOST_DELETED: Final = 64 << 10
-"""Bytes of the rows that the deletions of a batch name: to delete such a row of 5,000 tags takes
-50 ms. A deletion of more goes in pieces."""
+"""Bytes of the rows that the deletions of a batch name; a row of this size has up to 5,000 tags and
+takes 50 ms to delete. A larger deletion is done in pieces."""
 _WHOLE: Final = frozenset({kinds.VANISH, kinds.DELETE_GROUP})
 Target = str | Slot
 """An id or an address."""
 
 
 class Pieces(ABC):
-    """How far the deletion by one event has come. In a pass: `part_of` and `lookups`, then `begin`,
-    then `delete` if the event would be accepted, then `advance`; `shrink`, if that is too much."""
+    """Progress of one event's deletion. The calls of a pass: `part_of` and `lookups`, then `begin`,
+    then `delete` if the event would be accepted, then `advance`. If the lookups are too large:
+    `shrink`."""
 
     def __init__(self) -> None:
         self.removed = Removed()
@@ -56,34 +57,34 @@ class Pieces(ABC):
     @property
     @abstractmethod
     def is_last(self) -> bool:
-        """What is left fits into one transaction: the event is judged and stored as any other."""
+        """The rest fits into one transaction: the event is judged and stored as any other."""
 
     def part_of(self, candidate: Candidate) -> Candidate:
-        """What is judged."""
+        """The candidate that is judged in this pass."""
         return candidate
 
     @abstractmethod
     def lookups(self, wanted: Lookups, candidate: Candidate, groups: Groups) -> Lookups:
-        """Those of `wanted`, for the event, that this pass needs."""
+        """The part of `wanted`, the event's lookups, that this pass needs."""
 
     @abstractmethod
     def begin(self, candidate: Candidate, found: Found) -> bool:
-        """Whether a piece may have something to delete."""
+        """Whether this pass may have rows to delete."""
 
     @abstractmethod
     def delete(
         self, candidate: Candidate, judged: Judgement, world: World, plan: WritePlan
     ) -> Set[str]:
-        """What a piece of an accepted deletion does; it uses up nothing. Gives the ids of groups
-        of which some pins may have to be removed."""
+        """Add a piece of an accepted deletion to the plan; it takes no tokens. Returns the ids of
+        groups some of whose pins may have to be removed."""
 
     @abstractmethod
     def advance(self, found: Found) -> None:
-        """The piece is done. `found`: afterwards."""
+        """The piece is done; `found`: afterwards."""
 
     @abstractmethod
     def shrink(self) -> None:
-        """What is looked up is too large."""
+        """The lookups were too large: make the next piece smaller."""
 
 
 class _Named(Pieces):
@@ -93,11 +94,11 @@ class _Named(Pieces):
         super().__init__()
         self._targets = _named_by(event)
         self._size = max(1, len(self._targets) // 2)
-        """How many targets the next piece has."""
+        """Number of targets in the next piece."""
         self._place = 0
-        """Of its first target."""
+        """Index of its first target."""
         self._kept: set[Target] = set()
-        """Found, and not to be deleted by this event."""
+        """Targets that were found and that this event must not delete."""
 
     @property
     def is_last(self) -> bool:
@@ -170,7 +171,8 @@ class _Emptying(Pieces):
     is_last = False
 
     def lookups(self, wanted: Lookups, candidate: Candidate, groups: Groups) -> Lookups:
-        """What the judge needs, and rows that may leave: not what the last pass does beside."""
+        """The lookups that the judge needs, and the rows to delete; the others only in the last
+        pass."""
         if self.is_last:
             return wanted
         event = candidate.event
@@ -212,13 +214,13 @@ class _Emptying(Pieces):
 
 
 def pieces_for(event: Event) -> Pieces:
-    """Of an event that deletes too much."""
+    """The pieces for an event that deletes too much."""
     return _Emptying() if event.kind in _WHOLE else _Named(event)
 
 
 def bounded(wanted: Lookups, indivisible: int) -> Lookups:
-    """The same, raising TooMuchToRead for deletions of too much; any bytes of so many named rows
-    that cannot be less."""
+    """The lookups with a limit, so that a store raises TooMuchToRead for too large a deletion. No
+    limit for at most `indivisible` named rows: they cannot be divided further."""
     named = len(wanted.own_rows) + len(wanted.own_slots)
     if named > indivisible or wanted.vanishing_keys or wanted.ending_groups:
         return replace(wanted, most_own=_MOST_DELETED)

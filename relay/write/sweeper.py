@@ -41,22 +41,22 @@ _FULL_SCAN_S: Final = 3600
 a new summary takes effect within this time."""
 _BATCH_ROWS: Final = 256
 _BATCH_BYTES: Final = 1 << 17
-"""Rows per transaction. 128 KiB may have 10,000 tags, which take 0.1 s to remove."""
+"""Limit of the rows of a transaction. 128 KiB may have 10,000 tags, which take 0.1 s to remove."""
 _SCAN_ROWS: Final = 200_000
 """Rows found per query: their seq only."""
 _PAUSE_FACTOR: Final = 8.0
 """Pause after a transaction, in multiples of its duration: writers come first."""
 _MAX_PAUSE_S: Final = 1.0
 _CHECKED_ROWS: Final = 2000
-"""Rows compared per sweep, a fifth of a second of a thread: a million in eight hours,"""
+"""Rows checked for damage per sweep, in 0.2 s of a thread: a million in eight hours."""
 _CHECKED_AT_ONCE: Final = 100
-"""and per query."""
+"""Rows checked per query."""
 _MAX_TOLD: Final = 20
-"""Damaged rows in the log, per sweep."""
+"""Damaged rows that a sweep logs."""
 _EXPIRED: Final = ("expiration", "NIP-40", "expired")
-"""Rule, place and cause of rows that no rule of the policy files released,"""
+"""Rule, place and cause of rows removed by their own expiration."""
 _HISTORY: Final = ("history", "[[retention]] history", "old versions")
-"""and of old versions."""
+"""Rule, place and cause of old versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Swept:
 
 @dataclass(frozen=True, slots=True)
 class SweepLine:
-    """Rows of one kind that one rule removed, or rows that it released and something holds."""
+    """Rows of one kind that one rule removed; or rows due by it and kept for the reason `held`."""
 
     rule: str
     place: str
@@ -85,7 +85,7 @@ class SweepLine:
 
 
 def lines_of(swept: Swept) -> list[SweepLine]:
-    """One transaction as lines, to be added up."""
+    """The lines of one transaction; the caller adds them up."""
     rule = swept.rule
     of = (rule.name, rule.place, str(rule.limit))
     return [
@@ -104,7 +104,7 @@ def _lines(of: tuple[str, str, str], removed: Sequence[Stored]) -> list[SweepLin
 
 
 def _batches(found: Iterable[tuple[str, int]]) -> Iterator[tuple[str, ...]]:
-    """Of ids and bytes: the ids of one transaction after the other."""
+    """Cut (id, bytes) of rows into the ids of one transaction each."""
     ids: list[str] = []
     size = 0
     for event_id, number in found:
@@ -120,8 +120,8 @@ def _batches(found: Iterable[tuple[str, int]]) -> Iterator[tuple[str, ...]]:
 def _released(
     page: Sequence[OldVersion], rules: HistoryRules, now: int
 ) -> tuple[list[Stored], dict[int, int | None]]:
-    """Old versions that the rules do not keep; seq of others → the `drop_at` that they should
-    have."""
+    """Old versions that the rules do not keep, and for others whose `drop_at` differs: seq → new
+    `drop_at`."""
     gone, deadlines = [], {}
     for row, at, drop_at, newer in page:
         kept = rules.of(row)
@@ -193,12 +193,12 @@ class Sweeper:
             await asyncio.sleep(self._every_s)
 
     async def once(self) -> int:
-        """Remove expired rows, rows that rules release and old versions; how many. Raises
+        """Remove expired rows, rows due by rules and old versions; returns their number. Raises
         StoreFault."""
         return await self._expired() + await self._due() + await self._versions()
 
     async def check(self) -> bool:
-        """Compare the next rows; True: that was the last of the store."""
+        """Check the next rows for damage; True: the end of the store was reached."""
         faults: list[str] = []
         try:
             for _ in range(0, _CHECKED_ROWS, _CHECKED_AT_ONCE):
@@ -224,7 +224,7 @@ class Sweeper:
         return sum([len(rows) async for rows in self._expiring(Purpose.SWEEP)])
 
     async def _expiring(self, purpose: Purpose) -> AsyncIterator[Sequence[Stored]]:
-        """Expired rows, one transaction each."""
+        """Sweep expired rows; yields those of each transaction."""
         swept = Counter[int]()
         at_once = _BATCH_ROWS if purpose is Purpose.SWEEP else _SCAN_ROWS
         is_done = False
@@ -244,7 +244,7 @@ class Sweeper:
         self._report(swept, "expired events")
 
     def _report(self, swept: Counter[int], what: str) -> None:
-        """By kind (G-15)."""
+        """Log and count swept rows by kind (G-15)."""
         for kind, number in sorted(swept.items()):
             _log.info("swept %d %s of kind %d", number, what, kind)
         self._metrics.swept(swept)

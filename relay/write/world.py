@@ -41,7 +41,7 @@ _LENT_IN_GROUPS: Final = frozenset({Who.INSIDER})
 """The who-words that an owner lends its agent inside groups. Not KNOWN: the agent could found a
 group and remain its member when its owner leaves."""
 MAX_EVENT: Final = 2 << 20
-"""Bytes; half of what a connection may leave unread by default."""
+"""Bytes; half of the unread bytes that a connection may have by default."""
 _MAX_WHO: Final = 65_536
 _MIN_PREFIX: Final = 8
 """Characters of an id that a `previous` tag must have (N29-21)."""
@@ -53,12 +53,12 @@ class _Logins(Protocol):
 
 @dataclass(slots=True)
 class Removed:
-    """What earlier pieces deleted: the event is judged as if it were still there."""
+    """Rows that earlier pieces deleted: the event is judged as if they were still stored."""
 
     rows: dict[str, TargetRow] = field(default_factory=dict)
-    """By id."""
+    """id → row."""
     were_restricted: bool = False
-    """Not everybody may read all of them."""
+    """True: some of the rows may not be read by everybody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class World:
     policy: Policy
     groups: Groups
     actors: Actors
-    """Of the policy files, with the keys that NIP-86 calls have allowed and banned."""
+    """The actors of the policy files, with the keys that NIP-86 calls have allowed and banned."""
     found: Found
     """The store's rows that `lookups` asked for."""
     relay: str
@@ -83,7 +83,7 @@ class World:
     vanished: MinuteCounter = field(default_factory=lambda: MinuteCounter(VANISHED_PER_ADDRESS))
     """Requests to vanish by keys of which nothing is stored, by address."""
     removed: Removed = field(default_factory=Removed)
-    """Of the same deletion."""
+    """Rows that earlier pieces of the same deletion deleted."""
     max_event: int = MAX_EVENT
     """Bytes of an event, wherever it comes from."""
     rated_origins: frozenset[Origin] = frozenset({Origin.WIRE})
@@ -231,10 +231,8 @@ FOLLOW_CHAINS: Final = frozenset({Who.AGENT, Who.OWNER})
 
 
 def _records(candidate: Candidate, world: World) -> tuple[RecordFacts, ...]:
-    """The stored events that the record refers to, and the chains of records behind them.
-
-    A row that the author may not read counts as not stored, so that no refusal reveals it (X-16).
-    """
+    """The stored events that the record refers to, and the chains of records behind them. A row
+    that the author may not read counts as not stored, so that no refusal reveals it (X-16)."""
     references, found, now = candidate.references, world.found, world.now
     if not references.ids and not references.names:
         return ()
@@ -256,13 +254,13 @@ def _records(candidate: Candidate, world: World) -> tuple[RecordFacts, ...]:
 
 
 def _may_read_by_id(row: Stored, seen: Visibility) -> bool:
-    """Also rows that are only given to a filter with `ids`."""
+    """Whether the viewer may read the row by a filter with `ids`, as `only_by` may require."""
     return seen.may_read(row, _by_id(row))
 
 
 def may_know_by_id(row: Stored, seen: Visibility, world: World) -> bool:
-    """Whether a viewer may read the row when it asks by id; a reader of a row that it refers to
-    may, too."""
+    """Whether the viewer may read the row when it asks by id; with a `target` rule also because it
+    may read a row that this one refers to."""
     return _may_know(row, seen, world, _by_id(row))
 
 
@@ -292,8 +290,8 @@ def _chained(names: Iterable[RecordName], found: Found, systems: MemorySystems) 
 
 
 def _may_know(row: Stored, seen: Visibility, world: World, filter_: Filter | None = None) -> bool:
-    """Whether a viewer may read the row as a match of this filter (None: no filter); with a
-    `target` rule, as one of the rows it refers to (X-22)."""
+    """Whether the viewer may read the row as a match of this filter (None: no filter); with a
+    `target` rule also because it may read a row that this one refers to (X-22)."""
     readable = set()
     targets = seen.targets_of(row)
     if targets:

@@ -1,4 +1,4 @@
-"""What an edit of policies opens to everybody, or closes for all: who could before, who can now.
+"""What an edit of policies permits to everybody, or forbids to all, compared with before.
 
 Invariants: computed by the judge and the read rules, for representative people, events and rows,
 not from the text of the rules. Plug-ins are not run.
@@ -44,7 +44,8 @@ _NOW: Final = 1_800_000_000
 _NO: Final = frozenset({Prefix.RESTRICTED, Prefix.BLOCKED, Prefix.AUTH_REQUIRED})
 """Refusals because of the author; others depend on the event."""
 _INTERNET: Final = tuple(map(ip_address, ("1.1.1.1", "8.8.8.8", "2001:4860:4860::8888")))
-"""Public addresses that no admin would trust: `trusted_readers` with one of these has everybody."""
+"""Public addresses that no admin would trust: if `trusted_readers` contains one, it contains
+everybody."""
 _MAX_LISTED: Final = 6
 _NAMELESS_KIND: Final = 4321
 
@@ -209,7 +210,7 @@ def _acts(policy: PolicySet) -> Iterator[_Act]:
 
 
 def _records(policy: PolicySet) -> Iterator[tuple[str, int, str | None]]:
-    """Words, kind and `d` of each record type of the memory systems."""
+    """(name, kind, `d`) of each record type of the memory systems."""
     for system in policy.systems.systems:
         for record in system.records:
             about = f" with d {record.prefix}…" if record.prefix else ""
@@ -221,7 +222,7 @@ def _event(author: str, kind: int, tags: Sequence[Sequence[str]]) -> Event:
 
 
 def _judged(policy: PolicySet, actors: Actors, groups: Groups, act: _Act, who: str) -> Judgement:
-    """On a connection that the author is logged in on."""
+    """The judgement on the act, on a connection where its author is logged in."""
     key = _key(who)
     sender = Sender(Origin.WIRE, frozenset({key}))
     candidate = candidate_in(_event(key, act.kind, act.tags), policy, sender)
@@ -239,7 +240,7 @@ def _is_refused(judged: Judgement) -> bool:
 def _new_group(
     policy: PolicySet, actors: Actors, groups: Groups
 ) -> tuple[tuple[str, ...], Group | None]:
-    """Who may create one, and what it is like; None: nobody may."""
+    """Who may create a group, and the created group; None: nobody may."""
     may: list[str] = []
     made = None
     for who in _WRITERS:
@@ -251,7 +252,7 @@ def _new_group(
 
 
 def _opened(policy: PolicySet, actors: Actors, groups: Groups) -> Groups:
-    """After the admin of the private group asked for it to be public."""
+    """The groups after the admin of the private group has asked to make it public."""
     tags = (("h", _PRIVATE), ("name", "x"), ("public",), ("open",), ("visible",))
     judged = _judged(policy, actors, groups, _Act("", kinds.EDIT_METADATA, tags), _ADMIN)
     return groups if judged.ruling is None else judged.ruling.groups

@@ -42,7 +42,7 @@ class Edit(NamedTuple):
     before: str
     """Hash of the file as it is; of nothing for a new one."""
     faults: Sequence[str]
-    """With any the edit cannot be saved."""
+    """Faults that prevent saving."""
     warnings: Sequence[str]
     access: Sequence[str]
     """Who may do what since that could not before, and the reverse."""

@@ -200,7 +200,8 @@ class _Basis(Enum):
     NO_STORE = auto()
     """Policy files alone."""
     SUPPOSED = auto()
-    """The author is taken for something: groups as in the store, nothing else stored."""
+    """The author is assumed to have certain who-words: groups as in the store, nothing else
+    stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +247,7 @@ async def _verdict(
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """The OK, and who says so."""
+    """The OK, and the rule that decides it."""
 
     ok: bool
     message: str
@@ -350,7 +351,8 @@ async def explained_here(
     actors: Actors,
     now: int,
 ) -> dict[str, object]:
-    """As `--json`, for a relay in this process. `actors`: with those that calls changed."""
+    """The explanation in the form of `--json`, for a relay in this process. `actors`: including the
+    changes by NIP-86 calls."""
     reply = await folder.dry_run(asked.event, keys)
     facts = reply.facts
     if facts is None:

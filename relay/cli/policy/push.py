@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class _Asked(NamedTuple):
     data: Path
     home: Path
-    """Of the policy files."""
+    """Folder of the policy files."""
     number: int | None
     over: int | None
     by: str

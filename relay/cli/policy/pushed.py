@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 @asynccontextmanager
 async def versions_of(folder: Path) -> AsyncIterator[PolicyVersions]:
-    """Of the database of a data folder; its relay may run. Raises UserError, StoreFault."""
+    """The policy versions in the database of a data folder; its relay may run. Raises UserError,
+    StoreFault."""
     storage = load_config(folder / "rookery.toml").storage
     if storage.url is None:
         raise UserError(

@@ -42,7 +42,8 @@ CONNECTION: Final = 0
 
 
 def candidate_in(event: Event, policy: PolicySet, sender: Sender) -> Candidate:
-    """An event as this policy set reads it. Of kind 62 only those for all relays are for it."""
+    """An event as this policy set reads it. A kind 62 counts as one for this relay only if it is
+    for all relays."""
     return candidate_of(
         event,
         policy.keep.keep_of(event),
@@ -65,7 +66,7 @@ def case_world(
     beside: Iterable[Event],
     now: int,
 ) -> World:
-    """`beside`: events that are stored."""
+    """The world of a test case. `beside`: events that are stored."""
     found = Found(0)
     for event in beside:
         group = None if event.kind in policy.groups.foreign_h else event.tag("h")
@@ -103,7 +104,7 @@ def _add_replaced(candidate: Candidate, found: Found) -> None:
 
 
 def _own_targets(candidate: Candidate) -> Iterator[Stored]:
-    """The events that a kind 5 names, taken for stored ones of its author."""
+    """The events that a kind 5 names, assumed to be stored and by its author."""
     event, targets = candidate.event, candidate.targets
     if targets is None:
         return
@@ -113,7 +114,7 @@ def _own_targets(candidate: Candidate) -> Iterator[Stored]:
 
 
 def _count_rates(candidate: Candidate, world: World) -> None:
-    """One event more that the rates about the candidate have counted."""
+    """Count one more event for each rate that applies to the candidate."""
     event, sender = candidate.event, candidate.sender
     for limit in world.policy.usage_limits(event, facts_of(candidate, world)):
         counted = CountedEvent(

@@ -120,10 +120,10 @@ def on_relay(
 async def of_session(
     transcripts: Transcripts, begin: str, read: Callable[[str], Awaitable[Result]]
 ) -> tuple[str, Result]:
-    """The id of the session that is meant, and what `read` gives for it.
+    """The session id that `begin` stands for, and the result of `read` for it.
 
-    `begin`: an id, or the beginning of a single one. `read` raises NoSession where there is none.
-    Raises UserError if no id, or several, begin so.
+    `begin`: an id, or the beginning of a single one. `read` raises NoSession if there is none.
+    Raises UserError if no id, or several ids, begin with it.
     """
     try:
         return begin, await read(begin)

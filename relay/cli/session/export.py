@@ -198,10 +198,8 @@ def _check_resumable(id_: str) -> None:
 
 
 def _missing(path: Path, lines: Sequence[bytes], tokens: PathTokens) -> Sequence[bytes] | None:
-    """The lines that a file lacks at its end; None: it is of another session.
-
-    Its lines may name another branch.
-    """
+    """The lines that a file lacks at its end; None: it belongs to another session. The lines in the
+    file may name another branch."""
     if not path.exists():
         return lines
     with path.open("rb") as file:
@@ -265,7 +263,7 @@ def _print(data: bytes) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """For its owner's eyes: a session may hold whatever a tool has read."""
+    """Write a file readable by its owner only: a session may hold whatever a tool has read."""
     make_private(path.parent)
     file = os.open(path, os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with os.fdopen(file, "wb") as opened:

@@ -83,7 +83,7 @@ class Pager:
         return f"{self._name}  {at + 1}/{len(self._blocks)}  {day}  {share} %  ? for keys"
 
     def _marked(self, row: Row) -> Row:
-        """With the searched words marked."""
+        """The row with the searched words marked."""
         if not self._words:
             return row
         parts: list[tuple[str, str]] = []
@@ -191,7 +191,8 @@ class Pager:
         return False
 
     def _search(self, step: int) -> None:
-        """From the block at the top; 0: it counts too."""
+        """Go to the next match from the block at the top, in the direction of `step`; 0: the block
+        itself counts too."""
         if not self._words:
             return
         if step == 0 and self._blocks and self._blocks[self._at()].contains(self._words):
@@ -219,7 +220,7 @@ class Pager:
                 return
 
     def _jump_to(self, where: str) -> None:
-        """A number of a block, or a time: the beginning of one as it is shown."""
+        """Go to the block with this number, or at this time: the beginning of a time as shown."""
         if where.isascii() and where.isdigit():
             if self._blocks:
                 self._show(min(max(int(where), 1), len(self._blocks)) - 1)

@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 _ALIKE: Final = 10
 """Memories that a new one is compared with."""
 _INHERITED: Final = ("memory_type", "confidence", "tags")
-"""By a successor."""
+"""Fields that a successor inherits."""
 _FRAME_BYTES: Final = len('["EVENT",]')
 _DEFAULT_FRAME: Final = 1 << 19
 """Frame size assumed if the relay names no limit."""
@@ -127,10 +127,10 @@ class Anamnesis(AnamnesisReader):
         return entry.hash
 
     async def copy_of(self, entry: Entry) -> str | None:
-        """Hash of a memory of this owner, with the same readers and nearly the same words, told in
-        `kept_out`; None: there is none, or the relay cannot search for it.
+        """Hash of a memory of this owner with the same readers and nearly the same words, also
+        noted in `kept_out`. None: there is none, or the relay cannot search for it.
 
-        Not of others: who wrote it may supersede it.
+        Memories of others do not count: their authors may supersede them.
         """
         if self.sieve is None or not (self.is_online and await self.offers("search", "match")):
             return None
@@ -339,7 +339,8 @@ class Anamnesis(AnamnesisReader):
 
 
 def _with_claims(document: dict[str, Any]) -> dict[str, Any]:
-    """As a line of a file, where nothing is signed: with what was claimed before."""
+    """A line of an exported file. Nothing in it is signed, so it includes what was claimed
+    before."""
     claimed = document.pop("claimed", {})
     listed = {voucher["id"] for voucher in document["vouchers"]}
     before = [each for each in claimed.pop("vouchers", ()) if each["id"] not in listed]

@@ -77,7 +77,7 @@ def text_ranks(
 
 
 def _text(hashed: str, archive: Archive) -> str:
-    """With amended tags."""
+    """The search text of a memory, with amended tags."""
     document = archive.document(hashed) or {}
     tags = document.get("tags")
     return text_of(str(document.get("content", "")), tags if isinstance(tags, list) else ())

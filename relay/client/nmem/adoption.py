@@ -36,7 +36,8 @@ class Adoption:
     group: str | None = None
 
     def adopt(self, connection: Any, path: Path) -> None:
-        """Nothing is done with another database, nor if another program did it meanwhile."""
+        """Adopt the database. Does nothing with any other database, or if another program did it
+        meanwhile."""
         if not _is_original(connection):
             return
         connection.execute("BEGIN IMMEDIATE")  # nobody writes during the copy

@@ -87,8 +87,8 @@ def _pin_adopted(db: Any) -> None:
 
 
 def set_event_id(db: Any, event: Event) -> None:
-    """Record the event of one's own row. It is one's own too where another key published the same
-    text: its copy may have come first."""
+    """Record the event of an own row. The row becomes one's own also if another key published the
+    same text: its copy may have come first."""
     d, own = event.d, (event.id, ONESELF, event.created_at, event.d)
     for table in ("_rk_observations", "_rk_prompts"):
         changed = "event_id = ?, author = ?, created_at = ?"

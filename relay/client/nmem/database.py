@@ -280,7 +280,7 @@ def _prepare(connection: Any, path: Path, adopt: Adopt | None) -> None:
 
 
 def names_in(connection: Any) -> set[str]:
-    """Of tables, indexes and triggers."""
+    """Names of tables, indexes and triggers."""
     return {name for (name,) in connection.execute("SELECT name FROM sqlite_master")}
 
 

@@ -124,7 +124,8 @@ class _Scan:
 
 
 def _regular_file(path: str, flags: int) -> int:
-    """To open a pipe would wait until somebody writes to it."""
+    """Open a file for reading, if it is regular. Opening a pipe would wait until somebody writes to
+    it."""
     fd = os.open(path, flags | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)

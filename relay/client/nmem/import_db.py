@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 _BATCH: Final = 500
 _MAX_PART: Final = 16 << 20
-"""Bytes of the rows that are held at a time, but for the last one."""
+"""Bytes of rows held at a time; a single row may be larger."""
 _MAX_CELL: Final = 8 << 20
 _NO_TABLE: Final = (
     "SELECT 1 FROM sqlite_master WHERE name = ? COLLATE NOCASE"
@@ -224,7 +224,7 @@ def adopt(db: Any, secrets: SecretFilter, group: str | None) -> Imported:
 
 
 def _adopt_row(db: Any, table: str, number: int, draft: Draft) -> bool:
-    """False: another row is the same record."""
+    """Make a row a record; False: another row is the same record already."""
     known = f"SELECT 1 FROM _rk_{table} WHERE d = ?"  # noqa: S608  a name of ours
     if db.execute(known, (draft.d,)).fetchone():
         return False
@@ -264,7 +264,7 @@ def _session_of(row: Sequence[Any], secrets: SecretFilter) -> Session:
 
 
 def _signature_in(text: object) -> tuple[tuple[str, int], ...] | None:
-    """Pairs, or an object of counts: both occur."""
+    """The signature, from pairs or from an object of counts: both forms occur."""
     value = _json_in(text)
     pairs = list(value.items()) if isinstance(value, dict) else value
     if not isinstance(pairs, list):

@@ -41,7 +41,7 @@ IDLE_S: Final = 900.0
 _BATCH_S: Final = 0.2
 """Records of this period are sent together."""
 _REQUEST_S: Final = 5.0
-"""Deadline for reading a hook's request and for writing the reply."""
+"""Limit for reading a hook's request, and for writing the reply."""
 _CHECK_S: Final = 2.0
 """Interval at which the keeper checks that its folders and settings still exist."""
 _INTERVAL_S: Final = 60.0
@@ -89,7 +89,7 @@ def _lock(path: Path, inherited: int | None) -> Iterator[bool]:
 
 
 def _stamp(home: Path) -> tuple[int, int] | None:
-    """Changes with client.toml."""
+    """A value that changes when client.toml changes; None: there is no such file."""
     try:
         found = (home / FILE).stat()
     except OSError:
@@ -112,7 +112,7 @@ class _Keeper:
         self._idle_s = idle_s
         self._stamp = _stamp(home)
         self._socket: int | None = None
-        """Inode of the socket: another one is another keeper's."""
+        """Inode of the keeper's socket: a socket with another inode belongs to another keeper."""
         self._folder: int | None = None
         """Inode of its folder."""
         self._ending = asyncio.Event()
@@ -198,11 +198,12 @@ class _Keeper:
                     await self._ending.wait()
 
     def _is_wanted(self) -> bool:
-        """Whether socket, cache and settings are where they were."""
+        """Whether socket, cache and settings are still in place."""
         return _inode(self._home / SOCKET) == self._socket and self._is_in_place()
 
     def _is_in_place(self) -> bool:
-        """The same without the socket, which is removed before the last hooks are recorded."""
+        """As `_is_wanted`, without the socket, which is removed before the last hooks are
+        recorded."""
         hooks = self._hooks
         return (
             _inode((self._home / SOCKET).parent) == self._folder
@@ -283,7 +284,7 @@ class _Keeper:
             return False
 
     def _log(self, error: BaseException, named: str = "keep", at: int | None = None) -> None:
-        """Unless it is about to end because something was removed."""
+        """Log an error, unless the keeper is about to end because something was removed."""
         if self._is_wanted():
             log(self._home, named, error, unix_now() if at is None else at)
 
@@ -311,8 +312,8 @@ class _Keeper:
         return sent.waiting == 0
 
     async def _maintain(self, hooks: Hooks) -> bool:
-        """Sweep once a day; summarise ended sessions one at a time, so that recorded hooks do not
-        wait for a model. Whether there may be more to do."""
+        """Sweep once a day; summarise ended sessions, one per call, so that recorded hooks do not
+        wait for a model. Returns whether there may be more to do."""
         now = unix_now()
         if now - self._swept_at > _DAY:
             self._swept_at = now

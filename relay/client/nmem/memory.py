@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 _RELAY_S: Final = 10.0
 """How long to wait for the relay."""
 _RECALL_S: Final = 3.0
-"""As `_RELAY_S`, while a model waits."""
+"""As `_RELAY_S`, for calls that a model waits for."""
 
 
 class Nmem(NmemRecorder):
@@ -136,7 +136,8 @@ class Nmem(NmemRecorder):
         await self._write(rebuild.rebuild_index)
 
     async def _wait_for_relay(self, wait_s: float | None = None, meanwhile: str = "") -> None:
-        """`meanwhile`: what follows from it, for people. Raises UserError."""
+        """Wait for the relay. `meanwhile`: the consequence, for the error text. Raises
+        UserError."""
         try:
             await self._client.wait_connected(deadline_s=_RELAY_S if wait_s is None else wait_s)
         except Unanswered:

@@ -432,7 +432,8 @@ def refused(db: Any) -> list[tuple[str, str]]:
 
 
 def sessions_beginning(db: Any, begin: str, most: int) -> list[str]:
-    """Ids: this one alone if there is such a session, else those that begin so, sorted."""
+    """Session ids: this id alone if there is such a session, else those that begin with it,
+    sorted."""
     rows = db.execute(
         "SELECT id FROM sessions WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id LIMIT ?2",
         (begin, most),

@@ -42,12 +42,13 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
 
 SOURCES: Final = "sources"
-"""In `_rk_about`: of which sources the records of others are."""
+"""In `_rk_about`: the sources of the stored records of others."""
 _SEND_BATCH: Final = 256
 _FETCH_BATCH: Final = 500
 """Ids per REQ."""
 _MAX_HELD: Final = 2**31
-"""Bytes in memory of what one run fetches, as `weight_of` estimates it: 400,000 records."""
+"""Bytes of memory for the records that one run fetches, as `weight_of` estimates it: 400,000
+records."""
 _TEMPORARY: Final = TEMPORARY | {Prefix.AUTH_REQUIRED}
 """Temporary refusals: the record is sent again later."""
 _OF_MEMORY: Final = [kinds.APP_DATA, kinds.APP_RECORD]
@@ -264,7 +265,7 @@ async def _missing(
         events |= {
             event.id: event
             for event in new
-            # Whatever the relay sends.
+            # Checked here, because a relay may send other events.
             if event.pubkey in trusted
             or (sources.group is not None and event.tag("h") == sources.group)
         }
@@ -297,7 +298,8 @@ async def _compared(
 async def _pins(
     client: Client, document: Mapping[str, object], keys: Collection[str]
 ) -> list[Event]:
-    """Pins, which have no common tag. Without prefix queries (G-09): those of these authors."""
+    """Pins by these authors. Pins have no common tag: they are found by prefix if the relay
+    supports it (G-09), else by author."""
     wanted: dict[str, object] = {"kinds": [kinds.APP_DATA], "authors": sorted(keys)}
     if reads_prefixes(document, kinds.APP_DATA):
         wanted = {"kinds": [kinds.APP_DATA], "#d": [PIN]}
@@ -321,7 +323,8 @@ async def _with_ids(client: Client, ids: Sequence[str]) -> list[Event]:
 
 
 async def _deletions_of(client: Client, ids: Sequence[str]) -> list[tuple[str, str]]:
-    """Those deleted by a kind 5, with its author. Events merely missing at the relay are kept."""
+    """(id, author of the deletion) for those deleted by a kind 5. Events that are merely missing at
+    the relay are kept."""
     deletions: list[tuple[str, str]] = []
     for start in range(0, len(ids), _FETCH_BATCH):
         part = list(ids[start : start + _FETCH_BATCH])
@@ -333,7 +336,7 @@ async def _deletions_of(client: Client, ids: Sequence[str]) -> list[tuple[str, s
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What the cache holds of the relay's."""
+    """The records in the cache that came from the relay."""
 
     records: Mapping[str, int]
     """id → `created_at`."""

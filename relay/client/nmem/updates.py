@@ -112,7 +112,7 @@ def _record_session(db: Any, session: Session, group: str | None) -> None:
 
 
 def record_prompt(db: Any, prompt: Prompt, group: str | None) -> int | None:
-    """Its id; None: it exists already."""
+    """Insert a prompt and queue its record; returns its id. None: it exists already."""
     draft = prompt_draft(prompt, group)
     number = put_prompt(db, prompt, draft.d, Origin(ONESELF, None, draft.created_at))
     if number is not None:
@@ -123,7 +123,7 @@ def record_prompt(db: Any, prompt: Prompt, group: str | None) -> int | None:
 def record_observation(
     db: Any, observation: Observation, project: str, group: str | None
 ) -> int | None:
-    """Its id; None: it exists already."""
+    """Insert an observation and queue its record; returns its id. None: it exists already."""
     draft = observation_draft(observation, project, group)
     origin = Origin(ONESELF, None, draft.created_at)
     number = put_observation(db, observation, draft.d, origin)
@@ -190,7 +190,7 @@ def queue(db: Any, draft: Draft) -> None:
 def add_task(
     db: Any, prompt: str, project: str | None, cwd: str | None, at: int, not_before: int | None
 ) -> int:
-    """Its id. Tasks are not sent."""
+    """Insert a task; returns its id. Tasks are not sent."""
     return int(
         db.execute(
             "INSERT INTO _rk_tasks (queued_at, not_before, project, cwd, prompt)"
@@ -218,7 +218,7 @@ def session_in(db: Any, session_id: str) -> Session | None:
 
 
 def newest_session(db: Any, project: str) -> str | None:
-    """Its id."""
+    """Id of the project's newest session; None: it has none."""
     found = db.execute(
         "SELECT id FROM sessions WHERE project = ? ORDER BY started_at DESC, id LIMIT 1", (project,)
     ).fetchone()
@@ -226,7 +226,7 @@ def newest_session(db: Any, project: str) -> str | None:
 
 
 def session_of(row: Sequence[Any]) -> Session:
-    """From the columns of `sessions`."""
+    """The session in a row of `sessions`."""
     id_, project, started, ended, signature, summary = row
     return Session(
         id_,
@@ -266,7 +266,7 @@ def put_session(db: Any, session: Session, origin: Origin) -> None:
 
 
 def put_prompt(db: Any, prompt: Prompt, d: str, origin: Origin) -> int | None:
-    """Its id; None: it exists already. The session must exist."""
+    """Insert a prompt; returns its id. None: it exists already. The session must exist."""
     if db.execute("SELECT 1 FROM _rk_prompts WHERE d = ?", (d,)).fetchone():
         return None
     number: int = db.execute(
@@ -278,7 +278,7 @@ def put_prompt(db: Any, prompt: Prompt, d: str, origin: Origin) -> int | None:
 
 
 def put_observation(db: Any, observation: Observation, d: str, origin: Origin) -> int | None:
-    """Its id; None: it exists already. The session must exist."""
+    """Insert an observation; returns its id. None: it exists already. The session must exist."""
     if db.execute("SELECT 1 FROM _rk_observations WHERE d = ?", (d,)).fetchone():
         return None
     metadata = observation.metadata

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 SUFFIX: Final = ".jsonl"
 _MAX_LINE: Final = 64 * 2**20
 _LINKED: Final = (errno.ELOOP, errno.ENOTDIR)
-"""Of a file that is a symbolic link, or in a folder that has become one."""
+"""Errors for a symbolic link, or for a file in a folder that has become one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,8 @@ class SessionFile:
         )
 
     def lines(self) -> Iterator[bytes]:
-        """Each with its line end; one at a time in memory. Raises UserError when another file has
-        its name now, OSError."""
+        """The lines with their line ends, one at a time in memory. Raises OSError, and UserError
+        when the file was replaced by another one."""
         with opened(self.path, self.root) as file:
             if _inode_of(os.fstat(file.fileno())) != self.inode:
                 raise UserError(f"{self.path} was replaced while it was read")
@@ -69,8 +69,8 @@ class SessionFile:
 
 
 def opened(path: Path, root: Path | None) -> BinaryIO:
-    """For reading. Below `root`, where others may have put it, no symbolic link is followed: a file
-    is missing then. Raises OSError."""
+    """Open a file for reading. Below `root`, where others may have put files, symbolic links are
+    not followed: the file then counts as missing. Raises OSError."""
     if root is None:
         return path.open("rb")
     try:
@@ -103,7 +103,7 @@ def _inode_of(about: os.stat_result) -> tuple[int, int]:
 
 
 def lines_of(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """The lines of the next `size` bytes. Raises UserError for one that no session has."""
+    """The lines of the next `size` bytes. Raises UserError for a longer line than sessions have."""
     while size > 0 and (raw := file.readline(min(size, _MAX_LINE + 1))):
         if len(raw) > _MAX_LINE:
             raise UserError(f"a line of over {_MAX_LINE >> 20} MiB is in no session")
@@ -112,7 +112,8 @@ def lines_of(file: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def root_of(path: Path) -> Path | None:
-    """For `opened`, of what `files_in` finds: a link that was named is followed."""
+    """`root` of `opened` for the results of `files_in`: only a link named by the user is
+    followed."""
     return path if path.is_dir() else None
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from relay.nostr.pns import Channel
 
 _MAX_IDS: Final = 200
-"""Of a filter; for more, all lines of the session are read."""
+"""Ids in a filter; for more, all lines of the session are read."""
 _LAST_NOTES: Final = 64
 """Number of last notes checked for their source lines."""
 

@@ -100,7 +100,7 @@ class SessionEvents:
         self._file = file
         self._plan = plan
         self.tally = Tally()
-        """Of the last pass of `ids` or `events`."""
+        """Counts of the last pass of `ids` or `events`."""
 
     def ids(self) -> SessionIds:
         """A pass without signing."""

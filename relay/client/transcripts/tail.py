@@ -114,7 +114,7 @@ class Tail:
         self.follows_stored = False
         """Whether new notes follow stored ones (`Plan.stored`)."""
         self._stamp: _Stamp | None = None
-        """Of the file when nothing was new; None: there may be new lines."""
+        """Stamp of the file when it had nothing new; None: there may be new lines."""
         self._size = self._polled_size = 0
         """Bytes converted; file size when nothing could be converted."""
         self._hash = sha256()

@@ -65,7 +65,8 @@ _ANY_CHUNK: Final = 400_000
 """A relay with this message limit accepts any chunk: one byte of text may become six."""
 _PAUSE_S: Final = 0.1
 _FEW_NOTES: Final = 20
-"""One line has at most so many notes without it, usually: the newest tell the layout."""
+"""Newest notes read to detect the layout: a line rarely has more notes, of which only one has
+`source-data`."""
 _LOOKED_UP: Final = 200
 """Lines per query."""
 
@@ -81,7 +82,7 @@ class _Comparison:
     """See ImportResult."""
 
     def beside(self, notes: int) -> _Comparison:
-        """So many more are known: stored ones that the file's plan makes no events for."""
+        """Counts `notes` more as known: stored notes for which the file's plan makes no events."""
         return _Comparison(self.missing, self.known + notes, max(self.others - notes, 0))
 
 
@@ -290,7 +291,7 @@ class Transcripts(TranscriptsReader):
         return cwd if is_absolute(cwd) else None  # other programs may write `.`
 
     async def thread_of(self, session: str, group: str | None) -> StoredThread | None:
-        """The session in the classic layout, if this key stored it so, and in no other one."""
+        """The session's notes, if this key stored it in the classic layout only."""
         wanted: dict[str, Any] = {"authors": [self.pubkey], "#d": [session]}
         archive = {**wanted, "kinds": [kinds.SOURCE_DATA], "limit": 1}
         if self._uses_envelopes or await self._client.query(archive):
@@ -303,9 +304,9 @@ class Transcripts(TranscriptsReader):
         return stored_thread(notes)
 
     async def without_moved(self, drafts: Sequence[Draft]) -> list[Draft]:
-        """Without the lines that are stored as they were on another branch.
+        """The drafts without lines that are stored as they were on another branch.
 
-        Notes have no branch; so the line of a known note is known, whatever its branch.
+        Notes do not contain the branch, so a line whose note is known is looked up by that note.
         """
         of_note: dict[str, list[Draft]] = {}
         for draft in drafts:
@@ -335,7 +336,7 @@ class Transcripts(TranscriptsReader):
 
     @property
     def _looked_up(self) -> int:
-        """Lines per query. Envelopes are all fetched for each."""
+        """Lines per query; no limit with envelopes, because each query must fetch all of them."""
         return sys.maxsize if self._uses_envelopes else _LOOKED_UP
 
     async def _without_moved(
@@ -434,7 +435,7 @@ class Transcripts(TranscriptsReader):
             await self.write(kinds.SESSION_STATE, state.session, draft_at)
 
     async def _max_message(self) -> int | None:
-        """The relay's message limit; None: not named."""
+        """The relay's message limit in bytes; None: it names none."""
         return limit_in(await self._information(), "max_message_length")
 
 

@@ -54,7 +54,7 @@ class Row(NamedTuple, Generic[R]):
     time: int
     """Unix seconds: tag `ts`, else the payload's, else `created_at` (A-15)."""
     after: frozenset[str] = frozenset()
-    """Clears of its second that it was written after."""
+    """Ids of clears of the same second that the row was written after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,12 @@ class Snapshot:
     clears: tuple[Row[Clear], ...]
     """Newest first."""
     cleared_at: int | None
-    """Time of the latest clear, readable or not (A-16): summaries and tool calls up to it are left
-    out, but for those that name it (`after`)."""
+    """Time of the latest clear, readable or not (A-16). Summaries and tool calls up to it are left
+    out, except those of its second that name it (`after`)."""
     unread: tuple[UnreadableRecord, ...]
     reader: str | None = None
-    """64 hex: texts of other authors name them where a model reads them. None: unknown."""
+    """Public key, 64 hex: in text for a model, records of other keys name their author. None:
+    unknown."""
 
     @property
     def is_empty(self) -> bool:
@@ -95,7 +96,7 @@ class _Latest(NamedTuple):
 
 
 class _Clears(NamedTuple):
-    """The latest clears."""
+    """Time of the latest clear, and the ids of all clears of that second."""
 
     at: int
     ids: frozenset[str]
@@ -115,12 +116,12 @@ _NO_CLEARS: Final = _Clears(-1, frozenset())
 
 @dataclass(slots=True)
 class _Scope:
-    """Records of one author and history key."""
+    """State of one author and history key."""
 
     latest: dict[int, _Latest] = field(default_factory=dict)
-    """By kind. An unreadable version still is the latest, as on the relay."""
+    """kind → the newest version. An unreadable version counts too, as on the relay."""
     once: dict[tuple[int, str], _Found] = field(default_factory=dict)
-    """By kind and `d`."""
+    """(kind, `d`) → record."""
     clears: _Clears = _NO_CLEARS
 
 
@@ -134,7 +135,7 @@ class Fold:
         self._key = key
         self._tie = tie
         self._scopes: dict[str, dict[str, _Scope]] = {}
-        """By history key and author."""
+        """History key → author → scope."""
 
     def apply(self, event: Event) -> str | None:
         """Apply one event. The history key whose records changed, or None."""
@@ -165,7 +166,8 @@ class Fold:
     def snapshot(
         self, history_key: str, author: str | None = None, *, reader: str | None = None
     ) -> Snapshot:
-        """Of one author, or of all together (A-13, A-15). `reader`: see `Snapshot`."""
+        """The current records of one author, or of all together (A-13, A-15). `reader`: see
+        `Snapshot`."""
         authors = self._scopes.get(history_key, {})
         if author is None:
             return _snapshot(history_key, None, authors.values(), reader)

@@ -1,7 +1,7 @@
 """A snapshot as a block of text for a prompt (A-28).
 
-Invariants: no text ends the block or begins a section of it, in whatever characters it is written;
-what another key than the reader's wrote ends with ` — by NAME (npub1abc…)`, even when cut.
+Invariants: no text can end the block or begin a section of it, in whatever characters it is
+written. Text by another key than the reader's ends with ` — by NAME (npub1abc…)`, even when cut.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class PromptPolicy:
 
     privacy: Privacy = Privacy.ALLOW
     max_chars: int = 1800
-    """Of the whole block."""
+    """Limit of the whole block."""
     max_summary_chars: int = 1000
     max_tools: int = 3
     max_tool_chars: int = 280
@@ -71,7 +71,8 @@ def format_prompt(snapshot: Snapshot, policy: PromptPolicy = DEFAULT) -> str | N
 
 
 def _body(sections: list[_Section], max_chars: int) -> str:
-    """The sections, cut to a length: of entries with an author whole ones."""
+    """The sections, cut to `max_chars`. If any entry names an author, whole entries are dropped
+    from the end instead, so that none loses its author."""
     while max_chars > 0:
         body = "\n\n".join("\n".join([title, *entries]) for title, entries, _ in sections)
         if len(body) <= max_chars or not any(is_signed for _, _, is_signed in sections):
@@ -146,7 +147,8 @@ def _sections(snapshot: Snapshot, policy: PromptPolicy) -> Iterator[_Section]:
 
 
 def _own_key(snapshot: Snapshot) -> str | None:
-    """The reader; None, so that nothing is attributed, if unknown and one key wrote all."""
+    """The reader's key. If unknown: "" when several keys wrote, so that all are named; None when
+    one key wrote everything, so that none is named."""
     if snapshot.reader is not None:
         return snapshot.reader
     rows = (snapshot.summary, *snapshot.tools, *snapshot.clears)
@@ -154,7 +156,7 @@ def _own_key(snapshot: Snapshot) -> str | None:
 
 
 def _sender(clear: Clear) -> str:
-    """As the record has it, without a key, which would pass for an author's."""
+    """The sender as in the record, without npubs, which could be taken for an author's."""
     return defused(clear.sender_id or "unknown sender", _KEY, "")
 
 

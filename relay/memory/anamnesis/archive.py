@@ -33,11 +33,11 @@ class Archive:
     supersessions: Mapping[str, Sequence[Supersession]] = field(default_factory=dict)
     patches: Mapping[str, Sequence[Patch]] = field(default_factory=dict)
     reader: str = ""
-    """Public key. What this key wrote is not corrected by another that tells the same, whatever
-    their dates (X-05)."""
+    """Public key. Where it has written an entry, other authors of the same entry cannot correct it,
+    whatever their dates (X-05)."""
     is_authoritative: bool = False
-    """From one relay that checks permissions (X-16): it knows all owners, and rows not in here.
-    Whoever superseded another author's memory there is an owner."""
+    """The records are from one relay that checks permissions (X-16): it knows all owners, and rows
+    that are not in here. So a key that superseded another author's memory there is an owner's."""
 
     def original(self, hashed: str) -> Memory | None:
         """The original author's row: the earliest, then the lowest id (X-05)."""

@@ -162,7 +162,7 @@ _QUESTIONS: Final = {
     Category.PREFERENCES: "What should there be to drink when {who} comes to meetings?",
     Category.COMMITMENTS: "What do I still owe {who}, and by which day?",
 }
-"""In other words than the planted sentence."""
+"""Questions, in other words than the planted sentences."""
 _ANSWER: Final = {
     Category.FACTS: "shelf {number}",
     Category.CONTEXT: "in {place} on {day}",

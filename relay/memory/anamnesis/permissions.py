@@ -50,8 +50,8 @@ def original_of(entries: Iterable[_Entry]) -> _Entry | None:
 
 
 def entry_objection(event: Event, records: Sequence[RecordFacts], _owns: Owns) -> Objection | None:
-    """An entry that would take the place of another author's as the original: a copy with an
-    earlier date, or of the same second with a lower id."""
+    """The refusal of an entry that would replace another author's as the original: a copy with an
+    earlier date, or in the same second with a lower id."""
     original = original_of(record for record in records if record.d == event.d)
     if original is None or original.pubkey == event.pubkey:
         return None
@@ -62,7 +62,8 @@ def entry_objection(event: Event, records: Sequence[RecordFacts], _owns: Owns) -
 def supersession_objection(
     event: Event, records: Sequence[RecordFacts], owns: Owns
 ) -> Objection | None:
-    """Itself, unknown, not allowed, cycle: in this order. Malformed ones are left to the check."""
+    """The refusal of a supersession, checked in this order: it names itself, names an unknown
+    memory, is not allowed, makes a cycle. Malformed events are left to the check."""
     old, new = event.d.removeprefix(SUPERSEDED), replacement_in(event)
     if not is_hex64(old) or event.tag("x") != old:
         return None
@@ -77,7 +78,8 @@ def supersession_objection(
 
 
 def patch_objection(event: Event, records: Sequence[RecordFacts], owns: Owns) -> Objection | None:
-    """A memory that is not stored has no author: only an owner over any key may patch it."""
+    """The refusal of a patch. A memory that is not stored has no author: only an owner over any key
+    may patch it."""
     hashed = event.d.removeprefix(PATCH)
     if not is_hex64(hashed) or event.tag("x") != hashed:
         return None

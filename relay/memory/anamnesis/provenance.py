@@ -37,7 +37,7 @@ class Credit:
     author: str
     """Public key."""
     name: str
-    """As claimed by their newest entry among them."""
+    """Name claimed in their newest entry among them."""
     entries: int
 
 

@@ -105,7 +105,7 @@ def recalled(
 def _matches(
     document: Mapping[str, object], memory: Memory, trust: Trust, query: RecallQuery
 ) -> bool:
-    """By the metadata of the newest patch."""
+    """Whether a memory meets the conditions, by the metadata of its newest patch."""
     tags, confidence = document.get("tags"), document.get("confidence")
     return (
         (query.include_superseded or "superseded_by" not in document)
@@ -121,7 +121,7 @@ def _matches(
 
 
 def as_of(archive: Archive, moment: int) -> Archive:
-    """The records up to a moment. Of a replaced record only the newest version is stored: if that
+    """The archive as of a time. Of a replaced record only the newest version is stored: if that one
     is later, the record is missing."""
     return replace(
         archive,

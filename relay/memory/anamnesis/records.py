@@ -57,7 +57,7 @@ class Entry:
     """Tags `r`: external sources that it can be checked against (X-14)."""
     group: str | None = None
     claimed_vouchers: tuple[Mapping[str, object], ...] = ()
-    """Of a foreign entry: displayed, never counted (X-06)."""
+    """Vouchers in a foreign entry: displayed, never counted (X-06)."""
     claimed_successor: str | None = None
     """Likewise."""
 

@@ -1,7 +1,8 @@
 """Trust scores of memories (X-14).
 
-A vote weighs its confidence times the reputation of its owner, 1 for a certain one of unknown
-reputation. A memory is trusted at most as much as the least trusted of its known sources.
+The weight of a vote is its confidence times the reputation of its owner, scaled so that full
+confidence and default reputation give 1. A memory is trusted at most as much as the least trusted
+of its known sources.
 """
 
 from __future__ import annotations
@@ -67,11 +68,11 @@ class Trust:
     weakest_source: str | None = None
     """Hash of the source whose lower score it has; None: the score is its own."""
     confirm_weight: float = 0
-    """What `trust_score` counts: sum of the weights of confirming votes,"""
+    """Sum of the weights of confirming votes, as given to `trust_score`."""
     dispute_weight: float = 0
-    """of disputing ones,"""
+    """Sum of the weights of disputing votes."""
     reputation: float = REPUTATION
-    """and the author's reputation."""
+    """The author's reputation, as given to `trust_score`."""
 
     @property
     def level(self) -> Level:
@@ -98,7 +99,7 @@ def level_of(score: float) -> Level:
 
 
 def passed_on(score: float, agents: int) -> float:
-    """The score after it was relayed by so many agents."""
+    """The score after `agents` agents have passed the memory on."""
     return round(score * _PER_AGENT**agents, _DIGITS)
 
 
@@ -134,7 +135,7 @@ def _own_trust(memory: Memory, archive: Archive, reputations: Reputations) -> Tr
 
 
 def _sources(memory: Memory, archive: Archive) -> Iterator[Memory]:
-    """The known ancestors, breadth first, without those that the memory before them corrects."""
+    """The known ancestors, breadth first. A parent that its child supersedes is no source."""
     found = {memory.hash: memory}
     waiting = deque([memory])
     while waiting:
@@ -153,8 +154,8 @@ def _sources(memory: Memory, archive: Archive) -> Iterator[Memory]:
 def _votes(
     vouches: Iterable[Vouch], author: str, reputations: Reputations
 ) -> Mapping[str, list[float]]:
-    """Weights by attestation: one vote per owner, the newest of all their keys; none of the
-    author's owner."""
+    """Attestation → weights of its votes. Each owner has one vote, the newest of all their keys;
+    the author's owner has none."""
     newest: dict[frozenset[str], Vouch] = {}
     own = reputations.owner_of(author)
     for vouch in vouches:

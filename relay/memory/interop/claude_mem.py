@@ -51,7 +51,7 @@ class _Bad(Exception):
 
 
 class _Place(NamedTuple):
-    """A row of a table."""
+    """A row of a table, with its place in the file."""
 
     where: str
     row: Row
@@ -62,8 +62,8 @@ class _Place(NamedTuple):
 def records_in(
     tables: Mapping[str, Sequence[object]], name: str, secrets: SecretFilter | None
 ) -> Iterator[Parsed]:
-    """`tables`: by the names of an export. `name`: of the file. `secrets`: None: texts as they
-    are."""
+    """`tables`: by the names that an export gives them. `name`: of the file. `secrets`: None keeps
+    texts as they are."""
     reading = _Reading(name, secrets)
     rows = {table: tables.get(table) or () for table in TABLES.values()}
     yield from reading.note_sessions(rows["sessions"])
@@ -75,13 +75,13 @@ def records_in(
 
 
 class _Reading:
-    """One file. Sessions come last: they say what their records add up to."""
+    """Reads one file. Sessions come last, because they are summed up from their records."""
 
     def __init__(self, name: str, secrets: SecretFilter | None) -> None:
         self._name = name
         self._secrets = secrets
         self._ids: dict[str, str] = {}
-        """The tool's id of a session → the coding agent's."""
+        """claude-mem's id of a session → the coding agent's."""
         self._rows: dict[str, tuple[str, Row]] = {}
         self._prompts: dict[tuple[str, int], str] = {}
         self._summaries: defaultdict[str, list[_Place]] = defaultdict(list)
@@ -89,7 +89,7 @@ class _Reading:
         self._projects: dict[str, str] = {}
         self._times: dict[str, tuple[int, int]] = {}
         self._changed: dict[str, None] = {}
-        """What is told of the record at hand."""
+        """Remarks on changes to the current record; the keys, in order."""
 
     # -- tables -----------------------------------------------------------------------------------
 

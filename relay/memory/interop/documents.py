@@ -36,12 +36,12 @@ _RULE: Final = re.compile(r"^---[ \t]*\r?(?:\n|\Z)", re.MULTILINE)
 
 
 class Reader(NamedTuple):
-    """Who imports, and how."""
+    """The keys of the importing user, and the secret filter."""
 
     own: Container[str]
     """Public keys, 64 hex."""
     secrets: SecretFilter | None = None
-    """For the records of nmem; None: texts as they are."""
+    """For records of nmem; None keeps texts as they are."""
 
 
 # -- markdown -------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def _note(form: Form, text: str, path: str, ids: tuple[str, ...], form_names: st
 
 
 def _time_in(head: FrontMatter, path: str) -> int | Fault | None:
-    """When it was changed last, else made."""
+    """Unix seconds of the last change, else of the creation; None: not named."""
     named = head.first(*_MODIFIED, *_CREATED)
     if not named:
         return None

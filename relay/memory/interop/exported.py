@@ -1,9 +1,9 @@
 """A signed record as a markdown file, and back: `rookery memory export --to markdown`.
 
-The first field of the front matter, `rookery`, is the event as JSON. A note of one's own is
-written without its content there: its text is the file, with its own front matter, and may be
-edited. Of all other records the event is whole, and the text below it is for reading; what other
-keys wrote stands in a fence.
+The first field of the front matter, `rookery`, is the event as JSON. In a file of an own note this
+JSON has no content: the file's text, with its own front matter, is the content and may be edited.
+In files of other records the event is complete, and the text below it is only for reading; text by
+other keys stands in a fence.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _MAX_LINE: Final = 4 << 20
 
 
 def file_name(event: Event) -> str:
-    """Letters, digits and hyphens of `d`, and 12 digits that no other record has."""
+    """Letters, digits and hyphens of `d`, and 12 hex digits that differ for each record."""
     address = event.d and not _is_regular(event)
     identity = f"{event.kind}:{event.pubkey}:{event.d}" if address else event.id
     words = _UNSAFE.sub("-", event.d)[:_LONGEST_NAME].strip("-").lower()
@@ -54,7 +54,7 @@ def _is_regular(event: Event) -> bool:
 
 
 def markdown_of(event: Event, own: Container[str], name: str | None = None) -> str:
-    """`own`: the public keys of who exports. `name`: the author's, as its profile tells it."""
+    """`own`: public keys of the exporting user. `name`: the author's, from their profile."""
     fields: dict[str, Any] = {field: getattr(event, field) for field in _FIELDS}
     author = ""
     if _is_own_note(event, own):
@@ -79,8 +79,8 @@ def is_exported(text: str) -> bool:
 
 
 def record_in(text: str, where: str, own: Container[str]) -> Parsed:
-    """The record of a file for which `is_exported` is true. `own`: the public keys of who imports:
-    of their notes an edited one is taken as new."""
+    """The record of a file for which `is_exported` is true. `own`: public keys of the importing
+    user; an edited note by one of them becomes a new version."""
     opening = FENCE.match(text)
     assert opening is not None
     line, _, rest = text[opening.end() :].partition("\n")

@@ -1,4 +1,5 @@
-"""What a file of another tool holds, as records of the systems here; junk is kept out of them."""
+"""Records of other tools' files, as records of the memory systems here; junk is kept out of
+them."""
 
 from __future__ import annotations
 
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from relay.memory.junk import Sieve
 
 _SCOPE: Final = ("user_id", "agent_id", "app_id", "run_id")
-"""Fields that say of whom a text is: the same of two users is no copy."""
+"""Fields that name the user or agent of a text: equal texts of two users are no copies."""
 _MILLISECONDS: Final = 10**11
-"""From here on a number is a time in milliseconds."""
+"""Numbers from here on are times in milliseconds."""
 _MAX_TIME: Final = 253_402_300_799
 """The end of the year 9999, in seconds."""
 _MAX_KEY: Final = 512
@@ -51,12 +52,12 @@ class Form(StrEnum):
 
 
 class Edit(NamedTuple):
-    """What an edited file names: it must not replace another version than this one."""
+    """The version that an edited file replaces; it must not replace another one."""
 
     version: str
     """Id of the version that was exported."""
     author: str
-    """Its public key, which signs the new version."""
+    """Public key of the author, who signs the new version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +68,7 @@ class Note:
     at: int | None
     """Unix seconds; None: the file does not say."""
     edits: Edit | None = None
-    """None: not a file of an export."""
+    """None: not an edited note of an export."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +87,24 @@ class Item(NamedTuple):
     """`FILE:LINE`, or `FILE: PLACE` in a JSON document or a table."""
     record: Record
     changed: tuple[str, ...] = ()
-    """What is not stored as it stands in the file, and why."""
+    """Differences of the record to the file, and the reason for each."""
 
 
 class Fault(NamedTuple):
-    """A record that is not taken."""
+    """A record that is not imported."""
 
     where: str
     why: str
     is_error: bool = True
-    """False: there is nothing to mend in the file."""
+    """False: nothing in the file must be corrected."""
 
 
 Parsed = Item | Fault
 
 
 def note(form: Form, key: str, text: str, at: int | None, where: str) -> Parsed:
-    """`key`: the source's own id. Normalised, so that two machines give one key."""
+    """A note, or the fault of its key or text. `key`: the source's own id; normalised, so that two
+    machines make the same key."""
     key = unicodedata.normalize("NFC", key)
     if not key or len(key) > _MAX_KEY or not key.isprintable():
         return Fault(where, f"its id must be 1 to {_MAX_KEY} printable characters")

@@ -93,8 +93,8 @@ def context(
 
 
 def fenced_context(made: Callable[[int], str], agent: str) -> str:
-    """What `made` gives for a number of characters, in a fence, with it at most MAX_CONTEXT
-    characters (M-14); for a model."""
+    """The text that `made` returns for a number of characters, in a fence; both together have at
+    most MAX_CONTEXT characters (M-14)."""
     most = MAX_CONTEXT - len(fenced("", "nmem", agent))
     while text := made(most):
         told = fenced(text, "nmem", agent)

@@ -40,7 +40,7 @@ class Aged:
     timestamp: int
     """Unix seconds."""
     has_summary: bool
-    """Of its session."""
+    """Whether its session has a summary."""
     is_pinned: bool
 
 

@@ -48,17 +48,17 @@ Correspondents = frozenset[str]
 
 
 class _Profile(NamedTuple):
-    """What a kind 0 tells; of the time 0: looked up, and there was none."""
+    """Content of a kind 0. `at` 0: it was looked up, and there is none."""
 
     at: int = 0
     name: str | None = None
     about: str = ""
     names: Names = ()
-    """The name and the one before: a message may arrive after a profile that is newer."""
+    """The current name and the previous one: a message may arrive after a newer profile."""
 
 
 class _Listed(NamedTuple):
-    """What a 39000 or 39002 tells of a group."""
+    """Content of a group's 39000 and 39002."""
 
     at: int
     title: str = ""
@@ -96,10 +96,10 @@ class Chat:
         self._own_ids: BoundedDict[str, None] = BoundedDict(_MAX_OWN_IDS)
         """Events of the agent itself: a reply to one addresses the agent."""
         self._profiles: BoundedDict[str, _Profile] = BoundedDict(_MAX_USERS)
-        """By public key."""
+        """Public key → profile."""
         self._titles: BoundedDict[str, _Listed] = BoundedDict(_MAX_GROUPS)
         self._lists: BoundedDict[str, _Listed] = BoundedDict(_MAX_GROUPS)
-        """By group id."""
+        """Group id → content of its lists."""
 
     # -- events ------------------------------------------------------------------------------------
 
@@ -229,8 +229,8 @@ class Chat:
         return pubkey in self._profiles
 
     def knows(self, pubkey: str) -> bool:
-        """Whether direct messages of a key are read: of owners, agents, members of the groups, and
-        whom the agent has a memory or an owner's configuration of."""
+        """Whether direct messages of a key are read: those of owners, agents, members of the
+        groups, and users for whom there is a memory or an owner's configuration."""
         copy = self._working_copy
         return (
             pubkey in copy.authors
@@ -341,7 +341,8 @@ class Chat:
         )
 
     def name_of(self, pubkey: str, group: str | None) -> str:
-        """As its profile, or what is remembered of it in the group, tells it; else a short npub."""
+        """The name in the profile, else the one in the memory used in this group, else a short
+        npub."""
         name = self._profile(pubkey).name
         if name is None:
             memory = self._working_copy.user(pubkey, group)
@@ -352,7 +353,7 @@ class Chat:
         return self.key_filter.filtered(text).text
 
     def _ring_of(self, message: Event) -> RingBuffer[HistoryMessage] | None:
-        """Where a message belongs; None: it is no message."""
+        """The buffer that a message belongs to; None: the event is no message."""
         group = message.tag("h")
         if message.kind in KINDS and group:
             return self._ring(group)

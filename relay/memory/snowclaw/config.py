@@ -195,7 +195,8 @@ class EffectiveConfig(GroupConfig):
 
 
 def effective(levels: Iterable[tuple[Source, GroupConfig]]) -> EffectiveConfig:
-    """For each field the first level that sets it. `levels`: in order of precedence (S-17)."""
+    """The settings, each from the first level that sets it. `levels`: in order of precedence
+    (S-17)."""
     mode, mode_from = DEFAULT_MODE, Source.DEFAULT
     history, history_from = DEFAULT_HISTORY, Source.DEFAULT
     for source, config in levels:

@@ -20,14 +20,14 @@ _MAX_GROUPS: Final = 10_000
 
 
 class _Said(NamedTuple):
-    """The latest event about a group; of one second a withdrawal."""
+    """The latest event about a group; of two in one second, a withdrawal."""
 
     at: int
     is_withdrawn: bool
 
 
 class Consent:
-    """Named groups; or those that an owner put the agent into, or that it asked to join."""
+    """Groups of the settings; else those an owner put the agent into, or that it asked to join."""
 
     def __init__(self, agent: str, owners: Iterable[str], named: Iterable[str] | None) -> None:
         """`agent`, `owners`: public keys. `named`: the settings' groups; None: see the class."""
@@ -41,7 +41,7 @@ class Consent:
         return self._named
 
     def filters(self, since: int) -> list[dict[str, object]]:
-        """What `apply` needs; none if the groups are named. `since`: of ended groups."""
+        """Filters of events for `apply`; none if groups are named. `since`: for ends of groups."""
         if self._named is not None:
             return []
         added = [kinds.PUT_USER, kinds.REMOVE_USER]

@@ -90,12 +90,12 @@ class Piece(NamedTuple):
 
     section: Section
     part: Part | None
-    """None: fixed."""
+    """None: a fixed piece."""
     text: str
     """As in the context, without a heading."""
     tokens: int
-    """Its cost, including the heading for the first piece under it, and the fence for the first
-    piece in it."""
+    """Its cost. The first piece under a heading includes the heading, the first in the fence the
+    fence."""
     why: Why
 
     @property
@@ -158,7 +158,7 @@ class Context:
     """All pieces in the order of selection, fixed ones first."""
 
     def room_for(self, part: Part) -> Room:
-        """What a summary of a part could stand for, and how long it may be."""
+        """The texts that a summary of this part would replace, and the tokens left for it."""
         begins = next((number for number, piece in enumerate(self.pieces) if piece.part is part), 0)
         used = sum(piece.tokens for piece in self.pieces[:begins] if piece.is_kept)
         texts = tuple(piece.text for piece in self.pieces if piece.part is part)
@@ -170,7 +170,7 @@ class Room(NamedTuple):
     texts: tuple[str, ...]
     """All pieces of the part, kept or not."""
     tokens: int
-    """Left when its turn came, without heading; zero or less: no room."""
+    """Tokens left for the part, without its heading; zero or less: no room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +182,8 @@ class ContextAssembler:
     history_style: HistoryStyle = HistoryStyle.HEADER
     trim_order: TrimOrder = TrimOrder.NOTES_FIRST
     agent: str = ""
-    """Its npub, if a model is given the context: memory and history are fenced, and names stand
-    beside short npubs (G-23). Empty: the layout of Snowclaw's document, without."""
+    """Its npub, if a model gets the context: memory and history are then fenced, and names are
+    followed by short npubs (G-23). Empty: the layout of Snowclaw's specification, without these."""
 
     def assemble(
         self,
@@ -368,7 +368,8 @@ def _sections(pieces: Sequence[Piece]) -> dict[Section, str]:
 
 
 def _text(sections: Mapping[Section, str], fence: str) -> str:
-    """`fence`: begins before memory and history, and ends before the current message."""
+    """The context. `fence`: its first lines; it begins before memory and history and ends before
+    the current message."""
     texts = {section: f"# {section}\n{text}" for section, text in sections.items()}
     if not fence:
         return "\n\n".join(texts.values())
@@ -418,12 +419,13 @@ _MARKUP: Final = re.compile(
     rf"(?:\[{_SPACE}nostr{_SPACE}:|\[[^\]{_BREAK}]*\]:|#+{_SPACE}(?:{'|'.join(Section).lower()})"
     rf"|(?:-{_SPACE})?(?:{'|'.join(_LABELS)}){_SPACE}:))"
 )
-"""Of the folded form: where a line begins that looks like a heading, a header or of the sender."""
+"""On the folded form: the start of a line that looks like a heading, a message header or a sender
+line."""
 _AS_OWNER: Final = re.compile(r"^(?=\s*owner\s*:)")
 
 
 def one_line(text: str) -> str:
-    """On one line, so that it cannot add a line such as `Owner: yes`."""
+    """The text on one line, so that it cannot add a line such as `Owner: yes`."""
     return harmless(_BREAKS.sub(" ", text))
 
 

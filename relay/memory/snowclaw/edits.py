@@ -57,12 +57,13 @@ class _Members:
 
 @dataclass(frozen=True, slots=True)
 class UserChanges:
-    """The edits between two versions, for a third one. Made again, they change nothing."""
+    """The edits between two versions, to be applied to a third one. Applying them twice changes
+    nothing."""
 
     before: UserMemory
     after: UserMemory
     is_newer: bool
-    """Whether `after` is newer than the third: of two values of a preference its own is kept."""
+    """Whether `after` is newer than the third version: then its value of a preference wins."""
 
     def __call__(self, memory: UserMemory) -> UserMemory:
         before, after = self.before, self.after
@@ -93,7 +94,8 @@ class UserChanges:
 
 @dataclass(frozen=True, slots=True)
 class GroupChanges:
-    """As `UserChanges`. Members of the third version stay: its program followed the group."""
+    """As `UserChanges`. The members of the third version are kept: its program followed the
+    group."""
 
     before: GroupMemory
     after: GroupMemory

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 _PREFIX_CHARS: Final = 8
-"""Of an id, in `previous` (NIP-29)."""
+"""Characters of an id in `previous` (NIP-29)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,17 +70,18 @@ def private_d(subject: OfUser) -> str:
 
 
 class Shown(NamedTuple, Generic[M]):
-    """Memory as a context shows it, and who wrote it."""
+    """Memory as shown in a context, and its authors."""
 
     memory: M | None
     author: str | None
-    """Public key of another agent, whose record stands in for a missing one; None: the agent."""
+    """Public key of another agent, whose record is used because the agent has none; None: the
+    agent's."""
     signed: Mapping[str, str]
     """Note of an owner → public key, where the owner signed it."""
 
 
 class WorkingCopy:
-    """Of one agent, or of an owner, whose records are notes for agents (S-22)."""
+    """The records of one agent; or of an owner, whose records are notes for agents (S-22)."""
 
     def __init__(
         self,
@@ -381,7 +382,8 @@ class WorkingCopy:
         return record_draft(memory, d, at, h)
 
     def saved(self, subject: Subject, event: Event) -> None:
-        """The last version was published, or waits together with the one that it was made of."""
+        """The last version was published, or waits together with the version that it is based
+        on."""
         self.apply(event)
         edits = self._unsaved.get(subject)
         if edits is not None:
@@ -413,11 +415,11 @@ class WorkingCopy:
     def rebased(
         self, version: Event, base: Event | None, stored: Event | None, at: int
     ) -> tuple[Draft | None, bool]:
-        """The draft with what `version` has beyond `base`, made on the stored version; and whether
-        it is to be encrypted. No draft: the stored one has all of it.
+        """The changes from `base` to `version`, applied to `stored`: a draft, and whether it must
+        be encrypted. No draft: `stored` has all of them.
 
         `base`: None if `version` is a first one; `stored`: None if it was deleted. Raises Invalid
-        if one cannot be read, or if a group would read what was not written for it.
+        if one cannot be read, or if a group would read text that was not written for it.
         """
         mine, before, theirs = self._record(version), self._record(base), self._record(stored)
         assert mine is not None
@@ -436,7 +438,9 @@ class WorkingCopy:
             return None, encrypted
         h = (version if stored is None else stored).tag("h")
         if h not in (None, version.tag("h")) and _texts(memory) != _texts(known):
-            raise Invalid(f"group:{h} reads the version of another program, and must not read this")
+            raise Invalid(
+                f"group:{h} reads the version of another program, and must not read this one"
+            )
         if isinstance(memory, UserMemory) and memory.first_seen is None:
             memory = replace(memory, first_seen=memory.known_since(version.created_at))
         return record_draft(memory, version.d, at, h), encrypted
@@ -537,7 +541,7 @@ def _in(record: UserRecord | GroupRecord | None, empty: M) -> M:
 
 
 def _texts(memory: UserMemory | GroupMemory) -> object:
-    """What an agent wrote, and did not only see."""
+    """The parts of a memory that an agent wrote, without those that it only observed."""
     if isinstance(memory, GroupMemory):
         return replace(memory, members=(), last_activity=None)
     return memory.notes, memory.owner_notes, memory.preferences

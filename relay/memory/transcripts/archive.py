@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from relay.memory.transcripts.stripping import StrippedLine
 
 _FRAME: Final = 440
-"""Bytes of an event's JSON beside content and most tags: id, key, signature, names, numbers, and
+"""Bytes of an event's JSON without content and most tags: id, key, signature, names, numbers, and
 the tags of chunks."""
 _MIN_TEXT_SIZE: Final = 256
 _MAX_ESCAPED: Final = 6

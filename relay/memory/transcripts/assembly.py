@@ -76,7 +76,7 @@ class Assembly:
 
 
 def assembled(events: Iterable[Event]) -> Assembly:
-    """From the events 1988 and 1989 of one session, in any order, with duplicates."""
+    """The file of one session, from its events 1988 and 1989, in any order, with duplicates."""
     archive: list[Source] = []
     notes: list[Event] = []
     unread: list[UnreadableRecord] = []
@@ -158,7 +158,8 @@ def _of_notes(chain: Ordered, unread: list[UnreadableRecord]) -> Iterator[FileLi
 
 
 def _is_same_line(text: str, distance: int) -> bool:
-    """Whether two notes of a chain with this text are of one line, not of two equal ones."""
+    """Whether two notes of a chain with this text are blocks of one line, and not of two equal
+    lines."""
     fields = object_in(text)
     if fields is None:
         return False

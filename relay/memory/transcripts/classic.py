@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def stored_thread(notes: Iterable[Event]) -> StoredThread | None:
-    """None: there are no notes, or not of this form."""
+    """The thread of these notes; None: there are none, or they are not of this form."""
     chain = ordered(notes).events
     lines: dict[bytes, str] = {}
     key = None
@@ -53,7 +53,8 @@ def stored_thread(notes: Iterable[Event]) -> StoredThread | None:
 
 
 def _line_key(text: str) -> bytes:
-    """Equal for a line with relative paths and what it is in another place (D-22…D-24)."""
+    """Key of a line, equal for its copies in other directories and branches, and with relative
+    paths (D-22…D-24)."""
     fields = object_in(text)
     if fields is not None:
         here = {name: value for name, value in fields.items() if name not in ("cwd", "gitBranch")}

@@ -53,7 +53,7 @@ class Note:
     ms: int
     """Unix milliseconds."""
     answers: str | None
-    """Of a permission response: id of the request."""
+    """For a permission response: id of the request."""
     tool_id: str | None
     tool_name: str | None
     model: str | None
@@ -61,7 +61,7 @@ class Note:
     is_cut: bool
     """Whether `content` is truncated."""
     line_type: str | None = None
-    """Of the line in the session's file."""
+    """Type of the line in the session's file."""
 
     @property
     def is_quiet(self) -> bool:

@@ -1,6 +1,6 @@
-"""A session that goes on in another directory, on this machine or another.
+"""A session that continues in another directory, on this machine or another.
 
-Its file is written anew with the paths and the branch of the place. Its events keep those of its
+Its file is then rewritten with the paths and the branch of that place. Its events keep those of its
 first import, so that a line has the same events wherever it is imported from (D-14).
 """
 
@@ -27,7 +27,7 @@ class Move:
 
 
 def comparable(raw: bytes, tokens: PathTokens) -> bytes:
-    """Equal for a line and what it is in another place. `tokens`: of the file's directory."""
+    """The line in a form that its copies elsewhere share. `tokens`: of the file's directory."""
     try:
         text = raw.decode()
     except UnicodeDecodeError:

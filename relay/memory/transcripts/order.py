@@ -32,7 +32,7 @@ class Ordered:
 
     events: tuple[Event, ...]
     by_time: int
-    """Number of notes that only their time places: the note before is missing or not named."""
+    """Number of notes placed by time alone: the note before is missing or not named."""
     is_chain: bool
     """Whether each note but the first is the only reply to the one before."""
 
@@ -98,7 +98,7 @@ def _keys(
 
 
 def _placed_by_time(starts: Iterable[tuple[Event, str | None]]) -> int:
-    """Number of notes, of those that reply to none of the others, that only their time places."""
+    """Of the notes that reply to none of the others, the number of those placed by time alone."""
     begun: set[str] = set()
     number = 0
     for note, target in starts:

@@ -32,12 +32,12 @@ _IN_A_NAME: Final = re.compile(r"[A-Za-z0-9_.\-/]|[^\x00-\x7f]")
 
 
 def is_absolute(path: str) -> bool:
-    """On any system."""
+    """Whether a path is absolute, on any system."""
     return _ABSOLUTE.match(path) is not None
 
 
 def escaped(path: str) -> str:
-    """As between the quotes of a JSON string."""
+    """The path as it is written between the quotes of a JSON string."""
     return json.dumps(path, ensure_ascii=False)[1:-1]
 
 
@@ -110,7 +110,7 @@ class HidingTokens(PathTokens):
         return with_field(text, "cwd", "${CWD}") if is_elsewhere else text
 
     def shown(self, line: StrippedLine) -> StrippedLine:
-        """With fields for notes, in which the directory is `.`."""
+        """The line with fields for notes, in which the directory is `.`."""
         if line.text is None or line.fields is None:
             return line
         return replace(line, fields=object_in(relative(self.tokenised(line.text))[0]))
@@ -134,9 +134,8 @@ def _is_inside_a_name(text: str, start: int) -> bool:
 
 
 def relative(tokenised: str) -> tuple[str, str]:
-    """The text with `.` for each token of the directory, and the places of these (`with_tokens`):
-    offsets in code points, each followed by `e` for a token with `\\/`.
-    """
+    """The text with `.` for each token of the directory, and the places of these dots for
+    `with_tokens`: offsets in code points, each followed by `e` for a token with `\\/`."""
     parts: list[str] = []
     places: list[str] = []
     end = size = 0

@@ -46,7 +46,8 @@ class StoredThread:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Same file, author and plan: same event ids (D-14). Raises Invalid."""
+    """Options of an encoding. The same file, author and plan give the same event ids (D-14). Raises
+    Invalid."""
 
     session: str | None = None
     """Overrides the session id of the file."""
@@ -63,7 +64,7 @@ class Plan:
     """The directory of the session's first import, whose paths its events keep; None: that of the
     file."""
     stored: StoredThread | None = None
-    """Notes in the classic layout that new ones follow; their lines get none."""
+    """Stored notes in the classic layout, which new notes follow; their lines get no new notes."""
     homes: tuple[str, ...] = ()
     """Home directories to hide, beside the one that the session's directory is in."""
 

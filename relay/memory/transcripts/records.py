@@ -102,7 +102,7 @@ _CHANGEABLE: Final = frozenset(field.name for field in fields(SessionState)) - {
 
 
 def changed(state: SessionState, changes: Mapping[str, object]) -> SessionState:
-    """With changed fields; `status` may be its value. Raises Invalid."""
+    """The state with changed fields; `status` may be its value. Raises Invalid."""
     for name, value in changes.items():
         if name not in _CHANGEABLE:
             raise Invalid(f"{name}: the state of a session has no such field")

@@ -1,6 +1,6 @@
 """A conversation as blocks, for a terminal and for a web page: data only.
 
-Every text is as it was written by others: whoever draws it must make it harmless.
+Texts are as others wrote them: the code that displays them must escape them.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Speaker(StrEnum):
 
 
 class Tone(StrEnum):
-    """How a line is meant."""
+    """The purpose of a line, for its style."""
 
     PLAIN = "plain"
     DIM = "dim"
@@ -72,10 +72,10 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What is drawn together: a message, a tool call with its result, a permission."""
+    """A unit of display: a message, a tool call with its result, or a permission."""
 
     id: str
-    """Of its first note."""
+    """Id of its first note."""
     speaker: Speaker
     title: str
     """The role; for a line of no role its type."""
@@ -83,7 +83,7 @@ class Block:
     """Unix milliseconds."""
     model: str | None
     head: tuple[str, ...]
-    """What is shown of a folded block: a tool call, and its result. Empty for others."""
+    """Lines of the folded block: a tool call, and its result. Empty for other blocks."""
     lines: tuple[Line, ...]
     folds: bool
     """Whether only the head is shown at first."""

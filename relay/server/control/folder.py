@@ -58,18 +58,18 @@ class Judgements(Protocol):
         """The last lines of the log with a higher number, oldest first."""
 
     async def status(self) -> Status:
-        """Numbers since the relay started."""
+        """The counters and state of the relay since its start."""
 
 
 class Contents(Protocol):
     """How much a data folder holds, and what retention deletes."""
 
     async def sizes(self, by: SizedBy, limit: int) -> Sequence[Sized]:
-        """By kind, author or group: most bytes first, at most `limit` lines."""
+        """Stored bytes by kind, author or group: most first, at most `limit` lines."""
 
     def sweep(self, purpose: Purpose, ahead_s: int = 0) -> AsyncIterator[Sequence[SweepLine]]:
-        """Apply retention now; yields partial sums while it runs. `ahead_s`: of a dry run, as if so
-        many seconds had passed."""
+        """Apply retention now; yields partial sums while it runs. `ahead_s`: a dry run counts rows
+        that are due in so many seconds."""
 
 
 class DataFolder(Folder, Judgements, Contents, Protocol):

@@ -22,7 +22,7 @@ MAX_ROWS: Final = 512
 MAX_BYTES: Final = 64 * 2**20
 """Per submit request."""
 PAGE_BYTES: Final = 4 * 2**20
-"""Of a page; a larger row is sent alone."""
+"""Bytes of a page; a larger row is sent alone."""
 MAX_LINE: Final = 2**20
 """Bytes of a request or reply without its rows."""
 WRITE_TIMEOUT_S: Final = 600.0

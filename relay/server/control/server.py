@@ -69,9 +69,10 @@ _MAX_BRACKETS: Final = 200_000
 """Arrays and objects of a submitted event. Each takes up to 240 bytes of memory for 3 in the row.
 No event of the default `max_message_length` has as many tags; brackets in its content count too."""
 _MAX_QUOTES: Final = 500_000
-"""Of a submitted event, two for each string: a string takes some 60 bytes for 3 in the row."""
+"""Quotes of a submitted event: two for each string, and a string takes about 60 bytes for 3 in the
+row."""
 _PART_BYTES: Final = 2 * 2**20
-"""Events are submitted when their rows have so many bytes: only these are held in parsed form."""
+"""Submitted events are stored in parts of this many bytes: only one part is held in parsed form."""
 
 
 class ControlServer:
@@ -268,7 +269,8 @@ class ControlServer:
 
 
 def _decoded(row: bytes) -> object:
-    """Raises Invalid. What would take long or much memory is not parsed."""
+    """The JSON value of a row. Raises Invalid, without parsing, for a row that would take too much
+    time or memory."""
     if len(row) > _MAX_ROW:
         raise Invalid(f"event is over {_MAX_ROW} bytes")
     if row.count(b"[") + row.count(b"{") > _MAX_BRACKETS or row.count(b'"') > _MAX_QUOTES:

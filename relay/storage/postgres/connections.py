@@ -73,7 +73,7 @@ _TCP_OPTIONS: Final = {
     if hasattr(socket, name)  # not on every platform
 }
 On = Literal["reading", "paging", "snapshot"]
-"""The methods of `Connections` that return one for reads."""
+"""The method of `Connections` that a read takes its connection from."""
 CLOSED: Final = "the store is closed"
 SET_BACK: Final = "the database is not as this relay knew it: the relay starts again"
 
@@ -144,7 +144,7 @@ class _Held:
             self._waiting -= 1
 
     async def give_back(self, db: Any, *, is_done: bool) -> None:
-        """`is_done`: no statement was interrupted."""
+        """`is_done`: no statement of it was interrupted."""
         if is_done and not (self._waiting or self._closes) and _is_idle(db):
             self._free.append(db)
         else:
@@ -175,7 +175,7 @@ class Connections:
     ) -> None:
         """`acquire_s`: longest time that a read waits for a connection."""
         self._urls = urls_of(url)
-        """By host, the last one connected to first."""
+        """One URL per host; the one connected to last comes first."""
         self._password = password
         self._acquire_s = acquire_s
         self._readers: _Held
@@ -261,7 +261,7 @@ class Connections:
             raise fault_of(error) from error
 
     def holder(self, on: On) -> Callable[[float | None], AbstractAsyncContextManager[Any]]:
-        """The method of this name."""
+        """The method with this name."""
         return {"reading": self.reading, "paging": self.paging, "snapshot": self.snapshot}[on]
 
     def reading(self, within_s: float | None = None) -> AbstractAsyncContextManager[Any]:

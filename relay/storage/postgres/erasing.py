@@ -36,12 +36,13 @@ class Erasing:
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._left: dict[str | None, tuple[float, float]] = {None: (monotonic(), monotonic())}
-        """Request → times of its first and last deletion; empty: deletions without a request; None:
-        of any request, because the previous process may have left some, or there were too many."""
+        """Request → times of its first and last deletion. Empty: deletions without a request. None:
+        stands for any request, because the previous process may have left some, or there are too
+        many to track."""
         self._in_batch: frozenset[str] = frozenset()
         """Requests of a batch that is being committed."""
         self._next = 0.0
-        """When the next VACUUM may begin."""
+        """Time at which the next VACUUM may begin."""
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, requests: Iterable[str]) -> None:
@@ -69,7 +70,7 @@ class Erasing:
         return not {request, None} & self._left.keys() and request not in self._in_batch
 
     def start_vacuum(self) -> None:
-        """If something is pending and the last VACUUM is long enough ago."""
+        """Start a VACUUM if something is pending and the last one is long enough ago."""
         is_running = self._task is not None and not self._task.done()
         if self._left and monotonic() >= self._next and not is_running:
             self._task = asyncio.create_task(self._vacuum(), name="store-vacuum")

@@ -32,14 +32,15 @@ by its name, is for the relay that wrote it."""
 
 
 class Changes:
-    """What a batch changes besides adding rows; collected while it is applied."""
+    """Changes by a batch beside added rows; collected while it is applied."""
 
     def __init__(self) -> None:
         self._gone: dict[bytes, set[bytes] | None] = {}
-        """Group → ids of what `_FOLDED_BACK` has; None: all is read again."""
+        """Group → ids of deleted rows of the kinds `_FOLDED_BACK`; None: all its records are read
+        again."""
 
     def deleted(self, id_: bytes, kind: int, group: bytes) -> None:
-        """A row; `group`: empty for none."""
+        """Note a deleted row; `group`: empty for none."""
         if not group or kind not in kinds.GROUP_RECORDS:
             return
         ids = self._gone.setdefault(group, set())
@@ -70,15 +71,15 @@ class Changes:
 
 
 async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str], str | None]:
-    """Also returns the requests by which they erased something, and the name of the newest batch.
-    Raises Outdated."""
+    """The commits of others after `after`, the requests by which they erased something, and the
+    name of the newest batch. Raises Outdated."""
     changes: dict[str, list[tuple[bytes, bytes | None]]] = {}
     passed_on: dict[int, list[Stored]] = {}
     rows: list[Stored] = []
     newest: str | None = None
     for changes_after, seq, what, item, group in await db.fetch(QUERIES["changes_since"], after):
         if changes_after > after:
-            raise Outdated("other relays have changed more than the database tells")
+            raise Outdated("changes of other relays are no longer in the database")
         if what == "record":
             rows.append(_row(seq, item, group))
         elif what == "batch":
@@ -114,5 +115,5 @@ def _row(seq: int, raw: bytes, group: bytes | None) -> Stored:
 
 
 def ended_in(rows: Iterable[Sequence[Any]]) -> dict[str, EndedGroup]:
-    """Of rows of the query `ended_groups`."""
+    """id → group, from rows of the query `ended_groups`."""
     return ended_groups((group.decode(), guarded, key) for group, guarded, key in rows)

@@ -67,7 +67,7 @@ async def health_of(url: str, password: str | None) -> Health:
 class ReplicaHealth(NamedTuple):
     is_replica: bool
     is_of_same: bool
-    """Of this database."""
+    """The replica follows this database."""
     behind: int
     """Number of seqs that it does not have, after some time to catch up."""
 

@@ -39,7 +39,7 @@ _LEFT_S: Final = 15.0
 """How long the server may keep a connection that is lost."""
 _OPENED_BY: Final = "opened_by"
 _MAX_DIGITS: Final = 19
-"""Of a head."""
+"""Digits of a head in a notification."""
 TAKEN: Final = "another relay took the database while the connection was lost: restart this one"
 MIGRATED: Final = "another version of the relay changed the tables: restart this one with it"
 LOST: Final = "database: it does not answer"
@@ -96,10 +96,13 @@ class Touch:
 
 
 class HeadListener:
-    """`position` returns the seq and batch up to which everything is known. `advance` gets heads,
-    also old ones, and when the database was queried for it; None for one from a notification, which
-    may be wrong. `pushed` gets the newest version of the policies. One task with its own
-    connection, which holds a lock until it is closed: `start` returns whether it got the lock."""
+    """Listens for heads, in one task with its own connection.
+
+    `position` returns the seq and batch up to which everything is known. `advance` gets heads, also
+    old ones, and the time at which the database was queried; None for a head from a notification,
+    which may be wrong. `pushed` gets the newest version of the policies. The connection holds a
+    lock until it is closed: `start` returns whether it got the lock.
+    """
 
     def __init__(
         self,
@@ -125,7 +128,7 @@ class HeadListener:
         self._pushed = pushed
         self._replica = replica
         self._token: str | None = None
-        """Names the process that last used the database exclusively, perhaps this one."""
+        """Name of the process that last used the database exclusively; it may be this one."""
         self.is_first = not is_shared
         self._drop_at = 0.0
         self._end = asyncio.Event()
@@ -177,7 +180,8 @@ class HeadListener:
                     raise
 
     async def _check(self, db: Any, *, may_have: bool) -> None:
-        """Check that what this process knows is true of the database that answers now."""
+        """Check that the server that answers now has what this process knows; else refuse all reads
+        and writes."""
         schema = await db.fetchval(QUERIES["get_meta"], "schema", timeout=_ANSWER_S)
         if schema != str(SCHEMA_VERSION):
             self._connections.refuse(MIGRATED)
@@ -199,8 +203,9 @@ class HeadListener:
         return True
 
     async def _is_same_history(self, db: Any) -> bool:
-        """After a fail-over the new server may have other batches under the same seqs. False also
-        when they are too old to be compared."""
+        """Whether the server has the batch that this process followed last: after a fail-over it
+        may have other batches under the same seqs. Also False if the batch is too old to be
+        compared."""
         seq, batch = self._position()
         return batch is None or bool(
             await db.fetchval(QUERIES["has_committed"], seq, batch, timeout=_ANSWER_S)

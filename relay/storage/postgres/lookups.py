@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from relay.storage.postgres.sql.sweep import SweepQueries
 
 _LEAVING_ROWS: Final = 1000
-"""More than fit into 64 KiB."""
+"""Rows read to fill one piece of a deletion: more than fit into 64 KiB."""
 _HEX: Final = frozenset("0123456789abcdef")
 
 
@@ -130,7 +130,7 @@ class Finder:
         return leaving_seqs([(*row[:5], row[5].decode(), *row[6:]) for row in rows], leaving)
 
     async def _own_size(self, lookups: Lookups) -> int:
-        """As `_size_of`, of those that are to be deleted."""
+        """Bytes of the rows that are to be deleted; none of them is read for it."""
         rows, slots = self._asked_own(lookups.own_rows), self._slot_hashes(lookups.own_slots)
         size: int = await self._db.fetchval(QUERIES["size_of_own_rows"], *rows, slots)
         return size
@@ -151,7 +151,7 @@ class Finder:
         return narrowed(lookups, found.stored_keys, groups)
 
     def _keys(self, pubkeys: Sequence[str]) -> tuple[list[bytes], list[int]]:
-        """As bytes, and the hashes of tags `p` that name them."""
+        """The keys as bytes, and the hashes of the `p` tags that name them."""
         named = [self._hashes.tag("p", pubkey) for pubkey in pubkeys]
         return [bytes.fromhex(pubkey) for pubkey in pubkeys], named
 

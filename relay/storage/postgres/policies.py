@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 
 class PolicyVersions:
-    """Of one database. All methods raise StoreFault."""
+    """The policy versions of one database. All methods raise StoreFault."""
 
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self.newest = 0
-        """As far as this relay knows; 0: none was pushed, or none is known."""
+        """Number of the newest version that this relay knows; 0: none was pushed, or none is
+        known."""
         self.changed: Callable[[], None] = lambda: None
         """Called when `newest` has changed."""
 

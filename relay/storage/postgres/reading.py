@@ -47,13 +47,13 @@ T = TypeVar("T")
 
 _SEARCH_S: Final = 2.0
 _READ_S: Final = 10.0
-"""One page of a query, or a count."""
+"""Limit for one page of a query, or a count."""
 _SHORT_S: Final = 0.1
 """A page that takes longer is read again, in a queue for long reads, so that short ones do not
 wait."""
 _AT_ONCE: Final = 2
-"""Limit of each of these: short pages of unknown keys; counts and long pages of known keys, and of
-unknown ones. So some connections are left for others."""
+"""Reads that run at once, separately for: short pages of unknown keys; counts, and long pages, of
+known keys and of unknown ones. So some connections are left for other reads."""
 _CHUNK_ROWS: Final = 5_000
 _MAX_EXPLAINED: Final = 4
 _MAX_STEPS: Final = 64
@@ -69,7 +69,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.short_pages = asyncio.Semaphore(_AT_ONCE)
-        """Of unknown keys."""
+        """For short pages of unknown keys."""
         self.counts = {known: asyncio.Semaphore(_AT_ONCE) for known in (False, True)}
         self.long_pages = {known: asyncio.Semaphore(_AT_ONCE) for known in (False, True)}
 
@@ -241,7 +241,7 @@ class Reader(ABC):
         return list(_steps(orjson.loads(plan)[0]["Plan"]))
 
     def _first_page(self, filter_: Filter, visibility: Visibility, now: int) -> Query:
-        """Its size does not matter for its plan."""
+        """A query for a plan; its page size does not affect the plan."""
         upto = self.committed()
         search = None if filter_.search is None else search_from(filter_.search)
         if search is not None and search.required:
@@ -274,7 +274,7 @@ class Reader(ABC):
         ]
 
     async def _paged(self, query: Query, visibility: Visibility) -> Sequence[Any]:
-        """As `_read`, of the first rows."""
+        """`_read` for the first rows of a page."""
         ask = _rows_of(query)
         with suppress(TooSlow):
             turn = nullcontext() if visibility.is_known else self._turns.short_pages
@@ -284,7 +284,7 @@ class Reader(ABC):
             return await self._ask(ask, _READ_S, on="paging")
 
     async def _read(self, query: Query, visibility: Visibility) -> Sequence[Any]:
-        """For clients: raises TooSlow."""
+        """Rows of a query by a client. Raises TooSlow."""
         async with self._turns.counts[visibility.is_known]:
             return await self._rows(query, _READ_S)
 
@@ -299,7 +299,8 @@ class Reader(ABC):
         *,
         searches: bool = False,
     ) -> T:
-        """On such a connection. `searches`: in the text index too."""
+        """The result of `ask` on a connection for `on`. `searches`: it also reads the text
+        index."""
         await self._current()
         async with self._connections.holder(on)(within_s) as db:
             return await ask(db)
@@ -315,7 +316,7 @@ class Reader(ABC):
 
     @abstractmethod
     async def _current(self) -> None:
-        """Before a read by the rights of now. Raises StoreFault."""
+        """Await before a read with the current rights. Raises StoreFault."""
 
 
 def _rows_of(query: Query) -> Ask[Sequence[Any]]:

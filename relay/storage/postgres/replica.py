@@ -35,7 +35,8 @@ _WAIT_S: Final = 0.05
 _STEP_S: Final = 0.005
 _ANSWER_S: Final = 1.0
 _TRY_S: Final = 3.0
-"""After a failure one read tries the replica for this time; others do not wait for it."""
+"""While one read tries the replica after a failure, other reads use the primary, at most for this
+time."""
 _AGAIN_S: Final = 0.1
 """Delay until the next try, doubled after each failure."""
 _MAX_AGAIN_S: Final = 5.0
@@ -48,7 +49,7 @@ class Needed(NamedTuple):
 
     seq: int
     rules: str | None = None
-    """Of the text index, for a search."""
+    """Version of the text index, for a search."""
     indexed: int = 0
 
 
@@ -68,13 +69,14 @@ class Replica:
         self._there = Connections(url, password, acquire_s=_ANSWER_S)
         self._primary = primary
         self.history = ""
-        """A name in `meta` of the primary, written when a relay last connected: a server without it
-        follows another one, or the primary from before a fail-over. Empty: not known."""
+        """A name in `meta` of the primary, written when a relay last connected. A server with
+        another name follows another primary, or the one from before a fail-over. Empty: not
+        known."""
         self.reads = {"replica": 0, "primary": 0}
         self.waited_s = 0.0
         """Total seconds spent on waiting for the replica."""
         self.seq = 0
-        """Its seq when it was last read."""
+        """The replica's seq when it was last read."""
         self._again_at = 0.0
         self._failed_at = 0.0
         self._failures = 0
@@ -117,7 +119,7 @@ class Replica:
         raise Away
 
     async def _why_not(self, db: Any, needed: Needed) -> str:
-        """Empty: the snapshot has all that is needed."""
+        """Why the snapshot cannot be used; empty: it has all that is needed."""
         async with asyncio.timeout(_ANSWER_S):
             self.seq, is_replica, history, rules, indexed = await db.fetchrow(QUERIES["replica"])
         if not is_replica:
@@ -138,7 +140,7 @@ class Replica:
     def _is_back(self, began: float) -> None:
         self.waited_s += monotonic() - began
         if self._failures >= _TOLD_AT:
-            _log.info("the replica is level: clients read there again")
+            _log.info("the replica has caught up: clients read there again")
         self._failures = 0
         self._again_at = 0.0
 

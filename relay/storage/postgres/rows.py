@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def stored(row: Sequence[Any]) -> Stored:
-    """Of seq, raw, grp, quiet, slot, version and expires_at."""
+    """The row with these columns: seq, raw, grp, quiet, slot, version, expires_at."""
     seq, raw, grp, quiet, slot, version, expires_at = row
     group = None if grp is None else grp.decode()
     return rows.stored((seq, raw, group, quiet, slot, version, expires_at))
@@ -22,7 +22,7 @@ def stored(row: Sequence[Any]) -> Stored:
 def present(
     row: Sequence[Any], wanted: Container[str | Slot]
 ) -> Iterator[tuple[str | Slot, Present]]:
-    """Of id, pubkey, kind, d, slot, grp, expires_at and created_at."""
+    """(name, facts) of a row: id, pubkey, kind, d, slot, grp, expires_at, created_at."""
     id_, pubkey, kind, d, slot, grp, expires_at, at = row
     group = None if grp is None else grp.decode()
     return rows.present((id_, pubkey, kind, d.decode(), slot, group, expires_at, at), wanted)

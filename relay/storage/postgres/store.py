@@ -227,8 +227,8 @@ class PostgresStore(Reader):
 
     @property
     def set_back(self) -> asyncio.Event:
-        """Set when the database lost commits that this process knows, or has some that it took for
-        lost: everything is refused, and the process must restart."""
+        """Set when the database has lost commits that this process knows, or has commits that it
+        took for lost: then everything is refused, and the process must restart."""
         return self._connections.set_back
 
     async def use_call(self, call: str, until: int, now: int) -> bool:

@@ -69,11 +69,11 @@ _SizeKey = tuple[bytes, int, bytes]
 
 @dataclass(slots=True)
 class _Change(Growth[_SizeKey]):
-    """What a transaction does to the totals, and whether something must be erased."""
+    """Changes of the totals by a transaction, and whether deleted bytes must be erased."""
 
     erases: bool = False
     noted: Changes = field(default_factory=Changes)
-    """For the other relays on the database."""
+    """The changes that other relays on the database must learn of."""
 
 
 class Writer:
@@ -106,14 +106,14 @@ class Writer:
         self.position = head, batch
         """seq up to which all is taken over, and the name of its batch, if known."""
         self._in_doubt: str | None = None
-        """A batch of which nobody could say whether it was committed."""
+        """Name of a batch of which it is unknown whether it was committed."""
         self._prepared: dict[str, _Columns] = {}
         self._prepared_weight = 0
-        """Of the events prepared since it was emptied, whatever became of them."""
+        """Weight of all events prepared since it was emptied, stored or not."""
 
     @property
     def is_in_doubt(self) -> bool:
-        """Whether there was a batch that may be committed later than `append` has ended."""
+        """Whether a batch may have been committed after `append` gave up waiting for it."""
         return self._in_doubt is not None
 
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
@@ -160,8 +160,9 @@ class Writer:
             await self._caught_up(db, await db.fetchval(QUERIES["head"]), asked_at)
 
     async def _caught_up(self, db: Any, head: int, asked_at: float) -> Lookups | None:
-        """What the batch has to look up now; None: what it wanted to. Raises StoreFault when
-        somebody else wrote, and this process may not share the store."""
+        """Take over commits of others, up to `head`. Returns changed Lookups for the batch; None:
+        its own are still right. Raises StoreFault when another process wrote and the store is not
+        shared."""
         lookups, before = None, self.position[0]
         if head < before:  # before the listener has noticed it
             self._connections.refuse_set_back()
@@ -180,16 +181,17 @@ class Writer:
         return lookups
 
     async def _check_own(self, db: Any, head: int) -> None:
-        """Raises StoreFault when it was the own batch that was in doubt: state does not have it."""
+        """Raises StoreFault when the commit is the batch in doubt of this process: state lacks
+        it."""
         doubt = self._in_doubt
         if doubt is not None and await db.fetchval(QUERIES["has_committed"], head, doubt):
             self._connections.refuse_set_back()
             self._connections.check()
 
     async def _has_committed(self, last_seq: int, batch: str) -> bool:
-        """Whether it was, though its connection was lost meanwhile. Raises StoreFault.
+        """Whether the batch was committed although its connection was lost. Raises StoreFault.
 
-        The status of the transaction would not tell: after a crash its number is given again.
+        The status of the transaction would not show it: after a crash its number is used again.
         """
         for wait_s in _ASK_AGAIN_S:
             if self._touch.is_lost:
@@ -201,7 +203,7 @@ class Writer:
                     return bool(await db.fetchval(QUERIES["has_committed"], last_seq, batch))
             await asyncio.sleep(wait_s)
         self._in_doubt = batch
-        raise StoreFault("database: the connection was lost in a commit, and nothing answers")
+        raise StoreFault("database: the connection was lost in a commit, and no server answers")
 
     async def _changed(
         self, db: Any, found: Found, lookups: Lookups, decide: Callable[[Found], WritePlan]
@@ -343,7 +345,7 @@ class Writer:
     async def _forget(
         self, db: Any, change: _Change, erasure: Erasure | None, name: str, *values: object
     ) -> list[str]:
-        """Delete old versions by this statement; their ids."""
+        """Delete the old versions that this statement names; returns their ids."""
         ids = []
         for id_, pubkey, kind, group, size in await db.fetch(QUERIES[name], *values):
             change.grow((pubkey, kind, group), -1, -size)
@@ -378,7 +380,8 @@ class Writer:
     async def _delete_many(
         self, db: Any, seqs: Sequence[int], change: _Change, erasure: Erasure | None = None
     ) -> None:
-        """In chunks, for a key may have written most of the store; with their old versions."""
+        """Delete rows and their old versions, in chunks: a key may have written most of the
+        store."""
         for start in range(0, len(seqs), _DELETE_CHUNK):
             chunk = seqs[start : start + _DELETE_CHUNK]
             await self._forget(db, change, erasure, "forget_of_rows", chunk)

@@ -41,16 +41,16 @@ _KEPT_BYTES: Final = 4 << 20
 _GATHER_S: Final = 0.5
 """Delay of the truncation after a deletion, so that it covers deletions that follow."""
 _PAUSE_S: Final = 2.0
-"""Between two truncations."""
+"""Shortest time between two truncations."""
 _FIRST_RETRY_S: Final = 0.1
 _MAX_RETRY_S: Final = 4.0
 _WARN_S: Final = 30.0
 _MAX_HOLD_S: Final = 1.0
 """Longest time that the writer may have to wait."""
 _SETTLE_S: Final = 0.3
-"""Time without a commit until tags are flushed and the WAL is checkpointed,"""
+"""Time without a commit after which tags are flushed and the WAL is checkpointed."""
 _QUIET_S: Final = 1.0
-"""… and until free pages and a large WAL are returned to the file system."""
+"""Time without a commit after which free pages and a large WAL are returned to the file system."""
 _BUSY_MS: Final = 50
 
 _BUSY_TIMEOUT: Final = Query(f"PRAGMA busy_timeout = {_BUSY_MS}", ())
@@ -60,12 +60,12 @@ _TRUNCATE: Final = Query("PRAGMA wal_checkpoint(TRUNCATE)", ())
 
 @dataclass(slots=True)
 class Upkeep:
-    """What was done since the store was opened."""
+    """Counts of the upkeep since the store was opened."""
 
     truncated: int = 0
     """How often the WAL was truncated."""
     busy: int = 0
-    """How often it could not be, because another program was reading the store."""
+    """Truncations that failed because another program was reading the store."""
     held_s: float = 0.0
     """Seconds for which reads and writes had to wait."""
     vacuumed: int = 0
@@ -219,7 +219,8 @@ class Checkpoints:
         return self._retry_s
 
     async def _give_back(self) -> None:
-        """Some free pages, then the WAL, while no commits are made."""
+        """Return some free pages to the file system, then shorten the WAL, while no commits are
+        made."""
         loop = asyncio.get_running_loop()
         pages = await loop.run_in_executor(self._writing, self._vacuum)
         if pages:
@@ -234,7 +235,7 @@ class Checkpoints:
                 self._retry_at = monotonic() + _MAX_RETRY_S
 
     async def _truncate(self) -> bool:
-        """False: there was a reader."""
+        """Truncate the WAL. False: not possible, because there was a reader."""
         for _ in range(2):  # most of the work, during reads and writes
             await self._connection.rows(_PASSIVE)
         holding = monotonic()

@@ -22,12 +22,12 @@ _ENDING: Final = ".compacting"
 
 
 def unfinished(path: Path) -> Path:
-    """What an interrupted compaction leaves beside the file."""
+    """The file that an interrupted compaction leaves beside the database file."""
     return path.with_name(path.name + _ENDING)
 
 
 def files_of(store: Path) -> Iterator[Path]:
-    """The store at this path, and its index of texts, if they exist."""
+    """The store at this path and its text index, as far as they exist."""
     return (path for path in (store, index_path(store)) if path.exists())
 
 

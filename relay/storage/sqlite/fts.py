@@ -71,7 +71,7 @@ class Stems:
         self._known: dict[str, str] = {}
         """Word → its tokens, each followed by a space."""
         self._letters = 0
-        """Of the cached words."""
+        """Number of letters of the cached words."""
 
     def of(self, words: Iterable[str]) -> dict[str, list[str]]:
         """The tokens of each word; most have one."""
@@ -130,9 +130,9 @@ class FtsMatcher:
     def __init__(self) -> None:
         self._tokenizer = Tokenizer()
         self._listed = lru_cache(_KEPT_PHRASES)(self._tokenizer.listed)
-        """Of phrases."""
+        """Token lists of phrases."""
         self._tokens: str | None = None
-        """Of the text; None: not computed yet."""
+        """Tokens of the current text; None: not computed yet."""
         self._db = sqlite3.connect(
             ":memory:",
             isolation_level=None,

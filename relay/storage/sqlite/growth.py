@@ -19,7 +19,7 @@ class Growth(NamedTuple):
     since: int
     """Unix seconds."""
     share: float
-    """Of all stored bytes, those of events dated since then."""
+    """The part of all stored bytes that belongs to events dated since then, 0 to 1."""
 
 
 def growth_of(path: Path, since: int) -> Growth | None:

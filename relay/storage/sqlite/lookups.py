@@ -39,7 +39,7 @@ _TAG_BYTES: Final = 80
 
 
 class _BytesLeft:
-    """Of rows, that a batch may still read. None: any number."""
+    """Bytes of rows that a batch may still read. None: no limit."""
 
     def __init__(self, number: int | None) -> None:
         self._number = number
@@ -52,7 +52,8 @@ class _BytesLeft:
                 raise TooMuchToRead
 
     def taken(self, rows: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        """Columns of rows; the second is their event, not parsed yet. Raises TooMuchToRead."""
+        """The rows, as tuples of columns; the second column is the event's bytes. Raises
+        TooMuchToRead."""
         if self._number is None:
             return list(rows)
         taken = []
@@ -85,8 +86,8 @@ class Finder:
         return frozenset([key for key in lookups.vanishing_keys if self._is_stored(key)])
 
     def found(self, lookups: Lookups, stored_keys: frozenset[str], head: int) -> Found:
-        """Of the `vanishing_keys` those in `stored_keys`: if there are any, the tag buffer is
-        empty. `head`: seq of the newest row. Raises TooMuchToRead."""
+        """`stored_keys`: the stored ones of the `vanishing_keys`; if there are any, the tag buffer
+        is empty. `head`: seq of the newest row. Raises TooMuchToRead."""
         lookups = narrowed(lookups, stored_keys, self._groups_with(stored_keys))
         found, left = Found(head, stored_keys=stored_keys), _BytesLeft(lookups.most)
         if lookups.own_rows or lookups.own_slots:  # first: they may be too many
@@ -141,14 +142,15 @@ class Finder:
             raise TooMuchToRead
 
     def _is_stored(self, pubkey: str) -> bool:
-        """As `Found.stored_keys`."""
+        """Whether the key belongs into `Found.stored_keys`."""
         p = self._hashes.tag("p", pubkey)
         newest = orjson.dumps(self._tag_buffer.seqs_of([p])).decode()
         asked: dict[str, Value] = {**key_of(pubkey), "p": p, "newest": newest}
         return self._db.execute(QUERIES["key_is_stored"], asked).fetchone() is not None
 
     def _groups_with(self, pubkeys: frozenset[str]) -> set[str]:
-        """Groups with rows by one of these keys, or gift wraps for it. The tag buffer is empty."""
+        """Groups with rows by one of these keys, or with gift wraps to it. The tag buffer must be
+        empty."""
         found: set[str] = set()
         for pubkey in pubkeys:
             asked = {"key": key_of(pubkey)["key"], "p": self._hashes.tag("p", pubkey)}
@@ -197,7 +199,8 @@ class Finder:
             found.present.update(present(row, wanted))
 
     def _find_recipients(self, pubkeys: frozenset[str], found: Found) -> None:
-        """Which of these keys gift wraps are for; the tag buffer is empty if there are any keys."""
+        """Record which of these keys the found gift wraps are for. The tag buffer is empty if there
+        are any keys."""
         ids = sent_to_one(found) if pubkeys else []
         keys = orjson.dumps([id_key(each) for each in ids]).decode()
         for pubkey in pubkeys if ids else ():

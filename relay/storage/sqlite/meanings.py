@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 NEAREST: Final = 200
 """Readable texts that are compared exactly, and best results by words to be ranked with them."""
 _WEIGHT: Final = 0.5
-"""Weight of meaning against words, each relative to the best."""
+"""Weight of meaning against words; both scores are relative to the best."""
 _LEAST: Final = 0.3
 """Least cosine of a text without any word of the question. In LoCoMo three of four answers are
-above it; for a word that occurs nowhere the nearest text is mostly below."""
+above it; for a word that occurs nowhere, most nearest texts are below it."""
 _FIRST_LOOK: Final = 250
 _GROWTH: Final = 8
 
@@ -33,7 +33,7 @@ class Embedder(Protocol):
 
 
 class Meanings:
-    """Of one index. May be used by several threads."""
+    """The vectors of one text index. May be used by several threads."""
 
     def __init__(self, embedder: Embedder) -> None:
         self._np: Any = import_module("numpy")
@@ -44,13 +44,14 @@ class Meanings:
         self._seqs = self._np.zeros(0, "i8")
         self._bytes: Any = None
         self._signs: Any = None
-        """64 numbers in a row: one row of all texts is compared at a time."""
+        """Sign bits, 64 numbers of a vector per word: row n has the n-th word of all texts, so that
+        one operation compares it for all texts."""
 
     def __len__(self) -> int:
         return self._count
 
     def vectors(self, texts: Sequence[str]) -> list[bytes]:
-        """As they are stored."""
+        """The vectors of texts, in the stored form."""
         rows = self._embedder.embed(texts)
         largest = self._np.abs(rows).max(axis=1, keepdims=True)
         return [row.tobytes() for row in self._np.rint(rows * (127 / largest)).astype("i1")]

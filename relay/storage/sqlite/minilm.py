@@ -27,7 +27,7 @@ SIZE: Final = 384
 _HEADS: Final = 12
 _LAYERS: Final = 6
 _MAX_TOKENS: Final = 128
-"""Of a text; the rest is ignored."""
+"""Tokens of a text; further ones are ignored."""
 _MAX_WORD: Final = 100
 _FEW_TOKENS: Final = 64
 _KEPT_WORDS: Final = 50_000
@@ -123,7 +123,7 @@ def _through(x: Any, weight: Any, bias: Any) -> Any:
 
 
 def _weights(np: Any, path: Path) -> dict[str, Any]:
-    """Of a safetensors file, mapped into memory: processes share it."""
+    """The weights in a safetensors file, mapped into memory: processes share it."""
     with path.open("rb") as file:
         data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
     start = 8 + int.from_bytes(data[:8], "little")

@@ -89,11 +89,11 @@ def open_file(
 
 
 def check_schema(db: sqlite3.Connection, path: Path) -> None:
-    """Raises StoreVersion when the file has a trigger, view, table, index or constraint that no
-    Rookery and no ANALYZE makes, and StoreFault when it lacks one of the present schema.
+    """Checks the schema of a file from a backup, before anything else of it is read: a trigger
+    could undo deletions, an expression in an index or a CHECK could run for ever.
 
-    For a file from a backup, before anything else is read: a trigger could undo deletions, an
-    expression in an index or a CHECK could run for ever.
+    Raises StoreVersion when the file has a trigger, view, table, index or constraint that neither a
+    version of Rookery nor ANALYZE makes, and StoreFault when it lacks one of the current schema.
     """
     needed, known = _schemas()
     there = _objects(db)
@@ -107,8 +107,8 @@ def check_schema(db: sqlite3.Connection, path: Path) -> None:
 
 
 def check_values(db: sqlite3.Connection, path: Path | str) -> None:
-    """Raises StoreFault, naming table and row, for a value of another type than its column has, or
-    of over MAX_VALUE bytes. Reads all rows but for their events."""
+    """Checks the types of all values except events; reads all rows. Raises StoreFault, naming table
+    and row, for a value of another type than its column has, or of over MAX_VALUE bytes."""
     for table in KEYS:
         columns = db.execute(columns_of(table)).fetchall()
         if not columns:  # of a later schema
@@ -127,8 +127,8 @@ def check_values(db: sqlite3.Connection, path: Path | str) -> None:
 
 
 def _objects(db: sqlite3.Connection) -> set[tuple[str, str, str]]:
-    """Kind, name and text; without comments, because a file has those of the version that made
-    it."""
+    """(kind, name, SQL) of each object in the schema. Without comments, because a file has those of
+    the version that made it."""
     return {
         (kind, name, _SPACE.sub(" ", _COMMENT.sub("", text or "")).strip(" "))
         for kind, name, text in db.execute(QUERIES["objects"])

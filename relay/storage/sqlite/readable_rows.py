@@ -1,10 +1,10 @@
-"""Rows that a viewer may read, as found before: a search need not check them again.
+"""Cache of the rows that a viewer may read, for searches.
 
 Without it most of the time of a search is spent on checking whether the newest rows of each word
-may be read. For a row that does not expire, and to which no rule with a `target` applies, only the
-row, the viewer's Visibility and the tables of groups decide that. So the cache is exact: deleted
-and moved rows are removed with the commit, a commit that changes groups empties it, and a
-Visibility is replaced when anything else changes. Neither unreadable rows nor results are kept, and
+may be read. For a row that does not expire, and to which no rule with a `target` applies, this
+depends only on the row, the viewer's Visibility and the tables of groups. So the cache is exact:
+deleted and moved rows are removed with the commit, a commit that changes groups empties it, and a
+Visibility is replaced when anything else changes. Unreadable rows and results are not cached, and
 rows are checked again before they are sent.
 
 Invariant: at most `max_rows`, of all viewers together.
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
 
 MAX_READABLE: Final = 200_000
-"""Some 16 MB."""
+"""Cached rows; about 16 MB."""
 _MAX_KNOWN: Final = 64
 """Pairs of viewer and filter: each keeps a Visibility alive."""
 _MAX_VALUES: Final = 100
@@ -33,22 +33,22 @@ _MAX_VALUES: Final = 100
 
 
 class KnownRows:
-    """Of one viewer and filter."""
+    """The cached rows of one viewer and filter."""
 
     def __init__(self, of: ReadableRows, visibility: Visibility) -> None:
         self.visibility = visibility  # keeps it alive, so that its id is unique
         self.seqs: set[int] = set()
         self.is_little = False
-        """The viewer may read only the smaller part of the rows with the words of a search."""
+        """The viewer may read less than half of the rows with the words of a search."""
         self._of = of
 
     @property
     def changes(self) -> int:
-        """To be read before the rows for `add` are."""
+        """Value for `add`; take it before the rows are read."""
         return self._of.changes
 
     def add(self, seqs: Iterable[int], changes: int) -> None:
-        """Does nothing if a commit since `changes` has taken rows away from viewers."""
+        """Add rows; does nothing if a commit after `changes` has taken rows away from viewers."""
         self._of.keep(self, seqs, changes)
 
 
@@ -89,7 +89,8 @@ class ReadableRows:
                 self._known.popitem(last=False)
 
     def changed(self, seqs: Collection[int], *, groups: bool) -> None:
-        """After a commit that deleted or moved these rows; `groups`: or changed groups."""
+        """Call after a commit that deleted or moved these rows; `groups`: or that changed
+        groups."""
         if not seqs and not groups:
             return
         with self._lock:

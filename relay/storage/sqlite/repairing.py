@@ -1,7 +1,7 @@
-"""Repairs what `relay.storage.sqlite.verifying` has found, in one transaction.
+"""Repairs the faults that `relay.storage.sqlite.verifying` has found, in one transaction.
 
-Tables are rebuilt from the rows. A row whose event is wrong is handed to the caller, then removed;
-one that had been deleted before is removed without that.
+Tables are rebuilt from the rows. A row whose event is wrong is passed to the caller, then deleted;
+a row that had been deleted before is deleted without that.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ _TAGS_AT_ONCE: Final = 500_000
 
 
 def repair(path: Path, rules: Rules, report: Report, take_out: TakeOut) -> list[str]:
-    """Returns what was done, in words. The caller holds the folder's lock, and no connection is
-    open. Raises StoreFault; then nothing is changed."""
+    """Repair the file; returns a text for each repair. `take_out` gets the rows that are removed,
+    except those that had been deleted before. The caller holds the folder's lock, and no connection
+    is open. Raises StoreFault; then nothing is changed."""
     done: list[str] = []
     try:
         with closing(connection(path)) as db:
@@ -124,7 +125,7 @@ class _Repair:
         return len(rows)
 
     def _remove_superseded(self) -> int:
-        """Of several rows of one slot keep the one that the others would not have replaced."""
+        """Of several rows in one slot, keep the one that the others would not have replaced."""
         leaving: list[tuple[int, str, bytes | str]] = []
         for (slot,) in self._db.execute(VERIFY["shared_slots"]).fetchall():
             rows = [stored(row) for row in self._db.execute(VERIFY["rows_of_slot"], (slot,))]
@@ -145,7 +146,8 @@ class _Repair:
         return len(leaving)
 
     def _remove_deleted(self) -> int:
-        """Not handed over: such a text must not be kept anywhere."""
+        """Delete rows that a tombstone refuses. Not passed to the caller: their texts must not be
+        kept anywhere."""
         seqs = self._report.tombstoned
         if seqs:
             self._delete(seqs)
@@ -153,12 +155,13 @@ class _Repair:
         return len(seqs)
 
     def _remove_versions(self) -> int:
-        """Not handed over: a newer version replaced it, and it may have been deleted."""
+        """Delete wrong old versions. Not passed to the caller: a newer version replaced them, and
+        they may have been deleted."""
         import orjson
 
         seqs = orjson.dumps(self._report.wrong_versions).decode()
         removed = self._db.execute(QUERIES["delete_old"], (seqs,)).rowcount
-        # Of records that the repair has taken out.
+        # And the old versions of records that the repair has deleted.
         removed += self._db.execute(VERIFY["delete_lost_versions"]).rowcount
         if removed:
             self._done.append(f"{removed} old version{'' if removed == 1 else 's'} deleted")

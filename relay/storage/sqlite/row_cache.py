@@ -1,14 +1,14 @@
-"""The bytes of rows that were read lately, by seq.
+"""Cache of the bytes of rows that were read recently, by seq.
 
-SQL decides which rows are in an answer; this only saves fetching them: copying `raw` out of its
-page takes longer than finding its seq in a covering index. It is exact because a seq names one row
-for ever and `raw` never changes. Rows are not added when they are written: allocated among the
-buffers of an ingest they would keep a heap of five times their size from shrinking. While few rows
-are found, because more are read by turns than are held, it is left out: to look up 500 and to add
-them takes as long as to fetch them.
+SQL decides which rows are in an answer; the cache only saves copying `raw` out of its page, which
+takes longer than finding its seq in a covering index. It is exact: a seq names one row for ever,
+and `raw` never changes. Rows are not added when they are written: allocated among the buffers of an
+ingest, they would keep a heap of five times their size from shrinking. While few of the requested
+rows are found, because queries in turn read more rows than fit, the cache is not used: to look up
+and add 500 rows takes as long as to fetch them.
 
-Invariants: at most `max_bytes`, with what the entries take. Deleted rows are removed with the
-commit.
+Invariants: at most `max_bytes`, including the overhead of the entries. Deleted rows are removed
+with the commit.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
 
 ROW_CACHE_BYTES: Final = 16 << 20
 _ENTRY_BYTES: Final = 150
-"""What an entry takes besides the bytes of the row."""
+"""Bytes of an entry besides those of the row."""
 _LARGE: Final = 64 << 10
 """Rows over this size are not kept."""
 _LATELY: Final = 4096
-"""Rows that were asked for: earlier ones count half."""
+"""Requested rows after which the counts of requested and found rows are halved."""
 _TRIED_AGAIN: Final = 16
-"""One page in so many is looked up while few rows are found."""
+"""While few rows are found, one page in this many is looked up."""
 
 
 class RowCache:
@@ -44,7 +44,8 @@ class RowCache:
         self._left_out = 0
 
     def pays(self) -> bool:
-        """Whether to look up a page: two of three rows that were asked for lately were held."""
+        """Whether to look up a page: at least two thirds of the rows requested recently were
+        found."""
         if 3 * self._found >= 2 * self._asked:
             return True
         self._left_out += 1

@@ -1,10 +1,10 @@
 """The tags of the newest rows, in memory until they are flushed to the table in sorted slices.
 
-The rows of one batch have tags all over the table: inserted at once, each would dirty a page of its
-own, and pages are what a commit costs. So they are collected in a list; a full list is sorted, and
-slices of it, which belong on neighbouring pages, are inserted with the commits of later batches.
-`tags_upto` in the file is the seq up to which the table has all tags; after a crash the rows after
-it are read again.
+The tags of one batch belong to pages all over the table. Inserted at once, each would dirty a page
+of its own, and pages are the cost of a commit. So tags are collected in a list; a full list is
+sorted, and slices of it, whose tags belong on neighbouring pages, are inserted with the commits of
+later batches. `tags_upto` in the file is the seq up to which the table has all tags; after a crash
+the rows after it are read again.
 
 Invariants: changed on the writer's thread only, after its commit; read on any thread. A reader that
 takes a snapshot of this before its statement begins misses no row: each is here, in the table, or
@@ -22,10 +22,10 @@ TagRow = tuple[int, int, int, int, int]
 """hash, created_at, id_key, seq, kind"""
 
 Snapshot = tuple[dict[int, list[int]], dict[int, list[int]]]
-"""hash → seqs, of the list that fills up and of the one that is flushed."""
+"""hash → seqs, of the list being filled and of the list being flushed."""
 
 TAG_BUFFER_ROWS: Final = 32_768
-"""Tag rows of one list; the two of them take some 10 MB."""
+"""Tag rows of one list; both lists together take about 10 MB."""
 _SLICE_PER_NEW_ROW: Final = 2
 _MIN_SLICE: Final = 512
 """Tag rows of a slice at least; more if the other list would be full before the flush ends."""
@@ -68,14 +68,14 @@ class TagBuffer:
         return not (filling.keys().isdisjoint(hashes) and flushing.keys().isdisjoint(hashes))
 
     def snapshot(self) -> Snapshot:
-        """A copy of what `seqs_of` reads now; it keeps tags that are flushed later."""
+        """The tags that `seqs_of` reads now; tags that are flushed later stay in it."""
         filling = self._filling_seqs  # read first: it becomes the other one
         return filling, self._flushing_seqs
 
     # -- before the commit ----------------------------------------------------------------------
 
     def start_flush(self) -> None:
-        """Flush the list that fills up, although it is not full."""
+        """Begin to flush the list being filled, although it is not full."""
         if self._filling and not self._flushing:
             # In this order: a concurrent reader finds a row twice rather than not at all.
             self._flushing_seqs = self._filling_seqs
@@ -84,14 +84,15 @@ class TagBuffer:
             self._filling = []
 
     def next_slice(self, new_rows: int) -> list[TagRow]:
-        """To be inserted with a batch of `new_rows` tag rows; then call `slice_flushed`."""
+        """The next tags to insert, with a batch of `new_rows` tag rows; then call
+        `slice_flushed`."""
         if self._flushed == len(self._flushing):
             return []
         size = max(self._slice, _SLICE_PER_NEW_ROW * new_rows)
         return self._flushing[self._flushed : self._flushed + size]
 
     def all_rows(self) -> list[TagRow]:
-        """Everything, sorted; then call `all_flushed`."""
+        """All tags, sorted; then call `all_flushed`."""
         return sorted([*self._flushing[self._flushed :], *self._filling])
 
     def without_deleted(self, rows: Iterable[TagRow]) -> list[TagRow]:
@@ -99,7 +100,8 @@ class TagBuffer:
         return [row for row in rows if row[3] not in deleted] if deleted else list(rows)
 
     def complete_upto(self, rows: int) -> int | None:
-        """The seq up to which the table has all tags after `rows` more; None: as before."""
+        """The seq up to which the table has all tags once `rows` more are inserted; None:
+        unchanged."""
         if not self._flushing or self._flushed + rows < len(self._flushing):
             return None
         return max(row[3] for row in self._flushing)

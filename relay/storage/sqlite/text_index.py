@@ -52,10 +52,11 @@ _CHECK_CHUNK: Final = 2000
 _VECTORS_READ: Final = 10_000
 _MERGE_PAGES: Final = 200
 _MERGE_PAUSE_RATIO: Final = 9
-"""Successive merges take a tenth of the time,"""
+"""Pause after a merge, as a multiple of its duration: merges take a tenth of the time."""
 _SHORT_MERGE_S: Final = 1.5
 _SHORT_PAUSE_S: Final = 3.0
-"""and more in a small index, so that a deletion waits for at most five seconds."""
+"""Longest pause after a merge of less than `_SHORT_MERGE_S`: a deletion in a small index waits for
+at most five seconds."""
 _BUSY_MS: Final = 50
 """How long a truncation waits for other readers, while searches wait."""
 _PATIENT_MS: Final = 10_000
@@ -89,7 +90,7 @@ class TextIndex:
         self._is_merging = False
         self._merge_began = 0.0
         self._merge_s = 0.0
-        """Seconds that the steps of the current merge have taken."""
+        """Seconds spent on the steps of the current merge."""
         self._merge_at = 0.0
         self._must_truncate = not is_clean
         self._deleted_at = 0.0
@@ -193,7 +194,7 @@ class TextIndex:
             after = rows[-1][0]
 
     async def embed_next(self, limit: int) -> bool:
-        """The vectors of the next `limit` texts; True: there may be more."""
+        """Compute the vectors of the next `limit` texts; True: there may be more."""
         meanings = self._meanings
         if meanings is None:
             return False
@@ -246,7 +247,8 @@ class TextIndex:
         return False
 
     async def _merge(self, searches: AsyncReader | None) -> bool:
-        """A step of rewriting all segments without deleted words; True: call again at once."""
+        """A step of rewriting all segments without deleted words; True: call again at once.
+        Truncates the WAL after the last step."""
         db = self._db
         before = db.total_changes
         began = monotonic()
@@ -274,8 +276,8 @@ class TextIndex:
         return False
 
     async def _truncate(self, searches: AsyncReader | None) -> bool:
-        """False: there was a reader. Without a pause, successive searches would always be
-        reading."""
+        """Truncate the WAL. False: there was a reader. Searches are paused, because one after the
+        other would always be reading."""
         db = self._db
         await db.execute_fetchall("PRAGMA main.wal_checkpoint(PASSIVE)")  # most of the work
         async with nullcontext() if searches is None else searches.paused():
@@ -291,7 +293,7 @@ class TextIndex:
         await self._db.execute(QUERIES["put_meta"], (name, value))
 
     async def discard(self) -> None:
-        """Mark it as damaged: the next start rebuilds it."""
+        """Mark the index as damaged: the next start rebuilds it."""
         with suppress(sqlite3.Error):
             await self._db.execute("PRAGMA main.user_version = 0")
 
@@ -312,7 +314,7 @@ class TextIndex:
 
 
 class _Texts(NamedTuple):
-    """Rows of the three tables."""
+    """Values for the three tables of the index."""
 
     words: list[tuple[int, str, str, str]]
     ranks: list[tuple[int, ...]]

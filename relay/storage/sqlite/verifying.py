@@ -67,10 +67,10 @@ _WORKERS: Final = max(2, os.cpu_count() or 2)
 _MOST_SHOWN: Final = 100
 """Findings of one check that are listed; all are counted."""
 _LOOKED_AT: Final = 20_000
-"""Rows with wrong tags that are compared at a time."""
+"""Rows with wrong tags that are compared in one pass."""
 _SHOWN_FAULTS: Final = 20
 _DENSE: Final = 1_000_000
-"""Up to this seq, or 16 per row, an array by seq takes less memory than a dictionary of rows."""
+"""Up to this seq, or up to 16 seqs per row, an array by seq takes less memory than a dictionary."""
 
 
 class Check(StrEnum):
@@ -117,13 +117,13 @@ class Rules:
 
 @dataclass(slots=True)
 class Report:
-    """What was found, and what `repair` needs to know of it."""
+    """The findings, and the seqs that `repair` needs."""
 
     events: int = 0
     findings: list[Finding] = field(default_factory=list)
-    """The first of each check."""
+    """The first `_MOST_SHOWN` of each check."""
     counts: Counter[Check] = field(default_factory=Counter)
-    """All of them."""
+    """Number of all findings of each check."""
     broken: dict[int, str] = field(default_factory=dict)
     """seq of a row whose event is wrong → why."""
     misplaced: list[int] = field(default_factory=list)
@@ -143,7 +143,7 @@ class Report:
 
 
 class Row(NamedTuple):
-    """As `rows_after` gives it."""
+    """A row with the columns of `rows_after`."""
 
     seq: int
     id: bytes
@@ -296,8 +296,8 @@ class _Verification:
         self._suspects: list[tuple[Row, list[Reference]]] = []
         """Rows that a tombstone refuses, and the references of these tombstones."""
         self._deleting_in: dict[tuple[str, str, str], set[str]] = {}
-        """(author, name) → the `h` of kind 5s that have one. Read from the rows: the index of tags
-        may be wrong, and a repair deletes suspects."""
+        """(author, reference) → the `h` of kind 5s that have one. Read from the rows: the index of
+        tags may be wrong, and a repair deletes suspects."""
         self._received: dict[str, list[int]] = {}
         self._groups = Groups()
         self._search = None if search is None else _Search(search, self._hashes, rules, now)
@@ -430,8 +430,8 @@ class _Verification:
                 self._suspects.append((row._replace(raw=b""), names))
 
     def _check_suspects(self) -> None:
-        """A kind 5 with the `h` of another group does not delete the row, but leaves a tombstone
-        (N09-14)."""
+        """Report the suspects that were really deleted. A kind 5 with the `h` of another group
+        leaves a tombstone but does not delete the row (N09-14)."""
         for row, names in self._suspects:
             author = row.pubkey.hex()
             groups = {h for name in names for h in self._deleting_in.get((author, *name), ())}
@@ -440,7 +440,8 @@ class _Verification:
                 self.report.add(Check.TOMBSTONE, f"{_name_of(row)}: was deleted, and is stored")
 
     def _is_named(self, row: Row, names: Sequence[Reference]) -> bool:
-        """Whether a kind 5 of its author without `h` names it; the index may lack the newest."""
+        """Whether a kind 5 of the row's author, without `h`, names it; the newest may not be
+        indexed yet."""
         return any(
             not event_from_raw(raw).has_tag("h")
             for name in names
@@ -546,7 +547,7 @@ class _Verification:
     def _report_size(self, of: str, is_: Sequence[int], should: Sequence[int]) -> None:
         self.report.add(
             Check.SIZES,
-            f"{of}: noted are {is_[0]} events of {is_[1]} bytes, stored are {should[0]} of"
+            f"{of}: the totals say {is_[0]} events of {is_[1]} bytes, stored are {should[0]} of"
             f" {should[1]}",
         )
 
@@ -626,7 +627,7 @@ class _Search:
             expected = stems, found.text, seq, row.created_at, row.id_key, *found.scores
             if there.get(seq) != expected:
                 wrong.add(seq)
-                report.add(Check.SEARCH, f"{_name_of(row)}: its text is missing or another one")
+                report.add(Check.SEARCH, f"{_name_of(row)}: its text is missing or different")
         for seq, words in self._fresh.execute(VERIFY["occurrences"]):
             if seq not in wrong:
                 self._expected[seq] = texts[seq][0].id, words

@@ -22,7 +22,7 @@ _HEADER: Final = struct.Struct(">8I")
 _FRAME: Final = struct.Struct(">6I")
 _BIG_ENDIAN: Final = 0x377F0683
 _MAX_FRAME_AT: Final = 16
-"""In the wal-index: how many frames SQLite reads."""
+"""Position in the wal-index of the number of frames that SQLite reads."""
 _MAX_CHECKED: Final = 8
 
 _Sums = tuple[int, int]

@@ -62,7 +62,7 @@ def has_one_of(column: str, hashes: Sequence[int], p: Parameters) -> str:
 
 
 def starts_with(prefix: str) -> str:
-    """Of `d`."""
+    """`d` starts with `prefix`."""
     low = prefix.encode()
     if not low:
         return TRUE
@@ -70,7 +70,7 @@ def starts_with(prefix: str) -> str:
 
 
 def _literal(text: bytes) -> str:
-    """Of bytes; whatever `standard_conforming_strings` is."""
+    """A literal of the text's bytes, valid whatever `standard_conforming_strings` is."""
     return f"decode('{text.hex()}', 'hex')"
 
 

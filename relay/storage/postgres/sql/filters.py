@@ -105,7 +105,7 @@ def _number(values: frozenset[str] | None) -> int:
 
 
 class Scan(NamedTuple):
-    """Of one index."""
+    """A scan of one index."""
 
     source: str
     """FROM clause."""
@@ -137,7 +137,7 @@ class Plan:
 
 
 class Compiler:
-    """For the tables of one store; `e` is always a row of events."""
+    """Makes queries for the tables of one store; `e` is always a row of events."""
 
     def __init__(self, hashes: Hashes, words: Words) -> None:
         self._hashes = hashes
@@ -145,7 +145,7 @@ class Compiler:
         self._reading = ReadConditions(hashes)
         self._plans: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
         self._groups: Groups | None = None
-        """Of the visibilities that the plans keep."""
+        """Groups of the visibilities that the plans keep."""
 
     @property
     def kept(self) -> int:
@@ -484,12 +484,12 @@ class Compiler:
 
 
 class _Known(Parameters):
-    """For a statement that is used once: late values are bound immediately."""
+    """Parameters of a statement that is used once: late values are bound immediately."""
 
     def __init__(self, late: Mapping[Late, Value] | None = None) -> None:
         super().__init__()
         self.late = late or {}
-        """Of the filter that is composed now."""
+        """Late values of the filter that is being composed."""
 
     def add(self, value: Bound, type_: str) -> str:
         return super().add(self.late[value] if isinstance(value, Late) else value, type_)
@@ -524,7 +524,7 @@ def what_is_seen(filter_: Filter) -> tuple[object, ...]:
 def _walk(
     scan: Scan, shape: Shape, rest: Sequence[str], columns: Sequence[str], p: Parameters
 ) -> str:
-    """In order."""
+    """The rows of a scan, in order."""
     named = ", ".join([f"{scan.at if name in _KEYS else 'e'}.{name}" for name in columns])
     source = f"tags AS t {_looked_up('t')}" if scan.source == _TAGS else scan.source
     upto = f"{scan.at}.seq <= {p.add(UPTO, 'bigint')}"
@@ -544,7 +544,7 @@ def _looked_up(by: str) -> str:
 
 
 def _all_rows(scan: Scan, shape: Shape, rest: Sequence[str], named: str, p: Parameters) -> str:
-    """In no order."""
+    """The rows of a scan, in no order."""
     keys = f"{scan.keys} CROSS JOIN " if scan.keys else ""
     where = all_of([scan.start, *_times(shape, scan.at, p), *rest])
     return f"SELECT {named} FROM {keys}{scan.source} WHERE {where}"
@@ -567,7 +567,7 @@ def _times(shape: Shape, at: str, p: Parameters) -> list[str]:
 
 
 def _by_prefixes(p: Parameters) -> Scan:
-    """Of `d` by how it begins."""
+    """A scan of rows by the beginning of `d`."""
     arrays = ", ".join([p.add(late, "bytea[]") for late in (PREFIXES, LOWS, HIGHS)])
     begins = f"substring(e.d, 1, {BEGINNING})"
     start = f"e.d <> '' AND {begins} >= x.low AND {begins} < x.high AND {_STARTS_WITH_IT}"

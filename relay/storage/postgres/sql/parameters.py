@@ -56,5 +56,5 @@ class Parameters:
         return _NUMBER.sub(lambda found: at[found[1]], sql), values
 
     def query(self, sql: str) -> Query:
-        """Of values that are all known."""
+        """The query, when all its values are known."""
         return Query(*self.used_in(sql))  # type: ignore[arg-type]  # nothing late is among them

@@ -27,7 +27,7 @@ _COUNTED_BEFORE: Final = (
 
 
 class SweepQueries:
-    """For the tables of one store."""
+    """Makes queries for the tables of one store."""
 
     def __init__(self, conditions: ReadConditions) -> None:
         self._conditions = conditions

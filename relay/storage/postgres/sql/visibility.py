@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from relay.storage.postgres.sql.parameters import Parameters
 
 _FEW_KINDS: Final = 64
-"""Of more kinds it is not looked up which of them a rule names."""
+"""For filters with more kinds it is not checked which of them a rule names."""
 NOW: Final = Late("now")
 """Unix seconds."""
 

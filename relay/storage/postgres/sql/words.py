@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 Tokens = tuple[str, ...]
 _KEPT_TERMS: Final = 1024
 _WORDS: Final = "string_to_array(w.words, ' ')"
-"""As its index has it."""
+"""The expression on which the GIN index is built."""
 
 
 class Words:
-    """For one store; on the event loop."""
+    """Makes conditions for one store; used on the event loop."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokens_of = lru_cache(_KEPT_TERMS)(lambda term: tokenizer.tokens([term])[0])

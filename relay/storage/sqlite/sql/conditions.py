@@ -39,7 +39,7 @@ class BufferedRows(NamedTuple):
     """Bound when the query runs: rows of the tag buffer that have one of these tags."""
 
     hashes: tuple[int, ...] | int
-    """Or the index of their list in `Arguments`."""
+    """The hashes, or their index in `Arguments.hashes` plus TAGS."""
 
 
 Bound = Value | Late | BufferedRows
@@ -58,7 +58,8 @@ ID_KEYS: Final = 2
 AUTHORS: Final = 3
 AUTHOR_KEYS: Final = 4
 TAGS: Final = 5
-"""The hashes of the first tag condition; those of the next are the list after it."""
+"""Index in `Arguments.lists` of the first tag condition's hashes; those of the next conditions
+follow."""
 
 MAX_PARAMETERS: Final = 16
 """Longer lists of values are bound as one JSON text."""
@@ -98,7 +99,7 @@ class Arguments:
         authors = _NO_KEYS if filter_.authors is None else _keys(filter_.authors)
         self.lists: list[Sequence[Value]] = [moment, *ids, *authors]
         self.hashes: list[list[int]] = []
-        """Of each tag condition."""
+        """The hashes of each tag condition."""
         for name, values in filter_.tags:
             of_tag = [hashes.tag(name, value) for value in sorted(values)]
             self.hashes.append(of_tag)
@@ -119,7 +120,7 @@ _NO_KEYS: Final[tuple[Sequence[Value], Sequence[Value]]] = (), ()
 
 
 def _keys(found: frozenset[str]) -> tuple[Sequence[Value], Sequence[Value]]:
-    """Hex values as bytes, and their keys in an index."""
+    """Hex values as bytes, and their integer keys for the index."""
     values = sorted(found)
     keys = [id_key(value) for value in values]
     if len(values) > MAX_PARAMETERS:
@@ -197,7 +198,8 @@ UNEXPIRED: Final = Condition("(e.expires_at IS NULL OR e.expires_at > ?)", (NOW,
 
 
 def one_of(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes]) -> Condition:
-    """`column` equals one of `values`. Few distinct texts: one for 5 to 8 values, and so on."""
+    """`column` equals one of `values`. The values are padded, so that there are few distinct texts:
+    one for 5 to 8 values, and so on."""
     if not values:
         return FALSE
     if len(values) > MAX_PARAMETERS:
@@ -207,7 +209,7 @@ def one_of(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes])
 
 
 def one_of_late(column: str, list_: int, number: int) -> Condition:
-    """`column` equals one of the `number` values that list of `Arguments` has."""
+    """`column` equals one of the first `number` values of this list of `Arguments`."""
     if not number:
         return FALSE
     if number > MAX_PARAMETERS:
@@ -218,7 +220,7 @@ def one_of_late(column: str, list_: int, number: int) -> Condition:
 
 
 def _padded(number: int) -> list[int]:
-    """Indices of so many values; the last is repeated up to a power of two."""
+    """Indices of `number` values; the last index is repeated up to a power of two."""
     size = 1 << (number - 1).bit_length()
     return [*range(number), *[number - 1] * (size - number)]
 
@@ -228,7 +230,8 @@ def _equals(column: str, number: int) -> str:
 
 
 def _in_list(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes]) -> Condition:
-    """As one bound value: a filter may have more values than SQLite allows parameters."""
+    """`one_of` with all values in one parameter: a filter may have more values than SQLite allows
+    parameters."""
     if isinstance(values[0], bytes):
         column = f"lower(hex({column}))"
         text = _as_hex(tuple([value for value in values if isinstance(value, bytes)]))
@@ -239,7 +242,8 @@ def _in_list(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes
 
 @lru_cache(maxsize=32)
 def _as_hex(values: tuple[bytes, ...]) -> str:
-    """One text for all conditions of a viewer: of 64 keys it takes 4 kB in each of 40."""
+    """Cached, so that all conditions of a viewer share one string: 64 keys take 4 kB in each of
+    40."""
     return orjson.dumps([value.hex() for value in values]).decode()
 
 
@@ -253,7 +257,7 @@ def has_hash(hashes: Sequence[int]) -> Condition:
 
 
 def has_hash_of(list_: int, number: int) -> Condition:
-    """`has_hash`, of the `number` hashes that list of `Arguments` has."""
+    """`has_hash` with the first `number` hashes of this list of `Arguments`."""
     return _has_tag(one_of_late("x.hash", list_, number), BufferedRows(list_))
 
 

@@ -76,7 +76,7 @@ _CACHED_PREFIX_CHARS: Final = 1024
 
 
 class Plan:
-    """A query without its late values."""
+    """A query whose late values are not bound yet."""
 
     __slots__ = ("_buffered", "_fixed_hashes", "_late", "_late_rows", "_values", "kept", "sql")
 
@@ -92,7 +92,8 @@ class Plan:
             if isinstance(value, Late)
         ]
         self._buffered: list[tuple[BufferedRows, int]] = []
-        """Rows of the tag buffer, most often none, and their places among the values."""
+        """Conditions on rows of the tag buffer, and the positions of their values. Mostly there are
+        no such rows."""
         fixed: set[int] = set()
         for at, value in enumerate(condition.values):
             if isinstance(value, BufferedRows):
@@ -118,7 +119,7 @@ class Plan:
 
 
 class Compiler:
-    """For the tables of one store; `e` is always the events table."""
+    """Makes queries for the tables of one store; `e` is always the events table."""
 
     def __init__(
         self,
@@ -131,7 +132,7 @@ class Compiler:
         self._reading = ReadConditions(hashes, index_tags)
         self._plans: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
         self._groups: Groups | None = None
-        """Of the visibilities that the plans keep."""
+        """Groups of the visibilities that the kept plans refer to."""
 
     @property
     def kept(self) -> int:
@@ -222,7 +223,7 @@ class Compiler:
         return self._reading.matching(match)
 
     def query(self, sql: str, values: tuple[Bound, ...]) -> Query:
-        """Of conditions that `matching` and `matching_seqs` gave."""
+        """The query for conditions that `matching` and `matching_seqs` returned."""
         return Plan(Condition(sql, values)).bound(self._arguments(Filter()))
 
     def _arguments(self, filter_: Filter, now: int = 0, upto: int = 0) -> Arguments:
@@ -416,8 +417,8 @@ class Compiler:
     def _visible_by_kind(
         self, kinds: Sequence[int], visibility: Visibility, filter_: Filter
     ) -> Condition:
-        """Of one of these kinds, and visible. For each kind only its read rules are checked, which
-        halves the time for a row."""
+        """Rows of one of these kinds that are visible. For each kind only its own read rules are
+        checked, which halves the time per row."""
         alike: dict[Condition, list[int]] = {}
         for kind in kinds:
             of_one = replace(filter_, kinds=frozenset({kind}))
@@ -556,7 +557,7 @@ class Compiler:
 
 
 def _is_small(filter_: Filter) -> bool:
-    """Whether a plan may be kept that has these kinds and prefixes in it."""
+    """Whether a plan with these kinds and prefixes in its text is small enough to be cached."""
     prefixes = filter_.d_prefixes
     return (filter_.kinds is None or len(filter_.kinds) <= CACHED_KINDS) and (
         not prefixes

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.sql.conditions import Query, Value
 
 _BETWEEN: Final = "\n"
-"""Between the stems of two rows; no token has it."""
+"""Separator of the stems of two rows; no token contains it."""
 # In each: MATCH expressions as JSON, each answered with a JSON list of seq.
 READABLE: Final = (
     "SELECT (SELECT json_group_array(seq) FROM (SELECT w.rowid AS seq FROM search.words AS w"
@@ -71,7 +71,7 @@ class Asking:
         asked: Asked,
         known: KnownRows,
     ) -> None:
-        """`rows`: of a query."""
+        """`rows`: returns the rows of a query."""
         self._rows = rows
         self._stems = stems
         self._asked = asked
@@ -106,7 +106,7 @@ class Asking:
         return _lists(self._rows(sql, [*values, limit, _json(matches)]))
 
     def _hidden(self, found: Iterable[Sequence[int]]) -> set[int]:
-        """Those that may not be read."""
+        """The found rows that the viewer may not read."""
         known, changes = self._known.seqs, self._known.changes
         fresh = [seqs for seqs in found if not known.issuperset(seqs)]
         unknown = {seq for seqs in fresh for seq in seqs if seq not in known}

@@ -44,17 +44,17 @@ class Shape(NamedTuple):
 
     kinds: frozenset[int] | None
     ids: int | None
-    """How many; None: no condition."""
+    """Number of ids; None: no condition."""
     authors: int | None
     tags: tuple[tuple[str, int], ...]
-    """(name, how many values)"""
+    """(name, number of values) of each condition."""
     d_prefixes: tuple[str, ...]
     has_since: bool
     has_until: bool
     has_after: bool
 
     def driving_tag(self) -> int | None:
-        """The tag condition whose index is scanned, if one is: its place in `tags`."""
+        """Index in `tags` of the condition whose index is scanned; None: another index is."""
         if self.ids is not None:
             return None
         tags = range(len(self.tags))
@@ -86,7 +86,7 @@ class IndexScan(NamedTuple):
     times_of: str
     ordered: bool
     one: bool = False
-    """It finds one row at most, so that there is nothing to sort."""
+    """It finds at most one row, so that nothing must be sorted."""
 
     def times(self, shape: Shape) -> list[Condition]:
         of = self.times_of
@@ -173,7 +173,7 @@ def by_ids(number: int) -> IndexScan:
 
 
 def _any(keys: int, values: int, columns: tuple[str, str], number: int) -> Condition:
-    """By the keys in the index, and by the full values."""
+    """One of the filter's values: by the integer keys in the index, and by the full values."""
     key, value = columns
     found = one_of_late(f"e.{key}", keys, number)
     return all_of([found, one_of_late(f"e.{value}", values, number)])
@@ -185,10 +185,8 @@ def _one(keys: int, values: int, columns: tuple[str, str], item: int) -> Conditi
 
 
 def by_tag(list_: int, number: int, at_most: int, kinds: Sequence[int] | None) -> list[IndexScan]:
-    """The `number` hashes that list of `Arguments` has, of these kinds; None: of any.
-
-    No row of another kind is looked up: the kinds are in the index.
-    """
+    """Rows with one of the first `number` hashes in this list of `Arguments`, of these kinds; None:
+    of any kind. The index has the kinds, so no row of another kind is looked up."""
     of = [] if kinds is None else [one_of("t.kind", kinds)]
     if number > at_most:
         hashes = [one_of_late("t.hash", list_, number)]
@@ -224,10 +222,8 @@ def merged(scans: Sequence[IndexScan], shape: Shape, rest: Condition, columns: s
 
 
 def listed_seqs(scans: Sequence[IndexScan], shape: Shape, rest: Condition) -> Condition:
-    """seq of the first `size` rows, in order, as one JSON list.
-
-    The sqlite3 module lets other threads run at each row that it fetches.
-    """
+    """seq of the first `size` rows, in order, as one JSON list. One row instead of many: the
+    sqlite3 module releases the GIL for each row that it fetches."""
     if len(scans) == 1 and scans[0].ordered:
         found = scans[0].in_order(shape, rest, "e.seq AS seq")
     else:

@@ -32,7 +32,7 @@ _HK: Final = (
 
 
 class SweepQueries:
-    """For the tables of one store."""
+    """Makes queries for the tables of one store."""
 
     def __init__(self, compiler: Compiler, index_tags: frozenset[str]) -> None:
         self._compiler = compiler

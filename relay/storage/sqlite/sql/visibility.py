@@ -69,7 +69,7 @@ class ReadConditions:
             tuple[int, frozenset[int] | None, tuple[str, ...]], tuple[Visibility, Readable]
         ] = OrderedDict()
         self._groups: Groups | None = None
-        """Of the kept visibilities."""
+        """Groups of the kept visibilities."""
 
     def __len__(self) -> int:
         """How many conditions are kept."""
