@@ -349,8 +349,8 @@ class Lookups:
     names_in: Callable[[Event], frozenset[RecordName]] = no_names
     """The names that a found record refers to: they are looked up too, step by step."""
     most: int | None = None
-    """Limit in bytes of the rows of `ids` and `slots`; above it a store raises TooMuchToRead. It may
-    count 80 more for each tag. None: no limit."""
+    """Limit in bytes of the rows of `ids` and `slots`; above it a store raises TooMuchToRead. A
+    store may count 80 more for each tag. None: no limit."""
     own_slots: frozenset[Slot] = frozenset()
     """Rows by slot that are to be deleted, into `Found.slots`."""
     most_own: int | None = None

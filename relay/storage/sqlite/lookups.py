@@ -41,8 +41,10 @@ _TAG_BYTES: Final = 80
 class _BytesLeft:
     """Bytes of rows that a batch may still read. None: no limit."""
 
-    def __init__(self, number: int | None) -> None:
+    def __init__(self, number: int | None, tag_bytes: int = 0) -> None:
+        """`tag_bytes`: what each tag of a row counts more."""
         self._number = number
+        self._tag_bytes = tag_bytes
 
     def take(self, number: int) -> None:
         """Raises TooMuchToRead."""
@@ -59,7 +61,7 @@ class _BytesLeft:
         taken = []
         for row in rows:
             raw: bytes = row[1]
-            self.take(len(raw) + _TAG_BYTES * raw.count(b"["))
+            self.take(len(raw) + self._tag_bytes * raw.count(b"["))
             taken.append(row)
         return taken
 
@@ -89,7 +91,7 @@ class Finder:
         """`stored_keys`: the stored ones of the `vanishing_keys`; if there are any, the tag buffer
         is empty. `head`: seq of the newest row. Raises TooMuchToRead."""
         lookups = narrowed(lookups, stored_keys, self._groups_with(stored_keys))
-        found, left = Found(head, stored_keys=stored_keys), _BytesLeft(lookups.most)
+        found, left = Found(head, stored_keys=stored_keys), _BytesLeft(lookups.most, _TAG_BYTES)
         if lookups.own_rows or lookups.own_slots:  # first: they may be too many
             own_left = _BytesLeft(lookups.most_own)
             self._find_own_rows(lookups, found, own_left)

@@ -149,7 +149,7 @@ MORE = {
     "stems that are not those of the text": (
         f"UPDATE search.texts SET stems = ' x ' WHERE seq = (SELECT seq FROM events WHERE {NOTE})",
         "search",
-        "another one",
+        "missing or different",
     ),
 }
 FAULTS = TEN | MORE
