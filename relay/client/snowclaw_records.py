@@ -362,9 +362,7 @@ class SnowclawRecords(MemoryClient):
         """
         if not self._is_loaded:
             await self.load()
-        for subject in self._working_copy.changed():
-            if self._working_copy.d_of(subject) == d:
-                self._working_copy.drop(subject)
+        self._working_copy.forget(d)
         event = self._working_copy.own(d)
         if event is None:
             return None

@@ -391,9 +391,15 @@ class WorkingCopy:
             if len(edits) == 0:
                 del self._unsaved[subject]
 
-    def drop(self, subject: Subject) -> None:
-        """Discard the edits: the record is deleted."""
-        self._unsaved.pop(subject, None)
+    def forget(self, d: str) -> None:
+        """Discard the edits of the record with this `d`, and who may read it: it is deleted."""
+        for subject in {*self._unsaved, *self._to_encrypt, *self._readers}:
+            own = self._own(subject)
+            if d in (self.d_of(subject), None if own is None else own.event.d):
+                self._unsaved.pop(subject, None)
+                self._to_encrypt.discard(subject)
+                if isinstance(subject, OfUser):
+                    self._readers.pop(subject, None)
 
     # -- versions that waited ----------------------------------------------------------------------
 

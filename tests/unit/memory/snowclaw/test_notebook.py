@@ -362,6 +362,22 @@ def test_of_a_deleted_record_only_what_is_new_is_written_again() -> None:
     assert (written["notes"], written["first_seen"]) == (["new"], version.created_at)
 
 
+def test_a_record_made_after_a_deletion_has_neither_readers_nor_encryption_of_the_deleted() -> None:
+    book = working_copy()
+    alice_ = book.subject_of(alice.npub)
+    book.edit_user(alice_, noted("x"), "tea")
+    book.encrypt(alice_)
+    (event,) = published(book)
+    assert event.tag("h") == "tea"
+    book.forget(event.d)
+    book.apply(signed(Draft(5, [["e", event.id], ["k", "30078"]], "", AT + 200)))
+    assert notes(book) is None
+    book.edit_user(alice_, noted("y"))
+    assert not book.is_encrypted(alice_)
+    (event,) = published(book, AT + 300)
+    assert event.tag("h") is None
+
+
 def test_on_what_cannot_be_read_nothing_is_made() -> None:
     book = working_copy()
     book.edit_user(book.subject_of(alice.npub), noted("new"))
