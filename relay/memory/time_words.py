@@ -85,9 +85,9 @@ def _dates(question: str, today: datetime) -> Iterator[tuple[datetime, datetime]
             month = int(named.get("number") or 0) or _NUMBERS.get(
                 (named.get("month") or "").lower()
             )
-            if month == 5 and match.start() == 0 and not named.get("day"):
-                continue  # "May I …"
             year = named.get("year")
+            if month == 5 and match.start() == 0 and not (year or named.get("day")):
+                continue  # "May I …"
             years = [int(year)] if year else range(today.year, today.year - _YEARS_BACK, -1)
             for each in years:
                 try:
