@@ -40,6 +40,8 @@ class RowCache:
         self._young_bytes = 0
         self._old: dict[int, bytes] = {}
         self._lock = Lock()
+        self.discarded = 0
+        """Number of calls of `discard`."""
         self._asked = self._found = 0
         self._left_out = 0
 
@@ -53,8 +55,9 @@ class RowCache:
 
     def raws(self, seqs: Sequence[int]) -> list[bytes | None]:
         """None for rows that are not cached."""
-        old = self._old  # read first: entries move from the young one to it
+        discarded = self.discarded
         young = self._young
+        old = self._old  # read second: entries move from the young one to it
         raws = list(map(young.get, seqs))
         if old and not all(raws):
             again = []
@@ -62,7 +65,7 @@ class RowCache:
                 if raw is None and (found := old.get(seqs[at])) is not None:
                     raws[at] = found
                     again.append((seqs[at], found))
-            self.add(again)
+            self.add(again, discarded)
         self._asked += len(raws)
         self._found += len(raws) - raws.count(None)
         if self._asked > _LATELY:
@@ -70,9 +73,12 @@ class RowCache:
             self._found //= 2
         return raws
 
-    def add(self, rows: Iterable[tuple[int, bytes]]) -> None:
-        """(seq, raw) of rows that are committed."""
+    def add(self, rows: Iterable[tuple[int, bytes]], discarded: int = 0) -> None:
+        """(seq, raw) of rows that are committed. `discarded`: what it was before they were read;
+        if rows were discarded meanwhile, these may be among them, and none is added."""
         with self._lock:
+            if discarded != self.discarded:
+                return
             young, size = self._young, self._young_bytes
             for seq, raw in rows:
                 if len(raw) > _LARGE or seq in young:
@@ -86,6 +92,7 @@ class RowCache:
 
     def discard(self, seqs: Iterable[int]) -> None:
         with self._lock:
+            self.discarded += 1
             for seq in seqs:
                 raw = self._young.pop(seq, None)
                 if raw is not None:

@@ -323,6 +323,7 @@ class SqliteStore:
 
     def _page_of_seqs(self, seqs: list[int], query: PageQuery) -> Page | None:
         """The page of rows just found; None: fetching them exceeded the budget."""
+        discarded = self._row_cache.discarded
         kept = self._row_cache.raws(seqs)
         end = len(seqs)
         if not all(kept):
@@ -331,7 +332,7 @@ class SqliteStore:
             if rows is None:
                 return None
             fetched = {seq: raw for raw, seq in rows}
-            self._row_cache.add(fetched.items())
+            self._row_cache.add(fetched.items(), discarded)
             if _is_full(fetched.values()):
                 end = seqs.index(rows[-1][1]) + 1
             # A row that is still missing has been deleted.

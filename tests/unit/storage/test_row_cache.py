@@ -40,13 +40,23 @@ def test_a_deleted_row_leaves_both_generations() -> None:
     assert None not in cache.raws([1, 13])
 
 
+def test_a_row_that_is_deleted_while_it_is_read_is_not_kept() -> None:
+    cache = RowCache()
+    before = cache.discarded
+    cache.discard([2])
+    cache.add([(1, b"one"), (2, b"two")], before)
+    assert cache.raws([1, 2]) == [None, None]
+    cache.add([(1, b"one")], cache.discarded)
+    assert cache.raws([1]) == [b"one"]
+
+
 def test_room_of_deleted_rows_is_used_again() -> None:
     cache = RowCache(20_000)
     for _ in range(50):
-        cache.add(numbered(100, 105))
+        cache.add(numbered(100, 105), cache.discarded)
         cache.discard(range(100, 105))
-    cache.add(numbered(0, 8))
-    cache.add(numbered(20, 21))
+    cache.add(numbered(0, 8), cache.discarded)
+    cache.add(numbered(20, 21), cache.discarded)
     assert None not in cache.raws(range(8))
 
 
