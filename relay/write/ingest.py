@@ -69,8 +69,8 @@ _MAX_BATCH: Final = 512
 _WEIGHT_PER_COST: Final = 4096
 """Bytes as `weight_of` has them: 5,000 tags cost as much as 340 events of few."""
 _CHANGES_GROUP: Final = frozenset({*kinds.MODERATION, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
-_MAX_LIMITS: Final = 4096
-"""Turns that are known to read much."""
+_MAX_LIMITS: Final = 1024
+"""Turns that are known to read much; those that committed last are kept."""
 _CALM: Final = 8
 """After so many commits a limited turn may commit twice as many changes at once."""
 _GROUPS_PER_COST: Final = 1000
@@ -564,8 +564,10 @@ class Ingest:
                 _shrink(tried[0])
             limit = _Limit(max(len(tried) // 2, 1))
         limit.succeeded()
-        if limit.number < _MAX_BATCH and len(self._limits) < _MAX_LIMITS:
+        if limit.number < _MAX_BATCH:
             self._limits[turn] = limit
+            if len(self._limits) > _MAX_LIMITS:  # most are of connections that are closed
+                del self._limits[next(iter(self._limits))]
         return answered
 
     def _put_back(self, part: Sequence[LaneItem], answered: int) -> None:
