@@ -107,7 +107,7 @@ async def test_a_database_is_not_migrated_below_the_relays_that_have_it(
     older = await PostgresStore.open(url, TERMS, is_shared=True)
     await executed(url, _TO_VERSION_2)
     with pytest.raises(StoreFault, match="a relay on it: stop all of them first"):
-        await PostgresStore.open(url, TERMS, is_shared=True)
+        await (await PostgresStore.open(url, TERMS, is_shared=True)).close()
     await older.close()
     await (await PostgresStore.open(url, TERMS, is_shared=True)).close()
     await postgres.empty(url)
