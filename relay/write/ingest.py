@@ -199,7 +199,7 @@ class Ingest:
         self._weight = 0
         """Of the events that wait."""
         self._limits: dict[object, _Limit] = {}
-        """Of turns whose changes read much."""
+        """Of turns whose changes read much; the one that was served last is the last."""
         self._changing = asyncio.Lock()
         """Held from the look-ups of a batch until its state is in force."""
         self._batch: Batch | None = None
@@ -531,25 +531,26 @@ class Ingest:
                 parts.append([item for item in part if turn_of(item) in first])
             else:
                 self._limits[turns[0]] = _Limit(max(len(tried) // 2, 1))
-                alone.append(part)
+                alone[turns[0]] = part
         if alone:
-            for part in alone[1:]:  # they come before what the first one leaves
-                self._lane.put_back(part)
-            self._put_back(alone[0], await self._limited(alone[0]))
+            own = alone.pop(next(turn for turn in self._limits if turn in alone))
+            for others in alone.values():
+                self._lane.put_back(others)
+            self._put_back(own, await self._limited(own))
 
     def _by_turn(
         self, batch: Sequence[LaneItem]
-    ) -> tuple[Sequence[LaneItem], list[Sequence[LaneItem]]]:
+    ) -> tuple[Sequence[LaneItem], dict[object, Sequence[LaneItem]]]:
         """What can be committed together, and what each of the limited turns has."""
         limits = self._limits
         if not limits:
-            return batch, []
-        alone: dict[object, list[LaneItem]] = {}
+            return batch, {}
+        parts: dict[object, list[LaneItem]] = {}
         together: list[LaneItem] = []
         for item in batch:
             turn = turn_of(item)
-            (alone.setdefault(turn, []) if turn in limits else together).append(item)
-        return together, list(alone.values())
+            (parts.setdefault(turn, []) if turn in limits else together).append(item)
+        return together, {**parts}
 
     async def _limited(self, part: Sequence[LaneItem]) -> int:
         """Commit as many of a turn as it may at once; how many were answered."""

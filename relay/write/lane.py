@@ -125,6 +125,7 @@ class Lane(Generic[T]):
                 item = queue[0]
                 cost = cost_of(item)
                 if batch and cost > self._max_batch // 2:
+                    self._reached = used  # so that it comes before what is queued from now on
                     left = 0
                     break
                 self._reached = used

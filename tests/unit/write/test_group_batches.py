@@ -320,6 +320,32 @@ async def test_versions_of_many_tags_are_replaced_few_at_a_time(
         assert batches[done].count(2) > 10
 
 
+async def test_connections_whose_events_read_much_are_served_by_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("relay.write.batch._MOST_READ", 100)
+    monkeypatch.setattr("relay.write.ingest._MAX_BATCH", 64)
+    async with store_of("sqlite") as store, Home(store, policy_of("open")) as home:
+        served: list[int] = []
+        stored = home.ingest._stored
+
+        async def noted(items: Sequence[Any]) -> Any:
+            batch = await stored(items)
+            served.extend(item.author.connection for item in items)
+            return batch
+
+        monkeypatch.setattr(home.ingest, "_stored", noted)
+        letters = [
+            home.post(home.made(who, 30078, ["d", "x"], at=home.now + number), connection=place)
+            for number in range(300)
+            for place, who in enumerate((alice, bob, carol), 1)
+        ]
+        for letter in letters:
+            await letter.answer
+        behind = [served[:600].count(place) for place in (1, 2, 3)]
+        assert max(behind) - min(behind) < 40, behind
+
+
 async def test_a_batch_reads_large_rows_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """10 reactions that named 160 rows of 440 kB took 1.3 GB and 2.4 s, 512 would have taken 70."""
     read: list[int] = []
