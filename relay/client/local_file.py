@@ -6,6 +6,7 @@ import os
 import sqlite3
 from contextlib import contextmanager
 from threading import Lock, Timer
+from time import monotonic, sleep
 from typing import TYPE_CHECKING, Final
 
 from relay.files import make_private
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 _BUSY_S: Final = 10.0
 """SQLite busy timeout: how long to wait for another writing program."""
+_RETRY_S: Final = 0.01
 _ERASE_AFTER_S: Final = 1.0
 """From a deletion to the truncation of the WAL, for all deletions in between."""
 NOT_DAMAGE: Final = frozenset(
@@ -83,9 +85,22 @@ class LocalFile:
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Atomic. Raises Damaged, OSError."""
         with self._lock, self._translated_errors():
-            self._connection.execute("BEGIN IMMEDIATE")
+            self._begin()
             with self._connection:  # commits, or rolls back
                 yield self._connection
+
+    def _begin(self) -> None:
+        # While another program makes the file or removes its log, SQLite may not wait.
+        until = monotonic() + _BUSY_S
+        while True:
+            try:
+                self._connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or monotonic() > until:
+                    raise
+                sleep(_RETRY_S)
+            else:
+                return
 
     def erase_soon(self) -> None:
         """After a transaction that deleted something: no byte of it stays in the files."""

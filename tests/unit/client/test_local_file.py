@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import stat
 from contextlib import closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -38,3 +38,44 @@ def test_a_symbolic_link_is_refused(tmp_path: Path) -> None:
     assert not nothing.exists()
     with closing(sqlite3.connect(others)) as file:
         assert file.execute("SELECT name FROM sqlite_master").fetchall() == [("theirs",)]
+
+
+class BusyAtFirst:
+    """A connection whose first transactions meet another program's, without waiting for it."""
+
+    def __init__(self, connection: sqlite3.Connection, times: int) -> None:
+        self._connection = connection
+        self.left = times
+
+    def execute(self, sql: str) -> sqlite3.Cursor:
+        if sql == "BEGIN IMMEDIATE" and self.left:
+            self.left -= 1
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+            raise error
+        return self._connection.execute(sql)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def __enter__(self) -> Any:
+        return self._connection.__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        return self._connection.__exit__(*error)
+
+
+def test_a_transaction_waits_for_another_program_also_where_sqlite_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while a file is made by three programs at once."""
+    with closing(LocalFile(tmp_path / "kept", SCHEMA, 1)) as file:
+        busy = BusyAtFirst(file._connection, 3)
+        monkeypatch.setattr(file, "_connection", busy)
+        with file.transaction() as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+        assert busy.left == 0
+        busy.left = 10**9
+        monkeypatch.setattr("relay.client.local_file._BUSY_S", 0.0)
+        with pytest.raises(OSError, match="database is locked"), file.transaction():
+            pass
