@@ -117,25 +117,27 @@ class Lane(Generic[T]):
     def _batch(self) -> list[T]:
         turns, queues, cost_of, timed = self._turns, self._queues, self._cost_of, self._timed
         batch: list[T] = []
-        left = self._max_batch
+        left, half = self._max_batch, self._max_batch // 2
         while turns and left > 0:
             used, _, turn = turns[0]
             queue = queues[turn]
+            cost = cost_of(queue[0])
+            if batch and cost > half:
+                self._reached = used  # so that it comes before what is queued from now on
+                break
             while True:
-                item = queue[0]
-                cost = cost_of(item)
-                if batch and cost > self._max_batch // 2:
-                    self._reached = used  # so that it comes before what is queued from now on
-                    left = 0
-                    break
                 self._reached = used
-                batch.append(queue.popleft())
+                item = queue.popleft()
+                batch.append(item)
                 if item is timed:
                     self._waited(perf_counter() - self._timed_at)
                     self._timed = None
-                left = 0 if cost > self._max_batch // 2 else left - cost
+                left = 0 if cost > half else left - cost
                 used += cost
                 if len(turns) > 1 or not queue or left <= 0:  # a single queue needs no heap
+                    break
+                cost = cost_of(queue[0])
+                if cost > half:
                     break
             if queue:
                 heapreplace(turns, (used, next(self._numbers), turn))

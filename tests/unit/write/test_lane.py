@@ -124,8 +124,9 @@ async def test_nobody_waits_for_the_commit_of_another_ones_costly_item(clerk: Cl
     assert [batch for batch in clerk.batches if "A" in batch] == [["A"]] * 3
 
 
+@pytest.mark.parametrize("order", ["AAAbc", "bAcAA", "bcAdeAA", "AbAcA"])
 async def test_a_costly_item_is_committed_while_others_send_one_after_the_other(
-    clerk: Clerk,
+    clerk: Clerk, order: str
 ) -> None:
     """Each of the others begins anew with nothing used, for ever before the costly one."""
     lane = lane_of(clerk, max_batch=12, cost=10)
@@ -134,16 +135,16 @@ async def test_a_costly_item_is_committed_while_others_send_one_after_the_other(
     async def answered(batch: Sequence[str]) -> None:
         await commit(batch)
         if len(clerk.batches) < 20:
-            put_all(lane, "".join(item for item in batch if item in "bc"))
+            put_all(lane, "".join(item for item in batch if item in "bcde"))
 
     lane._commit = answered
     async with running(lane):
         await clerk.busy_with(lane, "z")
-        put_all(lane, "AAAbc")
+        put_all(lane, order)
         clerk.may_go_on.set()
         while len(clerk.batches) < 20:  # noqa: ASYNC110 -- each is an iteration of the loop
             await asyncio.sleep(0)
-    assert [number for number, batch in enumerate(clerk.batches) if "A" in batch] == [1, 3, 5]
+    assert max(number for number, batch in enumerate(clerk.batches) if "A" in batch) <= 6
 
 
 async def test_who_waited_for_nothing_has_saved_up_nothing(clerk: Clerk) -> None:
