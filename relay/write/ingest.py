@@ -515,8 +515,9 @@ class Ingest:
         return self._batch.lookups
 
     async def _commit(self, batch: Sequence[LaneItem]) -> None:
-        """First all turns that can be committed together, then some changes of a turn that reads
-        much: so it delays the others by one commit. What is left waits for its turn again."""
+        """First all turns that can be committed together, in more than one part if they read too
+        much; then some changes of one turn that is known to read much. What is left waits for its
+        turn again."""
         together, alone = self._by_turn(batch)
         parts = [together] if together else []
         while parts:

@@ -73,7 +73,7 @@ class RowCache:
             self._found //= 2
         return raws
 
-    def add(self, rows: Iterable[tuple[int, bytes]], discarded: int = 0) -> None:
+    def add(self, rows: Iterable[tuple[int, bytes]], discarded: int) -> None:
         """(seq, raw) of rows that are committed. `discarded`: what it was before they were read;
         if rows were discarded meanwhile, these may be among them, and none is added."""
         with self._lock:
