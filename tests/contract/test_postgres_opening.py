@@ -133,6 +133,21 @@ async def test_a_relay_that_was_away_when_the_database_was_migrated_leaves_it_al
     await postgres.empty(url)
 
 
+async def test_a_new_connection_finds_that_another_relay_has_had_the_database(
+    postgres: PostgresServer,
+) -> None:
+    """It may be there before the listener notices that its own was lost."""
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    await write(store, unsigned(cast.alice))
+    await executed(url, "UPDATE meta SET value = 'another' WHERE name = 'opened_by'")
+    with pytest.raises(StoreFault, match="another relay took the database"):
+        await store._connections._pooled(**store._connections._options({}))
+    assert "another relay took the database" in await fault_of(read(store))
+    await store.close()
+    await postgres.empty(url)
+
+
 async def test_a_page_follows_the_index_that_finds_fewest(postgres: PostgresServer) -> None:
     """Also where statistics say that nearly all rows are of another kind, or of two authors."""
     url = await postgres.new_schema()

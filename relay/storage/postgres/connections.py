@@ -18,7 +18,7 @@ import asyncpg
 from relay.errors import StoreFault, TooSlow
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
     from asyncpg.pool import Pool
@@ -167,6 +167,9 @@ def _is_idle(db: Any) -> bool:
         return False
 
 
+async def _accepted(_: Any) -> None: ...
+
+
 class Connections:
     """Use as a context; `url` is a `postgresql://` one."""
 
@@ -182,6 +185,8 @@ class Connections:
         self._pagers: _Held
         self._writers: Pool[Any]
         self._refused = ""
+        self.check_new: Callable[[Any], Awaitable[None]] = _accepted
+        """Awaited with each new connection of a pool before it is used. Raises StoreFault."""
         self.set_back = asyncio.Event()
         """Set when the database has another history than this process knows: nothing is read or
         written."""
@@ -216,7 +221,7 @@ class Connections:
             max_size=size,
             reset=_kept_as_is,
             max_inactive_connection_lifetime=0,
-            connect=self._connected,
+            connect=self._pooled,
             **self._options(settings),
         )
 
@@ -231,7 +236,16 @@ class Connections:
             "server_settings": settings,
         }
 
-    async def _connected(self, _dsn: None = None, **options: Any) -> Any:
+    async def _pooled(self, _dsn: None = None, **options: Any) -> Any:
+        db = await self._connected(**options)
+        try:
+            await self.check_new(db)
+        except BaseException:
+            db.terminate()
+            raise
+        return db
+
+    async def _connected(self, **options: Any) -> Any:
         """Each host gets its own time; asyncpg would spend all of it on the first."""
         *others, last = self._urls
         for url in others:

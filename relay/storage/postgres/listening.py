@@ -145,6 +145,8 @@ class HeadListener:
                 await db.execute(QUERIES["put_meta"], _OPENED_BY, self._token)
         except FAULTS as error:
             raise fault_of(error) from error
+        if may_have:
+            self._connections.check_new = self._check_opened_by
         self._task = asyncio.create_task(self._run(db), name="store-listener")
         return may_have
 
@@ -186,11 +188,22 @@ class HeadListener:
         if schema != str(SCHEMA_VERSION):
             self._connections.refuse(MIGRATED)
             return
-        opened_by = await db.fetchval(QUERIES["get_meta"], _OPENED_BY, timeout=_ANSWER_S)
-        if opened_by != self._token or not (may_have or await self._held_again(db)):
+        try:
+            await self._check_opened_by(db)
+        except StoreFault:  # all is refused now
+            return
+        if not (may_have or await self._held_again(db)):
             self._connections.refuse(TAKEN)
         elif not await self._is_same_history(db):
             self._connections.refuse_set_back()
+
+    async def _check_opened_by(self, db: Any) -> None:
+        """A connection that is made after the network was cut may be there before this process
+        notices that it has lost its lock. Raises StoreFault if another one has had the database."""
+        opened_by = await db.fetchval(QUERIES["get_meta"], _OPENED_BY, timeout=_ANSWER_S)
+        if opened_by != self._token:
+            self._connections.refuse(TAKEN)
+            raise StoreFault(TAKEN)
 
     async def _held_again(self, db: Any) -> bool:
         """Acquire the lock again; the server may still hold it for the lost connection."""
