@@ -7,6 +7,7 @@ compares the two.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -28,6 +29,8 @@ BROAD_TAGS: Final = frozenset("hptkKPlLmr")
 _MAX_SQL_INT: Final = 2**63 - 1
 MAX_PREFIXES: Final = 256
 """`d_prefixes` of a filter: each is compared with every event of its kinds."""
+_MAX_SHARED: Final = 8
+"""Kinds of a set that filters share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +212,16 @@ def _kinds(given: object) -> frozenset[int]:
             continue
         if type(value) is not int:
             raise Invalid("kinds: every value must be an integer")
-    return frozenset(value for value in values if type(value) is int and 0 <= value <= 65535) or (
-        frozenset({-1}) if values else frozenset()
-    )
+    known = tuple([value for value in values if type(value) is int and 0 <= value <= 65535])
+    if not known:
+        return frozenset({-1}) if values else frozenset()
+    return _shared(known) if len(known) <= _MAX_SHARED else frozenset(known)
+
+
+@lru_cache(maxsize=1024)
+def _shared(kinds: tuple[int, ...]) -> frozenset[int]:
+    """One set for all filters with these kinds: it takes 216 bytes or more, and there are few."""
+    return frozenset(kinds)
 
 
 def _integer(key: str, given: object) -> int:

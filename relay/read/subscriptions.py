@@ -55,9 +55,9 @@ class Subscriptions(Generic[S]):
     def __init__(self) -> None:
         self._new: dict[int, tuple[S, Sequence[Filter]]] = {}
         """Not indexed yet."""
-        self._by_key: dict[Hashable, tuple[Entry[S]] | dict[int, list[Entry[S]]]] = {}
-        """A tuple while a key has one filter, as most keys have."""
-        self._keys: dict[int, set[Hashable]] = {}
+        self._by_key: dict[Hashable, Entry[S] | dict[int, list[Entry[S]]]] = {}
+        """The entry itself while a key has one, as most keys have."""
+        self._keys: dict[int, tuple[Hashable, ...]] = {}
         self._unsure: Counter[Hashable] = Counter()
         """Key → number of entries that an event with this key may not match."""
         self._unsure_in_all = 0
@@ -78,7 +78,7 @@ class Subscriptions(Generic[S]):
 
     def _index(self, subscription: S, filters: Sequence[Filter]) -> None:
         owner = id(subscription)
-        keys = self._keys[owner] = set()
+        keys: dict[Hashable, None] = {}
         for filter_ in filters:
             if filter_.impossible:
                 continue
@@ -87,18 +87,19 @@ class Subscriptions(Generic[S]):
             entry = Entry(subscription, filter_, is_exact, search)
             for key in filter_keys:
                 self._put(key, owner, entry)
-                keys.add(key)
+                keys[key] = None
                 if not entry.is_sure:
                     self._unsure[key] += 1
                     self._unsure_in_all += 1
+        self._keys[owner] = tuple(keys)
 
     def _put(self, key: Hashable, owner: int, entry: Entry[S]) -> None:
         entries = self._by_key.get(key)
         if entries is None:
-            self._by_key[key] = (entry,)
+            self._by_key[key] = entry
             return
-        if isinstance(entries, tuple):
-            entries = self._by_key[key] = {id(entries[0].subscription): [*entries]}
+        if isinstance(entries, Entry):
+            entries = self._by_key[key] = {id(entries.subscription): [entries]}
         entries.setdefault(owner, []).append(entry)
 
     def remove(self, subscription: S) -> None:
@@ -107,9 +108,13 @@ class Subscriptions(Generic[S]):
             return
         for key in self._keys.pop(owner, ()):
             entries = self._by_key[key]
-            removed = entries.pop(owner) if isinstance(entries, dict) else entries
-            if not entries or isinstance(entries, tuple):
+            if isinstance(entries, Entry):
+                removed = [entries]
                 del self._by_key[key]
+            else:
+                removed = entries.pop(owner)
+                if not entries:
+                    del self._by_key[key]
             if key in self._unsure:
                 number = sum(not each.is_sure for each in removed)
                 self._unsure[key] -= number
@@ -136,18 +141,18 @@ class Subscriptions(Generic[S]):
 
     def under(self, key: Hashable) -> list[Entry[S]]:
         """For each subscription with entries under the key, one of these entries."""
-        entries = self._by_key.get(key, ())
-        return (
-            list(entries) if isinstance(entries, tuple) else [each[0] for each in entries.values()]
-        )
+        entries = self._by_key.get(key)
+        if isinstance(entries, Entry):
+            return [entries]
+        return [each[0] for each in entries.values()] if entries else []
 
     def candidates(self, keys: Iterable[Hashable]) -> Iterator[Sequence[Entry[S]]]:
         """Entries under these keys, which may match: a list per subscription, which may be yielded
         repeatedly."""
         for key in keys:
             entries = self._by_key.get(key)
-            if isinstance(entries, tuple):
-                yield entries
+            if isinstance(entries, Entry):
+                yield (entries,)
             elif entries:
                 # A copy: delivery may close a connection, which removes its subscriptions.
                 yield from list(entries.values())

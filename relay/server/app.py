@@ -18,7 +18,7 @@ from relay.errors import UserError
 from relay.nostr.nip42 import RelayAddress, relay_address
 from relay.nostr.nip98 import HttpRequest
 from relay.server import http
-from relay.server.connection import Connection, RelaySocket, Stop
+from relay.server.connection import Connection, RelaySocket, Stop, check_silence
 from relay.server.history import BEFORE, HISTORY
 from relay.server.listening import BACKLOG, cannot_listen
 from relay.server.nip86 import MAX_BODY, Calls, refusal
@@ -170,6 +170,7 @@ class Server:
         self._servers: list[asyncio.Server] = []
         self._watching: asyncio.Task[None] | None = None
         self._dropping: asyncio.Task[None] | None = None
+        self._heartbeat: asyncio.Task[None] | None = None
         self._handshakes: Handshakes | None = None
         self._is_stopping = False
         self.stop = Stop.FOR_GOOD
@@ -214,6 +215,7 @@ class Server:
             await self.__aexit__()
             raise
         self._dropping = asyncio.create_task(self._drop_silent(), name="drop silent sockets")
+        self._heartbeat = asyncio.create_task(check_silence(self._connections), name="heartbeat")
         return self
 
     def _socket_input(self) -> SocketInput:
@@ -268,7 +270,7 @@ class Server:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await asyncio.gather(self._stop_connections(), self._first_requests())
-        for task in (self._watching, self._dropping):
+        for task in (self._watching, self._dropping, self._heartbeat):
             if task is not None:
                 task.cancel()
         await self._runner.cleanup()

@@ -98,6 +98,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
+_NO_ROWS: Final = Page((), None)
 _MANY_VALUES: Final = 4_096
 """A query with more values is not tried on the loop: it would be compiled to SQL and read twice."""
 _SEARCH_S: Final = 2.0
@@ -293,7 +294,7 @@ class SqliteStore:
     def page_now(self, query: PageQuery) -> Page | None:
         self._check_open()
         if min(query.size, query.limit) <= 0 or query.filter.impossible:
-            return Page((), None)
+            return _NO_ROWS
         state = self._writer.commits
         page = self._page_cache.page(state, query)
         if page is None:
@@ -315,14 +316,18 @@ class SqliteStore:
         return None if found is None else self._page_of_seqs(orjson.loads(found[0][0]), query)
 
     def _paged(self, rows: list[tuple[bytes]], query: PageQuery) -> Page:
+        if not rows:
+            return _NO_ROWS
         raws = [raw for (raw,) in rows]
         is_short = len(raws) < min(query.size, query.limit)
-        if not raws or len(raws) == query.limit or (is_short and not _is_full(raws)):
+        if len(raws) == query.limit or (is_short and not _is_full(raws)):
             return Page(raws, None)
         return Page(raws, self._place_of(raws[-1]))
 
     def _page_of_seqs(self, seqs: list[int], query: PageQuery) -> Page | None:
         """The page of rows just found; None: fetching them exceeded the budget."""
+        if not seqs:
+            return _NO_ROWS
         discarded = self._row_cache.discarded
         kept = self._row_cache.raws(seqs)
         end = len(seqs)
