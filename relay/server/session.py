@@ -12,7 +12,7 @@ connection (1008). PING and PONG get no answer and count for nothing.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 import msgspec
 from msgspec.structs import replace
@@ -100,7 +100,7 @@ Effect = (
 )
 
 
-class _Held(NamedTuple):
+class _Held(msgspec.Struct, frozen=True, gc=False):
     """Sums over open subscriptions, for the limits above."""
 
     bytes: int = 0
@@ -111,13 +111,12 @@ class _Held(NamedTuple):
     searches: int = 0
 
     def plus(self, other: _Held, sign: int = 1) -> _Held:
-        size, filters, values, wide, searches = other
         return _Held(
-            self.bytes + sign * size,
-            self.filters + sign * filters,
-            self.values + sign * values,
-            self.wide + sign * wide,
-            self.searches + sign * searches,
+            self.bytes + sign * other.bytes,
+            self.filters + sign * other.filters,
+            self.values + sign * other.values,
+            self.wide + sign * other.wide,
+            self.searches + sign * other.searches,
         )
 
 
@@ -250,16 +249,15 @@ class Session:
         it."""
         if len(self._open) >= self._max_subscriptions:
             return f"at most {self._max_subscriptions} open subscriptions"
-        size, filters, values, wide, searches = held
-        if size > MAX_OPEN_BYTES:
+        if held.bytes > MAX_OPEN_BYTES:
             over = f"{MAX_OPEN_BYTES} bytes of filters"
-        elif filters > self._max_live_filters:
+        elif held.filters > self._max_live_filters:
             over = f"{self._max_live_filters} filters"
-        elif values > MAX_OPEN_VALUES:
+        elif held.values > MAX_OPEN_VALUES:
             over = f"{MAX_OPEN_VALUES} values"
-        elif wide > MAX_WIDE:
+        elif held.wide > MAX_WIDE:
             over = f"{MAX_WIDE} filters without ids, authors and tags"
-        elif searches > MAX_SEARCHES:
+        elif held.searches > MAX_SEARCHES:
             over = f"{MAX_SEARCHES} searches"
         else:
             return None

@@ -32,6 +32,9 @@ a slice of it, and there may be thousands."""
 LIGHT_ITERATION_S: Final = 0.016
 """The same for those that have used little."""
 
+_SHORT_S: Final = 0.001
+"""Work that does not end the count: to schedule a callback in each iteration takes 2 us."""
+
 CREDIT_S: Final = 0.05
 """What one may have used less than the others that still counts."""
 _BEGIN_S: Final = 0.01
@@ -48,7 +51,9 @@ class Turns:
         """The most that one had used, in seconds, when it got a turn that others waited for too."""
         self._begun = 0.0
         self._spent = 0.0
-        """Seconds of work in this iteration of the loop."""
+        """Seconds of work in this iteration of the loop, and of up to `_SHORT_S` before it."""
+        self._ends = False
+        """`_begin_iteration` is scheduled."""
 
     def has_time(self, used: float) -> bool:
         """Whether one that has used so much may begin more work in this iteration of the loop: who
@@ -58,12 +63,14 @@ class Turns:
 
     def spend(self, seconds: float) -> None:
         """Work was done in this iteration."""
-        if not self._spent:
-            asyncio.get_running_loop().call_soon(self._begin_iteration)
         self._spent += seconds
+        if self._spent > _SHORT_S and not self._ends:
+            self._ends = True
+            asyncio.get_running_loop().call_soon(self._begin_iteration)
 
     def _begin_iteration(self) -> None:
         self._spent = 0.0
+        self._ends = False
 
     @property
     def are_waited_for(self) -> bool:
