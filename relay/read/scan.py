@@ -66,8 +66,10 @@ class Scan:
         heads: list[tuple[int, int, int, int]] = []
         for number in range(len(self._scans)):
             await self._push_head(heads, number, visibility, now)
+        last: Place | None = None
         while heads and len(raws) < PAGE_ROWS and size < _MERGED_BYTES:
             _, _, seq, number = heads[0]
+            last = self._scans[number].place
             raw = b"" if seq in self._sent else await self._scans[number].raw(visibility, now)
             while heads and heads[0][2] == seq:  # found by several filters
                 number = heapq.heappop(heads)[3]
@@ -76,6 +78,10 @@ class Scan:
             if raw:
                 raws.append(raw)
                 size += len(raw)
+        if last is not None:
+            # Rows before it that the reader may read only from now on would come out of order.
+            for scan in self._scans:
+                scan.skip_to(last)
         return raws
 
     def sending(self) -> None:
@@ -175,7 +181,7 @@ class _FilterScan:
             rows = await self._store.places(self._query(visibility, now, self._size))
             self._rows, self._index, self._read_as = self._held(rows), 0, visibility
             self.is_done = not rows
-        return self._rows[self._index][0] if self._rows else None
+        return self.place if self._rows else None
 
     def _held(self, rows: Sequence[tuple[Place, bytes]]) -> Sequence[tuple[Place, bytes]]:
         """Rows for which there is memory; of the others only where they are."""
@@ -185,19 +191,31 @@ class _FilterScan:
             for (place, raw), size in zip(rows, sizes, strict=True)
         ]
 
+    @property
+    def place(self) -> Place:
+        """Of the row whose place `head` gave."""
+        return self._rows[self._index][0]
+
     async def raw(self, visibility: Visibility, now: int) -> bytes:
         """The row whose place `head` gave; empty if it was deleted since."""
         place, raw = self._rows[self._index]
         if not raw:
-            for found, again in await self._store.places(self._query(visibility, now, 1)):
+            # From just before it: rows between the last one and it may have become readable.
+            before = place._replace(seq=place.seq - 1)
+            query = self._query(visibility, now, 1)._replace(after=before)
+            for found, again in await self._store.places(query):
                 raw = again if found == place else b""
         return raw
 
     def _query(self, visibility: Visibility, now: int, size: int) -> PageQuery:
         return PageQuery(self._filter, visibility, self._left, self._upto, now, size, self._after)
 
+    def skip_to(self, place: Place) -> None:
+        """No row up to this place is read any more; the next one held is behind it."""
+        self._after = place
+
     def take(self) -> None:
         """Move on behind the row whose place `head` gave."""
-        self._after, _ = self._rows[self._index]
+        self._after = self.place
         self._index += 1
         self._left -= 1

@@ -269,6 +269,42 @@ async def test_a_reader_removed_between_pages_gets_no_more(
     assert client.stream()[-1] == "<EOSE>"
 
 
+async def test_a_reader_added_between_pages_gets_no_rows_from_before_the_last_page(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """N01-76: newest first over the whole answer; the filter of the chat had no row until then."""
+    monkeypatch.setattr("relay.read.scan.PAGE_ROWS", PAGE)
+    await relay.write(*(note(f"note {n}", at=100 - 2 * n) for n in range(2 * PAGE)))
+    await relay.write(*(chat(f"chat {n}", at=99 - 2 * n) for n in range(2 * PAGE)))
+    client = Client(carol)
+    await scanning(relay, client, asked(kinds=[1]), asked(authors=[admin.pubkey]))
+    relay.state.adopt(relay.state.groups.with_group(DEN.with_users({carol.pubkey: ()})))
+    client.may_read_on.set()
+    await settled()
+    first = [f"note {n}" for n in range(PAGE)]
+    rest = [f"{what} {n}" for n in range(PAGE, 2 * PAGE) for what in ("note", "chat")]
+    assert client.stream() == [*first, f"chat {PAGE - 1}", *rest, "<EOSE>"]
+
+
+async def test_a_row_that_becomes_readable_during_a_page_hides_no_other(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of one filter are read again, one by one, because there is no memory for them."""
+    monkeypatch.setattr("relay.read.scan._MERGED_BYTES", 600)
+    await relay.write(*(note(n, at=n) for n in range(4)))
+    places, asked_for = relay.store.places, 0
+
+    async def places_without_2_at_first(query: PageQuery) -> Sequence[tuple[Place, bytes]]:
+        nonlocal asked_for
+        asked_for += 1
+        rows = await places(query)
+        return rows if asked_for > 2 else [row for row in rows if row[0].created_at != 2]
+
+    monkeypatch.setattr(relay.store, "places", places_without_2_at_first)
+    told = await relay.answered(Client(), asked(kinds=[1]), asked(authors=[bob.pubkey]))
+    assert told == ["3", "1", "0", "<EOSE>"]
+
+
 async def test_a_reader_removed_during_a_page_does_not_get_it(relay: QuerySide) -> None:
     """N29-94: membership is evaluated at the moment of each send; nothing is queued past it."""
     await relay.write(*(chat(n) for n in range(2 * PAGE)))
