@@ -486,6 +486,7 @@ class Server:
             address=counted,
             trusted=self._is_trusted(request),
             logged_in=self._slots.logged_in,
+            counted_as=name if is_limited else None,
         )
         self._connections[connection] = request
         assert isinstance(request.protocol, SocketInput)

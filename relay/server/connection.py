@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from relay.server.services import ServerServices
     from relay.server.session import Effect
     from relay.server.socket_input import SocketInput
-    from relay.server.turns import Turns
+    from relay.server.turns import Account, Turns
 
 _log = logging.getLogger(__name__)
 
@@ -154,6 +154,7 @@ class Connection:
     __slots__ = (
         "_address",
         "_all_answered",
+        "_counted_as",
         "_expiry",
         "_hangup",
         "_input",
@@ -169,6 +170,7 @@ class Connection:
         "_silent_checks",
         "_slice",
         "_socket",
+        "_turns",
         "_unanswered",
         "_unanswered_weight",
         "connection",
@@ -187,8 +189,10 @@ class Connection:
         address: IPv4Address | IPv6Address | None,
         trusted: bool,
         logged_in: Callable[[Connection], object],
+        counted_as: str | None = None,
     ) -> None:
-        """`logged_in` is called after each login."""
+        """`logged_in` is called after each login. `counted_as`: the address whose connections have
+        turns together; None: it has its own."""
         transport = request.transport
         assert transport is not None
         limits = services.config.limits
@@ -216,7 +220,9 @@ class Connection:
         )
         self._queries = QueryQueue(services.queries, self)
         self._negentropy = NegentropyQueue(services.negentropy, self)
-        self._slice = Slice(turns, perf_counter)
+        self._turns = turns
+        self._counted_as = counted_as
+        self._slice = Slice(turns, perf_counter, turns.account(counted_as))
         self._unanswered = 0
         self._unanswered_weight = 0
         self._may_read_on: asyncio.Event | None = None
@@ -276,6 +282,11 @@ class Connection:
                 await self._request.writer.drain()
         else:
             await asyncio.sleep(0)  # let other tasks run between two pages
+
+    @property
+    def account(self) -> Account:
+        """The turns that its work counts for."""
+        return self._slice.account
 
     @property
     def has_time(self) -> bool:
@@ -464,6 +475,8 @@ class Connection:
             else:
                 reply = self._session.logged_in(event, attestation)
                 self._end_attestations()
+                if self.is_known:
+                    self._slice.account = self._turns.account(self._counted_as, is_known=True)
                 self._logged_in(self)
         self.outbox.put(reply.payload)
 

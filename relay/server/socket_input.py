@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from aiohttp import StreamReader
 
-    from relay.server.turns import Turns
+    from relay.server.turns import Account, Turns
 
 MAX_HEAD: Final = 20_480
 """Bytes of a request line with its headers; up to 16,384 are always accepted. In memory each takes
@@ -42,6 +42,10 @@ class Messages(Protocol):
     @property
     def is_known(self) -> bool:
         """Whether a key that is known here has logged in."""
+
+    @property
+    def account(self) -> Account:
+        """The turns that its input counts for."""
 
     def arrived(self) -> tuple[int, int]:
         """How many messages have arrived whole, and their bytes; control frames do not count."""
@@ -197,6 +201,8 @@ class SocketInput(web.RequestHandler):
         return self._held
 
     async def _rest(self) -> None:
+        if self._websocket is not None:
+            self._work.account = self._websocket.account
         try:
             await self._work.rest()
         finally:

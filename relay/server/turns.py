@@ -4,10 +4,10 @@ A task that reads input never gives up the loop while more is buffered: it must 
 `SLICE_S` of work, or `BUSY_SLICE_S` while others wait.
 
 Invariants: of all tasks that wait for a turn one goes on per iteration of the loop. So an iteration
-takes one slice longer, however many wait. The next is the one that has used least. Who has used
-nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it goes first for
-that much work, then they share; nobody waits for ever. Of many that begin at once few have credit.
-Work while nobody else waits counts for nothing.
+takes one slice longer, however many wait. The next is the one whose `Account` has used least. Who
+has used nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it goes
+first for that much work, then they share; nobody waits for ever. Of many that begin at once few
+have credit. Work while nobody else waits counts for nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from heapq import heappop, heappush
 from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,14 +40,31 @@ CREDIT_S: Final = 0.05
 """What one may have used less than the others that still counts."""
 _BEGIN_S: Final = 0.01
 """So much less credit has each that begins, while the others use no more."""
+_KNOWN_WEIGHT: Final = 0.1
+"""What an account of known keys uses counts so much."""
+
+
+class Account:
+    """What those have used together whose work counts as one's."""
+
+    __slots__ = ("__weakref__", "used", "waiting", "weight")
+
+    def __init__(self, used: float, weight: float = 1.0) -> None:
+        self.used = used
+        """Seconds of work, times `weight`."""
+        self.waiting = 0
+        """Tasks that wait for a turn."""
+        self.weight = weight
 
 
 class Turns:
     """For one event loop."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[float, int, Account, asyncio.Future[None]]] = []
         self._numbers = count()
+        self._accounts: WeakValueDictionary[tuple[str, bool], Account] = WeakValueDictionary()
+        """Of each client address: that of its unknown keys, and that of known ones."""
         self.reached = 0.0
         """The most that one had used, in seconds, when it got a turn that others waited for too."""
         self._begun = 0.0
@@ -82,21 +100,35 @@ class Turns:
         self._begun = min(credited, self.reached)
         return self._begun
 
-    async def wait(self, used: float) -> None:
+    def account(self, address: str | None = None, *, is_known: bool = False) -> Account:
+        """Of all connections of this address with a known key, or without: whoever opens more gets
+        no more turns. None: of one alone."""
+        account = None if address is None else self._accounts.get((address, is_known))
+        if account is None:
+            account = Account(self.begin(), _KNOWN_WEIGHT if is_known else 1.0)
+            if address is not None:
+                self._accounts[address, is_known] = account
+        return account
+
+    async def wait(self, account: Account) -> None:
         """Let every task that is ready run, and those who have used less, or came before."""
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         if not self._waiting:
             loop.call_soon(self._give)
-        heappush(self._waiting, (used, next(self._numbers), turn))
+        heappush(self._waiting, (account.used, next(self._numbers), account, turn))
+        account.waiting += 1
         await turn
 
     def _give(self) -> None:
         while self._waiting:
-            used, _, turn = heappop(self._waiting)
+            used, _, account, turn = heappop(self._waiting)
+            account.waiting -= 1
             if not turn.done():  # its task was cancelled
-                if self._waiting:
+                if len(self._waiting) > account.waiting:
                     self.reached = max(self.reached, used)
+                else:  # what kept nobody else waiting is forgotten
+                    account.used = min(account.used, self.reached)
                 turn.set_result(None)
                 break
         if self._waiting:
@@ -106,20 +138,22 @@ class Turns:
 class Slice:
     """The work of one task since its last turn."""
 
-    __slots__ = ("_began", "_clock", "_turns", "_used", "_worked")
+    __slots__ = ("_began", "_clock", "_turns", "_worked", "account")
 
-    def __init__(self, turns: Turns, clock: Callable[[], float]) -> None:
-        """`clock`: seconds, from any point in time."""
+    def __init__(
+        self, turns: Turns, clock: Callable[[], float], account: Account | None = None
+    ) -> None:
+        """`clock`: seconds, from any point in time. `account`: None: one of its own."""
         self._turns = turns
         self._clock = clock
         self._began = 0.0
         self._worked = 0.0
-        self._used = turns.begin()
+        self.account = account or turns.account()
 
     @property
     def has_time(self) -> bool:
         """See `Turns.has_time`."""
-        return self._turns.has_time(self._used + self._worked)
+        return self._turns.has_time(self.account.used + self._worked)
 
     def begin(self) -> None:
         """A piece of work begins."""
@@ -146,10 +180,11 @@ class Slice:
         await self.rest()
 
     async def rest(self) -> None:
-        self._used = max(self._used, self._turns.reached - CREDIT_S) + self._worked
+        account = self.account
+        used = max(account.used, self._turns.reached - CREDIT_S)
+        account.used = used + self._worked * account.weight
         self._worked = 0.0
-        await self._turns.wait(self._used)
-        self._used = min(self._used, self._turns.reached)  # what kept nobody waiting is forgotten
+        await self._turns.wait(account)
 
 
 class Pauses:

@@ -17,8 +17,8 @@ from aiohttp import ClientSession, WSMsgType
 from relay.groups.actions import Flag
 from relay.groups.group import Group
 from relay.lifecycle.rows import Stored
-from relay.server.turns import Turns
-from tests.cast import admin, alice, bob
+from relay.server.turns import Account, Turns
+from tests.cast import admin, alice, bob, stranger
 from tests.contract.writing import unsigned, write
 from tests.harness.relay_program import until
 from tests.unit.server.test_app import NOW, Relay, Visit, serving
@@ -267,9 +267,9 @@ async def test_reading_what_is_buffered_lets_others_run(
     ticks, turns = count(), list[int]()
     wait = Turns.wait
 
-    async def noted(self: Turns, used: float) -> None:
+    async def noted(self: Turns, account: Account) -> None:
         turns.append(1)
-        await wait(self, used)
+        await wait(self, account)
 
     monkeypatch.setattr("relay.server.connection.perf_counter", lambda: next(ticks) / 100)
     monkeypatch.setattr("relay.server.socket_input.perf_counter", lambda: 0)
@@ -283,15 +283,53 @@ async def test_reading_what_is_buffered_lets_others_run(
     assert len(turns) == 301
 
 
+async def test_connections_of_one_address_share_their_turns_and_known_keys_have_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """50 connections of somebody else, each with queries over many rows: a member's small ones
+    took 2 s."""
+    accounts, wait = list[Account](), Turns.wait
+
+    async def noted(self: Turns, account: Account) -> None:
+        accounts.append(account)
+        await wait(self, account)
+
+    monkeypatch.setattr(Turns, "wait", noted)
+    settings = '[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+    async with serving(settings) as relay, ClientSession() as http:
+        relay.state.adopt(relay.state.groups.with_group(DEN))
+
+        async def account_of(address: str, who: SecretKey | None = None) -> Account:
+            came = {"X-Forwarded-For": address}
+            socket = await http.ws_connect(f"http://{relay.at}/", headers=came)
+            _, challenge = await socket.receive_json()
+            if who is not None:
+                tags = [["relay", f"ws://{relay.at}"], ["challenge", challenge]]
+                await socket.send_json(["AUTH", fields(who.sign(22242, tags, "", NOW))])
+                assert (await socket.receive_json())[2]
+            await socket.send_json(["REQ", "s", {"#t": ["y" * 20_000]}])
+            assert (await socket.receive_json())[0] == "EOSE"
+            return accounts[-1]
+
+        first, second = await account_of("203.0.113.1"), await account_of("203.0.113.1")
+        assert first is second
+        assert await account_of("203.0.113.2") is not first
+        assert await account_of("203.0.113.1", stranger) is first
+        of_alice = await account_of("203.0.113.1", alice)
+        assert of_alice is not first
+        assert of_alice.weight < first.weight
+        assert await account_of("203.0.113.1", admin) is of_alice
+
+
 async def test_what_takes_the_loop_long_waits_for_its_turn_before(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """20 frames of 229 kB that came at once, of 20 connections, kept all others out for 6 s."""
     turns, wait = list[int](), Turns.wait
 
-    async def noted(self: Turns, used: float) -> None:
+    async def noted(self: Turns, account: Account) -> None:
         turns.append(len(relay.fanout))
-        await wait(self, used)
+        await wait(self, account)
 
     for module in ("server.connection", "server.socket_input", "read.scan"):
         monkeypatch.setattr(f"relay.{module}.perf_counter", lambda: 0)

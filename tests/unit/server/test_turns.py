@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-from relay.server.turns import BUSY_SLICE_S, CREDIT_S, ITERATION_S, SLICE_S, Slice, Turns
+from relay.server.turns import (
+    BUSY_SLICE_S,
+    CREDIT_S,
+    ITERATION_S,
+    SLICE_S,
+    Slice,
+    Turns,
+)
 
 
 class Clock:
@@ -47,7 +54,7 @@ async def test_one_goes_on_per_iteration_in_the_order_of_coming() -> None:
     async def greedy(name: str) -> None:
         for _ in range(3):
             seen.append(name)
-            await turns.wait(0)
+            await turns.wait(turns.account())
 
     async def others() -> None:
         for _ in range(9):
@@ -64,14 +71,14 @@ async def test_one_goes_on_per_iteration_in_the_order_of_coming() -> None:
 
 async def test_a_cancelled_wait_takes_no_turn() -> None:
     turns = Turns()
-    tasks = [asyncio.create_task(turns.wait(0)) for _ in range(3)]
+    tasks = [asyncio.create_task(turns.wait(turns.account())) for _ in range(3)]
     await asyncio.sleep(0)
     tasks[0].cancel()
     async with asyncio.timeout(5):
         await asyncio.gather(*tasks, return_exceptions=True)
     assert [task.cancelled() for task in tasks] == [True, False, False]
     async with asyncio.timeout(5):
-        await turns.wait(0)
+        await turns.wait(turns.account())
 
 
 async def test_who_has_used_least_goes_next_however_many_wait() -> None:
@@ -111,7 +118,7 @@ async def test_while_others_wait_a_slice_is_shorter() -> None:
     turns, clock = Turns(), Clock()
     work = Slice(turns, clock)
     assert not worked(work, clock, BUSY_SLICE_S)
-    waiting = asyncio.create_task(turns.wait(0))
+    waiting = asyncio.create_task(turns.wait(turns.account()))
     await asyncio.sleep(0)
     assert worked(work, clock, 0.00001)
     await waiting
@@ -210,3 +217,34 @@ async def test_works_that_come_at_once_go_in_order_behind_who_has_little() -> No
     await asyncio.gather(*(request(number) for number in range(100)), small())
     assert [each for each in order if each != "small"] == [f"{number}" for number in range(100)]
     assert "small" not in order[12:], "it waited behind the requests"
+
+
+async def test_connections_of_one_address_have_the_turns_of_one() -> None:
+    """Somebody alone at an address has half of the turns, not one in 51."""
+    turns, clock, order = Turns(), Clock(), list[str]()
+
+    async def flood(name: str) -> None:
+        work = Slice(turns, clock, turns.account(name))
+        for _ in range(20):
+            worked(work, clock, SLICE_S)
+            await work.rest()
+            order.append(name)
+
+    await asyncio.gather(*(flood("many") for _ in range(50)), flood("one"))
+    last = len(order) - 1 - order[::-1].index("one")
+    assert order[: last + 1].count("many") <= 50 + 20 + CREDIT_S / SLICE_S
+
+
+async def test_known_keys_have_more_turns() -> None:
+    turns, clock, order = Turns(), Clock(), list[str]()
+
+    async def flood(name: str) -> None:
+        work = Slice(turns, clock, turns.account(is_known=name == "known"))
+        for _ in range(50):
+            worked(work, clock, SLICE_S)
+            await work.rest()
+            order.append(name)
+
+    await asyncio.gather(*(flood(f"{number}") for number in range(20)), flood("known"))
+    last = len(order) - 1 - order[::-1].index("known")
+    assert last <= 50 + 20 * (50 / 10 + 1) + CREDIT_S / SLICE_S
