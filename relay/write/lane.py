@@ -21,11 +21,11 @@ class Lane(Generic[T]):
     Invariants: items of one turn are committed in the order in which they were put; one commit runs
     at a time; a batch waits for no timer: it is what was queued while the previous one ran, until
     its cost reaches `max_batch`. An item that costs more than half of that is alone in its batch:
-    others do not wait for its commit. The next item comes from the queue that has cost least; a
-    queue that was empty begins with the cost of the one served then (start-time fair queuing), so
-    an item at the head of its queue waits only for the first items of the others. At most
-    `max_waiting` items are queued; `put` refuses more. `commit` reports results itself and does not
-    raise.
+    others do not wait for its commit. The next item comes from the queue that will have cost least
+    with it; a queue that was empty begins with the cost of the one served then (fair queuing by
+    finish times), so a cheap item at the head of its queue waits for no costly one that has not
+    begun. At most `max_waiting` items are queued; `put` refuses more. `commit` reports results
+    itself and does not raise.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class Lane(Generic[T]):
         cost_of: Callable[[T], int] = lambda _: 1,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`turn_of`: the key of the item's queue. `cost_of`: at least 1, called when the item is
-        taken. `waited` gets the seconds that one item of a batch was queued."""
+        """`turn_of`: the key of the item's queue. `cost_of`: at least 1, called when the item is at
+        the head of its queue. `waited` gets the seconds that one item of a batch was queued."""
         self._commit = commit
         self._turn_of = turn_of
         self._cost_of = cost_of
@@ -51,11 +51,14 @@ class Lane(Generic[T]):
         self._max_waiting = max_waiting
         self._queues: dict[object, deque[T]] = {}
         """Turn → its queue, which is not empty."""
+        self._costs: dict[object, int] = {}
+        """Turn → cost of the first item of its queue."""
         self._turns: list[tuple[int, int, object]] = []
-        """A heap: (cost so far, number, turn), one for each queue."""
+        """A heap: (cost so far and of the first item, number, turn), one for each queue; -1 as cost
+        for one that is next."""
         self._numbers = count()
         self._reached = 0
-        """The cost so far of the queue that was served last."""
+        """The most that a queue had cost when it was served."""
         self._size = 0
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -75,7 +78,7 @@ class Lane(Generic[T]):
             queue.append(item)
             return True
         self._queues[turn] = deque((item,))
-        heappush(self._turns, (self._reached, next(self._numbers), turn))
+        self._push(turn, self._reached)
         if not self._wake.is_set():
             self._wake.set()
             self._idle.clear()
@@ -93,11 +96,16 @@ class Lane(Generic[T]):
             queue = self._queues.get(turn)
             if queue is None:
                 self._queues[turn] = deque(own)
-                heappush(self._turns, (self._reached + cost, next(self._numbers), turn))
+                self._push(turn, self._reached + cost)
             else:
                 queue.extendleft(reversed(own))
+                self._costs[turn] = self._cost_of(own[0])
             cost = 0
         self._size += len(items)
+
+    def _push(self, turn: object, used: int) -> None:
+        cost = self._costs[turn] = self._cost_of(self._queues[turn][0])
+        heappush(self._turns, (used + cost, next(self._numbers), turn))
 
     def __len__(self) -> int:
         return self._size
@@ -115,18 +123,18 @@ class Lane(Generic[T]):
             await self._commit(self._batch())
 
     def _batch(self) -> list[T]:
-        turns, queues, cost_of, timed = self._turns, self._queues, self._cost_of, self._timed
+        turns, queues, costs, timed = self._turns, self._queues, self._costs, self._timed
         batch: list[T] = []
         left, half = self._max_batch, self._max_batch // 2
         while turns and left > 0:
             used, _, turn = turns[0]
-            queue = queues[turn]
-            cost = cost_of(queue[0])
-            if batch and cost > half:
-                self._reached = used  # so that it comes before what is queued from now on
+            queue, cost = queues[turn], costs[turn]
+            if batch and cost > half:  # or cheap items that are queued meanwhile would come before
+                heapreplace(turns, (-1, next(self._numbers), turn))
                 break
+            used = self._reached if used < 0 else used - cost
             while True:
-                self._reached = used
+                self._reached = max(self._reached, used)
                 item = queue.popleft()
                 batch.append(item)
                 if item is timed:
@@ -134,16 +142,17 @@ class Lane(Generic[T]):
                     self._timed = None
                 left = 0 if cost > half else left - cost
                 used += cost
-                if len(turns) > 1 or not queue or left <= 0:  # a single queue needs no heap
+                if not queue:
                     break
-                cost = cost_of(queue[0])
-                if cost > half:
+                cost = self._cost_of(queue[0])
+                if len(turns) > 1 or left <= 0 or cost > half:  # a single queue needs no heap
                     break
             if queue:
-                heapreplace(turns, (used, next(self._numbers), turn))
+                costs[turn] = cost
+                heapreplace(turns, (used + cost, next(self._numbers), turn))
             else:
                 heappop(turns)
-                del queues[turn]
+                del queues[turn], costs[turn]
         self._size -= len(batch)
         return batch
 
