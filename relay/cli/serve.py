@@ -50,6 +50,7 @@ from relay.server.app import Server
 from relay.server.connection import Stop
 from relay.server.control import ControlServer, RemoteFolder
 from relay.server.listening import bound_sockets, inherited_sockets, start_again, tell_ready
+from relay.write.ingest import SWITCH_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -59,9 +60,6 @@ if TYPE_CHECKING:
 _log = logging.getLogger("rookery")
 
 _MAX_FILES: Final = 1 << 20
-_SWITCH_INTERVAL_S: Final = 0.0005
-"""With the default of 5 ms the writer's thread would wait that long for the GIL at each
-statement."""
 _CHECK_S: Final = 60.0
 _AGAIN_S: Final = 5.0
 """Delay until a required restart that failed is tried again."""
@@ -210,7 +208,7 @@ def _create(folder: Path) -> None:
 
 
 def _run(main: Coroutine[object, object, list[int]]) -> list[int]:
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    sys.setswitchinterval(SWITCH_S)  # by default the store's thread would wait for 5 ms each time
     gc.set_threshold(50_000, 20, 50)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
         return runner.run(main)

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections import deque
+from contextlib import contextmanager
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, assert_never
 
@@ -83,6 +85,13 @@ _FILTERS_PER_COST: Final = 32
 """Of open subscriptions, that are asked whether they match the event: up to 4 us each."""
 _ROWS_PER_COST: Final = 4
 """Of a sweep."""
+_SMALL_BATCH: Final = 32
+"""Changes in a batch whose OKs are to come soon even while the loop is busy."""
+_SMALL_SWITCH_S: Final = 0.00005
+"""How soon the store's thread gets the GIL from the loop for a small batch, at each of some 30
+statements."""
+SWITCH_S: Final = 0.0005
+"""The same for a larger one, where each hand-over costs more than the wait."""
 _MAX_VERIFIED: Final = 128
 """Cost of a batch of signature checks, 16 to 64 events per thread; 1: an event of few tags."""
 _TAGS_PER_COST: Final = 8
@@ -580,7 +589,8 @@ class Ingest:
         """How many of them were answered: all, or none of a piece; None: it must be smaller."""
         try:
             async with self._changing:
-                committed = await self._stored(batch)
+                with _switching_soon(is_small=len(batch) <= _SMALL_BATCH):
+                    committed = await self._stored(batch)
         except TooMuchToRead:
             return None
         except StoreFault as fault:
@@ -706,6 +716,16 @@ class Ingest:
         stages.commit.add(batch.stored_at - batch.decided_at)
         if batch.judged_s:
             stages.policies.add(batch.judged_s)
+
+
+@contextmanager
+def _switching_soon(*, is_small: bool) -> Iterator[None]:
+    """While the store's thread works on a batch."""
+    sys.setswitchinterval(_SMALL_SWITCH_S if is_small else SWITCH_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(SWITCH_S)
 
 
 def _beside_pieces(batch: Sequence[LaneItem]) -> int:
