@@ -579,6 +579,9 @@ async def check_silence(connections: Iterable[Connection]) -> Never:
     while True:
         await asyncio.sleep(_HEARTBEAT_S / _CHECKS)
         for number, each in enumerate(tuple(connections), 1):
-            each.check_silence()
+            try:
+                each.check_silence()
+            except Exception:  # the others must be checked  # noqa: BLE001
+                _log.exception("a connection could not be checked for silence")
             if number % _CHECKED_AT_ONCE == 0:
                 await asyncio.sleep(0)
