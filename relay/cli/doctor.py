@@ -506,11 +506,10 @@ def _backup(seen: Examined, disk: Disk) -> Iterator[Finding]:
 
 
 def _made_at(folder: Path) -> float | None:
-    """Time when the folder was made, by the date of its relay.key; later if that was rotated."""
-    try:
-        return (folder / "relay.key").stat().st_mtime
-    except OSError:
-        return None
+    """Time when the folder was made, by the oldest of its files: relay.key may have been rotated,
+    settings edited."""
+    files = (folder / "relay.key", folder / "rookery.toml", *folder.glob("policies/*.toml"))
+    return min(filter(None, map(_changed_at, files)), default=None)
 
 
 def _limits(seen: Examined) -> Iterator[Finding]:

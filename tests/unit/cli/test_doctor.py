@@ -202,6 +202,11 @@ def no_backup_for_long(folder: Path) -> None:
     os.utime(folder / "relay.key", (long_ago, long_ago))
 
 
+def no_backup_since_the_key_was_rotated(folder: Path) -> None:
+    long_ago = time.time() - 9 * DAY.total_seconds()
+    os.utime(folder / "rookery.toml", (long_ago, long_ago))
+
+
 def old_backup(folder: Path) -> None:
     (folder / "last-backup.json").write_text('{"file": "/b", "created_at": 1700000000}')
 
@@ -244,6 +249,7 @@ FAULTS: tuple[tuple[Callable[[Path], None], str, str, str], ...] = (
     (store_of_another_program, "error", "rookery.db", "rookery restore"),
     (old_backup, "warning", "the last backup of", "rookery backup"),
     (no_backup_for_long, "warning", "no backup of", "rookery backup"),
+    (no_backup_since_the_key_was_rotated, "warning", "no backup of", "rookery backup"),
     (left_by_a_move, "warning", "also what was deleted since", "rm "),
     (hook_of_a_program_that_went, "warning", "calls /gone/rookery", "rookery hook install"),
 )
