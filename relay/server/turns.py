@@ -41,11 +41,11 @@ CREDIT_S: Final = 0.05
 _BEGIN_S: Final = 0.01
 """So much less credit has each that begins, while the others use no more."""
 _KNOWN_WEIGHT: Final = 0.1
-"""What an account of known keys uses counts so much."""
+"""The part of their work that counts for connections with a known key."""
 
 
 class Account:
-    """What those have used together whose work counts as one's."""
+    """The work that several connections have done together; they compete for turns as one."""
 
     __slots__ = ("__weakref__", "used", "waiting", "weight")
 
@@ -101,8 +101,8 @@ class Turns:
         return self._begun
 
     def account(self, address: str | None = None, *, is_known: bool = False) -> Account:
-        """Of all connections of this address with a known key, or without: whoever opens more gets
-        no more turns. None: of one alone."""
+        """The account of all connections from this address that have a known key, or have none: to
+        open more gives no more turns. None: a new account."""
         account = None if address is None else self._accounts.get((address, is_known))
         if account is None:
             account = Account(self.begin(), _KNOWN_WEIGHT if is_known else 1.0)
