@@ -7,10 +7,11 @@ of the one before (N29-68). A list too long for one message is cut (N29-71).
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Final
+
+import orjson
 
 from relay.groups.actions import SINGLE_VALUED, Flag, PutUsers
 from relay.groups.group import Role
@@ -29,7 +30,7 @@ MAX_TAGS_BYTES: Final = 480_000
 """Bytes of the tags of a notice: its frame stays below the default `max_message_length` of 524,288.
 Enough for 6,600 members."""
 
-_MAX_MEMBER_NOTICES: Final = 100
+MAX_MEMBER_NOTICES: Final = 100
 """Notices of each kind for one event. With more members several of them share a notice; they may
 read each other's keys in the 9000 or 9001 anyway."""
 
@@ -154,8 +155,8 @@ def membership_notices(
         (kinds.GROUP_MEMBER_REMOVED, "member_removed", was - is_now),
     ):
         content = {"type": event_type, "channel_id": group.id, "actor": actor}
-        said = json.dumps(content, separators=(",", ":"), ensure_ascii=False)
-        keys, count = sorted(pubkeys), -(-len(pubkeys) // _MAX_MEMBER_NOTICES)
+        said = orjson.dumps(content).decode()
+        keys, count = sorted(pubkeys), -(-len(pubkeys) // MAX_MEMBER_NOTICES)
         for start in range(0, len(keys), max(1, count)):
             named = tuple(("p", pubkey) for pubkey in keys[start : start + count])
             yield Draft(kind, (*named, ("h", group.id), ("e", cause)), said, now)
@@ -207,14 +208,13 @@ def _description(group: Group, compat: Set[Compat]) -> tuple[tuple[str, ...], ..
 
 def _list_of(group: Group, tags: Iterable[tuple[str, ...]]) -> tuple[tuple[str, ...], ...]:
     """`d` and as many of these tags as fit into MAX_TAGS_BYTES."""
-    listed: list[tuple[str, ...]] = [("d", group.id)]
+    every = (("d", group.id), *tags)
+    if len(orjson.dumps(every)) <= MAX_TAGS_BYTES:  # as nearly always, and fast
+        return every
+    listed: list[tuple[str, ...]] = []
     remaining = MAX_TAGS_BYTES
-    for tag in tags:
-        # 3 bytes for brackets and comma of the tag, 3 for quotes and comma of each element; a
-        # character takes at most 6 bytes in JSON, and the name of a role may be any text.
-        remaining -= 3 + sum(
-            3 + (1 if part.isascii() and part.isalnum() else 6) * len(part) for part in tag
-        )
+    for tag in every:
+        remaining -= len(orjson.dumps(tag)) + 1
         if remaining < 0:
             break
         listed.append(tag)

@@ -22,6 +22,7 @@ from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCount
 from relay.errors import Prefix, Reject, StoreFault, TooMuchToRead, ok_reply
 from relay.facts import Arrival, Origin
 from relay.groups.group import EndedGroup
+from relay.groups.notices import MAX_MEMBER_NOTICES
 from relay.lifecycle.rows import WritePlan
 from relay.nostr import kinds
 from relay.nostr.event import weight_of
@@ -79,6 +80,8 @@ _GROUPS_PER_COST: Final = 1000
 """Of all groups: each is asked about a key that vanishes."""
 _MEMBERS_PER_COST: Final = 1000
 """Of a group that an event changes."""
+_CHANGE_COST: Final = 4
+"""What the relay signs for a group that changes: 39000 to 39005."""
 _TARGETS_PER_COST: Final = 4
 """Of a deletion: each leaves a tombstone, 30 us."""
 _FILTERS_PER_COST: Final = 32
@@ -479,6 +482,7 @@ class Ingest:
                 if event.kind == kinds.VANISH:
                     cost += len(groups.by_id) // _GROUPS_PER_COST
                 if event.kind in _CHANGES_GROUP:
+                    cost += _CHANGE_COST + min(len(event.tags), MAX_MEMBER_NOTICES)
                     group = groups.get(event.tag("h"))
                     if group is not None:
                         cost += len(group.involved) // _MEMBERS_PER_COST
