@@ -128,7 +128,7 @@ class Batch:
         """`is_here`: whether a URL is this relay's."""
         self.plan = WritePlan()
         self.rows: list[Stored] = []
-        """Everything accepted, in order: for live delivery."""
+        """Accepted, in order: for live delivery."""
         self.taken_at = self.began_at = self.decided_at = self.stored_at = self.judged_s = 0.0
         """`perf_counter` when it is given to the store, at the begin and end of `decide`, and when
         it is stored; seconds of the first judgement."""
@@ -139,6 +139,8 @@ class Batch:
         """Large ones as they were, whose 39000–39005 are still to be signed."""
         self._announced: set[str] = set()
         """Keys that joined or left the relay in this batch."""
+        self._has_moved = False
+        """Whether a row turned out to belong to a group."""
         self.is_piece = False
         """Its only item has to come again: it was neither stored nor refused."""
         self._items = items
@@ -258,9 +260,19 @@ class Batch:
                 self._sign_notices(before, after)
         if self._announced or any(isinstance(item, ManagementChange) for item in self._items):
             self._list_members()
-        self.groups, self.management = self._world.groups, self._world.management
+        groups, management = self._world.groups, self._world.management
+        if groups is not self.groups or management is not self.management or self._has_moved:
+            self.rows = self._left()
+        self.groups, self.management = groups, management
         self.decided_at = perf_counter()
         return self.plan
+
+    def _left(self) -> list[Stored]:
+        """The rows as they are stored, without those that the batch removed: it may have given
+        rights to somebody who never could read them."""
+        added = self.plan.adds
+        left = [row if not row.seq else added.get(row.event.id) for row in self.rows]
+        return [row for row in left if row is not None]
 
     def _check_tags(self, versions: Iterable[Stored]) -> None:
         relay = self._relay_key.pubkey
@@ -351,6 +363,7 @@ class Batch:
         while stack:
             for follower in followers(stack.pop(), candidate, self._world):
                 move(follower, found, self.plan)
+                self._has_moved = True
                 stack.append(follower)
 
     def _apply(self, ruling: Ruling, group_id: str, candidate: Candidate) -> None:

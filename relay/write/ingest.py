@@ -27,6 +27,7 @@ from relay.lifecycle.rows import WritePlan
 from relay.nostr import kinds
 from relay.nostr.event import weight_of
 from relay.nostr.keys import are_signed
+from relay.nostr.kinds import is_ephemeral
 from relay.observe import request_id
 from relay.write.batch import Batch
 from relay.write.candidate import candidate_of
@@ -72,6 +73,7 @@ _MAX_BATCH: Final = 512
 _WEIGHT_PER_COST: Final = 4096
 """Bytes as `weight_of` has them: 5,000 tags cost as much as 340 events of few."""
 _CHANGES_GROUP: Final = frozenset({*kinds.MODERATION, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
+_MAY_GIVE_RIGHTS: Final = _CHANGES_GROUP | {kinds.RELAY_JOIN}
 _MAX_LIMITS: Final = 1024
 """Turns that are known to read much; those that committed last are kept."""
 _CALM: Final = 8
@@ -535,7 +537,7 @@ class Ingest:
         parts = [together] if together else []
         while parts:
             part = parts.pop()
-            tried = part[: _beside_pieces(part)]
+            tried = part[: _together(part)]
             answered = await self._committed(tried)
             if answered is not None:
                 self._put_back(part, answered)
@@ -571,7 +573,7 @@ class Ingest:
         turn = turn_of(part[0])
         limit = self._limits.pop(turn, None) or _Limit(_MAX_BATCH)
         while True:
-            tried = part[: min(_beside_pieces(part), limit.number)]
+            tried = part[: min(_together(part), limit.number)]
             answered = await self._committed(tried)
             if answered is not None:
                 break
@@ -732,11 +734,25 @@ def _switching_soon(*, is_small: bool) -> Iterator[None]:
         sys.setswitchinterval(SWITCH_S)
 
 
-def _beside_pieces(batch: Sequence[LaneItem]) -> int:
-    """How many may be committed together: a deletion that goes in pieces is alone."""
+def _together(batch: Sequence[LaneItem]) -> int:
+    """How many may be committed together.
+
+    A deletion that goes in pieces is alone. An event that is only passed on comes before nothing
+    that may give rights: it is delivered to all who may read it after the commit.
+    """
+    is_passed_on = False
     for place, item in enumerate(batch):
-        if isinstance(item, WriteEvent) and item.pieces is not None:
-            return max(place, 1)
+        if isinstance(item, WriteEvent):
+            if item.pieces is not None:
+                return max(place, 1)
+            kind = item.event.kind
+            if kind in _MAY_GIVE_RIGHTS:
+                if is_passed_on:
+                    return place
+            elif is_ephemeral(kind):
+                is_passed_on = True
+        elif is_passed_on and isinstance(item, ManagementChange):
+            return place
     return len(batch)
 
 
