@@ -206,9 +206,10 @@ _item_in: Final = msgspec.json.Decoder(_Item).decode
 class FolderSide:
     """A data folder. A Side."""
 
-    takes_any_order = True
-
-    def __init__(self, folder: Folder, rows: Rows, origin: Origin) -> None:
+    def __init__(
+        self, folder: Folder, rows: Rows, origin: Origin, *, takes_any_order: bool
+    ) -> None:
+        self.takes_any_order = takes_any_order
         self._folder = folder
         self._rows = rows
         self._origin = origin
@@ -272,10 +273,12 @@ async def _side(
     ours: Path | str, key: SecretKey | None, rows: Rows, origin: Origin
 ) -> AsyncIterator[Side]:
     if isinstance(ours, Path):
-        from relay.cli.data_folder import open_folder
+        from relay.cli.data_folder import LocalFolder, open_folder
 
         async with open_folder(ours) as folder:
-            yield FolderSide(folder, rows, origin)
+            # A running relay would send its clients what comes before the group that it is in.
+            is_alone = isinstance(folder, LocalFolder)
+            yield FolderSide(folder, rows, origin, takes_any_order=is_alone)
         return
     async with _client(ours, key) as writer:
         if rows is Rows.ALL or key is None:

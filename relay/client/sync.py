@@ -21,8 +21,9 @@ from relay.client.errors import TEMPORARY, Incomparable, PublishRefused, QueryCl
 from relay.client.negentropy import MAX_NEED
 from relay.client.paging import MAX_READ_BYTES
 from relay.errors import Prefix
+from relay.nostr.event import is_hex64
 from relay.nostr.filters import Filter
-from relay.nostr.kinds import GROUP_RECORDS, RELAY_SIGNED
+from relay.nostr.kinds import CREATE_GROUP, GROUP_RECORDS, RELAY_SIGNED
 from relay.nostr.nip77 import Bound, Items
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ _MAX_DEPTH: Final = 64
 """Levels of bisection: 20 cut a million items to one, 31 the time since 1970 to a second."""
 _MAX_PARTS: Final = 20_000
 """Parts of one comparison: a relay may refuse every part but the smallest."""
+_MAX_CHAIN: Final = 8
+"""Events that name each other, each dated before the one that it names."""
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 8.0)
 """Delays before retrying temporary refusals."""
 _NOTHING: Final = Items(array("Q"), b"")
@@ -116,9 +119,12 @@ class RelaySide:
     ) -> AsyncGenerator[Sequence[Event], None]:
         for start in range(0, len(ids), _FETCH_BATCH):
             wanted = {id_.hex() for id_ in ids[start : start + _FETCH_BATCH]}
+            found: list[Event] = []
             # Repeated while it returns events: a relay may return fewer at a time.
-            while wanted and (found := await self._reader.query(Filter(ids=frozenset(wanted)))):
-                wanted.difference_update(event.id for event in found)
+            while wanted and (some := await self._reader.query(Filter(ids=frozenset(wanted)))):
+                wanted.difference_update(event.id for event in some)
+                found += some
+            if found:
                 yield sorted(found, key=lambda event: (event.created_at, event.id))
 
     async def store(self, events: Sequence[Event]) -> StoreResult:
@@ -163,6 +169,13 @@ def _of_group_records(filter_: Filter) -> Filter | None:
 def _only_names(event: Event) -> bool:
     """Whether it has no group of its own but may have that of an event that it names."""
     return not event.has_tag("h") and any(map(event.has_tag, ("e", "E", "a", "A")))
+
+
+def _rank(event: Event) -> int:
+    """Place among the events of one second."""
+    if event.kind == CREATE_GROUP:
+        return -2
+    return -1 if event.kind in GROUP_RECORDS else 0
 
 
 def _is_temporary(refusal: PublishRefused) -> bool:
@@ -287,20 +300,51 @@ class Sync:
         if direction is not Direction.DOWN:
             await self._send()
 
+    async def _places(self, source: RelaySide) -> dict[bytes, tuple[int, int]]:
+        """id → place in time of what we need, so that it can be stored in the order of writing.
+
+        A group is private before anything is written into it, and its authors are members, if its
+        records come in order. In the same second the 9007 comes first, then other records; an event
+        that names others comes after them whatever its date is.
+        """
+        places: dict[bytes, tuple[int, int]] = {}
+        named: dict[bytes, list[bytes]] = {}
+        async for events in source.events(self._filter, self._need):
+            for event in events:
+                id_ = bytes.fromhex(event.id)
+                places[id_] = event.created_at, _rank(event)
+                if _only_names(event):
+                    values = (*event.tag_values("e"), *event.tag_values("E"))
+                    named[id_] = [bytes.fromhex(value) for value in values if is_hex64(value)]
+        for _ in range(_MAX_CHAIN):
+            for id_, targets in named.items():
+                for time, rank in filter(None, map(places.get, targets)):
+                    places[id_] = max(places[id_], (time, rank + 1))
+        return places
+
     async def _receive(self) -> None:
         source = RelaySide(self._theirs, self._theirs)
         tally = self.tally
+        takes_records = bool(self._records) and self._moderation is Moderation.TAKEN
+        places = await self._places(source) if takes_records else {}
+
+        def place(id_: bytes) -> tuple[tuple[int, int], bytes]:
+            return places[id_], id_
+
+        need = sorted(places, key=place) if takes_records else self._need
         retry: list[tuple[int, bytes]] = []
         """(created_at, id) of events refused because of their author."""
         retry_reasons: Counter[str] = Counter()
         later: list[tuple[int, bytes]] = []
         """(created_at, id) of events that name others: stored after everything else."""
-        waits = not self._ours.takes_any_order
+        waits = not (takes_records or self._ours.takes_any_order)
         fetched = 0
 
         async def store(events: Sequence[Event]) -> None:
             nonlocal fetched
             fetched += len(events)
+            if places:
+                events = sorted(events, key=lambda event: place(bytes.fromhex(event.id)))
             ours = [event for event in events if event.kind not in RELAY_SIGNED]
             tally.relay_signed += len(events) - len(ours)
             # A relay may list ids of other events than those of the filter.
@@ -327,11 +371,11 @@ class Sync:
                     retry_reasons[counted] += 1
             self._note(tally)
 
-        await _pipelined(source.events(self._filter, self._need), store)
+        await _pipelined(source.events(self._filter, need), store)
         tally.not_given = len(self._need) - fetched
         if retry and tally.received:
-            # Ids are in no order: the event that makes an author a member may have come after the
-            # author's events. So refused events are tried once more, ordered by time.
+            # The event that makes an author a member may have come after the author's events. So
+            # refused events are tried once more, ordered by time.
             retry_ids = [id_ for _, id_ in sorted(retry)]
             tally.refused_here -= retry_reasons
             await _pipelined(source.events(self._filter, retry_ids), store)

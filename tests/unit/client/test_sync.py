@@ -211,6 +211,30 @@ async def test_a_relay_gets_what_names_events_after_them(
         assert all(got.index(id_) < got.index(event.id) for id_ in event.tag_values("e"))
 
 
+@pytest.mark.parametrize("limit", [500, 7])
+async def test_group_records_are_stored_in_the_order_of_writing(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, limit: int
+) -> None:
+    """A group that is made private in its first second must not be public with its messages."""
+    made = alice.sign(9007, [["h", "den"]], "", NOW)
+    closed = alice.sign(9002, [["h", "den"], ["private"]], "", NOW)
+    posts = [alice.sign(9, [["h", "den"]], f"post {n}", NOW + n // 3) for n in range(600)]
+    # The clock of who answers may be behind.
+    comments = [bob.sign(1111, [["e", post.id]], "?", post.created_at - 5) for post in posts[::50]]
+    answers = [alice.sign(1111, [["E", row.id]], "!", row.created_at - 5) for row in comments]
+    fake.events += sorted([*answers, *comments, *posts, closed, made], key=lambda row: row.id)
+    fake.most_rows = limit
+    await synced(ours, fake, timeouts, direction=Direction.DOWN, moderation=Moderation.TAKEN)
+    assert [row.id for row in ours.events[:2]] == [made.id, closed.id]
+    assert ids(ours) == ids(fake)
+    place = {row.id: place for place, row in enumerate(ours.events)}
+    assert [place[row.id] for row in posts[::3]] == sorted(place[row.id] for row in posts[::3])
+    for named, naming in ((posts[::50], comments), (comments, answers)):
+        assert all(
+            place[one.id] < place[other.id] for one, other in zip(named, naming, strict=True)
+        )
+
+
 async def test_protected_events_are_not_sent_and_not_fetched_twice(
     ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
@@ -283,13 +307,9 @@ async def test_the_number_of_distinct_reasons_is_bounded(
 async def test_an_event_refused_before_its_author_became_a_member_is_retried(
     ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    """A member speaks after they were added; ids, by which events are fetched, know no time."""
-    notes = sorted(NOTES[:300], key=lambda note: note.id)
-    added = next(
-        event
-        for number in range(10_000)
-        if (event := bob.sign(9000, [], f"{number}", NOW - 1)).id > notes[250].id
-    )
+    """The clock of who added the member was ahead."""
+    notes = NOTES[:300]
+    added = bob.sign(9000, [], "", NOW + 900)
 
     async def only_members(visitor: Visitor, frame: list[Any]) -> None:
         if frame[1]["id"] == added.id or added in ours.events:
