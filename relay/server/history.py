@@ -71,6 +71,8 @@ class HistoryRequests:
             if await self._used.was_used(signed, now, self._share_of(viewer)):
                 return refusal(401, "invalid: this authorization was already used")
             events, more = await self._versions.versions(viewer, slot, before)
+        except Invalid as refused:
+            return refusal(401, str(refused))
         except Refused as refused:
             return refusal(429, str(refused))
         except StoreFault:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from base64 import b64encode
 from functools import cache
@@ -132,6 +133,16 @@ async def test_a_signed_request_is_good_for_one_answer(rookery: Rookery) -> None
     assert statuses == [200, 401]
     other = (await asked(rookery, None, NOTES + "x", header))[0]
     assert other == 401
+
+
+async def test_a_request_dated_before_the_start_has_no_authorization(rookery: Rookery) -> None:
+    await rookery.stop(signal.SIGKILL)
+    await rookery.start()
+    at = f"{rookery.url.replace('ws:', 'http:')}/?{urlencode({'history': NOTES})}"
+    event = cast.bob.sign(27235, [["u", at], ["method", "GET"]], "", int(time.time()) - 30)
+    status, answer = await asked(rookery, None, NOTES, f"Nostr {b64encode(event.raw).decode()}")
+    assert status == 401
+    assert "before the start" in answer["error"]
 
 
 async def test_a_record_that_one_may_not_read_is_as_one_that_never_was(rookery: Rookery) -> None:
