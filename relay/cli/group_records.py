@@ -12,6 +12,7 @@ import orjson
 
 from relay.cli.humanize import counted
 from relay.cli.import_lines import MAX_LINE
+from relay.errors import UserError
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -36,12 +37,16 @@ class GroupRecords:
     created: set[str] = field(default_factory=set)
     """At most 10,000 ids, as in `deleted`."""
     deleted: set[str] = field(default_factory=set)
+    late: set[str] = field(default_factory=set)
+    """Of `created`: those of which another record came before the first 9007."""
     beyond: set[int] = field(default_factory=set)
     """Kinds that name more groups than are kept."""
     added: int = 0
     removed: int = 0
     events: int = 0
     """Number of events to be deleted."""
+    _seen: set[str] = field(default_factory=set)
+    """Groups with other records than a 9007; at most 10,000."""
 
     def add(self, kind: int, tags: Sequence[list[str]]) -> None:
         if kind not in kinds.GROUP_RECORDS:
@@ -49,11 +54,17 @@ class GroupRecords:
         self.of_kind[kind] += 1
         named = [(tag[0], tag[1]) for tag in tags if len(tag) > 1]
         values = Counter(name for name, _ in named)
+        group = _group_of(tags)
+        if kind == kinds.CREATE_GROUP:
+            if group in self._seen and group not in self.created:
+                self.late.add(group)
+        elif len(self._seen) < _MAX_KEPT:
+            self._seen.add(group)
         match kind:
             case kinds.CREATE_GROUP:
-                self._keep(kind, self.created, tags)
+                self._keep(kind, self.created, group)
             case kinds.DELETE_GROUP:
-                self._keep(kind, self.deleted, tags)
+                self._keep(kind, self.deleted, group)
             case kinds.PUT_USER:
                 self.added += values["p"]
             case kinds.REMOVE_USER:
@@ -63,11 +74,8 @@ class GroupRecords:
             case _:
                 pass
 
-    def _keep(self, kind: int, groups: set[str], tags: Sequence[list[str]]) -> None:
-        """Keep the group of an event: its first `h`."""
-        first = next((tag for tag in tags if tag and tag[0] == "h"), [])
-        group = first[1] if len(first) > 1 else ""
-        if not 0 < len(group) <= _MAX_ID or group in groups:
+    def _keep(self, kind: int, groups: set[str], group: str) -> None:
+        if not group or group in groups:
             return
         if len(groups) < _MAX_KEPT:
             groups.add(group)
@@ -99,6 +107,15 @@ class GroupRecords:
             listed = tags if isinstance(tags, list) else []
             self.add(fields["kind"], [tag for tag in listed if _is_tag(tag)])
 
+    def check_order(self, name: str) -> None:
+        """Raises UserError if a group would be without its flags until a later line."""
+        if self.late:
+            raise UserError(
+                f"{name} has newer events before older ones: {counted(len(self.late), 'group')}"
+                f" ({_listed(self.late)}) would be public until a later line makes it private;"
+                " put the oldest first, as `tac` does"
+            )
+
     def __bool__(self) -> bool:
         return bool(self.of_kind)
 
@@ -124,6 +141,13 @@ class GroupRecords:
             if number
         ]
         return f"{counts}; they {', '.join(effects)}" if effects else counts
+
+
+def _group_of(tags: Sequence[list[str]]) -> str:
+    """The first `h`; empty: it has none that the relay would take."""
+    first = next((tag for tag in tags if tag and tag[0] == "h"), [])
+    group = first[1] if len(first) > 1 else ""
+    return group if len(group) <= _MAX_ID else ""
 
 
 def _is_tag(tag: object) -> bool:

@@ -92,7 +92,7 @@ def import_command(
 
     Group records are counted on stderr before anything is stored (of stdin: batch by batch).
     Without --trust those are refused that are older than the group that is here, and 9008 for a
-    group with events.
+    group with events. A file with the newest events first is not imported if it creates a group.
     """
     if dry_run:
         return _dry_run(file, as_json=as_json)
@@ -178,6 +178,7 @@ async def _import(
                 source.seek(place.offset)
                 if records:
                     report(_announcement(path, records))
+                    records.check_order(name)
             total = None if progress_file is None else progress_file.size
             task = progress.add_task("import", total=total, completed=place.offset, rate="")
             began, before = perf_counter(), place.tally.read
@@ -203,6 +204,7 @@ async def _import(
                     records.add(event.kind, event.tags)
                 if records and progress_file is None:
                     report(_announcement(path, records))
+                    records.check_order(name)
 
             try:
                 await import_events(

@@ -201,6 +201,23 @@ async def test_old_moderation_is_taken_on_trust_only(tmp_path: Path) -> None:
             assert text == "restricted: not a member"
 
 
+async def test_a_file_with_the_newest_events_first_makes_no_group(tmp_path: Path) -> None:
+    """It would be public with its messages until the 9002 comes."""
+    now, h = int(time.time()), ["h", "den"]
+    made = [
+        cast.alice.sign(9007, [h], "", now - 2),
+        cast.alice.sign(9002, [h, ["private"]], "", now - 1),
+        cast.alice.sign(9, [h], "tea?", now),
+    ]
+    rookery = await make(tmp_path / "one")
+    file = write(tmp_path / "newest.jsonl", reversed(made))
+    for source, stdin in ((str(file), b""), ("-", file.read_bytes())):
+        data = ["--data", str(rookery.folder)]
+        code, _, err = await outputs("import", source, *data, stdin=stdin)
+        assert (code, "1 group (den) would be public until a later line" in err) == (1, True)
+        assert not await export(rookery)
+
+
 # -- what is not stored ----------------------------------------------------------------------------
 
 

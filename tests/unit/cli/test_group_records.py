@@ -9,6 +9,7 @@ import pytest
 
 from relay.cli import group_records
 from relay.cli.group_records import GroupRecords
+from relay.errors import UserError
 from relay.groups.actions import MAX_ID_CHARS
 
 
@@ -54,3 +55,14 @@ def test_ten_thousand_groups_are_held() -> None:
     assert len(records.deleted) == 10_000
     assert str(records).startswith("10500 × 9008; they delete over 10,000 groups (00000, 00001, ")
     assert str(records).endswith(", 00009, …)")
+
+
+def test_a_group_must_not_come_after_what_makes_it_private() -> None:
+    records = GroupRecords()
+    for kind in (9007, 9002, 9008, 9007, 9002):  # it ended and was made again
+        records.add(kind, [["h", "tea"]])
+    records.check_order("day.jsonl")
+    for kind in (9002, 9007):
+        records.add(kind, [["h", "den"]])
+    with pytest.raises(UserError, match=r"day\.jsonl has newer events .* 1 group \(den\) .*`tac`"):
+        records.check_order("day.jsonl")
