@@ -2,8 +2,9 @@
 A page is valid for the committed state that it was read in. If one of its rows expires, or is
 readable by a link to a row that may expire, it is valid for the current second only.
 
-To add a large page takes half as long as to read it, so it is added when it is read for the second
-time. A full cache is not changed while its pages are asked for: when queries in turn need more
+A page is added when it is read for the second time: to add a large one takes half as long as to
+read it, and most small ones are asked for once, by subscriptions that stay open. A full cache is
+not changed while its pages are asked for: when queries in turn need more
 pages than fit, those that it holds are still found.
 
 Invariant: at most `max_bytes`, including the overhead of the entries.
@@ -26,10 +27,8 @@ _VALUE_BYTES: Final = 100
 without the bytes of rows and tag values."""
 _MAX_VALUES: Final = 100
 """Pages of filters with more values are not kept."""
-_LARGE: Final = 16 << 10
-"""Bytes of a page that is kept when it is read for the second time."""
 _MAX_READ_ONCE: Final = 4096
-"""Number of large pages that are known to have been read once."""
+"""Number of pages that are known to have been read once."""
 _USEFUL: Final = 4
 """A full cache is emptied after this many failed additions per page in it, if meanwhile fewer pages
 were found than it holds."""
@@ -77,16 +76,17 @@ class PageCache:
         filter_, visibility = query.filter, query.visibility
         if state != self._state or filter_.values > _MAX_VALUES:
             return
+        asked = _asked(query)
+        before = self._pages.pop(asked, None)
+        if before is not None:
+            self._bytes -= before.size
+        elif self._is_first(asked):
+            return
         size = _PAGE_BYTES + (filter_.values + visibility.size) * _VALUE_BYTES
         size += sum(map(len, page.raws))
         for _, listed in filter_.tags:
             size += sum(map(len, listed))
         if size > self._max_bytes:
-            return
-        asked = _asked(query)
-        if (before := self._pages.pop(asked, None)) is not None:
-            self._bytes -= before.size
-        elif size > _LARGE and self._is_first(asked):
             return
         if self._bytes + size > self._max_bytes:
             self._not_added += 1
