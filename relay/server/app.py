@@ -18,7 +18,7 @@ from relay.errors import UserError
 from relay.nostr.nip42 import RelayAddress, relay_address
 from relay.nostr.nip98 import HttpRequest
 from relay.server import http
-from relay.server.connection import Connection, RelaySocket, Stop, check_silence
+from relay.server.connection import Connection, RelaySocket, Stop, check_all
 from relay.server.history import BEFORE, HISTORY
 from relay.server.listening import BACKLOG, cannot_listen
 from relay.server.nip86 import MAX_BODY, Calls, refusal
@@ -215,7 +215,7 @@ class Server:
             await self.__aexit__()
             raise
         self._dropping = asyncio.create_task(self._drop_silent(), name="drop silent sockets")
-        self._heartbeat = asyncio.create_task(check_silence(self._connections), name="heartbeat")
+        self._heartbeat = asyncio.create_task(check_all(self._connections), name="heartbeat")
         return self
 
     def _socket_input(self) -> SocketInput:

@@ -475,8 +475,7 @@ class Connection:
             else:
                 reply = self._session.logged_in(event, attestation)
                 self._end_attestations()
-                if self.is_known:
-                    self._slice.account = self._turns.account(self._counted_as, is_known=True)
+                self._take_account()
                 self._logged_in(self)
         self.outbox.put(reply.payload)
 
@@ -519,9 +518,16 @@ class Connection:
 
     # -- closing ----------------------------------------------------------------------------------
 
-    def check_silence(self) -> None:
+    def _take_account(self) -> None:
+        """Have the turns of known keys, or of unknown ones: either may have become the other."""
+        is_known = self.is_known
+        if is_known is not self._slice.account.is_known:
+            self._slice.account = self._turns.account(self._counted_as, is_known=is_known)
+
+    def check(self) -> None:
         """Ping a client that was silent for `_HEARTBEAT_S`; close the connection if it stays
         silent for half of it."""
+        self._take_account()
         if self._input.silent_s < _HEARTBEAT_S:
             self._silent_checks = 0
             return
@@ -573,15 +579,15 @@ class Connection:
         await asyncio.shield(self._hangup)
 
 
-async def check_silence(connections: Iterable[Connection]) -> Never:
-    """Check the open connections again and again. One task for all: a timer of each connection
+async def check_all(connections: Iterable[Connection]) -> Never:
+    """`check` the open connections again and again. One task for all: a timer of each connection
     would take 700 bytes."""
     while True:
         await asyncio.sleep(_HEARTBEAT_S / _CHECKS)
         for number, each in enumerate(tuple(connections), 1):
             try:
-                each.check_silence()
+                each.check()
             except Exception:  # the others must be checked  # noqa: BLE001
-                _log.exception("a connection could not be checked for silence")
+                _log.exception("a connection could not be checked")
             if number % _CHECKED_AT_ONCE == 0:
                 await asyncio.sleep(0)

@@ -47,14 +47,15 @@ _KNOWN_WEIGHT: Final = 0.1
 class Account:
     """The work that several connections have done together; they compete for turns as one."""
 
-    __slots__ = ("__weakref__", "used", "waiting", "weight")
+    __slots__ = ("__weakref__", "is_known", "used", "waiting", "weight")
 
-    def __init__(self, used: float, weight: float = 1.0) -> None:
+    def __init__(self, used: float, *, is_known: bool = False) -> None:
         self.used = used
         """Seconds of work, times `weight`."""
         self.waiting = 0
         """Tasks that wait for a turn."""
-        self.weight = weight
+        self.is_known = is_known
+        self.weight = _KNOWN_WEIGHT if is_known else 1.0
 
 
 class Turns:
@@ -105,7 +106,7 @@ class Turns:
         open more gives no more turns. None: a new account."""
         account = None if address is None else self._accounts.get((address, is_known))
         if account is None:
-            account = Account(self.begin(), _KNOWN_WEIGHT if is_known else 1.0)
+            account = Account(self.begin(), is_known=is_known)
             if address is not None:
                 self._accounts[address, is_known] = account
         return account

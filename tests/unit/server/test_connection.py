@@ -321,6 +321,33 @@ async def test_connections_of_one_address_share_their_turns_and_known_keys_have_
         assert await account_of("203.0.113.1", admin) is of_alice
 
 
+async def test_who_becomes_a_member_while_connected_has_the_turns_of_known_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And no more when the membership ends."""
+    monkeypatch.setattr("relay.server.connection._HEARTBEAT_S", 0.2)
+    accounts, wait = list[Account](), Turns.wait
+
+    async def noted(self: Turns, account: Account) -> None:
+        accounts.append(account)
+        await wait(self, account)
+
+    monkeypatch.setattr(Turns, "wait", noted)
+    async with serving() as relay:
+        visit = await logged_in(relay, stranger)
+        relay.state.adopt(relay.state.groups.with_group(DEN))
+        asked: dict[str, object] = {"#t": ["y" * 20_000]}
+        await visit.asks(asked)
+        assert not accounts[-1].is_known
+        for den in (DEN.with_users({stranger.pubkey: ()}), DEN):
+            relay.state.adopt(relay.state.groups.with_group(den))
+            async with until("its turns are those of others") as tries:
+                async for _ in tries:
+                    await visit.asks(asked)
+                    if accounts[-1].is_known is (den is not DEN):
+                        break
+
+
 async def test_what_takes_the_loop_long_waits_for_its_turn_before(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
