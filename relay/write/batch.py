@@ -128,7 +128,9 @@ class Batch:
         """`is_here`: whether a URL is this relay's."""
         self.plan = WritePlan()
         self.rows: list[Stored] = []
-        """Accepted, in order: for live delivery."""
+        """Everything accepted, in order."""
+        self.delivered = self.rows
+        """For live delivery."""
         self.taken_at = self.began_at = self.decided_at = self.stored_at = self.judged_s = 0.0
         """`perf_counter` when it is given to the store, at the begin and end of `decide`, and when
         it is stored; seconds of the first judgement."""
@@ -262,7 +264,7 @@ class Batch:
             self._list_members()
         groups, management = self._world.groups, self._world.management
         if groups is not self.groups or management is not self.management or self._has_moved:
-            self.rows = self._left()
+            self.delivered = self._left()
         self.groups, self.management = groups, management
         self.decided_at = perf_counter()
         return self.plan

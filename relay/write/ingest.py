@@ -704,8 +704,8 @@ class Ingest:
             _log_changes(self._state.groups, batch.plan.groups)
             self._state.adopt(batch.groups)
             self._state.manage(batch.management)
-            if batch.rows:
-                self._due.append(batch.rows)
+            if batch.delivered:
+                self._due.append(batch.delivered)
         finally:
             self._batch = None
             self._state.end_commit()

@@ -131,6 +131,10 @@ def _sends_to_whoever_asks() -> Sequence[Patch]:
     return [(RelayState, "is_public", lambda *_: True)]
 
 
+def _sends_what_the_batch_removed() -> Sequence[Patch]:
+    return [(Batch, "_left", lambda self: self.rows)]
+
+
 def _asks_for_rights_once() -> Sequence[Patch]:
     reading = Fanout._reading
     known: dict[Any, Any] = {}
@@ -235,6 +239,7 @@ MUTANTS: Final[dict[str, Callable[[], Sequence[Patch]]]] = {
     "fan-out: says EOSE first": _says_eose_first,
     "reads: by rights of before the rows": _reads_by_rights_of_before,
     "fan-out: does not close": _does_not_close,
+    "fan-out: sends what the batch removed": _sends_what_the_batch_removed,
 }
 
 

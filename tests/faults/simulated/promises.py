@@ -24,7 +24,7 @@ from tests import cast
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from relay.lifecycle.rows import Stored
+    from relay.lifecycle.rows import Stored, WritePlan
     from relay.nostr.event import Event
 
 NOTE: Final = 1
@@ -154,6 +154,9 @@ class Promises:
         """At the moment of the commit."""
         if batch is None:
             return
+        if batch.is_piece:
+            self._take_out(batch.plan)
+            return
         accepted = [
             item.event
             for item in batch._items
@@ -169,6 +172,14 @@ class Promises:
         for event in accepted:
             if event.kind == VANISH:
                 self._vanish(event)
+
+    def _take_out(self, plan: WritePlan) -> None:
+        """A piece of a deletion: its event comes later."""
+        self.commits += 1
+        seqs = plan.removes.union(*plan.leaving.values())
+        for row in self.rows.values():
+            if row.seq in seqs:
+                self._remove(row)
 
     def _take(self, stored: Stored) -> None:
         event = stored.event
@@ -302,6 +313,12 @@ class Promises:
         circle = next((each for each in reversed(history) if each.since <= at), history[0])
         return self._permits(circle, keys)
 
+    def _could_read(self, keys: frozenset[str], row: Row) -> bool:
+        """At some time before it was gone."""
+        history = self.circles.get(tag(row.event, "h") or "", [])
+        changes = [each.since for each in history if row.number < each.since < (row.gone or 0)]
+        return any(self.may_read(keys, row.event, at) for at in (row.number, *changes))
+
     def could_always_read(self, keys: frozenset[str], event: Event, since: int) -> bool:
         """From then until now."""
         if event.kind == WRAP:
@@ -329,6 +346,8 @@ class Promises:
             known = [max(at, row.number) for at in self._lately(iteration)]
             if not any(self.may_read(keys, event, at) for at in known):
                 raise self.broken(f"{_name(event)} was sent to somebody who may not read it")
+            if row.gone is not None and not self._could_read(keys, row):
+                raise self.broken(f"{_name(event)} was gone before its reader could read it")
             if row.seq and row.gone is not None and row.gone <= asked.sent:
                 raise self.broken(f"{_name(event)} was deleted or replaced before the REQ was sent")
         self._check_order(asked, row)
