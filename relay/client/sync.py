@@ -125,7 +125,7 @@ class RelaySide:
                 wanted.difference_update(event.id for event in some)
                 found += some
             if found:
-                yield sorted(found, key=lambda event: (event.created_at, event.id))
+                yield sorted(found, key=lambda event: (event.created_at, _rank(event), event.id))
 
     async def store(self, events: Sequence[Event]) -> StoreResult:
         """Raises PublishRefused if several events are all still refused after the last retry."""
@@ -172,10 +172,10 @@ def _only_names(event: Event) -> bool:
 
 
 def _rank(event: Event) -> int:
-    """Place among the events of one second."""
+    """Place among the events of one second: a group, what makes it private, what is in it."""
     if event.kind == CREATE_GROUP:
         return -2
-    return -1 if event.kind in GROUP_RECORDS else 0
+    return -1 if event.kind in GROUP_RECORDS else int(_only_names(event))
 
 
 def _is_temporary(refusal: PublishRefused) -> bool:

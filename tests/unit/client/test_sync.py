@@ -235,6 +235,19 @@ async def test_group_records_are_stored_in_the_order_of_writing(
         )
 
 
+async def test_what_is_sent_of_one_second_begins_with_the_group(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    made = alice.sign(9007, [["h", "den"]], "", NOW)
+    posts = [alice.sign(9, [["h", "den"]], f"post {n}", NOW) for n in range(20)]
+    closed = [alice.sign(9002, [["h", "den"], ["private"]], f"{n}", NOW) for n in range(20)]
+    comments = [bob.sign(1111, [["e", post.id]], "?", NOW) for post in posts]
+    ours.events += sorted([made, *closed, *posts, *comments], key=lambda row: row.id)
+    await synced(ours, fake, timeouts, direction=Direction.UP)
+    kinds = [row.kind for row in fake.events]
+    assert kinds == [9007] + [9002] * 20 + [9] * 20 + [1111] * 20
+
+
 async def test_protected_events_are_not_sent_and_not_fetched_twice(
     ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
