@@ -677,8 +677,12 @@ class Ingest:
                 if perf_counter() > rest_at:
                     await asyncio.sleep(0)
                     rest_at = perf_counter() + _DELIVERY_S
-            else:  # nobody knows who may read the rest
-                self._due.appendleft(rows[done:])
+            else:
+                # Nobody knows who may read the rest. It is read again: others may have removed some
+                # of it, and then given rights; what is only passed on is not delivered late.
+                seqs = [row.seq for row in rows[done:] if row.seq]
+                if seqs:
+                    self._due.appendleft(range(seqs[0], seqs[-1] + 1))
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             _log.exception("%d stored events were not delivered live", len(rows))
         self._metrics.write.deliver.add(perf_counter() - began)
