@@ -453,6 +453,7 @@ async def test_messages_that_do_not_end_are_bounded(rookery: Rookery) -> None:
             # A message that is whole, or a ping, does not make the next one smaller.
             writer.write(frame_of(1, b'["CLOSE","x"]') + part + frame_of(9, b""))
             await writer.drain()
+            await reader.readuntil(b"\x8a")  # the pong: those that came first are closed first
             half.append(reader)
         for reader in half[:50]:
             await the_end(reader)
