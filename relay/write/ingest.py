@@ -644,7 +644,11 @@ class Ingest:
 
     async def _deliver_due(self) -> None:
         async with self._delivering:
-            while self._due and self._state.is_current():
+            while self._due:
+                if not self._state.is_current():
+                    # Others may remove some of it and then give rights, so it is read again.
+                    self._due = deque(filter(None, map(_seqs_of, self._due)))
+                    return
                 due = self._due.popleft()
                 try:
                     rows = await self._read(due) if isinstance(due, range) else due
@@ -677,12 +681,8 @@ class Ingest:
                 if perf_counter() > rest_at:
                     await asyncio.sleep(0)
                     rest_at = perf_counter() + _DELIVERY_S
-            else:
-                # Nobody knows who may read the rest. It is read again: others may have removed some
-                # of it, and then given rights; what is only passed on is not delivered late.
-                seqs = [row.seq for row in rows[done:] if row.seq]
-                if seqs:
-                    self._due.appendleft(range(seqs[0], seqs[-1] + 1))
+            else:  # nobody knows who may read the rest
+                self._due.appendleft(rows[done:])
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             _log.exception("%d stored events were not delivered live", len(rows))
         self._metrics.write.deliver.add(perf_counter() - began)
@@ -774,6 +774,14 @@ def _cost_of_check(item: WriteEvent) -> int:
 
 def _events_in(batch: Sequence[LaneItem]) -> list[WriteEvent]:
     return [item for item in batch if isinstance(item, WriteEvent)]
+
+
+def _seqs_of(due: range | Sequence[Stored]) -> range:
+    """Empty for what is only passed on: it is not delivered late."""
+    if isinstance(due, range):
+        return due
+    seqs = [row.seq for row in due if row.seq]
+    return range(seqs[0], seqs[-1] + 1) if seqs else range(0)
 
 
 def _set_done(item: ExpireRows | SweepRows | SweepVersions, *, is_done: bool) -> None:

@@ -294,12 +294,13 @@ async def test_a_delivery_that_was_left_off_goes_on_with_the_first_row_that_is_n
     await relay.take(*letters)
     await relay.ingest.delivered()
     assert begun == [["0", "1", "2", "3"]]
-    await relay.take(alice.sign(5, [["e", letters[3].id]], "not this", NOON))
+    await relay.take(chat(alice, "4"), later := chat(alice, "5"))
+    await relay.take(alice.sign(5, [["e", letters[3].id], ["e", later.id]], "not these", NOON))
     monkeypatch.undo()
     relay.state.is_current = lambda: True
-    await relay.take(chat(alice, "4"))
+    await relay.take(chat(alice, "6"))
     await relay.ingest.delivered()
-    assert reader.contents() == ["2", "not this", "4"]
+    assert reader.contents() == ["2", "4", "not these", "6"]
 
 
 @pytest.mark.parametrize(("tags", "is_on_loop"), [(10, True), (500, False)])
