@@ -422,22 +422,31 @@ class _Verification:
             found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
         if not found.tombstones:
             return
+        certain = Found(0)
+        for target, stones in found.tombstones.items():
+            certain.tombstones[target] = [stone for stone in stones if stone.why != "kind 5"]
         for (row, event), slot in zip(known, slots, strict=True):
-            if is_deleted(event, slot, found):
+            if is_deleted(event, slot, found if row.grp is None else certain):
+                self._report_deleted(row)
+            elif is_deleted(event, slot, found):
                 names = [("e", event.id)]
                 if slot is not None:
                     names.append(("a", address_target(slot)[2:]))
                 self._suspects.append((row._replace(raw=b""), names))
 
     def _check_suspects(self) -> None:
-        """Report the suspects that were really deleted. A kind 5 with the `h` of another group
-        leaves a tombstone but does not delete the row (N09-14)."""
+        """Report the suspects, all in groups, that a stored kind 5 deletes. One with the `h` of
+        another group leaves a tombstone but does not delete the row (N09-14), and it may be gone
+        since."""
         for row, names in self._suspects:
             author = row.pubkey.hex()
             groups = {h for name in names for h in self._deleting_in.get((author, *name), ())}
-            if row.grp is None or not groups or row.grp in groups or self._is_named(row, names):
-                self.report.tombstoned.append(row.seq)
-                self.report.add(Check.TOMBSTONE, f"{_name_of(row)}: was deleted, and is stored")
+            if row.grp in groups or self._is_named(row, names):
+                self._report_deleted(row)
+
+    def _report_deleted(self, row: Row) -> None:
+        self.report.tombstoned.append(row.seq)
+        self.report.add(Check.TOMBSTONE, f"{_name_of(row)}: was deleted, and is stored")
 
     def _is_named(self, row: Row, names: Sequence[Reference]) -> bool:
         """Whether a kind 5 of the row's author, without `h`, names it; the newest may not be

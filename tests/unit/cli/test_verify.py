@@ -308,6 +308,20 @@ def test_a_deletion_within_another_group_deletes_nothing_here(folder: Path) -> N
     assert {each["check"] for each in findings(folder)} == {"tags"}
 
 
+def test_what_was_not_deleted_stays_after_the_deletion_has_expired(folder: Path) -> None:
+    """Its tombstone remains, and does not say in which group it holds."""
+    with closing(connection(folder / "rookery.db")) as db:
+        [target] = db.execute("SELECT lower(hex(id)) FROM events WHERE kind = 9").fetchone()
+        db.execute(
+            "INSERT INTO tombstones VALUES (?, ?, NULL, 'kind 5', NULL)",
+            (f"e:{target}", cast.alice.pubkey),
+        )
+        db.commit()
+    assert findings(folder) == []
+    plant(folder, "UPDATE tombstones SET why = '9005', by = ''")
+    assert [each["check"] for each in findings(folder)] == ["tombstone"]
+
+
 def test_a_tag_that_only_the_writer_knows_is_no_fault(folder: Path) -> None:
     """As after a crash: `tags_upto` says which rows may lack theirs."""
     plant(folder, "UPDATE meta SET value = 3 WHERE name = 'tags_upto'")
