@@ -79,9 +79,10 @@ _NOT_COPIED: Final = (
 _NO_PREFIXES: Final[frozenset[str]] = frozenset()
 _NO_KINDS: Final[frozenset[int]] = frozenset()
 _NEVER_EXPIRING: Final = frozenset(
-    {kinds.PUT_USER, kinds.REMOVE_USER, kinds.CREATE_GROUP, kinds.DELETE_GROUP, kinds.JOIN_REQUEST}
+    {*kinds.GROUP_RECORDS} - {kinds.DELETE_EVENT, kinds.CREATE_INVITE, kinds.LEAVE_REQUEST}
 )
-"""The state is replayed from these; without one of them a replay would lose members."""
+"""The state is replayed or imported from these; without one of them members would be lost, or a
+private group would be public."""
 
 
 @dataclass(frozen=True, slots=True)

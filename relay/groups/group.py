@@ -502,6 +502,13 @@ def pins_of(event: Event) -> tuple[Pin, Pin]:
     return ("e", event.id), ("a", f"{event.kind}:{event.pubkey}:{d}")
 
 
+def pins_in(action: Action) -> frozenset[Pin]:
+    """What a 9010 pins."""
+    if not isinstance(action, UpdatePins):
+        return frozenset()
+    return frozenset((tag[0], tag[1]) for tag in action.pins if len(tag) > 1)
+
+
 def _without(mapping: Mapping[str, _V], keys: Set[str]) -> Mapping[str, _V]:
     """The mapping itself when it has none of the keys."""
     if not any(key in mapping for key in keys):  # `isdisjoint` iterates over the mapping

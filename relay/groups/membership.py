@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Final
 
 from relay.errors import Prefix, Reject
 from relay.facts import Origin
-from relay.groups.actions import InviteUse, PutUsers, RemoveUsers
+from relay.groups.actions import OPPOSITE, InviteUse, PutUsers, RemoveUsers, edit_tags
 from relay.groups.context import NOT_A_MEMBER, RULE, GroupContext, Joins, Ruling, rejected
 from relay.groups.group import Group, group_after, pins_of
-from relay.groups.notices import Draft, draft_of
+from relay.groups.notices import Draft, description_tags, draft_of
 from relay.groups.timeline import check_created_at, check_previous
 from relay.nostr import kinds
 
@@ -197,20 +197,35 @@ def removals_from_groups(
 
 
 def repair_drafts(before: Groups, left: Groups, now: int, relay: str) -> tuple[Draft, ...]:
-    """What the relay must sign to restore the members, roles and removals of `before`.
+    """What the relay must sign to restore what `before` is and who is in it.
 
-    `before` is the state after `removals_from_groups`, `left` the replay of what a vanish left in
-    the log, those removals included. Then `replayed(left, <these, signed>)` is the state; invite
-    codes that the vanished key made are not restored.
+    `before` is the state after `removals_from_groups`, `left` what the rest of the log makes after
+    a vanish, those removals included: with `replayed` or with `imported`. Then <left and these,
+    signed> is the state; invite codes that the vanished key made are not restored.
     """
     drafts = [
         Draft(kinds.DELETE_GROUP, (("h", group_id),), "", now)
         for group_id in sorted(before.ended.keys() - left.ended.keys())
     ]
     for group_id, group in sorted(before.by_id.items()):
-        repairs = _repairs(group, left.get(group_id) or Group(group_id), now, relay)
-        drafts += [draft_of(action) for action in repairs]
+        there = left.get(group_id) or Group(group_id)
+        drafts += [draft_of(action) for action in _repairs(group, there, now, relay)]
+        if _described(group) != _described(there):
+            tags = edit_tags(
+                description_tags(group),
+                group_id,
+                {},
+                {flag: flag in group.flags for flag in OPPOSITE},
+            )
+            drafts.append(Draft(kinds.EDIT_METADATA, tuple(map(tuple, tags)), "", now))
+        if group.pins and group.pins != there.pins:
+            pins = (("h", group_id), *group.pins)
+            drafts.append(Draft(kinds.UPDATE_PINS, pins, "", now))
     return tuple(drafts)
+
+
+def _described(group: Group) -> object:
+    return group.flags, group.metadata, group.supported_kinds, group.parent
 
 
 def _repairs(before: Group, left: Group, now: int, relay: str) -> Iterator[PutUsers | RemoveUsers]:

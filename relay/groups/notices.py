@@ -165,8 +165,8 @@ def membership_notices(
 def _changed(
     before: Group | None, after: Group, compat: Set[Compat]
 ) -> Iterable[tuple[int, tuple[tuple[str, ...], ...]]]:
-    if before is None or _description(before, compat) != _description(after, compat):
-        yield kinds.GROUP_METADATA, _description(after, compat)
+    if before is None or description_tags(before, compat) != description_tags(after, compat):
+        yield kinds.GROUP_METADATA, description_tags(after, compat)
     if before is None or (
         before.members is not after.members and before.admins() != after.admins()
     ):
@@ -189,7 +189,9 @@ def _admins(group: Group, compat: Set[Compat]) -> Iterable[tuple[str, ...]]:
             yield "p", pubkey, *roles
 
 
-def _description(group: Group, compat: Set[Compat]) -> tuple[tuple[str, ...], ...]:
+def description_tags(
+    group: Group, compat: Set[Compat] = frozenset()
+) -> tuple[tuple[str, ...], ...]:
     """Tags of 39000 in the order of N29-62; `relay.groups.actions` parses them."""
     known = tuple(tag for tag in group.metadata if tag[0] in SINGLE_VALUED)
     others = tuple(tag for tag in group.metadata if tag[0] not in SINGLE_VALUED)

@@ -12,9 +12,10 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, assert_never
 
-from relay.errors import Prefix, Reject
+from relay.errors import Prefix, Refused, Reject
 from relay.facts import Origin, Who
 from relay.groups.actions import (
+    PRIVATE_FLAGS,
     Action,
     CreateGroup,
     CreateInvites,
@@ -28,11 +29,12 @@ from relay.groups.actions import (
     PutUsers,
     RemoveUsers,
     UpdatePins,
+    action_of,
     previous_in,
     users_in,
 )
-from relay.groups.context import NOT_A_MEMBER, RULE, NotStored, Ruling, rejected
-from relay.groups.group import Group, Role, ended, group_after
+from relay.groups.context import NOT_A_MEMBER, RULE, GroupContext, NotStored, Ruling, rejected
+from relay.groups.group import Group, Groups, Role, ended, group_after, pins_in
 from relay.groups.membership import (
     LAST_ADMIN,
     is_migrating,
@@ -46,10 +48,10 @@ from relay.groups.timeline import check_created_at, check_previous
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Iterable, Set
 
     from relay.groups.actions import Description
-    from relay.groups.context import GroupContext, GroupSettings
+    from relay.groups.context import GroupSettings
     from relay.nostr.event import Event
 
 _ADMINS_ONLY: Final = Reject(Prefix.RESTRICTED, "only an admin of the group may do this", RULE)
@@ -135,6 +137,8 @@ def ruling_on_withdrawal(event: Event, context: GroupContext) -> Ruling | Reject
 def _may_write(pubkey: str, group: Group, context: GroupContext) -> bool:
     """Whether the author may write (N29-10); AUTH does not count. Memory is written by members
     only, in every group (G-33)."""
+    if context.origin is Origin.TRUSTED_IMPORT:
+        return True  # its author was a member when it was written
     if not (group.only_members_write or context.is_memory):
         return True
     is_insider = pubkey in group.members or Who.INSIDER in context.who
@@ -175,7 +179,7 @@ def ruling_on(action: Action, context: GroupContext) -> Ruling | Reject:
     """What the Action changes, or why it is refused."""
     if isinstance(action, CreateGroup):
         return _ruling_on_creation(action, context)
-    group = context.groups.get(action.group)
+    group = context.groups.get(action.group) or _begun_by(action, context)
     if group is None:
         return NOT_A_MEMBER
     ruling: Ruling | Reject
@@ -193,6 +197,21 @@ def ruling_on(action: Action, context: GroupContext) -> Ruling | Reject:
         case _:
             ruling = _ruling_on_moderation(action, group, context)
     return _conceal(ruling, action.pubkey, group, context)
+
+
+def _is_own_import(action: Action, context: GroupContext) -> bool:
+    """Whether it is from an export of this relay, and signed by it."""
+    return context.origin is Origin.TRUSTED_IMPORT and action.pubkey == context.relay
+
+
+def _begun_by(action: Action, context: GroupContext) -> Group | None:
+    """The group that a record proves, as in a replay, if this relay signed it or it is a 9008: its
+    9007 went with its author."""
+    if context.origin is not Origin.TRUSTED_IMPORT or action.group in context.groups.ended:
+        return None
+    if action.pubkey != context.relay and not isinstance(action, DeleteGroup):
+        return None
+    return Group(action.group, action.created_at, flags=PRIVATE_FLAGS)
 
 
 def _is_of_another_group(action: Action, group: Group, context: GroupContext) -> bool:
@@ -281,6 +300,8 @@ def _ruling_on_moderation(
     action: Moderation, group: Group, context: GroupContext
 ) -> Ruling | Reject:
     rank, groups = _rank_of(action, group, context), context.groups
+    if rank is _Rank.NONE and isinstance(action, DeleteGroup) and _is_all_but_ended(group, context):
+        rank = _Rank.ADMIN
     if rank is _Rank.NONE:
         return _ADMINS_ONLY if action.pubkey in group.members else NOT_A_MEMBER
     refusal = (
@@ -310,18 +331,27 @@ def _ruling_on_moderation(
             return Ruling(groups.with_group(replace(group, pins=here)))
         case _:
             after = group_after(group, action, context.relay)
-    if loses_last_admin(group, after):
+    if loses_last_admin(group, after) and action.pubkey != context.relay:
         return LAST_ADMIN
     removes = _deletable(action, group, context) if isinstance(action, DeleteEvents) else ()
     return Ruling(groups.with_group(after, users_in(action)), removes=removes)
 
 
+def _is_all_but_ended(group: Group, context: GroupContext) -> bool:
+    """Whether it may be of an export that has nothing of it but its 9007 and 9008: the record that
+    made the author of the 9008 an admin was deleted with the group."""
+    is_new = len(group.members) <= 1 and not context.has_content
+    return context.origin is Origin.TRUSTED_IMPORT and is_new
+
+
 def _ruling_on_edit(action: EditMetadata, group: Group, context: GroupContext) -> Ruling | Reject:
     after = _described(group, action.description, context.settings)
     parent = _parent_for(action.pubkey, action.description, context)
-    refusal = _check_opening(action, group, context) or check_placement(
-        group, after, parent, context.groups
-    )
+    misplaced = check_placement(group, after, parent, context.groups)
+    if misplaced is not None and _is_own_import(action, context):
+        # What the relay said of its flags counts, wherever its relatives are.
+        after, misplaced = replace(after, parent=group.parent, children=group.children), None
+    refusal = _check_opening(action, group, context) or misplaced
     if refusal is not None:
         return refusal
     groups, relatives = place_group(context.groups, after)
@@ -449,3 +479,35 @@ def _check_opening(action: EditMetadata, group: Group, context: GroupContext) ->
     return rejected(
         Prefix.INVALID, f"this drops {lost} from a group in use; if that is meant, add {tags}"
     )
+
+
+def imported(
+    events: Iterable[Event], settings: GroupSettings, relay: str, operators: frozenset[str]
+) -> Groups:
+    """The groups that an import with `--trust` of these records makes.
+
+    As `replayed`, but whoever signed a record must have had the right at that place in the log.
+    """
+    groups = Groups()
+    for event in events:
+        try:
+            action = action_of(event)
+        except Refused:
+            continue
+        if action is None:
+            continue
+        context = GroupContext(
+            groups=groups,
+            settings=settings,
+            now=action.created_at,
+            origin=Origin.TRUSTED_IMPORT,
+            who=settings.create,
+            has_content=True,
+            pinnable=pins_in(action),
+            relay=relay,
+            operators=operators,
+        )
+        ruling = ruling_on(action, context)
+        if isinstance(ruling, Ruling):
+            groups = ruling.groups
+    return groups

@@ -31,6 +31,7 @@ from relay.groups.group import Groups, pins_of, replayed
 from relay.groups.key_map import KeyMap
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
 from relay.groups.notices import Draft, membership_notices, notices_for
+from relay.groups.rules import imported
 from relay.lifecycle.deletion import (
     add_tombstone,
     delete_banned_author,
@@ -96,6 +97,7 @@ can take twenty times as much, and each event may name 16 of up to 500 kB."""
 _MOST_REPLACED: Final = 20_000
 """Tags of the versions that a batch of several items may replace: each is a row of the index, 5 us.
 Without those of the relay's own lists, which are replaced once for all changes of a batch."""
+_ABOUT_MEMBERS: Final = (kinds.PUT_USER, kinds.REMOVE_USER, kinds.DELETE_GROUP)
 _CLOCK_SKEW_S: Final = 900
 """How far an author's clock may be behind."""
 _GROUP_RECORD: Final = Reject(
@@ -655,16 +657,22 @@ class Batch:
     def _restate(self, group_ids: Set[str], request: Event) -> None:
         """Sign with the relay's key what the author's 9000–9020 had said of groups (N29-58).
 
-        The groups are then what the log says: only codes that the author made are gone.
+        The groups are then what the log says, also to an import, which asks whether those who
+        signed the rest had the right: only codes that the author made are gone.
         """
         groups, relay = self._world.groups, self._relay_key.pubkey
         intended = Groups(
             KeyMap({key: groups.by_id[key] for key in group_ids if key in groups.by_id}),
             KeyMap({key: groups.ended[key] for key in group_ids if key in groups.ended}),
         )
-        left = replayed(Groups(), remaining_records(group_ids, self._found, self.plan), relay)
-        for draft in repair_drafts(intended, left, self._now, relay):
-            left = replayed(left, [self._sign_for(request, draft)], relay)
+        records = [*remaining_records(group_ids, self._found, self.plan)]
+        left = replayed(Groups(), records, relay)
+        drafts = repair_drafts(intended, left, self._now, relay)
+        records += [self._sign_for(request, draft) for draft in drafts]
+        left = imported(records, self._policy.groups, relay, self._actors.owners)
+        drafts = repair_drafts(intended, left, self._now, relay)
+        records += [self._sign_for(request, draft) for draft in drafts]
+        left = replayed(Groups(), records, relay)
         for group in left.by_id.values():
             before = groups.by_id.get(group.id)
             # The author's rows are no longer pinned, whatever the stored 39005 says.
@@ -673,9 +681,11 @@ class Batch:
         self._set_groups(groups)
 
     def _sign_for(self, request: Event, draft: Draft) -> Event:
-        """Sign with the request's id as `e`: two drafts of one second would be the same event."""
+        """Sign with the request's id: two drafts of one second would be the same event."""
         (_, group_id), *_ = draft.tags
-        return self._sign(replace(draft, tags=(*draft.tags, ("e", request.id))), group_id)
+        # Of a 9002 a tag `e` would become part of the 39000, of a 9010 a pin.
+        name = "e" if draft.kind in _ABOUT_MEMBERS else "nonce"
+        return self._sign(replace(draft, tags=(*draft.tags, (name, request.id))), group_id)
 
 
 def _is_large(group: Group) -> bool:

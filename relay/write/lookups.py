@@ -286,7 +286,7 @@ class _Builder:
             self._present.update(filter(is_hex64, event.tag_values("e")))
             self._present.update(filter(None, map(address_of, event.tag_values("a"))))
         elif kind == kinds.EDIT_METADATA or (
-            kind == kinds.DELETE_GROUP and candidate.sender.origin is Origin.IMPORT
+            kind == kinds.DELETE_GROUP and candidate.sender.origin is not Origin.WIRE
         ):
             self._used_groups.add(group_id)
         if kind == kinds.DELETE_GROUP:

@@ -117,7 +117,7 @@ def test_an_edit_has_the_whole_metadata_in_the_order_of_39000() -> None:
 @pytest.mark.proves("N29-49")
 @pytest.mark.parametrize(
     "name",
-    ["d", "previous", "-", "expiration", "nonce", "public", "open", "visible", "unrestricted"],
+    ["d", "previous", "-", "nonce", "public", "open", "visible", "unrestricted"],
 )
 def test_tags_that_are_not_metadata_are_not_copied(name: str) -> None:
     edit = asked(9002, [name, "1700000000"], [])
@@ -213,8 +213,8 @@ def test_malformed_tags_are_refused_by_name(kind: int, tags: list[list[str]], te
 
 
 @pytest.mark.proves("N29-55")
-@pytest.mark.parametrize("kind", [9000, 9001, 9007, 9008, 9021])
-def test_records_needed_for_a_replay_must_not_expire(kind: int) -> None:
+@pytest.mark.parametrize("kind", [9000, 9001, 9002, 9007, 9008, 9010, 9021])
+def test_records_needed_for_a_replay_or_an_import_must_not_expire(kind: int) -> None:
     assert "expiration" in refusal(kind, ["p", ID], ["expiration", "1800000000"])
 
 

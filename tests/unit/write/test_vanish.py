@@ -310,7 +310,8 @@ async def test_membership_ends_in_every_group(home: Home) -> None:
     assert await members_shown(home) == {admin.pubkey, alice.pubkey, carol.pubkey}
     assert await admins_shown(home, "den") == {}
     assert await members_shown(home, "den") == set()
-    assert sorted(event.kind for event in home.live.said) == [9001, 9001, 39001, 39002, 39002]
+    signed = sorted(event.kind for event in home.live.said)
+    assert signed == [9001, 9001, 9002, 39001, 39002, 39002], "the 9002 says what bob's 9007 said"
     assert await home.found(authors=[bob.pubkey]) == []
     assert home.groups.by_id["den"].flags == {Flag.PRIVATE}
     await is_the_same_after_a_restart(home)
