@@ -6,7 +6,6 @@ compares the two.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -33,8 +32,7 @@ _MAX_SHARED: Final = 8
 """Kinds of a set that filters share."""
 
 
-@dataclass(frozen=True, slots=True)
-class FilterTerms:
+class FilterTerms(msgspec.Struct, frozen=True):
     """What a filter may name beyond NIP-01 on this relay."""
 
     index_tags: frozenset[str] = frozenset({"hk"})

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import binascii
 import re
+from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -126,6 +127,13 @@ EVENT_END: Final = b"]"
 """The end of an EVENT frame, after the event."""
 _SUBMISSION: Final = b'["EVENT",{'
 """The beginning of EVENT frames of nearly all clients."""
+_REQUEST: Final = b'["REQ","'
+"""The beginning of REQ frames of nearly all clients."""
+_MAX_REPEATED: Final = 256
+"""Bytes of a REQ whose filters are kept parsed: the next client that opens the same page of an app,
+or comes back to it, sends the same ones."""
+_REPEATED: Final = 2048
+_MAX_REPEATED_VALUES: Final = 8
 _NOT_JSON: Final = Invalid("message is not JSON")
 _KEEP_ALIVE: Final = KeepAlive()
 _FRAME_START: Final = re.compile(
@@ -145,6 +153,10 @@ def parse(text: str | bytes, terms: FilterTerms, max_filters: int) -> ClientMess
         event = submitted_event(text)
         if event is not None:
             return Publish(event)
+    elif len(text) <= _MAX_REPEATED and isinstance(text, bytes) and text.startswith(_REQUEST):
+        repeated = _repeated(text, terms, max_filters)
+        if repeated is not None:
+            return repeated
     try:
         frame = orjson.loads(text)
     except (orjson.JSONDecodeError, RecursionError):
@@ -167,6 +179,31 @@ def parse(text: str | bytes, terms: FilterTerms, max_filters: int) -> ClientMess
     if type(verb) is str:
         return BadFrame(Invalid(f"unknown message {verb[:32]!r}"))
     return _NOT_ARRAY
+
+
+def _repeated(text: bytes, terms: FilterTerms, max_filters: int) -> Subscribe | None:
+    """A REQ whose filters may have been parsed before; None: it has to be parsed as a whole."""
+    end = text.find(b'"', len(_REQUEST))
+    sub = text[len(_REQUEST) : end].decode("latin-1")
+    if not (sub.isascii() and sub.isprintable()) or "\\" in sub:
+        return None
+    if not 0 < len(sub) <= MAX_SUBSCRIPTION_ID or end < 0:
+        return None
+    filters = _filters_after(text[end:], terms)
+    return None if filters is None or len(filters) > max_filters else Subscribe(sub, filters)
+
+
+@lru_cache(maxsize=_REPEATED)
+def _filters_after(text: bytes, terms: FilterTerms) -> tuple[Filter, ...] | None:
+    """The filters of a REQ; `text`: from the quote behind its id to the end. None: malformed, or
+    not to be kept. At most 3 kB of memory each."""
+    try:
+        _, *given = orjson.loads(b'["' + text)
+        filters = tuple([filter_from(value, terms) for value in given])
+    except (orjson.JSONDecodeError, Refused):
+        return None
+    is_small = sum([filter_.values for filter_ in filters]) <= _MAX_REPEATED_VALUES
+    return filters if filters and is_small else None
 
 
 def _not_json(text: str | bytes) -> BadEvent | BadQuery | BadFrame:

@@ -3,16 +3,17 @@ A page is valid for the committed state that it was read in. If one of its rows 
 readable by a link to a row that may expire, it is valid for the current second only.
 
 A page is added when it is read for the second time: to add a large one takes half as long as to
-read it, and most small ones are asked for once, by subscriptions that stay open. A full cache is
-not changed while its pages are asked for: when queries in turn need more
-pages than fit, those that it holds are still found.
+read it, and most small ones are asked for once, by subscriptions that stay open. A full cache keeps
+the pages that are asked for: when queries in turn need more pages than fit, those that it holds are
+still found.
 
 Invariant: at most `max_bytes`, including the overhead of the entries.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
@@ -30,12 +31,19 @@ _MAX_VALUES: Final = 100
 _MAX_READ_ONCE: Final = 4096
 """Number of pages that are known to have been read once."""
 _USEFUL: Final = 4
-"""A full cache is emptied after this many failed additions per page in it, if meanwhile fewer pages
-were found than it holds."""
+"""A full cache is looked at after a number of additions that failed. If not even one page was found
+for so many of them, or half of the pages were not asked for, those go."""
+_LEAST_PATIENCE: Final = 0.5
+_MOST_PATIENCE: Final = 8.0
+"""Additions that fail before it is looked at, for each page in it. Twice as many each time, until
+all fit: what many clients ask for in turn may be too much for any cache."""
+_FEWEST: Final = 16
+"""Additions that fail before it is looked at."""
 _EXPIRES: Final = b'["expiration"'
 
 
-class _Kept(NamedTuple):
+@dataclass(slots=True)
+class _Kept:
     page: Page
     size: int
     now: int
@@ -43,6 +51,8 @@ class _Kept(NamedTuple):
     """It stays valid in later seconds."""
     visibility: Visibility
     """Kept alive so that its `id` is not used again."""
+    look: int
+    """`PageCache._look` when it was last asked for."""
 
 
 class PageCache:
@@ -55,7 +65,10 @@ class PageCache:
         self._pages: dict[Hashable, _Kept] = {}
         self._read_once: set[int] = set()
         self._not_added = self._found = 0
-        """Since it was full, or was last found useful."""
+        """Since it was full, or was last looked at."""
+        self._patience = _LEAST_PATIENCE
+        self._look = 0
+        """How often it was looked at."""
 
     def page(self, state: Hashable, query: PageQuery) -> Page | None:
         """The cached page; None: not cached. `state`: a value that never comes back once it has
@@ -69,6 +82,7 @@ class PageCache:
         if kept is None or not (query.now == kept.now or (kept.lasts and query.now > kept.now)):
             return None
         self._found += 1
+        kept.look = self._look
         return kept.page
 
     def add(self, state: Hashable, query: PageQuery, page: Page) -> None:
@@ -88,17 +102,31 @@ class PageCache:
             size += sum(map(len, listed))
         if size > self._max_bytes:
             return
-        if self._bytes + size > self._max_bytes:
-            self._not_added += 1
-            if self._not_added < _USEFUL * len(self._pages):
-                return
-            if self._found >= len(self._pages):
-                self._not_added = self._found = 0
-                return
-            self._clear()
+        if not self._has_room_for(size):
+            return
         lasts = not _may_pass(page, visibility)
-        self._pages[asked] = _Kept(page, size, query.now, lasts, visibility)
+        self._pages[asked] = _Kept(page, size, query.now, lasts, visibility, self._look)
         self._bytes += size
+
+    def _has_room_for(self, size: int) -> bool:
+        """Whether a page fits, after pages were dropped that nobody asks for any more."""
+        if self._bytes + size <= self._max_bytes:
+            return True
+        if self._not_added == 0 and self._found > len(self._pages):
+            self._patience = _LEAST_PATIENCE
+        self._not_added += 1
+        if self._not_added < max(_FEWEST, self._patience * len(self._pages)):
+            return False
+        unused = [asked for asked, kept in self._pages.items() if kept.look < self._look]
+        is_useful = self._found * _USEFUL >= self._not_added and 2 * len(unused) < len(self._pages)
+        self._not_added = self._found = 0
+        self._look += 1
+        if is_useful:
+            return False
+        self._patience = min(2 * self._patience, _MOST_PATIENCE)
+        for asked in unused:
+            self._bytes -= self._pages.pop(asked).size
+        return self._bytes + size <= self._max_bytes
 
     def _is_first(self, asked: Hashable) -> bool:
         """Whether the page was not read before, as far as is known."""

@@ -127,3 +127,16 @@ def test_a_page_is_kept_when_it_is_read_for_the_second_time(size: int) -> None:
     assert cache.page(2, NOTES) is None
     cache.add(2, NOTES, page)
     assert cache.page(2, NOTES) is None
+
+
+def test_a_cache_learns_soon_that_other_pages_are_asked_for_whatever_was_before() -> None:
+    """First pages of which few fit, in turn: it was emptied in vain. Then some that fit, and then
+    others that fit: each of these is kept after few requests."""
+    cache, small, large = PageCache(400_000), Page([b"x" * 100], None), Page([b"x" * 20_000], None)
+    for number in range(4_000):
+        ask(cache, notes_about(f"large {number % 200}"), large)
+    for topic in ("one", "other"):
+        some = [notes_about(f"{topic} {number}") for number in range(200)]
+        found = [sum(ask(cache, query, small) for query in some) for _ in range(20)]
+        assert found[-1] == 200
+        assert sum(found) > 200 * 12
