@@ -74,7 +74,7 @@ def backup_command(dest: str, folder: Path, keep: int | None, *, as_json: bool) 
     _check_destination(folder, file)
     with progress_bar(Amount.BYTES) as progress:
         manifest = make_backup(folder, file, now, progress)
-    removed = [] if keep is None else _remove_older(destination, manifest.relay, keep)
+    removed = [] if keep is None else _remove_older(file, manifest.relay, keep)
     _note_last(folder, file, manifest)
     left_out = sorted(str(path) for path in (folder / "keys").glob("*.nsec"))
     size = file.stat().st_size
@@ -228,20 +228,20 @@ def _flocked(folder: Path) -> Iterator[None]:
         os.close(fd)
 
 
-def _remove_older(folder: Path, relay: str, keep: int) -> list[Path]:
-    """Remove the backups of this relay beyond the `keep` newest; returns them. Backups of others
-    stay."""
+def _remove_older(file: Path, relay: str, keep: int) -> list[Path]:
+    """Remove the backups of this relay beside `file` beyond the `keep` newest; returns them.
+    Backups of others stay, and `file`: the clock may have been ahead when another was made."""
     from relay.cli.archive import manifest_of
 
     found: list[Path] = []
-    for path in sorted(folder.iterdir(), reverse=True):
-        if _OURS.fullmatch(path.name) and path.is_file():
+    for path in sorted(file.parent.iterdir(), reverse=True):
+        if _OURS.fullmatch(path.name) and path.is_file() and path.name != file.name:
             with suppress(UserError, OSError):
                 if manifest_of(path).relay == relay:
                     found.append(path)
-    for path in found[keep:]:
+    for path in found[keep - 1 :]:
         path.unlink()
-    return found[keep:]
+    return found[keep - 1 :]
 
 
 def _note_last(folder: Path, file: Path, manifest: Manifest) -> None:

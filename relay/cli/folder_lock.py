@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from relay.errors import FolderBusy, UserError
@@ -33,14 +33,19 @@ def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FolderBusy(str(folder), _pid_in(file)) from None
-        os.ftruncate(file, 0)
-        os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        _note_pid(file)
         try:
             yield
         finally:
             os.ftruncate(file, 0)
     finally:
         os.close(file)
+
+
+def _note_pid(file: int) -> None:
+    text = f"{os.getpid()}\n".encode()
+    with suppress(OSError):  # on a full disk others are told of the lock, not of its holder
+        os.ftruncate(file, os.pwrite(file, text, 0))
 
 
 def _pid_in(file: int) -> int | None:

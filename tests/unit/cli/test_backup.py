@@ -128,6 +128,21 @@ def test_a_folder_gets_files_by_date_and_keeps_so_many(
     assert names(backups) >= kept
 
 
+@pytest.mark.parametrize("keep", [1, 2])
+def test_the_new_one_stays_beside_those_of_a_clock_that_was_ahead(
+    home: Path, monkeypatch: pytest.MonkeyPatch, keep: int
+) -> None:
+    backups = home / "backups"
+    backups.mkdir()
+    at = 2_000_000_000
+    monkeypatch.setattr("relay.cli.backup.unix_now", lambda: at)
+    for at in (2_000_000_000, 2_000_000_001, 1_750_000_000):
+        printed, code = rookery("backup", backups, "--data", home / "data", "--keep", keep)
+        assert code == 0, printed
+    ahead = ["rookery-20330518-033321.tar.gz"] if keep == 2 else []
+    assert names(backups) == {"rookery-20250615-150640.tar.gz", *ahead}
+
+
 def test_an_older_one_stays_when_the_new_one_fails(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -50,6 +51,20 @@ def test_a_folder_that_was_left_by_an_error_can_be_taken_again(tmp_path: Path) -
 def test_an_unreadable_pid_does_not_hide_that_the_folder_is_busy(tmp_path: Path) -> None:
     with locked(tmp_path):
         (tmp_path / "rookery.lock").write_bytes(b"?")
+        with pytest.raises(FolderBusy, match="another process"), locked(tmp_path):
+            pass
+
+
+def test_a_folder_on_a_full_disk_can_be_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is told who has it."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with locked(tmp_path):
         with pytest.raises(FolderBusy, match="another process"), locked(tmp_path):
             pass
 
