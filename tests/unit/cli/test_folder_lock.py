@@ -64,9 +64,8 @@ def test_a_folder_on_a_full_disk_can_be_taken(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "pwrite", full)
-    with locked(tmp_path):
-        with pytest.raises(FolderBusy, match="another process"), locked(tmp_path):
-            pass
+    with locked(tmp_path), pytest.raises(FolderBusy, match="another process"), locked(tmp_path):
+        pass
 
 
 def test_a_folder_that_is_not_there_is_a_users_error(tmp_path: Path) -> None:
