@@ -51,10 +51,10 @@ from relay.server.refusal_file import kept_refusals
 from relay.server.tls import usable
 from relay.state import RelayState
 from relay.storage.sqlite.copying import schema_of
-from relay.storage.sqlite.fts import FtsMatcher
 from relay.storage.sqlite.minilm import MiniLM
 from relay.storage.sqlite.opening import SCHEMA_VERSION, too_new
 from relay.storage.sqlite.store import SqliteStore
+from relay.storage.tokens import TokenMatcher
 from relay.write.following import Following
 from relay.write.ingest import Ingest
 from relay.write.invitations import Invitations
@@ -176,7 +176,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
         if config.storage.policies is PolicySource.DATABASE:
             pushed = PushedPolicies(folder, database.policies)
     metrics.watch("disk_free_bytes", "Free space for the store.", lambda: disk_usage(folder).free)
-    matcher = FtsMatcher()
+    matcher = TokenMatcher()
     verifiers, comparers = ThreadPoolExecutor(2, "verify"), ThreadPoolExecutor(2, "negentropy")
     try:
         if pushed is not None:

@@ -161,8 +161,13 @@ class Searchable:
     """Score of a query term that occurs once, at least twice, at least four times."""
 
 
+def indexed_part(text: str) -> str:
+    """What of a text is indexed, and compared with live searches."""
+    return _CONTROL.sub(" ", text[:MAX_TEXT])
+
+
 def searchable(text: str) -> Searchable:
-    text = _CONTROL.sub(" ", text[:MAX_TEXT])
+    text = indexed_part(text)
     words = _WORD.findall(text.casefold())
     counts = Counter(words)
     repeated = [word for word, count in counts.items() if count > 1]

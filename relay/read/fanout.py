@@ -12,7 +12,7 @@ from relay.access.visibility import Reading
 from relay.errors import Prefix, Refused, StoreFault
 from relay.nostr import messages
 from relay.nostr.event import event_from_raw, indexed
-from relay.nostr.nip50 import parted, search_from, searchable
+from relay.nostr.nip50 import indexed_part, parted, search_from
 from relay.read.linked_rows import NO_LINKS
 from relay.read.outbox import framed
 from relay.read.subscriptions import Subscriptions
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
-    from relay.nostr.nip50 import Search, Searchable
+    from relay.nostr.nip50 import Search
     from relay.read.linked_rows import LinkedRows, Links
     from relay.read.outbox import Outbox
     from relay.read.peer import Reader
@@ -38,7 +38,11 @@ _log = logging.getLogger(__name__)
 class TextMatcher(Protocol):
     """Matches one text as the full-text index would."""
 
-    def contains(self, text: Searchable, search: Search) -> bool: ...
+    def prepare(self, search: Search) -> None:
+        """Called before a subscription with this search is opened: not at the next event, which
+        all wait for."""
+
+    def contains(self, text: str, search: Search) -> bool: ...
 
 
 class Subscription:
@@ -132,9 +136,9 @@ class _Compared:
         self.compared = _indexed(row)
         self.frames: dict[bytes, bytes] = {}
         """Head of a subscription → the whole frame."""
-        self._text: tuple[Searchable | None] | None = None
+        self._text: tuple[str | None] | None = None
 
-    def text(self, text_of: Callable[[Event], Searchable | None]) -> Searchable | None:
+    def text(self, text_of: Callable[[Event], str | None]) -> str | None:
         if self._text is None:
             self._text = (text_of(self.stored.event),)
         return self._text[0]
@@ -195,7 +199,7 @@ _FREE_TAGS: Final = 3
 """Tag conditions per filter that cost nothing."""
 _MOST: Final = _Costs(unindexed=2000, searches=512, values=1_000_000, tags=16_000)
 """Limits for all connections together. At these limits an event takes 2 ms of the loop for
-unindexed filters, 32 ms for searches (60 ms with phrases and the longest text) and 5 ms for tags;
+unindexed filters, 2 ms for searches (20 ms with phrases and the longest text) and 5 ms for tags;
 values take 400 MB."""
 _MOST_UNKNOWN: Final = _Costs(unindexed=1000, searches=256, values=250_000, tags=8000)
 """Limits for connections on which no known key is logged in: the rest is reserved for known
@@ -209,7 +213,7 @@ _WORK_AT_ONCE: Final = 500
 """Filters compared or frames made in one piece of work on the loop: up to 2 ms."""
 _ASKED_AT_ONCE: Final = 64
 """Subscriptions compared, each with any number of filters, before the work is counted again."""
-_WORK_OF_SEARCH: Final = 16
+_WORK_OF_SEARCH: Final = 4
 """Work units of comparing one filter, while any live filter has a search."""
 _TAGS_PER_WORK: Final = 8
 """Tags of an event that count as one comparison when its subscriptions are looked up."""
@@ -261,6 +265,11 @@ class Fanout:
                 raise Refused(Prefix.RATE_LIMITED, _FULL)
             self._held, self._held_unknown = held, unknown
             self._costs[id(subscription)] = costs, is_unknown
+            if costs.searches and self._matcher is not None:
+                for filter_ in subscription.filters:
+                    search = None if filter_.search is None else search_from(filter_.search)
+                    if search is not None:
+                        self._matcher.prepare(search)
         self._live.add(subscription, subscription.filters)
 
     def close(self, subscription: Subscription) -> None:
@@ -318,15 +327,15 @@ class Fanout:
     def _send(self, subscription: Subscription, row: Stored) -> None:
         subscription.outbox.put_live(subscription.head, row.event.raw, messages.EVENT_END)
 
-    def _contains(self, text: Searchable | None, search: Search) -> bool:
+    def _contains(self, text: str | None, search: Search) -> bool:
         if self._matcher is None or text is None:
             return False
         return self._matcher.contains(text, search)
 
-    def _text_of(self, event: Event) -> Searchable | None:
+    def _text_of(self, event: Event) -> str | None:
         policy = self._state.policy
         text = policy.systems.search_text(event) if event.kind in policy.searched else None
-        return None if text is None else searchable(text)
+        return None if text is None else indexed_part(text)
 
     async def links_of(self, rows: Sequence[Stored]) -> Links:
         """For `deliver`: the links of rows that some subscriber may read only through a link. Empty

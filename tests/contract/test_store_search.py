@@ -17,10 +17,10 @@ from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.kinds import KindSet
 from relay.nostr.nip50 import search_from, searchable
 from relay.storage import PAGE_BYTES, recall
-from relay.storage.sqlite.fts import FtsMatcher
 from tests import cast
 from tests.contract.crowd import ALICE, on_module_loop, rule, seen_by
 from tests.contract.writing import EVERYTHING, MAX, change, stored, unsigned, write
+from tests.harness.fts_reading import FtsReading
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -213,14 +213,14 @@ async def test_the_limit_applies_after_ordering(store: Store) -> None:
 
 
 @pytest.mark.proves("N50-03")
-async def test_scores_are_those_of_fts_matcher(store: Store) -> None:
+async def test_scores_are_those_of_fts5(store: Store) -> None:
     """Ordered by the sum of `Searchable.scores` over the terms."""
     texts = [
         f"{'tea ' * teas}{'milk ' * milks}{'and ' * others}"
         for teas, milks, others in product((1, 2, 4), (1, 3, 5), (0, 9))
     ]
     await says(store, *texts, at=5)
-    reading, search = FtsMatcher(), search_from('tea milks "tea milk"')
+    reading, search = FtsReading(), search_from('tea milks "tea milk"')
     assert search is not None
     scores = [
         reading.score(searchable(text), search)

@@ -38,7 +38,7 @@ from relay.nostr import kinds
 from relay.nostr.nip50 import Needs, Search, Searchable, search_from, searchable, words_of
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place, recall
-from relay.storage.sqlite.fts import FtsMatcher
+from tests.harness.fts_reading import FtsReading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -424,7 +424,7 @@ class ReferenceStore:
             return []
         rows = self._result(_all_of(filter_, visibility, upto, now))
         rows = [row for row in rows if self._contains(row, filter_)]
-        with closing(FtsMatcher()) as reading:
+        with closing(FtsReading()) as reading:
             scores = (
                 {row.seq: reading.score(self._texts[row.seq], search) for row in rows}
                 if search.needs is Needs.ALL
@@ -437,7 +437,7 @@ class ReferenceStore:
         return [row.seq for row in rows][:limit]
 
     def _recalled(
-        self, rows: Sequence[Stored], search: Search, reading: FtsMatcher
+        self, rows: Sequence[Stored], search: Search, reading: FtsReading
     ) -> dict[int, int]:
         """Points of the rows that are found."""
         newest = sorted(rows, key=lambda row: -row.seq)
@@ -475,7 +475,7 @@ class ReferenceStore:
         if search is None:
             return True
         text = self._texts.get(row.seq)
-        with closing(FtsMatcher()) as reading:
+        with closing(FtsReading()) as reading:
             return text is not None and reading.contains(text, search)
 
     async def plan(self, *_asked: object, **_more: object) -> Sequence[str]:

@@ -26,10 +26,9 @@ from relay.lifecycle.rows import Stored
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import Filter
-from relay.nostr.nip50 import Searchable, searchable
 from relay.read import fanout as module
 from relay.read.fanout import Fanout, Subscription
-from relay.storage.sqlite.fts import FtsMatcher
+from relay.storage.tokens import Tokenizer, TokenMatcher
 from tests.cast import admin, alice, bob, carol, person, stranger
 from tests.contract.test_store_search import sought
 from tests.contract.writing import asked, group_of, unsigned
@@ -201,16 +200,34 @@ def test_the_tags_of_an_event_are_not_gone_through_for_each_filter_and_reader(
     assert all(client.contents() == ["tea?"] for client in clients)
 
 
+def test_a_live_search_is_split_into_words_when_it_is_opened(
+    relay: Subscribed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not when the next event comes, which waits for all searches."""
+    relay.fanout = Fanout(relay.state, TokenMatcher())
+    relay.follows(Client(alice), sought("green tea -milk"))
+    split: list[str] = []
+    listed = Tokenizer.listed
+
+    def counted(tokenizer: Tokenizer, text: str) -> str:
+        split.append(text)
+        return listed(tokenizer, text)
+
+    monkeypatch.setattr(Tokenizer, "listed", counted)
+    relay.commits(note("a cup of tea"), note("green tea"))
+    assert [text.strip() for text in split] == ["a cup of tea", "green tea"]
+
+
 def test_a_row_that_cannot_be_compared_keeps_no_other_row_back(
     relay: Subscribed, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def searchable_or_odd(text: str) -> Searchable:
+    def indexed_or_odd(text: str) -> str:
         if "odd" in text:
             raise ValueError(text)
-        return searchable(text)
+        return text
 
-    monkeypatch.setattr("relay.read.fanout.searchable", searchable_or_odd)
-    relay.fanout = Fanout(relay.state, FtsMatcher())
+    monkeypatch.setattr("relay.read.fanout.indexed_part", indexed_or_odd)
+    relay.fanout = Fanout(relay.state, TokenMatcher())
     client = Client(alice)
     relay.follows(client, sought("tea"))
     relay.commits(note("odd"), note("green tea"))

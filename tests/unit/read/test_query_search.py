@@ -14,7 +14,7 @@ from relay.nostr.filters import FilterTerms, filter_from
 from relay.observe import Metrics
 from relay.read.fanout import Fanout
 from relay.read.query import QueryQueue, QueryRunner
-from relay.storage.sqlite.fts import FtsMatcher
+from relay.storage.tokens import TokenMatcher
 from tests.cast import alice, bob
 from tests.harness.client_in_memory import Client
 from tests.harness.folders import loaded
@@ -40,7 +40,7 @@ class SearchSide(QuerySide):
 
     def __init__(self, policy: PolicySet) -> None:
         super().__init__(policy)
-        self.words = FtsMatcher()
+        self.words = TokenMatcher()
         self.fanout = Fanout(self.state, self.words)
         self.queries = QueryRunner(
             self.store,

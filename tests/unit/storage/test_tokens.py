@@ -6,8 +6,39 @@ import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from relay.storage.tokens import Tokenizer
+from relay.nostr.nip50 import search_from, searchable
+from relay.storage.tokens import Tokenizer, TokenMatcher
+from tests.harness.fts_reading import FtsReading
+
+WORDS = [
+    "tea",
+    "teas",
+    "Tee",
+    "tée",
+    "milk",
+    "milks",
+    "a",
+    "b",
+    "a-b",
+    "don't",
+    "茶",
+    "𝄞",
+    "!!",
+    "x_y",
+]
+TEXTS = st.lists(st.sampled_from(WORDS), max_size=12).map(" ".join)
+TERMS = st.one_of(
+    st.sampled_from(WORDS),
+    st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(
+        lambda words: f'"{" ".join(words)}"'
+    ),
+)
+QUERIES = st.lists(
+    st.tuples(st.sampled_from(["", "", "", "-"]), TERMS).map("".join), min_size=1, max_size=4
+)
 
 
 @pytest.mark.parametrize("letter", ["é", "茶", "𝄞", "x"])
@@ -37,3 +68,41 @@ def test_it_may_be_closed_while_a_thread_uses_it() -> None:
             assert error is None or isinstance(error, sqlite3.ProgrammingError)
             with pytest.raises(sqlite3.ProgrammingError):
                 tokenizer.tokens(texts)
+
+
+@given(TEXTS, QUERIES, st.booleans())
+def test_a_live_text_has_what_fts5_finds_in_it(text: str, terms: list[str], is_any: bool) -> None:  # noqa: FBT001
+    search = search_from(" ".join(["match:any"] * is_any + terms))
+    if search is None:
+        return
+    found = searchable(text)
+    matcher, reading = TokenMatcher(), FtsReading()
+    assert matcher.contains(found.text, search) == reading.contains(found, search)
+    matcher.close()
+    reading.close()
+
+
+def test_tokens_of_terms_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    matcher = TokenMatcher()
+    made: list[str] = []
+    listed = Tokenizer.listed
+
+    def counted(tokenizer: Tokenizer, text: str) -> str:
+        made.append(text)
+        return listed(tokenizer, text)
+
+    monkeypatch.setattr(Tokenizer, "listed", counted)
+    monkeypatch.setattr("relay.storage.tokens._KEPT_BYTES", 1000)
+    for _ in range(2):
+        for number in range(5):
+            search = search_from(f"tea word{number}")
+            assert search is not None
+            matcher.prepare(search)
+            assert not matcher.contains("green tea", search)
+    assert sorted(made) == ["green tea", "tea", *(f"word{number}" for number in range(5))]
+    for number in (*range(40), 0):
+        search = search_from(f"word{number}")
+        assert search is not None
+        matcher.prepare(search)
+    assert made.count("word0") == 2, "it was forgotten"
+    matcher.close()

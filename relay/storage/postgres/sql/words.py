@@ -1,6 +1,6 @@
 """Searches as conditions over `w`, a row of texts, and its score.
 
-Equivalent to `FtsMatcher`: the same tokenizer makes tokens of texts and of terms, and a phrase is
+Equivalent to `TokenMatcher`: the same tokenizer makes tokens of texts and of terms, and a phrase is
 tokens that follow each other. No statistics over all texts: they would reveal hidden rows.
 """
 
@@ -46,7 +46,7 @@ class Words:
         return all_of([wanted, f"NOT {_has_one_of(excluded, p)}"]) if excluded else wanted
 
     def score(self, search: Search, p: Parameters) -> str:
-        """The sum over the terms, as `FtsMatcher.score`."""
+        """The sum over the terms, as `Searchable.scores` says."""
         parts = []
         for term in search.required:
             more = self.more_often(term, p)

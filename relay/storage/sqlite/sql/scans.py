@@ -130,7 +130,8 @@ def by_words(search: Search) -> IndexScan:
 
 
 def score(search: Search) -> tuple[str, tuple[str, ...]]:
-    """`FtsMatcher.score` of `r`, the row of `ranks`: an expression and its values."""
+    """The sum of `Searchable.scores` over the terms, of `r`, a row of `ranks`: an expression and
+    its values."""
     parts: list[str] = []
     values: list[str] = []
     has_more = "r.seq IN (SELECT rowid FROM search.words WHERE words MATCH ?)"

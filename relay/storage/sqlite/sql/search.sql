@@ -58,9 +58,6 @@ DELETE FROM vectors;
 -- :count_tables  -> how many tables and indices the file has
 SELECT count(*) FROM sqlite_master;
 
--- :matches  MATCH expression -> 1 when a text matches
-SELECT 1 FROM words WHERE words MATCH ?;
-
 -- :put_meta  name, value
 INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?);
 
