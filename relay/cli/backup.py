@@ -137,7 +137,9 @@ def make_backup(
     texts = _small_files(folder)
     key = read_key_file(texts["relay.key"][0].decode("utf-8", "replace"), str(folder / "relay.key"))
     try:
-        with _staging(file.parent, pick_up=pick_up) as staging:
+        if pick_up:
+            remove_left(file.parent, _UNFINISHED)
+        with staging_folder(file.parent, _UNFINISHED) as staging:
             copy, unfinished = staging / STORE, staging / "backup"
             size = store.stat().st_size
             task = progress.add_task("copy", total=size)
@@ -203,18 +205,22 @@ def _small_files(folder: Path) -> dict[str, tuple[bytes, int]]:
 
 
 @contextmanager
-def _staging(parent: Path, *, pick_up: bool) -> Iterator[Path]:
-    """A new private folder in `parent`, locked while it is used, removed afterwards."""
-    if pick_up:
-        for left in parent.glob(f"{_UNFINISHED}*"):
-            with suppress(OSError), _flocked(left):
-                shutil.rmtree(left)
-    staging = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
+def staging_folder(parent: Path | None, prefix: str) -> Iterator[Path]:
+    """A new private folder in `parent` (None: the system's for temporary files), locked while it is
+    used, removed afterwards unless it was renamed."""
+    staging = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
         with _flocked(staging):
             yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
+
+
+def remove_left(parent: Path, prefix: str) -> None:
+    """Remove what `staging_folder` of a killed process left."""
+    for left in parent.glob(f"{prefix}*"):
+        with suppress(OSError), _flocked(left):
+            shutil.rmtree(left)
 
 
 @contextmanager

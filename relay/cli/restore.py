@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
-import tempfile
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from relay.cli.backup import remove_left, staging_folder
 from relay.cli.humanize import counted
 from relay.cli.options import json_option, print_json, printable
 from relay.errors import ConfigFaults, StoreFault, UserError
@@ -64,14 +63,16 @@ def restore_command(file: Path, folder: Path | None, *, only_check: bool, as_jso
 def restored(file: Path, folder: Path) -> Manifest:
     """Raises UserError; nothing is left behind then."""
     try:
-        if folder.exists() and any(folder.iterdir()):
+        is_new = not folder.exists()
+        parent = _ancestor(folder) if is_new else folder
+        remove_left(parent, _UNFINISHED)
+        if not is_new and any(folder.iterdir()):
             raise UserError(
                 f"{folder} is not empty and is not overwritten; choose a new folder, or move it"
                 " away"
             )
-        is_new = not folder.exists()
         # In an existing folder, which may be a mounted disk, rather than beside it.
-        with _extracted(file, _ancestor(folder) if is_new else folder) as (staging, manifest):
+        with _extracted(file, parent) as (staging, manifest):
             if is_new:
                 make_private(folder.parent)
                 staging.rename(folder)
@@ -109,8 +110,7 @@ def _extracted(file: Path, parent: Path | None) -> Iterator[tuple[Path, Manifest
     from relay.cli.progress import Amount, progress_bar
     from relay.storage.sqlite.copying import facts_of
 
-    staging = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=parent))
-    try:
+    with staging_folder(parent, _UNFINISHED) as staging:
         with progress_bar(Amount.BYTES) as progress:
             task = progress.add_task("restore", total=file.stat().st_size)
             manifest = read_archive(
@@ -130,8 +130,6 @@ def _extracted(file: Path, parent: Path | None) -> Iterator[tuple[Path, Manifest
         for path, _, _ in os.walk(staging, topdown=False):
             sync(Path(path))
         yield staging, manifest
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def _names_a_database(settings: Path) -> bool:

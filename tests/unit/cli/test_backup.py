@@ -173,6 +173,21 @@ def test_what_a_killed_backup_left_is_removed_by_the_next(home: Path) -> None:
     assert not list(home.glob(".rookery-*"))
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_what_a_killed_restore_left_is_removed_by_the_next(home: Path, there: bool) -> None:  # noqa: FBT001
+    """It has the relay's key. In an empty folder, as of a new disk, it is in the way."""
+    file, folder = home / "b.tar.gz", home / "new"
+    assert rookery("backup", file, "--data", home / "data")[1] == 0
+    if there:
+        folder.mkdir()
+    left = (folder if there else home) / ".rookery-restoring-abc"
+    left.mkdir()
+    (left / "relay.key").write_text("nsec1secret")
+    printed, code = rookery("restore", file, folder)
+    assert code == 0, printed
+    assert not left.exists()
+
+
 def test_the_owners_keys_are_in_no_backup_and_that_is_said(home: Path) -> None:
     (home / "data" / "keys").mkdir()
     (home / "data" / "keys" / "owner.nsec").write_text("nsec1secret")
