@@ -130,9 +130,11 @@ _SUBMISSION: Final = b'["EVENT",{'
 _REQUEST: Final = b'["REQ","'
 """The beginning of REQ frames of nearly all clients."""
 _MAX_REPEATED: Final = 256
-"""Bytes of a REQ whose filters are kept parsed: the next client that opens the same page of an app,
-or comes back to it, sends the same ones."""
+"""Bytes of a REQ whose filters are kept parsed when they come for the second time: the next client
+that opens the same page of an app, or comes back to it, sends the same ones."""
 _REPEATED: Final = 2048
+_came_once: Final[set[int]] = set()
+"""Hashes of filters that came once; at most twice as many."""
 _MAX_REPEATED_VALUES: Final = 8
 _NOT_JSON: Final = Invalid("message is not JSON")
 _KEEP_ALIVE: Final = KeepAlive()
@@ -189,7 +191,13 @@ def _repeated(text: bytes, terms: FilterTerms, max_filters: int) -> Subscribe | 
         return None
     if not 0 < len(sub) <= MAX_SUBSCRIPTION_ID or end < 0:
         return None
-    filters = _filters_after(text[end:], terms)
+    tail = text[end:]
+    if (number := hash(tail)) not in _came_once:
+        if len(_came_once) >= 2 * _REPEATED:
+            _came_once.clear()
+        _came_once.add(number)
+        return None
+    filters = _filters_after(tail, terms)
     return None if filters is None or len(filters) > max_filters else Subscribe(sub, filters)
 
 

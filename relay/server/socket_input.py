@@ -138,6 +138,9 @@ class SocketInput(web.RequestHandler):
     def carries(self, messages: Messages) -> None:
         """From now on messages of this websocket arrive."""
         self._websocket = messages
+        if not self._messages:
+            # No request follows a websocket, and aiohttp's empty deque takes 760 bytes.
+            self._messages = []  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
         if self._resting is None or not data:  # aiohttp passes b"" when it resumes

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from relay.errors import Invalid, Prefix, Refused, TooManyRecords
 from relay.nostr import messages
-from relay.nostr.filters import Filter, as_json, filter_from
+from relay.nostr.filters import Filter, FilterTerms, as_json, filter_from
 from relay.nostr.messages import (
     BadCount,
     BadEvent,
@@ -488,3 +488,56 @@ def test_nothing_of_a_refused_message_is_left_once_it_was_answered(frame: list[A
     finally:
         tracemalloc.stop()
         gc.enable()
+
+
+_IDS = ["s", "", "x" * 64, "x" * 65, 'a\\"b', "a\\u0041", "é", "a\tb", "a\x7fb"]
+_TAILS = [
+    '{"kinds":[1],"limit":5}]',
+    '{"kinds":[1]},{"authors":["%s"]}]' % ("ab" * 32),
+    "{}]",
+    "]",
+    "",
+    '{"kinds":[1]}',
+    '{"kinds":[1]}]]',
+    '{"kinds":["1"]}]',
+    '{"search":"tea"}]',
+    '{"#t":["a","b","c","d","e","f","g","h","i"]}]',
+    '{"kinds":[1]},' * 3 + '{"kinds":[1]}]',
+    '{"limit":1,"limit":2}]',
+]
+
+
+@pytest.mark.parametrize("tail", _TAILS)
+@pytest.mark.parametrize("sub", _IDS)
+def test_a_filter_that_comes_again_is_the_same(sub: str, tail: str) -> None:
+    """It is not parsed again. Also for other limits and terms, and behind another id."""
+    data = f'["REQ","{sub}",{tail}'.encode()
+    spaced = data.replace(b'"REQ"', b' "REQ"')
+    for terms, most in ((TERMS, 3), (TERMS, 5), (FilterTerms(), 5)):
+        wanted = messages.parse(spaced, terms, most)
+        for _ in range(3):
+            assert repr(messages.parse(data, terms, most)) == repr(wanted)
+    once, again = (messages.parse(f'["REQ","{n}",{tail}'.encode(), TERMS, 5) for n in (1, 2))
+    if isinstance(once, Subscribe) and len(tail) < 60:
+        assert isinstance(again, Subscribe)
+        assert (once.sub, again.sub) == ("1", "2")
+        assert once.filters is again.filters or once.filters == again.filters
+
+
+def test_few_filters_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of those that came at least twice, and of few values."""
+    parsed = []
+    monkeypatch.setattr(
+        messages, "filter_from", lambda *asked: parsed.append(1) or filter_from(*asked)
+    )
+    request = b'["REQ","s",{"kinds":[%d]}]'
+    messages._filters_after.cache_clear()
+    messages._came_once.clear()
+    for number in range(100):
+        for _ in range(4):
+            messages.parse(request % number, TERMS, 5)
+    assert len(parsed) == 200
+    for number in range(100, 20_000):
+        messages.parse(request % number, TERMS, 5)
+    assert len(messages._came_once) <= 4096
+    assert messages._filters_after.cache_info().currsize == 100
