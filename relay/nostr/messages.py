@@ -134,7 +134,7 @@ _MAX_REPEATED: Final = 256
 that opens the same page of an app, or comes back to it, sends the same ones."""
 _REPEATED: Final = 2048
 _came_once: Final[set[int]] = set()
-"""Hashes of filters that came once; at most twice as many."""
+"""Hashes of filters that came once; at most as many."""
 _MAX_REPEATED_VALUES: Final = 8
 _NOT_JSON: Final = Invalid("message is not JSON")
 _KEEP_ALIVE: Final = KeepAlive()
@@ -193,7 +193,7 @@ def _repeated(text: bytes, terms: FilterTerms, max_filters: int) -> Subscribe | 
         return None
     tail = text[end:]
     if (number := hash(tail)) not in _came_once:
-        if len(_came_once) >= 2 * _REPEATED:
+        if len(_came_once) >= _REPEATED:
             _came_once.clear()
         _came_once.add(number)
         return None

@@ -14,6 +14,7 @@ from relay.access.quotas import recipients_of
 from relay.errors import StoreFault
 from relay.groups.group import Groups, replayed
 from relay.lifecycle.versions import is_older
+from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
 from relay.storage.hashes import id_key
 from relay.storage.rows import stored
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
     from pathlib import Path
 
-    from relay.storage.sqlite.verifying import Report, Rules
+    from relay.storage.sqlite.verifying import Report, Row, Rules
 
     TakeOut = Callable[[Sequence[tuple[int, str, bytes | str]]], None]
     """Gets (seq, why, raw) of rows to be removed; must store them durably before it returns."""
@@ -117,11 +118,20 @@ class _Repair:
 
     def _remove_broken(self) -> int:
         why = self._report.broken
-        rows = rows_of(self._db, why)
+        kept: list[Row] = []
+        rows: list[Row] = []
+        for row in rows_of(self._db, why):
+            (kept if _is_record(row) else rows).append(row)
         if rows:
             self._take_out([(row.seq, why[row.seq], row.raw) for row in rows])
-            self._delete(why)
+            self._delete([row.seq for row in rows])
             self._done.append(f"{_rows(len(rows))} with a wrong id or signature moved out")
+        if kept:
+            groups = ", ".join(sorted({repr(row.grp) for row in kept}))
+            self._done.append(
+                f"{_rows(len(kept))} left in place, records of {groups}: without them a member who"
+                " was removed could be one again; restore a backup"
+            )
         return len(rows)
 
     def _remove_superseded(self) -> int:
@@ -223,6 +233,16 @@ class _Repair:
             db.execute(QUERIES["put_group"], (group_id, True, True, True))
         db.executemany(QUERIES["put_member"], [(key, grp, admin) for key, grp, admin in members])
         self._done.append("groups and members taken from a replay of the log")
+
+
+def _is_record(row: Row) -> bool:
+    """Whether the groups are replayed from this row, and can be although its event is wrong."""
+    if row.kind not in kinds.GROUP_RECORDS:
+        return False
+    try:
+        return event_from_raw(row.raw).kind == row.kind
+    except Exception:  # of any damage  # noqa: BLE001
+        return False
 
 
 def _rows(number: int) -> str:

@@ -233,6 +233,20 @@ def test_of_two_rows_in_one_slot_the_newer_stays(folder: Path) -> None:
     assert "oolong" not in text
 
 
+def test_a_record_of_a_group_stays_although_its_signature_is_wrong(folder: Path) -> None:
+    """Without a 9001 the member whom it removed would be one again."""
+    plant(
+        folder,
+        "UPDATE events SET raw = CAST(substr(raw, 1, length(raw) - 34) || '{}' ||"
+        " substr(raw, -2) AS BLOB) WHERE kind = 9007".format("0" * 32),
+    )
+    before = exported(folder)
+    report = as_json("verify", "--data", folder, "--repair", code=1)
+    assert "signature" in {each["check"] for each in report["left"]["findings"]}
+    assert "restore a backup" in " ".join(report["repaired"])
+    assert exported(folder) == before
+
+
 @pytest.fixture
 def with_history(folder: Path) -> Path:
     """The essay has an old version."""
