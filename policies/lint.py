@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 PACKAGED: Final = "packaged/"
 _BY_RELAY: Final = KindSet.of((GROUP_STATE.start, GROUP_STATE.stop - 1))
+_WITH_ADDRESS: Final = KindSet.of((0, 0), (3, 3), (10_000, 19_999), (30_000, 39_999))
 _OF_A_GROUP: Final = frozenset({Who.INSIDER, Who.ADMIN, Who.GROUP, Who.VISIBLE})
 
 
@@ -224,6 +225,12 @@ def _about_keeping(found: PolicySet) -> Iterator[Fault]:
                     place,
                     f"keep has no effect: the later rule {_named(over[-1])} decides for "
                     "all rows that it matches",
+                )
+            elif rule.keep is Keep.ALL and _may_meet(rule.match.kinds, _WITH_ADDRESS):
+                yield _at(
+                    place,
+                    "keeps versions that a deletion by address (kind 5 with `a`) does not delete; "
+                    "with `history` instead of `keep` it does",
                 )
 
 

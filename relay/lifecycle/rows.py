@@ -460,6 +460,14 @@ def slot_of(event: Event, keep: Keep) -> Slot | None:
     return Slot(event.pubkey, event.kind, d)
 
 
+def address_slot(event: Event) -> Slot | None:
+    """The slot of the event's address, also when all versions are kept; None: it has none."""
+    kind_class = class_of(event.kind)
+    if kind_class is KindClass.ADDRESSABLE:
+        return Slot(event.pubkey, event.kind, event.d)
+    return Slot(event.pubkey, event.kind, "") if kind_class is KindClass.REPLACEABLE else None
+
+
 def version_of(event: Event, keep: Keep) -> int:
     """The number that LATEST compares (A-08) and sweeps order by, also for FIRST (A-19)."""
     if keep in (Keep.LATEST_TS, Keep.FIRST):

@@ -20,6 +20,7 @@ from relay.lifecycle.rows import (
     Replaced,
     Stored,
     Tie,
+    address_slot,
     keep_by_kind,
     slot_of,
     version_of,
@@ -59,7 +60,8 @@ def unstored_outcome(
         return WriteOutcome.EXPIRED
     if event.id in found.rows:
         return WriteOutcome.DUPLICATE
-    if is_deleted(event, slot, found):
+    # Where all versions are kept, a deletion by address refuses those dated before it.
+    if found.tombstones and is_deleted(event, slot or address_slot(event), found):
         return WriteOutcome.DELETED
     if is_ephemeral(event.kind):
         return WriteOutcome.PASSED_ON

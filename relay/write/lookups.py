@@ -18,7 +18,15 @@ from relay.groups.group import pins_of
 from relay.groups.timeline import previous_to_find
 from relay.lifecycle.deletion import address_target, event_target, key_target
 from relay.lifecycle.retention import hold_lookups
-from relay.lifecycle.rows import Lookups, OwnRow, PinnedRows, RetentionDependency, Slot, no_pins
+from relay.lifecycle.rows import (
+    Lookups,
+    OwnRow,
+    PinnedRows,
+    RetentionDependency,
+    Slot,
+    address_slot,
+    no_pins,
+)
 from relay.memory.registry import NO_REFERENCES
 from relay.nostr import kinds
 from relay.nostr.event import address_of, is_hex64
@@ -178,7 +186,9 @@ class _Builder:
         slot = candidate.slot
         if slot is not None:
             self.slots.add(slot)
-            tombstones.add(address_target(slot))
+        address = slot or address_slot(event)
+        if address is not None:
+            tombstones.add(address_target(address))
         if candidate.targets is not None:
             if candidate.sender.origin is Origin.TRUSTED_IMPORT:
                 self.ids.update(candidate.targets.ids)  # whether they are here is asked then

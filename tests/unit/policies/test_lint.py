@@ -231,6 +231,8 @@ def test_retention_without_effect_is_told(tmp_path: Path) -> None:
         f'1: "early" keep has no effect: the later rule "late" ({tmp_path}/b.toml:9) decides for '
         "all rows that it matches",
         '5: "passing" has no effect: kinds 20000 to 29999 are never stored',
+        '9: "late" keeps versions that a deletion by address (kind 5 with `a`) does not delete; '
+        "with `history` instead of `keep` it does",
     ]
 
 

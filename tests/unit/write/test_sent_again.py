@@ -1,12 +1,12 @@
-"""Invites of a hidden group, sent again by who may not read them (N01-96)."""
+"""Events that are stored, withdrawn or deleted, sent again."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.cast import admin, stranger
+from tests.cast import admin, alice, stranger
 from tests.harness.reference_store import ReferenceStore
-from tests.harness.relay_in_process import DUPLICATE, STORED, Home, policy_of
+from tests.harness.relay_in_process import DELETED, DUPLICATE, STORED, Home, policy_of, store_of
 
 
 @pytest.mark.proves("N01-96")
@@ -26,3 +26,19 @@ async def test_an_invite_that_is_stored_or_withdrawn_is_answered_as_a_new_one() 
         again = home.made(admin, 9009, ["code", "aaaaaaaa"], ["x"], h="cave")
         taken = (False, "duplicate: code: already in use in this group")
         assert await home.take(again) == [taken]
+
+
+@pytest.mark.proves("N09-11")
+@pytest.mark.parametrize("kind", ["reference", "sqlite"])
+async def test_a_deleted_address_refuses_older_versions_also_where_all_are_kept(kind: str) -> None:
+    rule = '[[retention]]\nname = "all"\nmatch = { kinds = [30023, 10002] }\nkeep = "all"\n'
+    async with store_of(kind) as store, Home(store, policy_of("open", rule)) as home:
+        for kept, tags in ((30023, [["d", "essay"]]), (10002, [])):
+            versions = [await home.do(alice, kept, *tags, at=home.now - n) for n in (3, 2)]
+            address = f"{kept}:{alice.pubkey}:{'essay' if tags else ''}"
+            ids = [["e", version.id] for version in versions]
+            await home.do(alice, 5, ["a", address], *ids, at=home.now - 1)
+            assert await home.found(kinds=[kept]) == []
+            older = home.made(alice, kept, *tags, at=home.now - 2)
+            assert await home.take(older) == [DELETED]
+            await home.do(alice, kept, *tags)
