@@ -120,6 +120,9 @@ class _Held(msgspec.Struct, frozen=True, gc=False):
         )
 
 
+_NOTHING: Final = _Held()
+
+
 def _held_by(filters: Sequence[Filter], size: int) -> _Held:
     values = wide = searches = 0
     for each in filters:
@@ -165,7 +168,7 @@ class Session:
         self.viewer = Viewer(trusted=trusted)
         self._open: dict[str, _Held] = {}
         """Id → sums of each open subscription."""
-        self._held = _Held()
+        self._held = _NOTHING
         """Sums over all open subscriptions."""
 
     @property
@@ -236,7 +239,7 @@ class Session:
         # The old subscription ends even when the new one is refused (N01-54).
         replaced = (Close(sub),) if self._remove(sub) else ()
         adds = _held_by(message.filters, size)
-        held = self._held.plus(adds)
+        held = self._held.plus(adds) if self._open else adds
         text = self._exceeded_by(held)
         if text is None:
             self._open[sub], self._held = adds, held
@@ -268,7 +271,7 @@ class Session:
         held = self._open.pop(sub, None)
         if held is None:
             return False
-        self._held = self._held.plus(held, -1)
+        self._held = self._held.plus(held, -1) if self._open else _NOTHING
         return True
 
     def _refuse_query(self, sub: str, refused: Refused) -> Sequence[Effect]:
