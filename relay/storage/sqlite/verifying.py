@@ -300,7 +300,9 @@ class _Verification:
         tags may be wrong, and a repair deletes suspects."""
         self._received: dict[str, list[int]] = {}
         self._groups = Groups()
-        self._search = None if search is None else _Search(search, self._hashes, rules, now)
+        kept = db.execute(QUERIES["get_meta"], ("head",)).fetchone()
+        head = max(self._newest, kept[0] if kept else 0)
+        self._search = None if search is None else _Search(search, self._hashes, rules, now, head)
         self.report = Report(events=self._total)
         if self._search is not None:
             self.report.is_search_checked = self._search.is_current
@@ -594,7 +596,10 @@ class _Verification:
 class _Search:
     """The index of texts against the texts of the rows."""
 
-    def __init__(self, db: sqlite3.Connection, hashes: Hashes, rules: Rules, now: int) -> None:
+    def __init__(
+        self, db: sqlite3.Connection, hashes: Hashes, rules: Rules, now: int, head: int
+    ) -> None:
+        """`head`: of the store. An older copy of it may have been put back."""
         self._db = db
         self._text_of = rules.text_of
         self._now = now
@@ -602,7 +607,8 @@ class _Search:
             db.execute(SEARCH_QUERIES["get_meta"], (name,)).fetchone()
             for name in ("store", "upto", "rules")
         ]
-        self.is_current = found[0] == (hashes.fingerprint(),) and found[2] == (rules.search_rules,)
+        fits = found[0] == (hashes.fingerprint(),) and found[2] == (rules.search_rules,)
+        self.is_current = fits and found[1][0] <= head
         """The next start continues with it."""
         self._upto: int = found[1][0] if self.is_current else 0
         self._expected: dict[int, tuple[bytes, int]] = {}

@@ -364,6 +364,15 @@ def test_an_index_that_is_behind_or_gone_is_no_fault(folder: Path) -> None:
     assert rookery("verify", "--data", folder) == (printed, 0)
 
 
+def test_an_index_that_is_ahead_is_no_fault(folder: Path) -> None:
+    """As when an older copy of rookery.db was put back: the next start builds it."""
+    plant(folder, "UPDATE search.meta SET value = 1000 WHERE name = 'upto'")
+    plant(folder, "DELETE FROM search.texts")
+    printed, code = rookery("verify", "--data", folder)
+    assert code == 0, printed
+    assert "search.db is built at the next start" in printed
+
+
 def test_a_damaged_index_of_the_file_is_built_again(folder: Path) -> None:
     with closing(sqlite3.connect(folder / "rookery.db", isolation_level=None)) as db:
         db.execute("PRAGMA writable_schema = ON")
