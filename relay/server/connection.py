@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from relay.errors import Result
     from relay.nostr.agents import Attestation
     from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
     from relay.nostr.messages import ClientMessage
     from relay.nostr.nip42 import RelayAddress
     from relay.server.services import ServerServices
@@ -74,6 +75,9 @@ _CHECKS: Final = 12
 _CHECKED_AT_ONCE: Final = 100
 """Connections; a ping takes 15 us of the loop."""
 _PING: Final = b"\x89\x00"
+_CONNECTIONS_OF_ONE: Final = 10
+"""As many subscriptions as so many connections may have, those of one address have together without
+a known key. An event of somebody else may have to be sent to each: 3 us of the loop."""
 _LARGE_FRAME: Final = 16 << 10
 """Bytes; parsing the content of a larger one can take 0.2 s of the loop."""
 _MESSAGES: Final = frozenset({WSMsgType.TEXT, WSMsgType.BINARY})
@@ -154,6 +158,7 @@ class Connection:
     __slots__ = (
         "_address",
         "_all_answered",
+        "_counted",
         "_counted_as",
         "_expiry",
         "_hangup",
@@ -222,6 +227,8 @@ class Connection:
         self._negentropy = NegentropyQueue(services.negentropy, self)
         self._turns = turns
         self._counted_as = counted_as
+        self._counted = 0
+        """Subscriptions of this connection in `Account.subscriptions`."""
         self._slice = Slice(turns, perf_counter, turns.account(counted_as))
         self._unanswered = 0
         self._unanswered_weight = 0
@@ -303,6 +310,24 @@ class Connection:
 
     def closed_by_relay(self, sub: str) -> None:
         self._session.closed_by_relay(sub)
+        self._count()
+
+    def _count(self, number: int | None = None) -> None:
+        """Count its open subscriptions; `number`: as if it had so many."""
+        number = len(self._session.open) if number is None else number
+        self._slice.account.subscriptions += number - self._counted
+        self._counted = number
+
+    def _subscribe(self, sub: str, filters: tuple[Filter, ...]) -> None:
+        self._count()
+        account = self._slice.account
+        most = _CONNECTIONS_OF_ONE * self._services.config.limits.max_subscriptions
+        if account.is_known or account.subscriptions <= most:
+            self._queries.subscribe(sub, filters)
+            return
+        self.closed_by_relay(sub)
+        text = f"at most {most} open subscriptions from your address without a known key"
+        self.outbox.put(messages.closed(sub, Refused(Prefix.RATE_LIMITED, text)))
 
     def answered(self, event: Event, weight: int, result: Result) -> None:
         self._unanswered -= 1
@@ -399,6 +424,7 @@ class Connection:
         except ConnectionError:
             pass  # closed while the socket sent a pong
         finally:
+            self._count(0)
             if self._expiry is not None:
                 self._expiry.cancel()
             self.outbox.close()
@@ -437,9 +463,10 @@ class Connection:
                 weight = self._services.ingest.submit(event, self, Origin.WIRE)
                 self._unanswered_weight += weight
             case Subscribe(sub, filters):
-                self._queries.subscribe(sub, filters)
+                self._subscribe(sub, filters)
             case Close(sub):
                 self._queries.cancel(sub)
+                self._count()
             case Reply(payload):
                 self.outbox.put(payload)
             case Count(sub, filters):
@@ -522,7 +549,9 @@ class Connection:
         """Have the turns of known keys, or of unknown ones: either may have become the other."""
         is_known = self.is_known
         if is_known is not self._slice.account.is_known:
+            self._count(0)
             self._slice.account = self._turns.account(self._counted_as, is_known=is_known)
+            self._count()
 
     def check(self) -> None:
         """Ping a client that was silent for `_HEARTBEAT_S`; close the connection if it stays

@@ -47,13 +47,15 @@ _KNOWN_WEIGHT: Final = 0.1
 class Account:
     """The work that several connections have done together; they compete for turns as one."""
 
-    __slots__ = ("__weakref__", "is_known", "used", "waiting", "weight")
+    __slots__ = ("__weakref__", "is_known", "subscriptions", "used", "waiting", "weight")
 
     def __init__(self, used: float, *, is_known: bool = False) -> None:
         self.used = used
         """Seconds of work, times `weight`."""
         self.waiting = 0
         """Tasks that wait for a turn."""
+        self.subscriptions = 0
+        """Open on these connections: an event of somebody else may have to be sent to each."""
         self.is_known = is_known
         self.weight = _KNOWN_WEIGHT if is_known else 1.0
 

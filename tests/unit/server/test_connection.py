@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
-from aiohttp import ClientSession, WSMsgType
+from aiohttp import ClientSession, ClientWebSocketResponse, WSMsgType
 
 from relay.groups.actions import Flag
 from relay.groups.group import Group
@@ -319,6 +319,47 @@ async def test_connections_of_one_address_share_their_turns_and_known_keys_have_
         assert of_alice is not first
         assert of_alice.weight < first.weight
         assert await account_of("203.0.113.1", admin) is of_alice
+
+
+async def test_unknown_keys_of_one_address_have_so_many_subscriptions_in_all() -> None:
+    """An event of somebody else may have to be sent to each: 50 connections of 100 kept all others
+    waiting for a second."""
+    settings = '[server]\ntrusted_proxies = ["127.0.0.1/32"]\n[limits]\nmax_subscriptions = 2\n'
+    async with serving(settings) as relay, ClientSession() as http:
+        relay.state.adopt(relay.state.groups.with_group(DEN))
+
+        async def visit(address: str, who: SecretKey | None = None) -> ClientWebSocketResponse:
+            came = {"X-Forwarded-For": address}
+            socket = await http.ws_connect(f"http://{relay.at}/", headers=came)
+            _, challenge = await socket.receive_json()
+            if who is not None:
+                tags = [["relay", f"ws://{relay.at}"], ["challenge", challenge]]
+                await socket.send_json(["AUTH", fields(who.sign(22242, tags, "", NOW))])
+                assert (await socket.receive_json())[2]
+            return socket
+
+        async def asks(socket: ClientWebSocketResponse, sub: str) -> str:
+            await socket.send_json(["REQ", sub, {"kinds": [1], "limit": 0}])
+            said = await socket.receive_json()
+            return "" if said[0] == "EOSE" else str(said[-1])
+
+        ten = [await visit("203.0.113.1") for _ in range(10)]
+        assert [await asks(each, sub) for each in ten for sub in "ab"] == [""] * 20
+        late, other = await visit("203.0.113.1"), await visit("203.0.113.2")
+        full = "rate-limited: at most 20 open subscriptions from your address without a known key"
+        assert await asks(late, "a") == full
+        assert await asks(ten[0], "a") == "", "in place of its own"
+        assert await asks(other, "a") == ""
+        assert await asks(await visit("203.0.113.1", alice), "a") == ""
+        await ten[0].send_json(["CLOSE", "a"])
+        assert await asks(ten[0], "a") == ""
+        assert await asks(late, "a") == full
+        await ten[0].close()
+        async with until("those of a closed connection are free") as tries:
+            async for _ in tries:
+                if await asks(late, "a") == "":
+                    break
+        assert await asks(late, "b") == ""
 
 
 async def test_who_becomes_a_member_while_connected_has_the_turns_of_known_keys(
