@@ -253,7 +253,8 @@ class SearchIndex(EventLog, Protocol):
     """The text index of `EventReader.search`; it follows the log. No writer waits for it."""
 
     async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
-        """Index the texts of the next `limit` rows of the log; gives the seq up to which all are.
+        """Index the texts of the next `limit` rows of the log, fewer if they are long; gives the
+        seq up to which all are.
 
         `text_of` may run on another thread. `rules` is its version: when it changes, the index is
         rebuilt. The index survives a restart, at least up to some earlier row.

@@ -148,16 +148,24 @@ def erasure_of(request: str, row: Sequence[Any]) -> Erasure:
     return Erasure(request, by.hex(), kind, at, dict(orjson.loads(numbers)), listed_ids)
 
 
+INDEXED_BYTES: Final = 256 << 10
+"""Of the rows whose texts are indexed in one transaction: the words of a text, each another one,
+take forty times as much memory, and of this many bytes half a second."""
+
+
 async def rows_after(
-    read: Callable[[int, int], Awaitable[Sequence[RowOf]]], after: int, limit: int
+    read: Callable[[int, int], Awaitable[Sequence[RowOf]]],
+    after: int,
+    limit: int,
+    most: int = PAGE_BYTES,
 ) -> list[RowOf]:
-    """(seq, raw, …) of rows with a greater seq: at most `limit`, and none after the first 1 MiB,
-    since parsed events can take twenty times as much. `read(after, limit)` reads them."""
+    """(seq, raw, …) of rows with a greater seq: at most `limit`, and none after the first `most`
+    bytes, since parsed events can take twenty times as much. `read(after, limit)` reads them."""
     found: list[RowOf] = []
     size = 0
-    while len(found) < limit and size < PAGE_BYTES:
+    while len(found) < limit and size < most:
         # As many as fit if they are as large as those before; sizes differ a thousandfold.
-        fitting = (PAGE_BYTES - size) * len(found) // size if size else _FIRST_ROWS
+        fitting = (most - size) * len(found) // size if size else _FIRST_ROWS
         wanted = max(1, min(limit - len(found), _STEP_ROWS, fitting))
         rows = await read(after, wanted)
         for row in rows:
@@ -166,9 +174,20 @@ async def rows_after(
                 size += len(row[1])
             except TypeError as error:
                 raise StoreFault(f"store: row {row[0]} has no event; {DAMAGED}") from error
-            if size >= PAGE_BYTES:
+            if size >= most:
                 break
         if len(rows) < wanted:
             break
         after = rows[-1][0]
     return found
+
+
+async def rows_to_index(
+    read: Callable[[int, int], Awaitable[Sequence[RowOf]]], after: int, limit: int, head: int
+) -> tuple[list[RowOf], int]:
+    """The rows whose texts are indexed next, as `rows_after`, and the seq up to which the index is
+    then: `head` after the newest row, which may have been deleted."""
+    rows = await rows_after(read, after, limit, INDEXED_BYTES)
+    upto = rows[-1][0] if rows else after
+    is_all = len(rows) < limit and sum([len(row[1]) for row in rows]) < INDEXED_BYTES
+    return rows, max(upto, head) if is_all else upto

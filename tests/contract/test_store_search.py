@@ -203,6 +203,26 @@ async def test_equal_scores_are_ordered_newest_first_then_by_id(store: Store) ->
     assert await found(store, "tea") == [event.content for event in ordered]
 
 
+async def test_long_texts_are_indexed_few_at_a_time(store: Store) -> None:
+    """250 of a hundred thousand letters, every word another one, took a gigabyte and a minute."""
+    taken: list[str] = []
+
+    def text_of(event: Event) -> str | None:
+        taken.append(event.content)
+        return event.content
+
+    texts = [f"{'tea ' * 24_000}{number}" for number in range(8)]
+    for at, text in enumerate(texts):
+        await write(store, unsigned(cast.alice, content=text, at=at))
+    head, upto, most = await store.head(), 0, 0
+    while upto < head:
+        taken.clear()
+        upto = await store.index(text_of, "content", 250)
+        most = max(most, len(taken))
+    assert most == 3
+    assert len(await found(store, "tea")) == len(texts)
+
+
 @pytest.mark.proves("N50-03")
 async def test_the_limit_applies_after_ordering(store: Store) -> None:
     """seq of the best `limit` indexed rows."""

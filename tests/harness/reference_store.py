@@ -38,6 +38,7 @@ from relay.nostr import kinds
 from relay.nostr.nip50 import Needs, Search, Searchable, search_from, searchable, words_of
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place, recall
+from relay.storage.rows import INDEXED_BYTES
 from tests.harness.fts_reading import FtsReading
 
 if TYPE_CHECKING:
@@ -392,12 +393,17 @@ class ReferenceStore:
     async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
         if rules != self._rules:
             self._texts, self._indexed, self._rules = {}, 0, rules
-        rows = await self.since(self._indexed, limit)
+        rows, left = await self.since(self._indexed, limit), INDEXED_BYTES
         for row in rows:
             text = text_of(row.event)
             if text is not None:
                 self._texts[row.seq] = searchable(text)
-        self._indexed = rows[-1].seq if len(rows) == limit else self._head
+            self._indexed = row.seq
+            left -= len(row.event.raw)
+            if left <= 0:
+                return self._indexed
+        if len(rows) < limit:
+            self._indexed = self._head
         return self._indexed
 
     async def embed_texts(self, limit: int) -> bool:

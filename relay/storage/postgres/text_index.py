@@ -6,12 +6,14 @@ The table is changed by one process at a time; a deletion removes its texts in i
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import searchable
 from relay.storage.postgres.sql.named import SEARCH_QUERIES as QUERIES
 from relay.storage.recall import thread_of
+from relay.storage.rows import rows_to_index
 from relay.storage.tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -43,11 +45,7 @@ class TextIndex:
                 await db.execute(QUERIES["empty_texts"])
                 await db.execute(QUERIES["put_meta"], "search_rules", rules)
                 upto = 0
-            rows = await db.fetch(QUERIES["log"], upto, limit)
-            if rows:
-                upto = rows[-1]["seq"]
-            if len(rows) < limit:  # the newest row may have been deleted
-                upto = max(upto, head)
+            rows, upto = await rows_to_index(partial(db.fetch, QUERIES["log"]), upto, limit, head)
             texts = await asyncio.to_thread(self._texts, rows, text_of)
             if texts:
                 await db.execute(
@@ -59,11 +57,11 @@ class TextIndex:
         return upto
 
     def _texts(
-        self, rows: Sequence[tuple[int, int, bytes]], text_of: Callable[[Event], str | None]
+        self, rows: Sequence[tuple[int, bytes, int]], text_of: Callable[[Event], str | None]
     ) -> list[tuple[int | str, ...]]:
-        """Rows of the table, of seq, id_key and raw; on a worker thread."""
+        """Rows of the table, of seq, raw and id_key; on a worker thread."""
         out: list[tuple[int | str, ...]] = []
-        for seq, id_key, raw in rows:
+        for seq, raw, id_key in rows:
             event = event_from_raw(raw)
             text = text_of(event)
             if text is None:

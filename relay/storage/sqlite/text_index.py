@@ -27,6 +27,7 @@ from relay.errors import StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
 from relay.storage.recall import thread_of
+from relay.storage.rows import rows_to_index
 from relay.storage.sqlite.connections import index_path, open_threaded
 from relay.storage.sqlite.fts import Stems
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
@@ -135,10 +136,8 @@ class TextIndex:
                 async with _transaction(self._db):
                     await self._start_over(rules)
                 self._rules, self.upto = rules, 0
-            rows = await self._rows("log", self.upto, limit)
-            upto = rows[-1][0] if rows else self.upto
-            if len(rows) < limit:
-                upto = max(upto, head)
+            read = partial(self._rows, "log")
+            rows, upto = await rows_to_index(read, self.upto, limit, head)
             if rows or self._deleted:
                 texts = await asyncio.to_thread(_texts, rows, text_of, self.stems)
                 async with _transaction(self._db):
@@ -322,12 +321,12 @@ class _Texts(NamedTuple):
 
 
 def _texts(
-    rows: Sequence[tuple[int, int, bytes]], text_of: Callable[[Event], str | None], stems: Stems
+    rows: Sequence[tuple[int, bytes, int]], text_of: Callable[[Event], str | None], stems: Stems
 ) -> _Texts:
-    """Of (seq, id_key, raw); on a worker thread."""
+    """Of (seq, raw, id_key); on a worker thread."""
     out = _Texts([], [], [])
     texts: list[Searchable] = []
-    for seq, id_key, raw in rows:
+    for seq, raw, id_key in rows:
         event = event_from_raw(raw)
         text = text_of(event)
         if text is None:

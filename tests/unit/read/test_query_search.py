@@ -57,7 +57,11 @@ class SearchSide(QuerySide):
 
     async def write(self, *events: Event) -> None:
         await super().write(*events)
-        await self.store.index(MEMORY_SYSTEMS.search_text, "all", 10_000)
+        while (
+            await self.store.index(MEMORY_SYSTEMS.search_text, "all", 10_000)
+            < self.store.committed()
+        ):
+            pass
 
     async def reached(self, seq: int) -> bool:
         self.waited_for.append(seq)

@@ -2,8 +2,8 @@
 SELECT u.value::bigint AS upto, r.value AS rules FROM meta AS u, meta AS r
 WHERE u.name = 'search_upto' AND r.name = 'search_rules' FOR UPDATE OF u;
 
--- :log  seq, limit -> seq, id_key, raw of later rows, in order
-SELECT seq, id_key, raw FROM events WHERE seq > $1 ORDER BY seq LIMIT $2;
+-- :log  seq, limit -> seq, raw, id_key of later rows, in order
+SELECT seq, raw, id_key FROM events WHERE seq > $1 ORDER BY seq LIMIT $2;
 
 -- :put_meta  name, value
 UPDATE meta SET value = $2 WHERE name = $1;

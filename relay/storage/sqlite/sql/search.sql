@@ -64,8 +64,8 @@ INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?);
 -- :get_meta  name -> value
 SELECT value FROM meta WHERE name = ?;
 
--- :log  seq, limit -> seq, id_key, raw of later events, in order
-SELECT seq, id_key, raw FROM store.events WHERE seq > ? ORDER BY seq LIMIT ?;
+-- :log  seq, limit -> seq, raw, id_key of later events, in order
+SELECT seq, raw, id_key FROM store.events WHERE seq > ? ORDER BY seq LIMIT ?;
 
 -- :add_words  seq, text, repeated, frequent
 INSERT INTO words (rowid, text, repeated, frequent) VALUES (?, ?, ?, ?);
