@@ -17,7 +17,7 @@ from relay.errors import StoreVersion, TooSlow, TooWide
 from relay.groups.group import Groups
 from relay.nostr.event import event_from_raw
 from relay.storage import PageQuery
-from relay.storage.sqlite import connections
+from relay.storage.sqlite import connections, text_index
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
@@ -26,6 +26,7 @@ from tests.contract.writing import EVERYTHING, MAX, TERMS, asked, change, unsign
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from relay.access.visibility import Visibility
@@ -118,6 +119,31 @@ async def test_words_of_deleted_texts_leave_the_file(tmp_path: Path) -> None:
         pass
     assert not holds(tmp_path, b"wombat")
     assert len(await found(store, "tea")) == 50
+    await store.close()
+
+
+async def test_long_texts_leave_the_file_few_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All words of a thousand long texts would take gigabytes of memory."""
+    store, columns_of = await opened(tmp_path), text_index._columns_of
+    texts = [unsigned(cast.alice, content=f"{'tea ' * 24_000}{at}", at=at) for at in range(8)]
+    await write(store, *texts)
+    await write(store, unsigned(cast.alice, content="milk", at=9))
+    await indexed(store)
+    dropped: list[int] = []
+
+    def counted(found: Sequence[tuple[int, str]]) -> list[tuple[int, str, str, str]]:
+        dropped.append(len(found))
+        return columns_of(found)
+
+    monkeypatch.setattr(text_index, "_columns_of", counted)
+    await write(store, unsigned(cast.alice, 5, [["e", each.id] for each in texts], "", 10))
+    while await store.tidy_index(0):
+        pass
+    assert dropped == [3, 3, 2]
+    assert not holds(tmp_path, b"tea tea")
+    assert await found(store, "milk") == ["milk"]
     await store.close()
 
 

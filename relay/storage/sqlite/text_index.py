@@ -27,7 +27,7 @@ from relay.errors import StoreFault, StoreVersion
 from relay.nostr.event import event_from_raw
 from relay.nostr.nip50 import Searchable, searchable
 from relay.storage.recall import thread_of
-from relay.storage.rows import rows_to_index
+from relay.storage.rows import INDEXED_BYTES, rows_after, rows_to_index
 from relay.storage.sqlite.connections import index_path, open_threaded
 from relay.storage.sqlite.fts import Stems
 from relay.storage.sqlite.sql.named import SEARCH_QUERIES as QUERIES
@@ -167,10 +167,19 @@ class TextIndex:
         seqs: list[int] = []
         while self._deleted and len(seqs) < _DROP_CHUNK:
             seqs.append(self._deleted.popleft())
-        await self._drop(seqs)
+        listed = _json(seqs)
+        found = await rows_after(
+            lambda after, limit: self._rows("texts_of", listed, after, limit),
+            0,
+            _DROP_CHUNK,
+            INDEXED_BYTES,
+        )
+        if sum([len(text) for _, text in found]) >= INDEXED_BYTES:  # there may be more
+            last = found[-1][0]
+            self._deleted.extendleft([seq for seq in seqs if seq > last])
+        await self._drop(found)
 
-    async def _drop(self, seqs: Sequence[int]) -> None:
-        found = await self._rows("texts_of", orjson.dumps(seqs).decode()) if seqs else []
+    async def _drop(self, found: Sequence[tuple[int, str]]) -> None:
         if not found:
             return
         self._has_deleted = True
@@ -230,13 +239,13 @@ class TextIndex:
 
     async def _tidy(self, now: int, searches: AsyncReader | None = None) -> bool:
         async with _transaction(self._db):
-            await self._drop_deleted()
             # In rounds over all rows: finds expired rows, and those that a crash left.
             rows = await self._rows("next_ranks", self._checked, _CHECK_CHUNK)
             seqs = [seq for (seq,) in rows]
             self._checked = seqs[-1] if len(seqs) == _CHECK_CHUNK else 0
-            gone = await self._rows("gone", orjson.dumps(seqs).decode(), now)
-            await self._drop([seq for (seq,) in gone])
+            gone = await self._rows("gone", _json(seqs), now)
+            self._deleted.extend([seq for (seq,) in gone])
+            await self._drop_deleted()
         if not self._checked and self._rounds_wanted:
             self._rounds_wanted -= 1
         if self._deleted or self._rounds_wanted or await self._merge(searches):

@@ -77,8 +77,9 @@ VALUES (?, ?, ?, ?, ?, ?, ?);
 -- :add_text  seq, stems, text
 INSERT INTO texts (seq, stems, text) VALUES (?, ?, ?);
 
--- :texts_of  [seq] -> seq, text
-SELECT t.seq, t.text FROM json_each(?) AS j CROSS JOIN texts AS t ON t.seq = j.value;
+-- :texts_of  [seq], seq, limit -> seq, text of those after it, in order
+SELECT seq, text FROM texts WHERE seq IN (SELECT value FROM json_each(?)) AND seq > ?
+ORDER BY seq LIMIT ?;
 
 -- :drop_words  seq, text, repeated, frequent: the values that were added
 INSERT INTO words (words, rowid, text, repeated, frequent) VALUES ('delete', ?, ?, ?, ?);
