@@ -486,7 +486,7 @@ def imported(
 ) -> Groups:
     """The groups that an import with `--trust` of these records makes.
 
-    As `replayed`, but whoever signed a record must have had the right at that place in the log.
+    As `replayed`, but the signer of a record must have had the right at that place in the log.
     """
     groups = Groups()
     for event in events:
