@@ -67,6 +67,9 @@ _OTHER_RELAYS: Final = Reject(
 _OWN_KEY: Final = Reject(
     Prefix.RESTRICTED, "the key of this relay cannot vanish from it", "requests to vanish"
 )
+MAX_D_CHARS: Final = 2048
+"""Characters of a tag `d`. It is a column of the events' table, which reads compare with prefixes;
+of the other tags only hashes are."""
 MAX_VANISH_BYTES: Final = 4096
 """Bytes of a request to vanish. It is kept as a tombstone, and no quota applies to it."""
 _TOO_LARGE: Final = Reject(
@@ -143,6 +146,10 @@ def screen(
             Prefix.INVALID,
             f"event: has {len(event.raw)} bytes, at most {max_event} allowed",
             "[limits] max_message_length",
+        )
+    if len(event.raw) > MAX_D_CHARS and (chars := len(event.tag("d") or "")) > MAX_D_CHARS:
+        return Reject(
+            Prefix.INVALID, f"d: has {chars} characters, at most {MAX_D_CHARS} allowed", "form"
         )
     refusal = policy.screen(event, now, origin)
     if refusal is not None:

@@ -51,6 +51,8 @@ _WASTED_PER_S: Final = 600
 """Calls of interrupted reads, per second, that do not shorten the others: 10 % of the loop."""
 _MAX_UNWASTED: Final = 80
 """Calls that interrupted reads may use at once."""
+_CALL_S: Final = 0.0005
+"""A call that comes later than this counts as several: some instructions read long texts."""
 _MAX_INTERRUPTED: Final = 64
 """Statements that were interrupted, until a new connection replaces the one they were on."""
 _FIRST_ROWS: Final = 4
@@ -195,6 +197,7 @@ class LoopReader:
         self._connector = connector
         self._interrupted: dict[str, int] = {}
         self._calls_left = 0
+        self._called_at = 0.0
         self._until = 0.0
         self._unwasted: float = _MAX_UNWASTED
         self._refilled_at = monotonic()
@@ -209,7 +212,7 @@ class LoopReader:
             more = (now - self._refilled_at) * _WASTED_PER_S
             self._unwasted = min(self._unwasted + more, _MAX_UNWASTED)
         self._refilled_at = now
-        self._until = now + _LOOP_READ_S
+        self._called_at, self._until = now, now + _LOOP_READ_S
         calls = self._calls_left = max(_LEAST_CALLS, min(int(self._unwasted), _LOOP_CALLS))
         if self._interrupted:
             query = self._never_interrupted(query)
@@ -218,13 +221,14 @@ class LoopReader:
         except sqlite3.Error as error:  # DatabaseError: the file is damaged
             if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_INTERRUPT:
                 raise fault_of(error) from error
-        self._unwasted = max(self._unwasted - calls, 0)
+        self._unwasted = max(self._unwasted - calls + min(self._calls_left, 0), 0)
         self._give_up(query.sql)
         return None
 
     def one(self, sql: str, values: Sequence[Value]) -> Any:
         """The first row, or None; for a look-up by key."""
-        self._calls_left, self._until = _LOOP_CALLS, monotonic() + _LOOP_READ_S
+        self._calls_left, self._called_at = _LOOP_CALLS, monotonic()
+        self._until = self._called_at + _LOOP_READ_S
         with sqlite_faults():
             return self._db.execute(sql, values).fetchone()
 
@@ -237,9 +241,11 @@ class LoopReader:
         return db
 
     def _is_over(self) -> bool:
-        # Instructions rather than time: on a busy machine other processes use the time.
-        self._calls_left -= 1
-        return self._calls_left < 0 or monotonic() > self._until
+        # Instructions rather than time alone: on a busy machine other processes use the time.
+        now = monotonic()
+        self._calls_left -= max(1, int((now - self._called_at) / _CALL_S))
+        self._called_at = now
+        return self._calls_left < 0 or now > self._until
 
     # Up to Python 3.11 the sqlite3 module keeps an interrupted statement marked as in use, and
     # prepares it again for each later call (90 us of 330). The same statement with a space more is

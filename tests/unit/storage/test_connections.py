@@ -80,6 +80,8 @@ class LoopReads:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
         self.opened = self.calls = 0
+        self.call_s = 0.0
+        """Seconds between two calls of the progress handler."""
         monkeypatch.setattr(connections, "monotonic", lambda: self.now)
         self.reader = LoopReader(self._connect)
 
@@ -94,6 +96,7 @@ class LoopReads:
             def set_progress_handler(self, is_over: Any, steps: int) -> None:
                 def noted() -> bool:
                     reads.calls += 1
+                    reads.now += reads.call_s
                     over: bool = is_over()
                     return over
 
@@ -127,6 +130,21 @@ def test_while_many_reads_are_interrupted_each_may_do_less(
     reads.now += 60
     assert not reads.read(10**9)
     assert reads.calls == connections._LOOP_CALLS + 1
+    reads.reader.close()
+
+
+def test_few_slow_instructions_are_as_long_a_read_as_many_fast_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A function of a long text is one instruction, whatever it costs."""
+    reads = LoopReads(monkeypatch)
+    reads.call_s = 0.005
+    for _ in range(20):
+        assert not reads.read(10**9)
+    assert reads.calls == 1
+    reads.call_s = 0.0002
+    assert not reads.read(10**9)
+    assert reads.calls == connections._LEAST_CALLS + 1
     reads.reader.close()
 
 

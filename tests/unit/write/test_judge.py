@@ -16,7 +16,7 @@ from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Found, Stored, slot_of
 from relay.nostr import kinds
 from relay.write.candidate import Candidate, Sender, candidate_of
-from relay.write.judge import judge, screen_and_judge
+from relay.write.judge import MAX_D_CHARS, judge, screen_and_judge
 from relay.write.lookups import accounts_of
 from relay.write.world import World
 from tests.cast import alice, bob, owner, person
@@ -90,6 +90,22 @@ def test_judging_twice_says_the_same_and_counts_nothing(policy: PolicySet) -> No
     assert [(rate.burst, name) for rate, name, _ in first.tokens] == [(1, alice.pubkey)]
     assert len(here.buckets) == 0
     assert here.found == before
+
+
+def test_a_long_d_is_refused(policy: PolicySet) -> None:
+    """Reads compare it with prefixes."""
+
+    def outcome(d: str) -> object:
+        noted = alice.sign(30078, [["d", d]], "x", NOON)
+        return screen_and_judge(candidate(noted, policy), world(policy)).outcome
+
+    assert outcome("ä" * MAX_D_CHARS) is WriteOutcome.STORED
+    refused = outcome("ä" * (MAX_D_CHARS + 1))
+    assert isinstance(refused, Reject)
+    assert (refused.prefix, refused.text) == (
+        Prefix.INVALID,
+        "d: has 2049 characters, at most 2048 allowed",
+    )
 
 
 def test_a_tried_code_is_reported_and_not_counted(policy: PolicySet) -> None:

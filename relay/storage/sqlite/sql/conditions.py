@@ -285,9 +285,12 @@ def starts_with_any(prefixes: Sequence[str]) -> Condition:
     if len(prefixes) <= MAX_PARAMETERS:
         return any_of([starts_with(prefix) for prefix in prefixes])
     # As hex: SQLite cuts texts from JSON at a NUL, and would match too much.
-    listed = orjson.dumps([prefix.encode().hex().upper() for prefix in prefixes]).decode()
+    texts = [prefix.encode() for prefix in prefixes]
+    listed = orjson.dumps([text.hex().upper() for text in texts]).decode()
+    # LIMIT: without it, `head` would be computed again for each prefix.
     return Condition(
-        "EXISTS (SELECT 1 FROM json_each(?) AS p"
-        " WHERE substr(hex(e.d), 1, length(p.value)) = p.value)",
-        (listed,),
+        "EXISTS (SELECT 1 FROM"
+        " (SELECT hex(substr(CAST(e.d AS BLOB), 1, ?)) AS head LIMIT 1) AS o"
+        " CROSS JOIN json_each(?) AS p WHERE substr(o.head, 1, length(p.value)) = p.value)",
+        (max(map(len, texts)), listed),
     )
