@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from itertools import islice
+from time import perf_counter
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec import structs
@@ -16,10 +17,9 @@ from relay.nostr.nip50 import indexed_part, parted, search_from
 from relay.read.linked_rows import NO_LINKS
 from relay.read.outbox import framed
 from relay.read.subscriptions import Subscriptions
-from relay.storage import PAGE_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from relay.access.visibility import Viewer
     from relay.lifecycle.rows import Stored
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from relay.nostr.nip50 import Search
     from relay.read.linked_rows import LinkedRows, Links
     from relay.read.outbox import Outbox
-    from relay.read.peer import Reader
+    from relay.read.peer import Peer, Reader
     from relay.read.subscriptions import Entry
     from relay.state import RelayState
 
@@ -49,8 +49,8 @@ class Subscription:
     """One open REQ of one connection.
 
     Rows up to seq `cursor` are sent as stored rows, later ones live: none is missed, none is sent
-    twice. Until `Fanout.release_backlog` live rows wait in `backlog`, at most `max_backlog`, and as
-    many bytes in all subscriptions of a connection as its outbox takes.
+    twice. Live rows wait in `backlog` until `Fanout.send_backlog` has sent it; at most
+    `max_backlog`, and as many bytes in all subscriptions of a connection as its outbox takes.
     """
 
     __slots__ = (
@@ -106,13 +106,25 @@ class Subscription:
         else:
             self.has_overflowed = True
 
-    def end_backlog(self) -> Iterable[tuple[Stored, Filter, Links]]:
-        """The rows that waited, in order; from now on live rows do not wait."""
+    def take_from_backlog(self, most_bytes: int) -> list[tuple[Stored, Filter, Links]]:
+        """Its first rows, in order: as many as reach so many bytes. Empty: there is none."""
+        backlog = self.backlog or []
+        taken: list[tuple[Stored, Filter, Links]] = []
+        weight = 0
+        for row, filter_, links in backlog:
+            if weight >= most_bytes:
+                break
+            weight += len(row.event.raw)
+            taken.append((_whole(row), filter_, links))
+        del backlog[: len(taken)]
+        self.outbox.held_bytes -= weight
+        return taken
+
+    def end_backlog(self) -> None:
+        """From now on live rows do not wait; those that did are dropped."""
         backlog, self.backlog = self.backlog, None
-        if not backlog:
-            return ()
-        self.outbox.held_bytes -= sum([len(row.event.raw) for row, _, _ in backlog])
-        return ((_whole(row), filter_, links) for row, filter_, links in backlog)
+        if backlog:
+            self.outbox.held_bytes -= sum([len(row.event.raw) for row, _, _ in backlog])
 
 
 def _whole(row: Stored) -> Stored:
@@ -207,6 +219,9 @@ keys."""
 _LARGE: Final = 16 << 10
 """Bytes. Above this no frame of a row is cached per subscription id: a client may use thousands of
 ids."""
+NOT_CURRENT: Final = "who may read is not known at the moment"
+_BACKLOG_PIECE: Final = 16 << 10
+"""Bytes of a backlog that are parsed and sent without a pause: up to 2 ms."""
 _TOGETHER: Final = 16
 """Most rows joined into one write, for subscriptions that get all of them."""
 _WORK_AT_ONCE: Final = 500
@@ -283,35 +298,43 @@ class Fanout:
         subscription.is_closed = True
         subscription.end_backlog()
 
-    async def refresh_links(self, subscription: Subscription) -> None:
-        """Call before `release_backlog`: linked rows may have been deleted. Raises StoreFault."""
-        backlog, viewer = subscription.backlog, subscription.reader.viewer
-        if backlog is None or self._linked_rows is None:
-            return
-        # Rows that are appended during the lookups have fresh links.
-        start, size = 0, len(backlog)
-        while start < size:
-            pointing, end = [], start
-            weight = 0
-            while end < size and weight < PAGE_BYTES:  # parsed, each takes far more memory
-                whole = _whole(backlog[end][0])
-                weight += len(whole.event.raw)
-                end += 1
-                if self._state.targets_of(whole):
-                    pointing.append((whole, {viewer}))
-            if pointing:
-                links = await self._linked_rows.links_of(pointing)
-                backlog[start:end] = [
-                    (row, filter_, links) for row, filter_, _ in backlog[start:end]
-                ]
-            start = end
+    async def send_backlog(self, subscription: Subscription, peer: Peer) -> None:
+        """Send the rows that waited, in pieces of bounded work, while new ones go on waiting; then
+        live rows are sent at once.
 
-    def release_backlog(self, subscription: Subscription) -> None:
-        """Send the rows of the backlog; from now on live rows are sent at once."""
-        for row, filter_, links in subscription.end_backlog():
-            # Checked again: a member may have been removed while the row waited (N29-94).
-            if self._is_readable(subscription, row, filter_, links):
-                self._send(subscription, row)
+        Ends early when the subscription is closed, or its backlog overflows. Raises StoreFault.
+        """
+        while not subscription.has_overflowed:
+            began = perf_counter()
+            piece = subscription.take_from_backlog(_BACKLOG_PIECE)
+            if not piece:
+                subscription.backlog = None
+                return
+            peer.worked(perf_counter() - began)
+            if self._linked_rows is not None:
+                piece = await self._linked_anew(piece, subscription.reader.viewer)
+            if not self._state.is_current():  # the client may have read slowly
+                raise StoreFault(NOT_CURRENT)
+            began = perf_counter()
+            for row, filter_, links in piece:
+                # Checked again: a member may have been removed while the row waited (N29-94).
+                if not subscription.is_closed and self._is_readable(
+                    subscription, row, filter_, links
+                ):
+                    self._send(subscription, row)
+            if peer.worked(perf_counter() - began) or not peer.has_time:
+                await peer.turn(0.0)
+
+    async def _linked_anew(
+        self, waited: list[tuple[Stored, Filter, Links]], viewer: Viewer
+    ) -> list[tuple[Stored, Filter, Links]]:
+        """With the links as they are now: linked rows may have been deleted."""
+        assert self._linked_rows is not None
+        pointing = [(row, {viewer}) for row, _, _ in waited if self._state.targets_of(row)]
+        if not pointing:
+            return waited
+        links = await self._linked_rows.links_of(pointing)
+        return [(row, filter_, links) for row, filter_, _ in waited]
 
     def _is_readable(
         self, subscription: Subscription, row: Stored, filter_: Filter, links: Links

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from relay.errors import Prefix, Refused, StoreFault
 from relay.nostr import kinds, messages, nip45
 from relay.observe import REQUEST, SLOW_S, shape_of
-from relay.read.fanout import Subscription
+from relay.read.fanout import NOT_CURRENT, Subscription
 from relay.read.scan import LONG_S, PAGE_ROWS, Scan
 from relay.storage import PageQuery
 
@@ -54,7 +54,6 @@ _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment
 _MAX_RETRIES: Final = 16
 """How often pages of one query are read again because read rights changed during the read."""
 _RIGHTS_CHANGED: Final = "read rights changed faster than pages could be read"
-_NOT_CURRENT: Final = "who may read is not known at the moment"
 _FILTER_S: Final = 3e-4
 _VALUE_S: Final = 2e-6
 """Estimated time on the loop of a filter, and of a value in it: each is compiled to SQL twice."""
@@ -331,6 +330,7 @@ class QueryRunner:
                 if not self._finish(peer, subscription):
                     self._fanout.close(subscription)
                     return None
+                subscription.end_backlog()  # it is empty: nothing was awaited
         return subscription
 
     def stop(self, subscription: Subscription) -> None:
@@ -359,9 +359,8 @@ class QueryRunner:
                 if not (is_last and peer.is_reading):  # else EOSE goes with it, in one write
                     await peer.drained()
                 waited += perf_counter() - found
-            await self._fanout.refresh_links(subscription)
             if not self._state.is_current():  # the client may have read slowly
-                raise StoreFault(_NOT_CURRENT)
+                raise StoreFault(NOT_CURRENT)
         except StoreFault as fault:
             self._fail(peer, subscription, fault)
             return False
@@ -381,7 +380,19 @@ class QueryRunner:
         )
         if not is_open(subscription):
             return True
-        return self._finish(peer, subscription)
+        return self._finish(peer, subscription) and await self._send_backlog(peer, subscription)
+
+    async def _send_backlog(self, peer: Peer, subscription: Subscription) -> bool:
+        """After EOSE. False: CLOSED was sent, instead of all of it."""
+        try:
+            await self._fanout.send_backlog(subscription, peer)
+        except StoreFault as fault:
+            self._fail(peer, subscription, fault)
+            return False
+        if subscription.has_overflowed and not subscription.is_closed:
+            peer.outbox.put(messages.closed(subscription.sub, _OVERFLOW))
+            return False
+        return True
 
     def _measured(
         self,
@@ -489,13 +500,13 @@ class QueryRunner:
             peer.outbox.put(messages.closed(subscription.sub, refusal.refused()))
             return False
         peer.outbox.put(messages.eose(subscription.sub))
-        self._fanout.release_backlog(subscription)
         return True
 
     def _fail(self, peer: Peer, subscription: Subscription, fault: StoreFault) -> None:
         _log.error("a query failed: %s", fault)
-        self._fanout.close(subscription)
-        peer.outbox.put(messages.closed(subscription.sub, _STORE_DOWN))
+        if not subscription.is_closed:  # else its id may be that of another one
+            self._fanout.close(subscription)
+            peer.outbox.put(messages.closed(subscription.sub, _STORE_DOWN))
 
     def _limit_of(self, filter_: Filter) -> int:
         limit = self._limits.default_limit if filter_.limit is None else filter_.limit

@@ -151,19 +151,21 @@ def _asks_for_rights_once() -> Sequence[Patch]:
 
 
 def _registers_after_the_scan() -> Sequence[Patch]:
-    release = Fanout.release_backlog
+    finish = QueryRunner._finish
 
-    def late(self: Fanout, subscription: Subscription) -> None:
-        self._live.add(subscription, subscription.filters)
-        release(self, subscription)
+    def late(self: QueryRunner, peer: Any, subscription: Subscription) -> bool:
+        self._fanout._live.add(subscription, subscription.filters)
+        return finish(self, peer, subscription)
 
     def close(self: Fanout, subscription: Subscription) -> None:
         if id(subscription) in self._live._keys:
             self._live.remove(subscription)
+        subscription.is_closed = True
+        subscription.end_backlog()
 
     return [
         (Fanout, "open", lambda *_: None),
-        (Fanout, "release_backlog", late),
+        (QueryRunner, "_finish", late),
         (Fanout, "close", close),
     ]
 

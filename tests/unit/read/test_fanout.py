@@ -37,7 +37,7 @@ from tests.harness.client_in_memory import Client
 from tests.harness.read_side import DEN, ReadSide
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from policies import PolicySet
     from relay.nostr.event import Event
@@ -85,8 +85,15 @@ class Subscribed(ReadSide):
     def follows(self, client: Client, *filters: Filter, sub: str = "s") -> Subscription:
         """A REQ that has had its EOSE."""
         subscription = self.opens(client, *filters, sub=sub)
-        self.fanout.release_backlog(subscription)
+        subscription.end_backlog()
         return subscription
+
+    def sends_backlog(self, subscription: Subscription) -> None:
+        """After EOSE; its client waits for nothing."""
+        client = subscription.reader
+        assert isinstance(client, Client)
+        with pytest.raises(StopIteration):
+            self.fanout.send_backlog(subscription, client).send(None)
 
     def commits(self, *events: Event, quiet: bool = False) -> int:
         rows = []
@@ -325,7 +332,7 @@ def test_rows_up_to_the_cursor_are_not_sent_live(relay: Subscribed) -> None:
     client = Client()
     subscription = relay.opens(client, cursor=2)
     relay.commits(note("one"), note("two"), note("three"))
-    relay.fanout.release_backlog(subscription)
+    relay.sends_backlog(subscription)
     assert client.contents() == ["three"]
 
 
@@ -336,9 +343,9 @@ def test_live_rows_wait_for_the_stored_rows_and_are_sent_once(relay: Subscribed)
     relay.commits(note("one"), unsigned(admin, 20001, [], "two, ephemeral"))
     relay.commits(note("three"))
     assert client.contents() == []
-    relay.fanout.release_backlog(subscription)
+    relay.sends_backlog(subscription)
     assert client.contents() == ["one", "two, ephemeral", "three"]
-    relay.fanout.release_backlog(subscription)
+    relay.sends_backlog(subscription)
     relay.commits(note("four"))
     assert client.contents() == ["four"]
 
@@ -349,8 +356,71 @@ def test_a_reader_removed_during_the_scan_gets_nothing_of_the_backlog(relay: Sub
     subscription = relay.opens(client)
     relay.commits(chat("for us"), note("for all"))
     relay.replace_den(DEN.with_removed({alice.pubkey}))
-    relay.fanout.release_backlog(subscription)
+    relay.sends_backlog(subscription)
     assert client.contents() == ["for all"]
+
+
+class Waiting(Client):
+    """A client that must wait for a turn after any work; others act meanwhile."""
+
+    def __init__(self, *meanwhile: Callable[[], object]) -> None:
+        super().__init__(alice)
+        self._meanwhile = list(meanwhile)
+
+    def worked(self, seconds: float) -> bool:
+        return True
+
+    async def turn(self, seconds: float) -> None:
+        if self._meanwhile:
+            self._meanwhile.pop(0)()
+
+
+@pytest.fixture
+def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row of a backlog is sent at a time."""
+    monkeypatch.setattr("relay.read.fanout._BACKLOG_PIECE", 1)
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_rows_that_come_while_the_backlog_is_sent_come_after_it(relay: Subscribed) -> None:
+    client = Waiting(
+        lambda: relay.commits(note("three"), note("four")), lambda: relay.commits(note("five"))
+    )
+    subscription = relay.opens(client)
+    relay.commits(note("one"), note("two"))
+    relay.sends_backlog(subscription)
+    relay.commits(note("six"))
+    assert client.contents() == ["one", "two", "three", "four", "five", "six"]
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_a_reader_removed_between_two_rows_of_the_backlog_gets_no_more(relay: Subscribed) -> None:
+    client = Waiting(lambda: relay.replace_den(DEN.with_removed({alice.pubkey})))
+    subscription = relay.opens(client)
+    relay.commits(chat("one"), chat("two"), note("for all"))
+    relay.sends_backlog(subscription)
+    assert client.contents() == ["one", "for all"]
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_what_is_closed_while_its_backlog_is_sent_gets_no_more(relay: Subscribed) -> None:
+    client = Waiting(lambda: relay.fanout.close(subscription))
+    subscription: Subscription = relay.opens(client)
+    relay.commits(note("one"), note("two"))
+    relay.sends_backlog(subscription)
+    relay.commits(note("three"))
+    assert client.contents() == ["one"]
+    assert client.outbox.held_bytes == 0
+
+
+@pytest.mark.usefixtures("one_by_one")
+def test_a_backlog_that_overflows_while_it_is_sent_is_noted(relay: Subscribed) -> None:
+    client = Waiting(lambda: relay.commits(note("three"), note("four"), note("one too many")))
+    subscription = relay.opens(client, max_backlog=3)
+    relay.commits(note("one"), note("two"))
+    relay.sends_backlog(subscription)
+    assert subscription.has_overflowed
+    assert client.contents() == ["one"]
 
 
 @pytest.mark.proves("N01-99")
@@ -379,7 +449,7 @@ def test_the_backlogs_of_a_connection_hold_as_many_bytes_as_its_outbox(relay: Su
     relay.fanout.close(second)
     again = relay.opens(client, asked(kinds=[1]))
     relay.commits(note("there is room again"))
-    relay.fanout.release_backlog(again)
+    relay.sends_backlog(again)
     assert not again.has_overflowed
     assert client.contents() == ["there is room again"]
 
@@ -409,7 +479,7 @@ def test_an_event_in_parts_of_a_backlog_is_read_as_a_whole(relay: Subscribed) ->
     client = Client(alice)
     subscription = relay.opens(client)
     relay.commits(unsigned(bob, 9, [IN_DEN, ["t", "x"]], "for members"), note("for all"))
-    relay.fanout.release_backlog(subscription)
+    relay.sends_backlog(subscription)
     assert client.contents() == ["for members", "for all"]
 
 
@@ -433,7 +503,7 @@ def test_unreadable_rows_do_not_fill_the_backlog(relay: Subscribed) -> None:
     subscription = relay.opens(client, max_backlog=1)
     relay.commits(*(chat(str(number)) for number in range(5)), note("for all"))
     assert not subscription.has_overflowed
-    relay.fanout.release_backlog(subscription)
+    relay.sends_backlog(subscription)
     assert client.contents() == ["for all"]
 
 
@@ -615,7 +685,7 @@ def a_walk_finds_the_same(
         client = Client(who)
         subscription = relay.opens(client, *filters, sub=sub, cursor=cursor)
         if is_released:
-            relay.fanout.release_backlog(subscription)
+            relay.sends_backlog(subscription)
         opened.append((client, subscription))
     events = [
         unsigned(who, kind, [IN_DEN] if in_den else [], f"tea {number}")
@@ -636,7 +706,7 @@ def a_walk_finds_the_same(
         received = [[frame[1], frame[2]["content"]] for frame in client.frames()]
         if not is_released:
             assert not received
-            relay.fanout.release_backlog(subscription)
+            relay.sends_backlog(subscription)
             received = [[frame[1], frame[2]["content"]] for frame in client.frames()]
         else:
             sent -= len(received)

@@ -95,7 +95,7 @@ def opens(home: Home, client: Client, *filters: Filter) -> Subscription:
 
 def follows(home: Home, client: Client, *filters: Filter) -> Client:
     """A REQ that has had its EOSE."""
-    home.live.release_backlog(opens(home, client, *filters))
+    opens(home, client, *filters).end_backlog()
     return client
 
 
@@ -218,8 +218,7 @@ async def test_a_backlog_row_is_sent_if_its_linked_row_still_exists(
     await home.do(alice, 9, h="den")
     if not is_left:
         await home.do(robot, 5, ["e", about.id])
-    await home.live.refresh_links(subscription)
-    home.live.release_backlog(subscription)
+    await home.live.send_backlog(subscription, member)
     assert kinds_of(member) == ([30078, 9] if is_left else [9])
 
 
@@ -242,9 +241,8 @@ async def test_links_of_a_large_backlog_are_looked_up_in_pieces(
         return await links_of(needed)
 
     monkeypatch.setattr(found, "links_of", counted)
-    monkeypatch.setattr(fanout, "PAGE_BYTES", 1)
-    await home.live.refresh_links(subscription)
-    home.live.release_backlog(subscription)
+    monkeypatch.setattr(fanout, "_BACKLOG_PIECE", 1)
+    await home.live.send_backlog(subscription, member)
     assert held == [1, 1]
     assert kinds_of(member) == [30078, 9, 30078]
 
@@ -265,8 +263,7 @@ async def test_rows_during_a_second_lookup_wait_too(
         return await matching(*args, **more)
 
     store.matching = and_another  # type: ignore[method-assign]
-    await home.live.refresh_links(subscription)
-    home.live.release_backlog(subscription)
+    await home.live.send_backlog(subscription, member)
     assert kinds_of(member) == [30078, 30078]
 
 

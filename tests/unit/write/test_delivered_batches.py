@@ -38,7 +38,7 @@ def reads(home: Home, client: Client) -> Client:
     """Everything, live."""
     subscription = Subscription("s", (Filter(),), client, client.outbox, 0, max_backlog=100)
     home.live.open(subscription)
-    home.live.release_backlog(subscription)
+    subscription.end_backlog()
     return client
 
 

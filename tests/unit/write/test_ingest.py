@@ -288,7 +288,7 @@ async def test_a_delivery_that_was_left_off_goes_on_with_the_first_row_that_is_n
     reader = Client(alice)
     subscription = Subscription("s", (Filter(),), reader, reader.outbox, 0, max_backlog=9)
     relay.live.open(subscription)
-    relay.live.release_backlog(subscription)
+    subscription.end_backlog()
     monkeypatch.setattr(relay.live, "deliver", deliver)
     letters = [chat(alice, f"{n}") for n in range(4)]
     await relay.take(*letters)
