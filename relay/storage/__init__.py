@@ -305,9 +305,10 @@ class SweepSource(EventLog, Protocol):
         they are large, as in `since`."""
 
     async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
-        """Check at most `limit` rows from `after` on for damage.
+        """Check at most `limit` rows after seq `after` for damage, fewer if they are large.
 
-        Returns the seq to continue after, 0 at the end, and a line for each damaged row.
+        Returns the seq to continue after, and a line for each damaged row; without rows 0, and a
+        line if the totals are wrong.
         """
 
 

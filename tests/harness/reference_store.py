@@ -38,6 +38,7 @@ from relay.nostr import kinds
 from relay.nostr.nip50 import Needs, Search, Searchable, search_from, searchable, words_of
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place, recall
+from relay.storage.checking import CHECKED_BYTES
 from relay.storage.rows import INDEXED_BYTES
 from tests.harness.fts_reading import FtsReading
 
@@ -612,7 +613,12 @@ class ReferenceStore:
 
     async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
         self._must_be_open()
-        return 0, ()
+        last = size = 0
+        for seq in sorted(seq for seq in self._rows if seq > after)[:limit]:
+            if size >= CHECKED_BYTES:
+                break
+            last, size = seq, size + len(self._rows[seq].event.raw)
+        return last, ()
 
     async def is_writable(self) -> bool:
         self._must_be_open()

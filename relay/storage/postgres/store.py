@@ -17,7 +17,7 @@ from relay.errors import StoreFault
 from relay.lifecycle.retention import MaxAmount
 from relay.lifecycle.rows import OldVersion
 from relay.storage import PAGE_BYTES, Features
-from relay.storage.checking import faults_of
+from relay.storage.checking import CHECKED_BYTES, faults_of
 from relay.storage.hashes import id_key
 from relay.storage.postgres.connections import CLOSED, Connections
 from relay.storage.postgres.erasing import Erasing
@@ -376,9 +376,9 @@ class PostgresStore(Reader):
         return [stored(row) for row in rows]
 
     async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
-        rows = await self._named("rows_to_check", after, limit)
+        rows = await self._named("rows_to_check", after, limit, CHECKED_BYTES)
         faults = await asyncio.to_thread(self._faults_of, rows)
-        if len(rows) == limit:
+        if rows:
             return rows[-1][0], faults
         ((there, noted),) = await self._named("number_of_rows")
         if there != noted:

@@ -39,7 +39,7 @@ from relay.lifecycle.rows import OldVersion
 from relay.nostr.nip50 import Needs, search_from
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place
-from relay.storage.checking import faults_of
+from relay.storage.checking import CHECKED_BYTES, faults_of
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.page_cache import PageCache
 from relay.storage.recall import best
@@ -480,12 +480,13 @@ class SqliteStore:
 
     async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
         self._check_open()
-        rows = await self._bulk_conn.rows(Query(QUERIES["rows_to_check"], (after, limit)))
+        asked = Query(QUERIES["rows_to_check"], (after, limit, CHECKED_BYTES))
+        rows = await self._bulk_conn.rows(asked)
         faults = await asyncio.to_thread(faults_of, rows)
         untagged = await self._untagged(rows)
         if untagged and await self._untagged(rows):  # one moved from memory to the table meanwhile
             faults += [f"row {seq} is not found by its tags" for seq in sorted(untagged)]
-        if len(rows) == limit:
+        if rows:
             return rows[-1][0], faults
         ((there, noted),) = await self._bulk_conn.rows(Query(QUERIES["number_of_rows"], ()))
         if there != noted:
@@ -495,8 +496,7 @@ class SqliteStore:
     async def _untagged(self, rows: Sequence[CheckedRow]) -> set[int]:
         """seq of those that are stored and lack a row in the tag table and in its buffer."""
         tags = await asyncio.to_thread(self._writer.tags_of, rows)
-        asked_for = orjson.dumps([list(tag) for tag in tags]).decode()
-        missing = await self._bulk_conn.rows(Query(QUERIES["missing_tags"], (asked_for,)))
+        missing = await self._bulk_conn.rows(Query(QUERIES["missing_tags"], (tags,)))
         seqs_of = self._writer.buffered_seqs
         return {seq for seq, hash_ in missing if seq not in seqs_of([hash_])}
 

@@ -606,13 +606,14 @@ class Writer:
             [(bytes.fromhex(key), group_id, group.is_moderated_by(key)) for key in group.members],
         )
 
-    def tags_of(self, rows: Sequence[CheckedRow]) -> list[tuple[int, int, int, int]]:
-        """hash, created_at, id_key and seq of all tags of rows; on any thread."""
-        return [
+    def tags_of(self, rows: Sequence[CheckedRow]) -> str:
+        """[[hash, created_at, id_key, seq]] of all tags of rows, as JSON; on any thread."""
+        tags = [
             (hash_, row[4], row[2], row[0])
             for row in rows
             for hash_ in self._hashes.of_event(event_in(row[-1]), self._index_tags)
         ]
+        return orjson.dumps(tags).decode()
 
     def buffered_seqs(self, hashes: Sequence[int]) -> list[int]:
         """As `TagBuffer.seqs_of`."""

@@ -441,11 +441,15 @@ SELECT by, kind, at, numbers, ids FROM erasures WHERE request = $1;
 -- :requests_begun  [request] -> those that deleted something
 SELECT request FROM erasures WHERE request = ANY($1::bytea[]);
 
--- :rows_to_check  seq, limit -> as `CheckedRow`, in order of seq
-SELECT seq, id, id_key, kind, created_at, pubkey, d, tags, raw,
+-- :rows_to_check  seq, limit, bytes -> as `CheckedRow`, in order of seq
+SELECT e.seq, id, id_key, kind, created_at, pubkey, d, tags, raw,
     (SELECT count(*) FROM tags AS t WHERE t.hash = ANY(e.tags) AND t.created_at = e.created_at
      AND t.id_key = e.id_key AND t.seq = e.seq AND t.kind = e.kind)
-FROM events AS e WHERE seq > $1 ORDER BY seq LIMIT $2;
+FROM (SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before
+      FROM (SELECT seq, octet_length(raw) AS size FROM events WHERE seq > $1 ORDER BY seq LIMIT $2)
+           AS later) AS next
+JOIN events AS e ON e.seq = next.seq
+WHERE next.before < $3 ORDER BY e.seq;
 
 -- :number_of_rows  -> number of rows and old versions in the tables themselves, and as the totals have it
 SELECT (SELECT count(*) FROM events) + (SELECT count(*) FROM old_versions),

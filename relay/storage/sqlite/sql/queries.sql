@@ -374,7 +374,7 @@ DELETE FROM erasures WHERE at < ?;
 -- :erasure  request -> by, kind, at, numbers, ids
 SELECT by, kind, at, numbers, ids FROM erasures WHERE request = ?;
 
--- :rows_to_check  seq, limit -> as `CheckedRow`, in order of seq. Every index must name the row.
+-- :rows_to_check  seq, limit, bytes -> as `CheckedRow`, in order of seq. Every index must name the row.
 SELECT e.seq, e.id, e.id_key, e.kind, e.created_at, e.pubkey, e.author_key, e.d,
   EXISTS (SELECT 1 FROM events AS i INDEXED BY events_id WHERE i.id_key = e.id_key AND i.seq = e.seq)
   AND EXISTS (SELECT 1 FROM events AS i INDEXED BY events_time
@@ -394,7 +394,10 @@ SELECT e.seq, e.id, e.id_key, e.kind, e.created_at, e.pubkey, e.author_key, e.d,
        OR EXISTS (SELECT 1 FROM events AS i INDEXED BY events_expiry
                   WHERE i.expires_at = e.expires_at AND i.expires_at IS NOT NULL AND i.seq = e.seq)),
   e.raw
-FROM events AS e WHERE e.seq > ? ORDER BY e.seq LIMIT ?;
+FROM (SELECT seq, sum(size) OVER (ORDER BY seq) - size AS before
+      FROM (SELECT seq, length(raw) AS size FROM events WHERE seq > ? ORDER BY seq LIMIT ?)) AS next
+CROSS JOIN events AS e ON e.seq = next.seq
+WHERE next.before < ? ORDER BY e.seq;
 
 -- :missing_tags  [[hash, created_at, id_key, seq]] -> seq and hash of those not in the table
 SELECT t.value ->> 3, t.value ->> 0 FROM json_each(?) AS t
