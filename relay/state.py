@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from relay.nostr.kinds import KindSet
 
 _CACHED_VIEWERS: Final = 4096
-_CACHED_GROUPS: Final = 1_000_000
-"""Group ids in all cached visibilities: each key may be in thousands of groups."""
 
 
 class EventLimits(Protocol):
@@ -121,7 +119,6 @@ class RelayState:
         """Whether reads may be permitted by this state. False while it is not known what other
         relays on the store have changed."""
         self._views: OrderedDict[Viewer, Visibility] = OrderedDict()
-        self._viewed_groups = 0
         self._rules_of_kind: dict[int, tuple[ReadRule, ...]] = {}
         self._pointing_of_kind: dict[int, tuple[ReadRule, ...]] = {}
 
@@ -174,17 +171,12 @@ class RelayState:
                 viewer, policy.read_rules, self.actors, self.groups, policy.groups.foreign_h
             )
             self._views[viewer] = found
-            self._viewed_groups += found.size
-            while len(self._views) > _CACHED_VIEWERS or (
-                self._viewed_groups > _CACHED_GROUPS and len(self._views) > 1
-            ):
-                _, oldest = self._views.popitem(last=False)
-                self._viewed_groups -= oldest.size
+            if len(self._views) > _CACHED_VIEWERS:
+                self._views.popitem(last=False)
         return found
 
     def _forget_views(self) -> None:
         self._views.clear()
-        self._viewed_groups = 0
 
     def is_public(self, row: Stored) -> bool:
         """No read rule applies to this row: everyone who is not banned may read it."""

@@ -26,7 +26,7 @@ from relay.nostr.filters import Filter
 from relay.nostr.kinds import DELETE_GROUP, GROUP_MEMBER_NOTICES, is_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence, Set
+    from collections.abc import Container, Iterable, Iterator, Sequence, Set
 
     from relay.access.actors import Actors
     from relay.access.read_rules import Row, Target
@@ -38,6 +38,7 @@ _GROUP_STATE: Final = frozenset(kinds.GROUP_STATE)
 _GROUP_LISTS: Final = _GROUP_STATE - {kinds.GROUP_METADATA, kinds.GROUP_ROLES}
 """The lists of a private group that only members may read."""
 _NO_KINDS: Final[frozenset[int]] = frozenset()
+_NO_GROUPS: Final[frozenset[str]] = frozenset()
 _KNOWN: Final = frozenset({Who.KNOWN, Who.OWNER, Who.AGENT, Who.MEMBER})
 _AGENT_ALONE: Final = frozenset({Who.AGENT})
 _NO_TARGETS: Final[frozenset[Target]] = frozenset()
@@ -84,9 +85,12 @@ class Visibility:
     """Who-words that hold for this viewer and any row."""
     actors: Actors
     groups: Groups
-    insider_of: frozenset[str]
-    admin_of: frozenset[str]
-    was_insider_of: frozenset[str] = frozenset()
+    insider_of: Container[str]
+    """Its groups; false if there are none. A union of sets would take long to make: a viewer may
+    have 64 keys, each in thousands of groups, and all change with any group."""
+    admin_of: Container[str]
+    """Those in which a key of its own has a role with rights."""
+    was_insider_of: Container[str] = frozenset()
     """Deleted groups with a key of the viewer among their last members."""
     foreign_h: frozenset[int] = frozenset()
     """Kinds whose `h` names no group. Only `gate` needs them: their rows have no group."""
@@ -97,11 +101,6 @@ class Visibility:
         default_factory=dict, init=False, compare=False, repr=False
     )
     """The rules that may cover all rows of a kind."""
-
-    @property
-    def size(self) -> int:
-        """Number of group ids held."""
-        return len(self.insider_of) + len(self.admin_of) + len(self.was_insider_of)
 
     @property
     def is_known(self) -> bool:
@@ -158,23 +157,34 @@ class Visibility:
             and self.global_words >= before.global_words
             and all(rule in before.rules for rule in self.rules)
             and self.actors.households == before.actors.households
-            and self.insider_of >= before.insider_of
-            and self.was_insider_of >= before.was_insider_of
-            and self.admin_of >= before.admin_of
-            and self._shows_groups_of(before.groups)
+            and self.members >= before.members
+            and self._covers_groups_of(before)
         )
 
-    def _shows_groups_of(self, before: Groups) -> bool:
-        """Whether no visible group has become hidden or ended, and no public one private."""
-        return self.groups is before or all(
-            (group := before.get(group_id)) is None
-            or group.is_hidden
-            or (
-                (after := self.groups.get(group_id)) is not None
-                and not after.is_hidden
-                and (group.only_members_read or not after.only_members_read)
+    def _covers_groups_of(self, before: Visibility) -> bool:
+        groups, earlier = self.groups, before.groups
+        return groups is earlier or (
+            all(self._covers_group(each, before) for each in groups.by_id.differing(earlier.by_id))
+            and all(
+                each in self.was_insider_of or each not in before.was_insider_of
+                for each in groups.ended.differing(earlier.ended)
             )
-            for group_id in self.groups.by_id.differing(before.by_id)
+        )
+
+    def _covers_group(self, group_id: str, before: Visibility) -> bool:
+        """Whether the viewer has the same part in the group, if any; and it has not become hidden
+        or ended, nor private, if it was not."""
+        if group_id in before.insider_of and group_id not in self.insider_of:
+            return False
+        if group_id in before.admin_of and group_id not in self.admin_of:
+            return False
+        group, after = before.groups.get(group_id), self.groups.get(group_id)
+        if group is None or group.is_hidden:
+            return True
+        return (
+            after is not None
+            and not after.is_hidden
+            and (group.only_members_read or not after.only_members_read)
         )
 
     def allows(
@@ -415,7 +425,7 @@ def visibility_for(
             words.add(Who.OWNER)
         if key in actors.agents:
             words.add(Who.AGENT)
-        if is_known(key, actors, groups):
+        if Who.KNOWN not in words and is_known(key, actors, groups):
             words.add(Who.KNOWN)
     lenders = frozenset(
         attestation.owner
@@ -426,7 +436,8 @@ def visibility_for(
         words.add(Who.KNOWN)
     if actors.attestations is not Attestations.GROUPS:
         lenders = frozenset()
-    insider = _union([groups.groups_of(key) for key in viewer.keys | lenders])
+    members = viewer.keys | lenders
+    insider = _one_of([groups.groups_of(key) for key in members])
     if insider:
         words.add(Who.MEMBER)
     if viewer.trusted:
@@ -443,18 +454,44 @@ def visibility_for(
         actors,
         groups,
         insider,
-        _union([groups.moderated_by(key) for key in viewer.keys]),
-        _union([groups.ended_with(key) for key in viewer.keys]),
+        _Moderated(groups, viewer.keys) if insider else _NO_GROUPS,
+        _one_of([groups.ended_with(key) for key in viewer.keys]),
         foreign_h,
-        viewer.keys | lenders,
+        members,
     )
 
 
-def _union(sets: Iterable[frozenset[str]]) -> frozenset[str]:
-    """The union; the set itself if only one is not empty: many viewers may share a key that is in
-    many groups."""
+class _OneOf:
+    """What is in one of several sets, at least one of which is not empty."""
+
+    __slots__ = ("_sets",)
+
+    def __init__(self, sets: Sequence[frozenset[str]]) -> None:
+        self._sets = sets
+
+    def __contains__(self, group_id: object) -> bool:
+        return any(group_id in each for each in self._sets)
+
+
+class _Moderated:
+    """The groups in which one of the keys has a role with rights."""
+
+    __slots__ = ("_groups", "_keys")
+
+    def __init__(self, groups: Groups, keys: Set[str]) -> None:
+        self._groups = groups
+        self._keys = keys
+
+    def __contains__(self, group_id: object) -> bool:
+        group = self._groups.get(group_id) if isinstance(group_id, str) else None
+        return group is not None and any(map(group.is_moderated_by, self._keys))
+
+
+def _one_of(sets: Iterable[frozenset[str]]) -> Container[str]:
     filled = [each for each in sets if each]
-    return filled[0] if len(filled) == 1 else frozenset[str]().union(*filled)
+    if not filled:
+        return _NO_GROUPS
+    return filled[0] if len(filled) == 1 else _OneOf(filled)
 
 
 def _hold_for_every_row(words: Set[Who], actors: Actors) -> bool:

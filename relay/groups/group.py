@@ -312,10 +312,6 @@ class Groups:
     """pubkey → ids of the deleted groups that it was a member of at their end."""
     founded: GroupsByKey[str] = field(default_factory=GroupsByKey)
     """pubkey → ids of the groups that it made."""
-    _moderated: dict[str, frozenset[str]] = field(
-        default_factory=dict, init=False, compare=False, repr=False
-    )
-    """Cache of `moderated_by`."""
 
     def get(self, group_id: str | None) -> Group | None:
         return self.by_id.get(group_id) if group_id is not None else None
@@ -330,16 +326,6 @@ class Groups:
     def made_by(self, pubkey: str) -> frozenset[str]:
         """The groups of which the key is the founder."""
         return self.founded.of(pubkey)
-
-    def moderated_by(self, pubkey: str) -> frozenset[str]:
-        """The groups in which the key has a role with rights."""
-        found = self._moderated.get(pubkey)
-        if found is None:
-            groups = self.groups_of(pubkey)
-            found = frozenset([each for each in groups if self.by_id[each].is_moderated_by(pubkey)])
-            if groups:
-                self._moderated[pubkey] = found
-        return found
 
     def ended_with(self, pubkey: str) -> frozenset[str]:
         """The deleted groups that the key was a member of at their end."""

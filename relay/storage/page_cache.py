@@ -96,7 +96,7 @@ class PageCache:
             self._bytes -= before.size
         elif self._is_first(asked):
             return
-        size = _PAGE_BYTES + (filter_.values + visibility.size) * _VALUE_BYTES
+        size = _PAGE_BYTES + filter_.values * _VALUE_BYTES
         size += sum(map(len, page.raws))
         for _, listed in filter_.tags:
             size += sum(map(len, listed))

@@ -137,7 +137,7 @@ class ReadConditions:
             out.append(keys_in("e.pubkey", keys, p))
         if readers & {Who.INSIDER, Who.GROUP, Who.VISIBLE} and visibility.insider_of:
             out.append(_group_of("members", visibility.members, p))
-        if Who.ADMIN in readers and visibility.admin_of:
+        if Who.ADMIN in readers and visibility.insider_of:
             out.append(_group_of("members", keys, p, " AND admin"))
         if Who.RECIPIENT in readers:
             out.append(self._has("p", keys, p))

@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from relay.nostr.filters import Filter
 
 _CACHED_CONDITIONS: Final = 512
-_CACHED_GROUPS: Final = 2000
-"""Conditions for a viewer who may read more groups are not cached: they contain the ids."""
 CACHED_KINDS: Final = 64
 """Conditions for a filter of more kinds are not cached: a set of 65,536 takes 5 MB."""
 
@@ -89,9 +87,7 @@ class ReadConditions:
             self._conditions.move_to_end(key)
             return kept[1]
         readable = self._readable(visibility, filter_.kinds, frozenset(names))
-        if visibility.size > _CACHED_GROUPS or (
-            filter_.kinds is not None and len(filter_.kinds) > CACHED_KINDS
-        ):
+        if filter_.kinds is not None and len(filter_.kinds) > CACHED_KINDS:
             return readable
         if visibility.groups is not self._groups:
             # Older visibilities are not used again, and each keeps the groups of its time in
@@ -197,7 +193,7 @@ class ReadConditions:
             out.append(one_of("e.pubkey", blobs))
         if readers & {Who.INSIDER, Who.GROUP, Who.VISIBLE} and visibility.insider_of:
             out.append(insider)
-        if Who.ADMIN in readers and visibility.admin_of:
+        if Who.ADMIN in readers and visibility.insider_of:
             out.append(
                 Condition(
                     f"e.grp IN (SELECT grp FROM members WHERE {member.sql} AND admin = 1)",
