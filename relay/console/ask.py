@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -11,7 +12,7 @@ import msgspec
 from relay.errors import Invalid, Prefix, Refused
 from relay.memory.fence import name_in
 from relay.nostr import kinds
-from relay.nostr.event import event_from_raw, object_in
+from relay.nostr.event import event_from_raw, object_in, parsing_weight
 from relay.nostr.filters import Filter
 from relay.nostr.keys import npub
 
@@ -24,10 +25,12 @@ if TYPE_CHECKING:
 
 MAX_ROWS: Final = 500
 """Of one query, unless a page asks for fewer."""
-_MAX_BYTES: Final = 8 << 20
-"""A query ends with the page of rows that reaches this."""
-_MAX_BYTES_UNKNOWN: Final = 1 << 20
+_MAX_WEIGHT: Final = 8 << 20
+"""A query ends with the row that reaches this, see `parsing_weight`."""
+_MAX_WEIGHT_UNKNOWN: Final = 1 << 20
 """The same for who is unknown."""
+_PIECE_WEIGHT: Final = 1 << 19
+"""Of rows that are parsed without a pause: a millisecond, or one row."""
 _FEW_NAMES: Final = 50
 _MAX_NAMES: Final = 500
 _MAX_PEOPLE: Final = 2000
@@ -90,8 +93,13 @@ class Ask:
             return []
         found = []
         unreadable = 0
-        most = _MAX_BYTES if self.is_known else _MAX_BYTES_UNKNOWN
+        most = _MAX_WEIGHT if self.is_known else _MAX_WEIGHT_UNKNOWN
+        weight = 0
         for raw in await self.services.stored.of(self.viewer, asked, most):
+            weight += parsing_weight(raw)
+            if weight > _PIECE_WEIGHT:
+                await asyncio.sleep(0)
+                weight = 0
             try:
                 found.append(event_from_raw(raw))
             except (Invalid, UnicodeDecodeError, ValueError):

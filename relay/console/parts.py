@@ -31,9 +31,10 @@ class UsedAuthorizations(Protocol):
 
 class StoredRows(Protocol):
     async def of(
-        self, viewer: Viewer, filters: tuple[Filter, ...], max_bytes: int
+        self, viewer: Viewer, filters: tuple[Filter, ...], max_weight: int
     ) -> Sequence[bytes]:
-        """What a REQ of this viewer is sent up to EOSE, or to the page that reaches `max_bytes`.
+        """What a REQ of this viewer is sent up to EOSE, or to the row that reaches `max_weight`,
+        see `parsing_weight`.
 
         Raises Refused for a REQ that would be closed without a row, or by an error.
         """

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.errors import Prefix, Refused
+from relay.nostr.event import parsing_weight
 from relay.read.outbox import FlushQueue, Outbox
 
 if TYPE_CHECKING:
@@ -25,19 +26,17 @@ class StoredRows:
         self._queries = queries
 
     async def of(
-        self, viewer: Viewer, filters: tuple[Filter, ...], max_bytes: int
+        self, viewer: Viewer, filters: tuple[Filter, ...], max_weight: int
     ) -> Sequence[bytes]:
-        """The rows in the order of the answer, up to and including the page that reaches
-        `max_bytes`. Raises Refused for a REQ that would be closed without a row, or because of an
-        error."""
-        queries, peer = self._queries, _Peer(viewer)
+        """The rows in the order of the answer, up to and including the one with which they reach
+        `max_weight`, see `parsing_weight`. Raises Refused for a REQ that would be closed without a
+        row, or because of an error."""
+        queries, peer = self._queries, _Peer(viewer, max_weight)
         subscription = queries.start(peer, _SUB, filters)
         if subscription is not None:
             try:
                 if subscription.backlog is not None:
-                    await queries.catch_up(
-                        subscription, peer, lambda _: peer.outbox.size < max_bytes
-                    )
+                    await queries.catch_up(subscription, peer, lambda _: not peer.outbox.is_full)
             finally:
                 queries.stop(subscription)
         refused = peer.outbox.refused
@@ -51,9 +50,9 @@ class _Peer:
 
     is_reading = has_time = True
 
-    def __init__(self, viewer: Viewer) -> None:
+    def __init__(self, viewer: Viewer, max_weight: int) -> None:
         self.viewer = viewer
-        self.outbox = _Rows()
+        self.outbox = _Rows(max_weight)
 
     @property
     def reader(self) -> _Peer:
@@ -90,14 +89,18 @@ class _NoSocket:
 class _Rows(Outbox):
     """Keeps the rows and the CLOSED of one query."""
 
-    __slots__ = ("raws", "refused", "size")
+    __slots__ = ("_left", "raws", "refused")
 
-    def __init__(self) -> None:
+    def __init__(self, max_weight: int) -> None:
         queue = FlushQueue(lambda _: None)
         super().__init__(_NoSocket(), queue, max_bytes=0, overflow=lambda: None)
         self.raws: list[bytes] = []
-        self.size = 0
+        self._left = max_weight
         self.refused: Refused | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self._left <= 0
 
     def put(self, payload: bytes) -> None:
         verb, _, *rest = orjson.loads(payload)
@@ -109,5 +112,8 @@ class _Rows(Outbox):
         """Live events come after the answer."""
 
     def put_each(self, head: bytes, bodies: Sequence[bytes], tail: bytes) -> None:
-        self.raws += bodies
-        self.size += sum(map(len, bodies))
+        for raw in bodies:
+            if self.is_full:
+                break
+            self.raws.append(raw)
+            self._left -= parsing_weight(raw)

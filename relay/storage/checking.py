@@ -7,7 +7,7 @@ compared with an index. `version` and `quiet` are not compared.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import orjson
 
@@ -19,9 +19,6 @@ from relay.storage.rows import event_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-CHECKED_BYTES: Final = 1 << 17
-"""Bytes of rows that are checked together, or one row: they may have 20,000 tags."""
 
 CheckedRow = tuple[int, bytes, int, int, int, bytes, int, str, int, bytes]
 """seq, id, id_key, kind, created_at, pubkey, author_key, d, whether every index has it, raw."""

@@ -14,7 +14,7 @@ from relay.lifecycle.rows import SENT_TO_ONE, Leaving, Present, Slot, Stored
 from relay.nostr.erasure import Erasure
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
-from relay.storage import PAGE_BYTES
+from relay.storage import PARSED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
@@ -157,7 +157,7 @@ async def rows_after(
     read: Callable[[int, int], Awaitable[Sequence[RowOf]]],
     after: int,
     limit: int,
-    most: int = PAGE_BYTES,
+    most: int = PARSED_BYTES,
 ) -> list[RowOf]:
     """(seq, raw, …) of rows with a greater seq: at most `limit`, and none after the first `most`
     bytes, since parsed events can take twenty times as much. `read(after, limit)` reads them."""

@@ -37,8 +37,7 @@ from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.nostr import kinds
 from relay.nostr.nip50 import Needs, Search, Searchable, search_from, searchable, words_of
 from relay.nostr.nip77 import Items
-from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place, recall
-from relay.storage.checking import CHECKED_BYTES
+from relay.storage import PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, Place, recall
 from relay.storage.rows import INDEXED_BYTES
 from tests.harness.fts_reading import FtsReading
 
@@ -615,7 +614,7 @@ class ReferenceStore:
         self._must_be_open()
         last = size = 0
         for seq in sorted(seq for seq in self._rows if seq > after)[:limit]:
-            if size >= CHECKED_BYTES:
+            if size >= PARSED_BYTES:
                 break
             last, size = seq, size + len(self._rows[seq].event.raw)
         return last, ()
@@ -709,6 +708,6 @@ def _near_points(search: Search, at: int) -> int:
 
 
 def _page(rows: Sequence[Stored], limit: int) -> Sequence[Stored]:
-    """At most 1 MiB, and what goes over it."""
+    """Up to the one that reaches PARSED_BYTES."""
     before = [0, *accumulate(len(row.event.raw) for row in rows)]
-    return [row for row, size in zip(rows[:limit], before, strict=False) if size < 1 << 20]
+    return [row for row, size in zip(rows[:limit], before, strict=False) if size < PARSED_BYTES]

@@ -255,7 +255,12 @@ class Home:
         return await rebuilt_groups(self.store, self.relay.pubkey)
 
     async def log(self) -> list[Event]:
-        return [row.event for row in await self.store.since(0, 10**6)]
+        log: list[Event] = []
+        seq = 0
+        while rows := await self.store.since(seq, 1000):
+            log += [row.event for row in rows]
+            seq = rows[-1].seq
+        return log
 
     async def found(self, **conditions: object) -> list[Event]:
         query = PageQuery(asked(**conditions), EVERYTHING, 10_000, MAX, self.now, 10_000)

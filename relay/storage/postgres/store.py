@@ -16,8 +16,8 @@ from relay.access.quotas import Size, Sized, SizedBy
 from relay.errors import StoreFault
 from relay.lifecycle.retention import MaxAmount
 from relay.lifecycle.rows import OldVersion
-from relay.storage import PAGE_BYTES, Features
-from relay.storage.checking import CHECKED_BYTES, faults_of
+from relay.storage import PARSED_BYTES, Features
+from relay.storage.checking import faults_of
 from relay.storage.hashes import id_key
 from relay.storage.postgres.connections import CLOSED, Connections
 from relay.storage.postgres.erasing import Erasing
@@ -365,18 +365,18 @@ class PostgresStore(Reader):
             return [seq for (seq,) in await db.fetch(due.sql, *due.values, timeout=_BULK_S)]
 
     async def overdue_versions(self, now: int, limit: int) -> Sequence[OldVersion]:
-        rows = await self._named("old_due", now, limit, PAGE_BYTES)
+        rows = await self._named("old_due", now, limit, PARSED_BYTES)
         return [_old_version(row) for row in rows]
 
     async def old_versions(self, after: int, limit: int) -> Sequence[OldVersion]:
         return [_old_version(row) for row in await self._rows_after("old_after", after, limit)]
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
-        rows = await self._named("rows_by_seq", list(seqs), PAGE_BYTES)
+        rows = await self._named("rows_by_seq", list(seqs), PARSED_BYTES)
         return [stored(row) for row in rows]
 
     async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
-        rows = await self._named("rows_to_check", after, limit, CHECKED_BYTES)
+        rows = await self._named("rows_to_check", after, limit, PARSED_BYTES)
         faults = await asyncio.to_thread(self._faults_of, rows)
         if rows:
             return rows[-1][0], faults

@@ -38,8 +38,8 @@ from relay.lifecycle.retention import MaxAmount
 from relay.lifecycle.rows import OldVersion
 from relay.nostr.nip50 import Needs, search_from
 from relay.nostr.nip77 import Items
-from relay.storage import PAGE_BYTES, Features, Page, PageQuery, Place
-from relay.storage.checking import CHECKED_BYTES, faults_of
+from relay.storage import PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, Place
+from relay.storage.checking import faults_of
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.page_cache import PageCache
 from relay.storage.recall import best
@@ -463,7 +463,7 @@ class SqliteStore:
 
     async def overdue_versions(self, now: int, limit: int) -> Sequence[OldVersion]:
         self._check_open()
-        query = Query(QUERIES["old_due"], (now, limit, PAGE_BYTES))
+        query = Query(QUERIES["old_due"], (now, limit, PARSED_BYTES))
         rows = await self._reader_conn.rows(query)
         return [OldVersion(stored(row[:7]), *row[7:]) for row in rows]
 
@@ -474,13 +474,13 @@ class SqliteStore:
 
     async def stored(self, seqs: Sequence[int]) -> Sequence[Stored]:
         self._check_open()
-        query = Query(QUERIES["rows_by_seq"], (listed(list(seqs)), PAGE_BYTES))
+        query = Query(QUERIES["rows_by_seq"], (listed(list(seqs)), PARSED_BYTES))
         rows = await self._reader_conn.rows(query)
         return [stored(row) for row in rows]
 
     async def check(self, after: int, limit: int) -> tuple[int, Sequence[str]]:
         self._check_open()
-        asked = Query(QUERIES["rows_to_check"], (after, limit, CHECKED_BYTES))
+        asked = Query(QUERIES["rows_to_check"], (after, limit, PARSED_BYTES))
         rows = await self._bulk_conn.rows(asked)
         faults = await asyncio.to_thread(faults_of, rows)
         untagged = await self._untagged(rows)

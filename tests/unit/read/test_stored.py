@@ -1,0 +1,76 @@
+"""Rows for the pages of the console: bounded by the time that it takes to parse them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from relay.access.visibility import ANONYMOUS
+from relay.errors import Prefix, Refused
+from relay.nostr.event import parsing_weight
+from relay.observe import Metrics
+from relay.read.query import QueryRunner
+from relay.read.stored import StoredRows
+from tests.cast import alice
+from tests.contract.writing import asked
+from tests.harness.reference_store import ReferenceStore
+from tests.harness.relay_in_process import Home, policy_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Limits:
+    max_limit = default_limit = 1000
+
+
+@pytest.fixture
+async def home() -> Home:
+    return Home(ReferenceStore(), policy_of("open"))
+
+
+def rows_of(home: Home) -> StoredRows:
+    return StoredRows(
+        QueryRunner(
+            home.store, home.state, home.live, Limits(), clock=lambda: home.now, metrics=Metrics()
+        )
+    )
+
+
+@pytest.fixture
+async def notes(home: Home) -> list[bytes]:
+    """Newest first, with 1,000 tags each."""
+    async with home:
+        tags = [["t", f"{number}"] for number in range(1000)]
+        made = [home.made(alice, 1, *tags, content=f"{number}") for number in range(5)]
+        await home.take(*made)
+    return [each.raw for each in sorted(made, key=lambda each: (-each.created_at, each.id))]
+
+
+def weights(notes: list[bytes]) -> Iterator[int]:
+    return map(parsing_weight, notes)
+
+
+async def test_rows_end_with_the_one_that_reaches_the_weight(
+    home: Home, notes: list[bytes]
+) -> None:
+    rows = rows_of(home)
+    first, second, *_ = weights(notes)
+    for most, number in ((1, 1), (first, 1), (first + 1, 2), (first + second, 2), (1 << 30, 5)):
+        found = await rows.of(ANONYMOUS, (asked(kinds=[1]),), most)
+        assert list(found) == notes[:number]
+
+
+@pytest.mark.usefixtures("notes")
+async def test_what_would_be_closed_is_refused(home: Home) -> None:
+    with pytest.raises(Refused) as refusal:
+        await rows_of(home).of(ANONYMOUS, (asked(kinds=[4]),), 1 << 20)
+    assert refusal.value.prefix is Prefix.AUTH_REQUIRED
+
+
+def test_a_tag_weighs_more_than_its_bytes() -> None:
+    many = alice.sign(1, [["t"]] * 1000 + [[]] * 1000, "", 1).raw
+    text = alice.sign(1, [], '[["t"]]' * 1000, 1).raw
+    assert parsing_weight(many) > 10 * len(many)
+    assert parsing_weight(text) < 2 * len(text)
