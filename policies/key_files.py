@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 _MAX_BYTES: Final = 16 << 20
 _TOLD: Final = 20
 """Invalid lines of one file that are reported one by one."""
+_NO_KEY: Final = "not a public key: an npub or 64 hex characters are needed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +118,9 @@ def _keys(raw: bytes, name: str, faults: list[Fault]) -> list[ListedKey]:
             continue
         try:
             found.append(ListedKey(public_key(value), name, number))
-        except Invalid as wrong:
-            wrongs.append(Fault(name, number, wrong.text))
+        except Invalid:
+            # The value is not repeated either: the file may be none of keys.
+            wrongs.append(Fault(name, number, _NO_KEY))
     faults.extend(wrongs[:_TOLD])
     if len(wrongs) > _TOLD:
         faults.append(Fault(name, wrongs[_TOLD].line, f"{len(wrongs) - _TOLD} more invalid lines"))

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from relay.nostr.event import event_from_raw
+from relay.nostr.event import event_from_raw, parsing_weight
 from relay.storage import PAGE_BYTES, PageQuery
 
 if TYPE_CHECKING:
@@ -118,5 +118,5 @@ class LinkedRows:
         """Linked rows with one of the values; None: more than may be held."""
         filter_ = target.filter_for(*values)
         rows = await self._store.matching(filter_, limit=_MAX_HELD, now=self._clock())
-        size = sum([len(row.event.raw) for row in rows])
-        return None if len(rows) == _MAX_HELD or size >= PAGE_BYTES else rows
+        weight = sum([parsing_weight(row.event.raw) for row in rows])
+        return None if len(rows) == _MAX_HELD or weight >= PAGE_BYTES else rows

@@ -11,6 +11,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.errors import StoreFault
+from relay.nostr.event import parsing_weight
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import KindClass, class_of
 from relay.storage import PAGE_BYTES
@@ -65,7 +66,7 @@ class VersionReader:
         raise StoreFault("read rights changed faster than versions could be read")
 
     async def _page(self, visibility: Visibility, slot: Slot, before: str | None) -> Versions:
-        asked, size = _filter_of(slot), 0
+        asked, weight = _filter_of(slot), 0
         events: list[Event] = []
         after = before
         while True:
@@ -74,11 +75,11 @@ class VersionReader:
                 return Versions((), more=False)
             old = rows[1:]
             for row in rows if after is None else old:
-                if size >= PAGE_BYTES:
+                if weight >= PAGE_BYTES:
                     return Versions(events, more=True)
                 if await self._may_read(row, visibility, asked):
                     events.append(row.event)
-                    size += len(row.event.raw)
+                    weight += parsing_weight(row.event.raw)
             if not old:
                 return Versions(events, more=False)
             await asyncio.sleep(0)  # a page of the store may have come without a pause

@@ -240,14 +240,14 @@ class EventReader(EventLog, ClientReads, Protocol):
         """For the relay itself: the row of a slot, then its old versions, newest first.
 
         `before`: an id; only versions older than this one follow the row. At most `limit`; fewer
-        once they have PAGE_BYTES. Expired ones are left out. Empty when the slot has no row, also
-        when it has expired.
+        once their `parsing_weight` is PAGE_BYTES. Expired ones are left out. Empty when the slot
+        has no row, also when it has expired.
         """
 
     async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
         """For the relay itself: the newest `limit` rows, without a Visibility.
 
-        In order of Place; fewer once they have PAGE_BYTES.
+        In order of Place; fewer once their `parsing_weight` is PAGE_BYTES.
         """
 
 

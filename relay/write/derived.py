@@ -9,15 +9,15 @@ reveal whether the target is missing, deleted, in another group, hidden, or of a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from relay.access.visibility import Viewer, visibility_for
+from relay.access.visibility import Reading, Viewer, visibility_for
 from relay.facts import Origin
 from relay.groups.group import pins_of
 from relay.nostr import kinds
-from relay.nostr.filters import Filter
 from relay.nostr.nip57 import zap_request
 
 if TYPE_CHECKING:
@@ -77,9 +77,12 @@ def _may_name(candidate: Candidate, target: Stored, world: World) -> bool:
 
 
 def _may_read(author: Viewer, row: Stored, world: World) -> bool:
-    """Whether the author may read the row when asking by id: `only_by = ids` is met."""
-    seen = visibility_for(author, world.policy.read_rules, world.actors, world.groups)
-    return seen.may_read(row, Filter(ids=frozenset({row.event.id})))
+    """Whether the author may read the row by some filter, if every `target` may be read."""
+    # A ban hides rows as long as it lasts; what is written about them stays in their group.
+    actors = replace(world.actors, banned=frozenset())
+    seen = visibility_for(author, world.policy.read_rules, actors, world.groups)
+    targets = frozenset([target for target, _ in seen.targets_of(row)])
+    return seen.reading(row, targets) is not Reading.NEVER
 
 
 def _names(request: Event, target: Event) -> bool:

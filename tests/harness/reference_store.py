@@ -393,7 +393,8 @@ class ReferenceStore:
     async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
         if rules != self._rules:
             self._texts, self._indexed, self._rules = {}, 0, rules
-        rows, left = await self.since(self._indexed, limit), INDEXED_BYTES
+        later = [self._rows[seq] for seq in sorted(self._rows) if seq > self._indexed]
+        rows, left = later[:limit], INDEXED_BYTES
         for row in rows:
             text = text_of(row.event)
             if text is not None:

@@ -15,6 +15,7 @@ from relay.access.actors import Actors
 from relay.access.visibility import everything_visible
 from relay.errors import TooSlow, TooWide
 from relay.groups.group import Groups
+from relay.nostr.event import parsing_weight
 from relay.nostr.nip50 import Needs, search_from
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, Page, PageQuery, Place
@@ -259,8 +260,12 @@ class Reader(ABC):
         values = (key, upto, limit - 1, PAGE_BYTES)
         holders: list[Stored] = []
         old: list[Stored] = []
+        weight = 0
         for *columns, is_holder in await self._rows(Query(QUERIES["versions_of_slot"], values)):
+            if old and weight >= PAGE_BYTES:
+                break
             row = stored(columns)
+            weight += parsing_weight(row.event.raw)
             if row.slot == slot and (row.expires_at is None or row.expires_at > now):
                 (holders if is_holder else old).append(row)
         return [*holders, *old] if holders else []
@@ -269,9 +274,15 @@ class Reader(ABC):
         if filter_.impossible:
             return []
         query = PageQuery(filter_, _EVERYTHING, limit, self.committed(), now, size=limit)
-        return [
-            stored(row) for row in await self._rows(self._compiler.page(query, _STORED_COLUMNS))
-        ]
+        found: list[Stored] = []
+        weight = 0
+        for columns in await self._rows(self._compiler.page(query, _STORED_COLUMNS)):
+            if weight >= PAGE_BYTES:
+                break
+            row = stored(columns)
+            weight += parsing_weight(row.event.raw)
+            found.append(row)
+        return found
 
     async def _paged(self, query: Query, visibility: Visibility) -> Sequence[Any]:
         """`_read` for the first rows of a page."""

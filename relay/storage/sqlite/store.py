@@ -36,6 +36,7 @@ from relay.errors import StoreFault, TooSlow, TooWide
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.retention import MaxAmount
 from relay.lifecycle.rows import OldVersion
+from relay.nostr.event import parsing_weight
 from relay.nostr.nip50 import Needs, search_from
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, Place
@@ -512,7 +513,11 @@ class SqliteStore:
         found = await self._page_rows(Query(QUERIES["old_of_slot"], asked))
         holders: list[Stored] = []
         old: list[Stored] = []
+        weight = 0
         for raw, seq, *noted, is_holder in found:
+            if old and weight >= PAGE_BYTES:
+                break
+            weight += parsing_weight(raw)
             row = stored((seq, raw, *noted))
             if row.slot == slot and (row.expires_at is None or row.expires_at > now):
                 (holders if is_holder else old).append(row)
@@ -524,7 +529,12 @@ class SqliteStore:
             return []
         query = PageQuery(filter_, _EVERYTHING, limit, self._writer.head, now, size=limit)
         rows = await self._page_rows(self._compiler.page(query, _STORED_COLUMNS))
-        return [stored((seq, raw, *noted)) for raw, seq, *noted in rows]
+        weights = accumulate([parsing_weight(raw) for raw, *_ in rows], initial=0)
+        return [
+            stored((seq, raw, *noted))
+            for (raw, seq, *noted), weight in zip(rows, weights, strict=False)
+            if weight < PAGE_BYTES
+        ]
 
     async def since(self, seq: int, limit: int) -> Sequence[Stored]:
         self._check_open()

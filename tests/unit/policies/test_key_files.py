@@ -61,7 +61,7 @@ def test_a_later_list_of_files_replaces_the_earlier(tmp_path: Path) -> None:
 def test_all_wrong_lines_are_told_at_once(tmp_path: Path) -> None:
     with_keys(tmp_path, alice.npub, "alice", "# fine", alice.npub[:-1], alice.nsec)
     text = told(tmp_path)
-    assert text[0] == "bans.txt:2: not a public key: 'alice' (an npub or 64 hex characters)"
+    assert text[0] == "bans.txt:2: not a public key: an npub or 64 hex characters are needed"
     assert [line.split(":")[1] for line in text] == ["2", "4", "5"]
     assert "secret key" in text[2]
     assert alice.nsec[5:20] not in "".join(text)

@@ -35,7 +35,7 @@ DEN = Group("den", flags=frozenset({Flag.PRIVATE}), members={alice.pubkey: (), b
 SQUARE = Group("square", flags=frozenset({Flag.RESTRICTED}), members={alice.pubkey: ()})
 WALLET = person("wallet")
 
-PRIVATE = alice.sign(9, [["h", "den"]], "private", NOON)
+PRIVATE = alice.sign(9, [["h", "den"], ["t", "thread"]], "private", NOON)
 OPEN = alice.sign(9, [["h", "square"]], "open", NOON)
 NOTE = alice.sign(1, [], "a note", NOON)
 OWN_DATA = alice.sign(30078, [["d", "x"]], "own", NOON)
@@ -59,6 +59,7 @@ def group_of(
     origin: Origin = Origin.WIRE,
     attested: frozenset[Attestation] = frozenset(),
     attestations: Attestations = Attestations.RELAY,
+    banned: frozenset[str] = frozenset(),
 ) -> str | None:
     """The group in which this event is stored."""
     event = who.sign(kind, list(tags), "+", NOON)
@@ -69,7 +70,7 @@ def group_of(
         if slot is not None:
             found.slots[slot] = row
     groups = Groups().with_group(DEN).with_group(SQUARE)
-    actors = replace(policy.actors, attestations=attestations)
+    actors = replace(policy.actors, attestations=attestations, banned=banned)
     world = World(policy, groups, actors, found, RELAY.pubkey, NOON)
     keep, derived = policy.keep.keep_of(event), policy.groups.derived
     sender = Sender(origin, attested=attested)
@@ -116,6 +117,28 @@ def test_a_target_that_the_author_may_not_read_counts_as_not_stored(policy: Poli
         assert group_of(policy, carol, e(unseen), e(OPEN)) == "square"
     assert group_of(policy, alice, e(OWN_DATA), e(OPEN)) is None
     assert group_of(policy, carol, ["a", ADDRESS], kind=1111) is None
+
+
+def test_what_members_write_about_a_banned_key_stays_in_the_group(policy: PolicySet) -> None:
+    """A ban hides its rows for a while only; outside of the group a comment would be public."""
+    banned = frozenset({alice.pubkey})
+    assert group_of(policy, bob, e(PRIVATE), banned=banned) == "den"
+    assert group_of(policy, carol, e(PRIVATE), banned=banned) is None
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        'read = ["anyone"]\nonly_by = ["#h"]',
+        'read = ["author", "target"]\ntarget = { kinds = [11], tag = "t" }',
+        'read = ["insider"]\nonly_by = ["authors"]',
+    ],
+)
+def test_a_rule_about_how_to_ask_takes_nothing_out_of_the_group(rule: str) -> None:
+    """Who reads the message by one filter may not by another."""
+    policy = policy_of("open", f'[[rule]]\nname = "r"\nmatch = {{ kinds = [9] }}\n{rule}\n')
+    assert group_of(policy, bob, e(PRIVATE)) == "den"
+    assert group_of(policy, carol, e(PRIVATE)) is None
 
 
 def test_it_is_not_written_into_the_group(policy: PolicySet) -> None:
