@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from itertools import islice
-from time import perf_counter
+from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from msgspec import structs
 
 from relay.access.visibility import Reading
 from relay.errors import Prefix, Refused, StoreFault
+from relay.lifecycle.rows import Stored
 from relay.nostr import messages
 from relay.nostr.event import event_from_raw, indexed
 from relay.nostr.nip50 import indexed_part, parted, search_from
@@ -22,13 +22,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Sequence
 
     from relay.access.visibility import Viewer
-    from relay.lifecycle.rows import Stored
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.nip50 import Search
     from relay.read.linked_rows import LinkedRows, Links
     from relay.read.outbox import Outbox
-    from relay.read.peer import Peer, Reader
+    from relay.read.peer import Reader
     from relay.read.subscriptions import Entry
     from relay.state import RelayState
 
@@ -49,8 +48,8 @@ class Subscription:
     """One open REQ of one connection.
 
     Rows up to seq `cursor` are sent as stored rows, later ones live: none is missed, none is sent
-    twice. Live rows wait in `backlog` until `Fanout.send_backlog` has sent it; at most
-    `max_backlog`, and as many bytes in all subscriptions of a connection as its outbox takes.
+    twice. Live rows wait in `backlog` until the stored rows are sent; at most `max_backlog`, and as
+    many bytes in all subscriptions of a connection as its outbox takes.
     """
 
     __slots__ = (
@@ -85,8 +84,9 @@ class Subscription:
         self.cursor = cursor
         self.head = messages.event_head(sub)
         self.max_backlog = max_backlog
-        self.backlog: list[tuple[Stored, Filter, Links]] | None = []
-        """None: released, live rows are sent at once."""
+        self.backlog: list[tuple[int | Stored, Filter]] | None = []
+        """seq of stored rows, which are read again, and events that are not stored, with the filter
+        that matched. None: live rows are sent at once."""
         self.has_overflowed = False
         """Rows were dropped from the backlog: CLOSED must follow, not a gap."""
         self.is_closed = False
@@ -96,35 +96,48 @@ class Subscription:
         """Number of the last row delivered, so that a row that matches two filters is sent once.
         The number and not the row: thousands of subscriptions would each keep a row in memory."""
 
-    def add_to_backlog(self, row: Stored, filter_: Filter, links: Links) -> None:
+    def add_to_backlog(self, row: Stored, filter_: Filter) -> None:
         backlog = self.backlog
-        if backlog is not None and len(backlog) < self.max_backlog and self.outbox.may_hold:
+        if backlog is None or len(backlog) >= self.max_backlog or not self.outbox.may_hold:
+            self.has_overflowed = True
+        elif row.seq:
+            backlog.append((row.seq, filter_))
+            self.outbox.held_bytes += _HELD_SEQ
+        else:
             # Only its bytes: parsed tags can take twenty times as much memory.
             bare = structs.replace(row.event, tags=[], content="")
-            backlog.append((structs.replace(row, event=bare), filter_, links))
+            backlog.append((structs.replace(row, event=bare), filter_))
             self.outbox.held_bytes += len(bare.raw)
-        else:
-            self.has_overflowed = True
 
-    def take_from_backlog(self, most_bytes: int) -> list[tuple[Stored, Filter, Links]]:
-        """Its first rows, in order: as many as reach so many bytes. Empty: there is none."""
-        backlog = self.backlog or []
-        taken: list[tuple[Stored, Filter, Links]] = []
-        weight = 0
-        for row, filter_, links in backlog:
-            if weight >= most_bytes:
-                break
-            weight += len(row.event.raw)
-            taken.append((_whole(row), filter_, links))
-        del backlog[: len(taken)]
-        self.outbox.held_bytes -= weight
-        return taken
+    def next_of_backlog(self) -> tuple[Sequence[int] | Stored, Filter] | None:
+        """What comes first: seqs of rows that match one filter, or an event that is not stored."""
+        if not self.backlog:
+            return None
+        first, filter_ = self.backlog[0]
+        if isinstance(first, Stored):
+            return _whole(first), filter_
+        run = takewhile(
+            lambda entry: entry[1] is filter_ and isinstance(entry[0], int),
+            self.backlog[:_BACKLOG_ROWS],
+        )
+        return [seq for seq, _ in run if isinstance(seq, int)], filter_
+
+    def drop_from_backlog(self, number: int) -> None:
+        """Its first entries were sent, or may not be read."""
+        if self.backlog is not None:
+            self.outbox.held_bytes -= _held(self.backlog[:number])
+            del self.backlog[:number]
 
     def end_backlog(self) -> None:
         """From now on live rows do not wait; those that did are dropped."""
         backlog, self.backlog = self.backlog, None
         if backlog:
-            self.outbox.held_bytes -= sum([len(row.event.raw) for row, _, _ in backlog])
+            self.outbox.held_bytes -= _held(backlog)
+
+
+def _held(backlog: Sequence[tuple[int | Stored, Filter]]) -> int:
+    """Bytes."""
+    return sum([_HELD_SEQ if isinstance(row, int) else len(row.event.raw) for row, _ in backlog])
 
 
 def _whole(row: Stored) -> Stored:
@@ -219,9 +232,10 @@ keys."""
 _LARGE: Final = 16 << 10
 """Bytes. Above this no frame of a row is cached per subscription id: a client may use thousands of
 ids."""
-NOT_CURRENT: Final = "who may read is not known at the moment"
-_BACKLOG_PIECE: Final = 16 << 10
-"""Bytes of a backlog that are parsed and sent without a pause: up to 2 ms."""
+_BACKLOG_ROWS: Final = 100
+"""Rows of a backlog that are read together."""
+_HELD_SEQ: Final = 200
+"""Bytes that one takes which waits in a backlog."""
 _TOGETHER: Final = 16
 """Most rows joined into one write, for subscriptions that get all of them."""
 _WORK_AT_ONCE: Final = 500
@@ -298,43 +312,12 @@ class Fanout:
         subscription.is_closed = True
         subscription.end_backlog()
 
-    async def send_backlog(self, subscription: Subscription, peer: Peer) -> None:
-        """Send the rows that waited, in pieces of bounded work, while new ones go on waiting; then
-        live rows are sent at once.
-
-        Ends early when the subscription is closed, or its backlog overflows. Raises StoreFault.
-        """
-        while not subscription.has_overflowed:
-            began = perf_counter()
-            piece = subscription.take_from_backlog(_BACKLOG_PIECE)
-            if not piece:
-                subscription.backlog = None
-                return
-            peer.worked(perf_counter() - began)
-            if self._linked_rows is not None:
-                piece = await self._linked_anew(piece, subscription.reader.viewer)
-            if not self._state.is_current():  # the client may have read slowly
-                raise StoreFault(NOT_CURRENT)
-            began = perf_counter()
-            for row, filter_, links in piece:
-                # Checked again: a member may have been removed while the row waited (N29-94).
-                if not subscription.is_closed and self._is_readable(
-                    subscription, row, filter_, links
-                ):
-                    self._send(subscription, row)
-            if peer.worked(perf_counter() - began) or not peer.has_time:
-                await peer.turn(0.0)
-
-    async def _linked_anew(
-        self, waited: list[tuple[Stored, Filter, Links]], viewer: Viewer
-    ) -> list[tuple[Stored, Filter, Links]]:
-        """With the links as they are now: linked rows may have been deleted."""
-        assert self._linked_rows is not None
-        pointing = [(row, {viewer}) for row, _, _ in waited if self._state.targets_of(row)]
-        if not pointing:
-            return waited
-        links = await self._linked_rows.links_of(pointing)
-        return [(row, filter_, links) for row, filter_, _ in waited]
+    async def may_send(self, subscription: Subscription, row: Stored, filter_: Filter) -> bool:
+        """Whether its reader may read a row that matched this filter. Raises StoreFault."""
+        links = NO_LINKS
+        if self._linked_rows is not None and self._state.targets_of(row):
+            links = await self._linked_rows.links_of([(row, {subscription.reader.viewer})])
+        return self._is_readable(subscription, row, filter_, links)
 
     def _is_readable(
         self, subscription: Subscription, row: Stored, filter_: Filter, links: Links
@@ -530,7 +513,7 @@ class Fanout:
                 continue
             subscription.last_delivery = number
             if subscription.backlog is not None:
-                subscription.add_to_backlog(row, filter_, links)
+                subscription.add_to_backlog(row, filter_)
                 continue
             self._send(subscription, row)
             delivered += 1
@@ -585,7 +568,7 @@ class Fanout:
                     continue
                 subscription.last_delivery = number
                 if subscription.backlog is not None:
-                    subscription.add_to_backlog(stored, entry.filter, links)
+                    subscription.add_to_backlog(stored, entry.filter)
                     break
                 delivered += 1
                 if is_large:

@@ -14,9 +14,10 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
 from relay.errors import Prefix, Refused, StoreFault
+from relay.lifecycle.rows import Stored
 from relay.nostr import kinds, messages, nip45
 from relay.observe import REQUEST, SLOW_S, shape_of
-from relay.read.fanout import NOT_CURRENT, Subscription
+from relay.read.fanout import Subscription
 from relay.read.scan import LONG_S, PAGE_ROWS, Scan
 from relay.storage import PageQuery
 
@@ -51,6 +52,7 @@ _STORE_DOWN: Final = Refused(Prefix.ERROR, "the store is not available, try agai
 _INTERNAL: Final = Refused(Prefix.ERROR, "internal error, try again later")
 _OVERFLOW: Final = Refused(Prefix.ERROR, "backlog overflow, subscribe again")
 _NOT_INDEXED: Final = "the search index is not up to date, try again in a moment"
+_NOT_CURRENT: Final = "who may read is not known at the moment"
 _MAX_RETRIES: Final = 16
 """How often pages of one query are read again because read rights changed during the read."""
 _RIGHTS_CHANGED: Final = "read rights changed faster than pages could be read"
@@ -178,7 +180,8 @@ class QueryQueue:
             return await self._queries.catch_up(subscription, self._peer, self._is_open)
         except Exception:  # last frame of the task: the queue must go on  # noqa: BLE001
             _log.exception("a query failed")
-            self._peer.outbox.put(messages.closed(subscription.sub, _INTERNAL))
+            if self._is_open(subscription):
+                self._peer.outbox.put(messages.closed(subscription.sub, _INTERNAL))
             return False
 
     async def _count(self, sub: str, filters: tuple[Filter, ...]) -> None:
@@ -359,15 +362,15 @@ class QueryRunner:
                 if not (is_last and peer.is_reading):  # else EOSE goes with it, in one write
                     await peer.drained()
                 waited += perf_counter() - found
-            if not self._state.is_current():  # the client may have read slowly
-                raise StoreFault(NOT_CURRENT)
+            self._check_current()
         except StoreFault as fault:
             self._fail(peer, subscription, fault)
             return False
         except Refused as refused:
             took = perf_counter() - began - waited
             self._took("REQ", subscription.filters, peer, rows, took)
-            peer.outbox.put(messages.closed(subscription.sub, refused))
+            if is_open(subscription):
+                peer.outbox.put(messages.closed(subscription.sub, refused))
             return False
         ended = perf_counter()
         self._measured(
@@ -380,19 +383,55 @@ class QueryRunner:
         )
         if not is_open(subscription):
             return True
-        return self._finish(peer, subscription) and await self._send_backlog(peer, subscription)
+        return self._finish(peer, subscription) and await self.send_backlog(peer, subscription)
 
-    async def _send_backlog(self, peer: Peer, subscription: Subscription) -> bool:
-        """After EOSE. False: CLOSED was sent, instead of all of it."""
+    async def send_backlog(self, peer: Peer, subscription: Subscription) -> bool:
+        """Send the rows that came live meanwhile and are still there, in pieces, while new ones go
+        on waiting; then live rows are sent at once. False: CLOSED was sent instead of some."""
         try:
-            await self._fanout.send_backlog(subscription, peer)
+            while not subscription.has_overflowed and (waiting := subscription.next_of_backlog()):
+                raws, number = await self._of_backlog(subscription, *waiting)
+                if subscription.is_closed:
+                    return True
+                subscription.drop_from_backlog(number)
+                began = perf_counter()
+                for raw in raws:
+                    peer.outbox.put_live(subscription.head, raw, messages.EVENT_END)
+                if not peer.is_reading:
+                    await peer.drained()
+                elif peer.worked(perf_counter() - began) or not peer.has_time:
+                    await peer.turn(0.0)
         except StoreFault as fault:
             self._fail(peer, subscription, fault)
             return False
         if subscription.has_overflowed and not subscription.is_closed:
             peer.outbox.put(messages.closed(subscription.sub, _OVERFLOW))
             return False
+        subscription.end_backlog()
         return True
+
+    async def _of_backlog(
+        self, subscription: Subscription, waiting: Sequence[int] | Stored, filter_: Filter
+    ) -> tuple[Sequence[bytes], int]:
+        """Those that may be read now, and how many entries of the backlog were looked at. Raises
+        StoreFault."""
+        if isinstance(waiting, Stored):
+            may_read = await self._fanout.may_send(subscription, waiting, filter_)
+            self._check_current()
+            return [waiting.event.raw] if may_read else [], 1
+        for _ in range(_MAX_RETRIES):
+            visibility = self._state.visibility(subscription.reader.viewer)
+            found = await self._store.rows(waiting, filter_, visibility, now=self._clock())
+            self._check_current()
+            # A member may have been removed while the rows waited (N29-94).
+            if self._state.visibility(subscription.reader.viewer).covers(visibility):
+                return found
+        raise StoreFault(_RIGHTS_CHANGED)
+
+    def _check_current(self) -> None:
+        """Raises StoreFault; a client may have read slowly."""
+        if not self._state.is_current():
+            raise StoreFault(_NOT_CURRENT)
 
     def _measured(
         self,

@@ -13,7 +13,7 @@ import pytest
 from relay.access.visibility import ANONYMOUS, Viewer
 from relay.groups.actions import Flag
 from relay.observe import Metrics
-from relay.read import fanout, linked_rows
+from relay.read import linked_rows
 from relay.read.fanout import Subscription
 from relay.read.query import QueryQueue, QueryRunner
 from tests.cast import alice, bob, carol, dave, owner, robot
@@ -91,6 +91,12 @@ def opens(home: Home, client: Client, *filters: Filter) -> Subscription:
     )
     home.live.open(subscription)
     return subscription
+
+
+def queries_of(home: Home) -> QueryRunner:
+    return QueryRunner(
+        home.store, home.state, home.live, Limits(), clock=lambda: home.now, metrics=Metrics()
+    )
 
 
 def follows(home: Home, client: Client, *filters: Filter) -> Client:
@@ -218,36 +224,11 @@ async def test_a_backlog_row_is_sent_if_its_linked_row_still_exists(
     await home.do(alice, 9, h="den")
     if not is_left:
         await home.do(robot, 5, ["e", about.id])
-    await home.live.send_backlog(subscription, member)
+    assert await queries_of(home).send_backlog(member, subscription)
     assert kinds_of(member) == ([30078, 9] if is_left else [9])
 
 
-async def test_links_of_a_large_backlog_are_looked_up_in_pieces(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Parsed, its rows would take many times what they are counted for."""
-    await sent(home, entry(home), entry(home, "den", "b" * 64))
-    member = Client(alice)
-    subscription = opens(home, member, asked(kinds=[9, 30078]))
-    assert await sent(home, vouch(home)) == [STORED]
-    await home.do(alice, 9, h="den")
-    assert await sent(home, vouch(home, "b" * 64)) == [STORED]
-    found = home.live._linked_rows
-    assert found is not None
-    links_of, held = found.links_of, []
-
-    async def counted(needed: Any) -> Any:
-        held.append(len(needed))
-        return await links_of(needed)
-
-    monkeypatch.setattr(found, "links_of", counted)
-    monkeypatch.setattr(fanout, "_BACKLOG_PIECE", 1)
-    await home.live.send_backlog(subscription, member)
-    assert held == [1, 1]
-    assert kinds_of(member) == [30078, 9, 30078]
-
-
-async def test_rows_during_a_second_lookup_wait_too(
+async def test_rows_that_come_while_the_backlog_is_read_wait_too(
     controlled: tuple[Home, ControlledStore],
 ) -> None:
     home, store = controlled
@@ -255,15 +236,15 @@ async def test_rows_during_a_second_lookup_wait_too(
     member = Client(alice)
     subscription = opens(home, member, asked(kinds=[30078]))
     assert await sent(home, vouch(home)) == [STORED]
-    matching = store.matching
+    rows = store.rows
 
     async def and_another(*args: Any, **more: Any) -> Any:
-        store.matching = matching  # type: ignore[method-assign]
+        store.rows = rows  # type: ignore[method-assign]
         assert await home.take(vouch(home, "b" * 64)) == [STORED]
-        return await matching(*args, **more)
+        return await rows(*args, **more)
 
-    store.matching = and_another  # type: ignore[method-assign]
-    await home.live.send_backlog(subscription, member)
+    store.rows = and_another  # type: ignore[method-assign]
+    assert await queries_of(home).send_backlog(member, subscription)
     assert kinds_of(member) == [30078, 30078]
 
 
@@ -273,11 +254,8 @@ async def test_a_late_query_looks_up_the_links_of_its_backlog() -> None:
         await den_is_made(home)
         about = entry(home)
         await sent(home, about)
-        queries = QueryRunner(
-            store, home.state, home.live, Limits(), clock=lambda: home.now, metrics=Metrics()
-        )
         client = Client(alice)
-        scans = QueryQueue(queries, client)
+        scans = QueryQueue(queries_of(home), client)
 
         async def meanwhile() -> None:
             store.before_page, store.is_slow = None, False

@@ -16,7 +16,7 @@ from blockbuster import blockbuster_ctx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from relay.errors import StoreFault
+from relay.errors import Prefix, Refused, StoreFault
 from relay.lifecycle.rows import Stored
 from relay.nostr.nip45 import offset_of, registers
 from relay.observe import Metrics
@@ -43,11 +43,18 @@ PAGE = 3
 class QuerySide(ReadSide):
     """With small pages."""
 
+    now = 0
+
     def __init__(self, policy: PolicySet) -> None:
         super().__init__(policy, page_size=PAGE)
         self.metrics = Metrics()
         self.queries = QueryRunner(
-            self.store, self.state, self.fanout, self.limits, clock=lambda: 0, metrics=self.metrics
+            self.store,
+            self.state,
+            self.fanout,
+            self.limits,
+            clock=lambda: self.now,
+            metrics=self.metrics,
         )
 
     async def answered(self, client: Client, *filters: Filter, sub: str = "s") -> list[str]:
@@ -537,6 +544,26 @@ async def test_what_is_deleted_while_the_client_reads_is_not_sent(
     assert client.stream() == ["8", "7", "6", "5", "4", "3", "1", "0", "<EOSE>"]
 
 
+async def test_what_is_gone_since_it_came_live_is_not_sent_after_the_answer(
+    relay: QuerySide,
+) -> None:
+    """A client may leave an answer unread for minutes."""
+    await relay.write(*(note(n, at=n) for n in range(2 * PAGE)))
+    client = Client()
+    await scanning(relay, client)
+    gone, kept = note("deleted"), note("kept")
+    expired = note("expired", tags=[["expiration", "100"]])
+    first, second = (note(text, at=at, kind=0) for at, text in enumerate(("old", "new"), 2000))
+    await relay.write(gone, kept, expired, first, second)
+    (row,) = [row for row in await relay.store.since(0, 99) if row.event.id == gone.id]
+    await change(relay.store, lambda plan: plan.removes.add(row.seq))
+    relay.now = 100
+    client.may_read_on.set()
+    await settled()
+    stored = [f"{number}" for number in reversed(range(2 * PAGE))]
+    assert client.stream() == [*stored, "<EOSE>", "kept", "new"]
+
+
 async def test_a_query_of_many_filters_waits_for_its_turn_between_them(
     relay: QuerySide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -586,6 +613,28 @@ async def test_nothing_is_sent_for_a_replaced_query(relay: QuerySide) -> None:
     await settled()
     await relay.write(note("live one"), note("live seven", kind=7))
     assert client.stream()[PAGE:] == ["seven", "<EOSE>", "live seven"]
+
+
+@pytest.mark.parametrize("fails", [StoreFault("down"), Refused(Prefix.ERROR, "no"), KeyError()])
+async def test_a_replaced_query_that_fails_closes_nothing(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch, fails: Exception
+) -> None:
+    """Its id is that of the new one."""
+    await relay.write(*(note(n) for n in range(3 * PAGE)))
+    client = Client()
+    scans = await scanning(relay, client, asked(kinds=[1]))
+    scans.cancel("s")
+    scans.subscribe("s", (asked(kinds=[7]),))
+
+    async def failing(*_: object, **__: object) -> None:
+        monkeypatch.undo()
+        raise fails
+
+    monkeypatch.setattr("relay.read.scan.Scan.page", failing)
+    client.may_read_on.set()
+    await settled()
+    await relay.write(note("live", kind=7))
+    assert client.stream()[PAGE:] == ["<EOSE>", "live"]
 
 
 async def test_replaced_queries_are_not_scanned(relay: QuerySide) -> None:
