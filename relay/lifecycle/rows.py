@@ -296,6 +296,16 @@ class Present(NamedTuple):
     """The `vanishing_keys` to which the row is a gift wrap or a notice."""
 
 
+class ExpiredRow(NamedTuple):
+    """A row that has expired and is still stored."""
+
+    id: str
+    size: int
+    """Bytes."""
+    address: str | None
+    """What an `a` tag names it by; None for kinds without one."""
+
+
 class Leaving(NamedTuple):
     """Rows of a vanishing key or an ending group that are deleted before the others. Rows that the
     last step needs stay: records of groups, and pinned rows."""

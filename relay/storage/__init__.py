@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.groups.group import EndedGroup
     from relay.lifecycle.retention import LastScan, SweepRule
-    from relay.lifecycle.rows import Found, Lookups, OldVersion, Slot, Stored, WritePlan
+    from relay.lifecycle.rows import ExpiredRow, Found, Lookups, OldVersion, Slot, Stored, WritePlan
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -277,8 +277,8 @@ class SearchIndex(EventLog, Protocol):
 class SweepSource(EventLog, Protocol):
     """Rows that retention and expiry may delete."""
 
-    async def expired(self, now: int, limit: int) -> Sequence[tuple[str, int]]:
-        """Ids and bytes of at most `limit` rows that have expired and are still stored."""
+    async def expired(self, now: int, limit: int) -> Sequence[ExpiredRow]:
+        """At most `limit` rows that have expired and are still stored."""
 
     async def due_rows(
         self,

@@ -10,7 +10,7 @@ import orjson
 from relay.access.quotas import recipients_of
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
-from relay.lifecycle.rows import SENT_TO_ONE, Leaving, Present, Slot, Stored
+from relay.lifecycle.rows import SENT_TO_ONE, ExpiredRow, Leaving, Present, Slot, Stored
 from relay.nostr.erasure import Erasure
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
@@ -151,6 +151,14 @@ def erasure_of(request: str, row: Sequence[Any]) -> Erasure:
 INDEXED_BYTES: Final = 256 << 10
 """Of the rows whose texts are indexed in one transaction: the words of a text, each another one,
 take forty times as much memory, and of this many bytes half a second."""
+
+
+def expired_row(id_: bytes, size: int, kind: int, pubkey: bytes, d: str) -> ExpiredRow:
+    class_, address = class_of(kind), None
+    if class_ in (KindClass.REPLACEABLE, KindClass.ADDRESSABLE):
+        named = d if class_ is KindClass.ADDRESSABLE else ""
+        address = str(Slot(pubkey.hex(), kind, named))
+    return ExpiredRow(id_.hex(), size, address)
 
 
 async def rows_after(

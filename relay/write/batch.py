@@ -457,8 +457,8 @@ class Batch:
     def _expire(self, expiry: ExpireRows) -> None:
         """Remove what has expired (N40-04), and from groups what followed from it."""
         expiry.removed.clear()
-        for event_id in expiry.ids:
-            row = self._found.rows.get(event_id)
+        for expired in expiry.rows:
+            row = self._found.rows.get(expired.id)
             if row is None or row.expires_at is None:
                 continue
             is_dry = expiry.purpose is Purpose.DRY_RUN  # may be asked as of later

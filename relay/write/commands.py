@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from relay.access.management import ListChange
     from relay.facts import Facts
     from relay.lifecycle.retention import SweepRules
-    from relay.lifecycle.rows import Stored
+    from relay.lifecycle.rows import ExpiredRow, Stored
     from relay.lifecycle.versions import HistoryRules
     from relay.nostr.agents import Attestation
 
@@ -120,7 +120,7 @@ class ManagementChange:
 class ExpireRows:
     """Rows to remove because they expired (NIP-40)."""
 
-    ids: tuple[str, ...]
+    rows: Sequence[ExpiredRow]
     purpose: Purpose
     done: Future[bool]
     """True after the commit, False if it failed or the lane was full."""

@@ -491,9 +491,7 @@ class Ingest:
                 return cost
             case ManagementChange():
                 return 1 + len(item.changes)
-            case ExpireRows():
-                return 1 + len(item.ids) // _ROWS_PER_COST
-            case SweepRows():
+            case ExpireRows() | SweepRows():
                 return 1 + len(item.rows) // _ROWS_PER_COST
             case SweepVersions():
                 return 1 + len(item.due) // _ROWS_PER_COST

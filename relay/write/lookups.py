@@ -35,7 +35,6 @@ from relay.write.pins import (
     all_pinning,
     outdated_pins,
     pinning,
-    pinning_by_address,
     row_of_pin,
 )
 from relay.write.world import FOLLOW_CHAINS, misses_login
@@ -46,8 +45,8 @@ if TYPE_CHECKING:
     from relay.access.actors import Actors
     from relay.access.quotas import Account, Quota
     from relay.groups.context import GroupSettings
-    from relay.groups.group import Group, Groups
-    from relay.lifecycle.rows import Reference
+    from relay.groups.group import Group, Groups, Pin
+    from relay.lifecycle.rows import ExpiredRow, Reference
     from relay.memory.registry import MemorySystems, RecordName
     from relay.nostr.event import Event
     from relay.write.candidate import Candidate
@@ -86,8 +85,8 @@ def lookups_for(
             case ManagementChange():
                 wanted.add_change(command)
             case ExpireRows():
-                wanted.ids.update(command.ids)
-                wanted.add_pin_lists(command.ids)
+                wanted.ids.update(row.id for row in command.rows)
+                wanted.add_pin_lists(command.rows)
             case SweepRows():
                 wanted.ids.update(row.event.id for row in command.rows)
                 slots, dependencies = hold_lookups(command.rows, command.rules, actors)
@@ -364,14 +363,17 @@ class _Builder:
             if change.list_name is ListName.ROLES
         )
 
-    def add_pin_lists(self, expired: Iterable[str]) -> None:
-        """Look up the 39005 of groups that may pin one of these rows, whose addresses are not known
-        yet.
+    def add_pin_lists(self, expired: Iterable[ExpiredRow]) -> None:
+        """Look up the 39005 of groups that pin one of these rows.
 
         The other pinned events are not looked up: anybody may pin thousands of large ones.
         """
-        named = pinning((("e", event_id) for event_id in expired), self._groups)
-        for group_id in named | pinning_by_address(self._groups):
+        pins: list[Pin] = []
+        for row in expired:
+            pins.append(("e", row.id))
+            if row.address is not None:
+                pins.append(("a", row.address))
+        for group_id in pinning(pins, self._groups):
             self.slots.add(Slot(self._relay, kinds.GROUP_PINS, group_id))
 
     def _add_pins(self, group_ids: Set[str]) -> None:

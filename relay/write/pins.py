@@ -59,11 +59,6 @@ def pinning(pins: Iterable[Pin], groups: Groups) -> frozenset[str]:
     return frozenset[str]().union(*map(groups.pinned.of, pins))
 
 
-def pinning_by_address(groups: Groups) -> frozenset[str]:
-    """Ids of the groups that pin something by its address."""
-    return pinning((pin for pin in groups.pinned if pin[0] == "a"), groups)
-
-
 def all_pinning(groups: Groups) -> frozenset[str]:
     """Ids of the groups that have pins."""
     return frozenset[str]().union(*groups.pinned.values())

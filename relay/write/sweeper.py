@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from relay.lifecycle.retention import SweepRule, SweepRules
-    from relay.lifecycle.rows import OldVersion, Stored
+    from relay.lifecycle.rows import ExpiredRow, OldVersion, Stored
     from relay.lifecycle.versions import HistoryRules
     from relay.observe import Metrics
     from relay.state import RelayState
@@ -102,18 +102,18 @@ def _lines(of: tuple[str, str, str], removed: Sequence[Stored]) -> list[SweepLin
     return [SweepLine(*of, kind, None, *size) for kind, size in sorted(sizes.items())]
 
 
-def _batches(found: Iterable[tuple[str, int]]) -> Iterator[tuple[str, ...]]:
-    """Cut (id, bytes) of rows into the ids of one transaction each."""
-    ids: list[str] = []
+def _batches(found: Iterable[ExpiredRow]) -> Iterator[Sequence[ExpiredRow]]:
+    """Cut into the rows of one transaction each."""
+    batch: list[ExpiredRow] = []
     size = 0
-    for event_id, number in found:
-        ids.append(event_id)
-        size += number
-        if size >= _BATCH_BYTES or len(ids) == _BATCH_ROWS:
-            yield tuple(ids)
-            ids, size = [], 0
-    if ids:
-        yield tuple(ids)
+    for row in found:
+        batch.append(row)
+        size += row.size
+        if size >= _BATCH_BYTES or len(batch) == _BATCH_ROWS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
 
 
 def _released(
@@ -231,9 +231,9 @@ class Sweeper:
         is_done = False
         while not is_done and (found := await self._store.expired(self._clock(), at_once)):
             is_done = purpose is Purpose.DRY_RUN  # all are still stored
-            for ids in _batches(found):
+            for rows in _batches(found):
                 began = monotonic()
-                expiry = ExpireRows(ids, purpose, asyncio.get_running_loop().create_future())
+                expiry = ExpireRows(rows, purpose, asyncio.get_running_loop().create_future())
                 self._ingest.expire(expiry)
                 if not await expiry.done:
                     is_done = True  # the lane is full or the store failed: the next sweep continues

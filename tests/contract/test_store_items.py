@@ -8,6 +8,7 @@ import pytest
 
 from relay.access.read_rules import Match
 from relay.facts import Who
+from relay.lifecycle.rows import ExpiredRow
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindSet
 from tests import cast
@@ -121,13 +122,21 @@ async def test_items_are_only_of_readable_rows(store: Store) -> None:
 
 @pytest.mark.proves("N40-04")
 async def test_what_has_expired_is_found_until_it_is_removed(store: Store) -> None:
-    """Ids and bytes of at most `limit` rows that are stored though they have expired."""
-    fading = [unsigned(cast.alice, 1, [["expiration", str(at)]], at=at) for at in (5, 6, 7)]
+    """At most `limit` rows that are stored though they have expired."""
+    named = [["d", "a\0:ä"]]
+    fading = [
+        unsigned(cast.alice, kind, [["expiration", str(at)], *named], at=at)
+        for kind, at in ((1, 5), (30023, 6), (10002, 6), (1, 7))
+    ]
     await write(store, unsigned(cast.bob, at=1), *fading)
     assert await store.expired(4, 10) == []
-    gone = {(event.id, len(event.raw)) for event in fading[:2]}
-    assert set(await store.expired(6, 10)) == gone
+    addresses = [None, f"30023:{ALICE}:a\0:ä", f"10002:{ALICE}:"]
+    gone = [
+        ExpiredRow(event.id, len(event.raw), address)
+        for event, address in zip(fading, addresses, strict=False)
+    ]
+    assert set(await store.expired(6, 10)) == {*gone}
     assert len(await store.expired(7, 2)) == 2
     first = (await look_up(store, ids=[fading[0].id])).rows[fading[0].id]
     await change(store, lambda plan: plan.removes.add(first.seq))
-    assert await store.expired(6, 10) == [(fading[1].id, len(fading[1].raw))]
+    assert set(await store.expired(6, 10)) == {*gone[1:]}

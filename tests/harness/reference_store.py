@@ -38,7 +38,7 @@ from relay.nostr import kinds
 from relay.nostr.nip50 import Needs, Search, Searchable, search_from, searchable, words_of
 from relay.nostr.nip77 import Items
 from relay.storage import PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, Place, recall
-from relay.storage.rows import INDEXED_BYTES
+from relay.storage.rows import INDEXED_BYTES, expired_row
 from tests.harness.fts_reading import FtsReading
 
 if TYPE_CHECKING:
@@ -48,7 +48,16 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.groups.group import Group
     from relay.lifecycle.retention import LastScan, SweepRule
-    from relay.lifecycle.rows import Forgotten, Leaving, Lookups, Reference, Slot, Stored, WritePlan
+    from relay.lifecycle.rows import (
+        ExpiredRow,
+        Forgotten,
+        Leaving,
+        Lookups,
+        Reference,
+        Slot,
+        Stored,
+        WritePlan,
+    )
     from relay.memory.registry import RecordName
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
@@ -530,10 +539,19 @@ class ReferenceStore:
         self._must_be_open()
         return self._management
 
-    async def expired(self, now: int, limit: int) -> Sequence[tuple[str, int]]:
+    async def expired(self, now: int, limit: int) -> Sequence[ExpiredRow]:
         self._must_be_open()
         events = [row.event for row in self._rows.values() if _is_expired(row, now)]
-        return [(event.id, len(event.raw)) for event in events[:limit]]
+        return [
+            expired_row(
+                bytes.fromhex(event.id),
+                len(event.raw),
+                event.kind,
+                bytes.fromhex(event.pubkey),
+                event.d,
+            )
+            for event in events[:limit]
+        ]
 
     async def due_rows(
         self,

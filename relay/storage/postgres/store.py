@@ -33,7 +33,7 @@ from relay.storage.postgres.sql.sweep import SweepQueries
 from relay.storage.postgres.sql.visibility import ReadConditions
 from relay.storage.postgres.text_index import TextIndex
 from relay.storage.postgres.writer import Writer
-from relay.storage.rows import erasure_of, event_in, rows_after
+from relay.storage.rows import erasure_of, event_in, expired_row, rows_after
 from relay.storage.tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from relay.access.read_rules import Match
     from relay.groups.group import EndedGroup
     from relay.lifecycle.retention import LastScan, SweepRule
-    from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
+    from relay.lifecycle.rows import ExpiredRow, Found, Lookups, Stored, WritePlan
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.nostr.filters import FilterTerms
@@ -340,8 +340,9 @@ class PostgresStore(Reader):
 
     # -- sweeps ---------------------------------------------------------------------------------
 
-    async def expired(self, now: int, limit: int) -> Sequence[tuple[str, int]]:
-        return [(id_.hex(), size) for id_, size in await self._named("expired", now, limit)]
+    async def expired(self, now: int, limit: int) -> Sequence[ExpiredRow]:
+        rows = await self._named("expired", now, limit)
+        return [expired_row(id_, size, kind, key, d.decode()) for id_, size, kind, key, d in rows]
 
     async def due_rows(
         self,

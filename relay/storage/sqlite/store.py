@@ -44,7 +44,7 @@ from relay.storage.checking import faults_of
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.page_cache import PageCache
 from relay.storage.recall import best
-from relay.storage.rows import ended_groups, erasure_of, event_in, rows_after, stored
+from relay.storage.rows import ended_groups, erasure_of, event_in, expired_row, rows_after, stored
 from relay.storage.sqlite.checkpoints import Checkpoints, Upkeep
 from relay.storage.sqlite.connections import (
     CLOSED,
@@ -88,7 +88,7 @@ if TYPE_CHECKING:
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
     from relay.lifecycle.retention import LastScan, SweepRule
-    from relay.lifecycle.rows import Found, Lookups, Slot, Stored, WritePlan
+    from relay.lifecycle.rows import ExpiredRow, Found, Lookups, Slot, Stored, WritePlan
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter, FilterTerms
@@ -431,10 +431,10 @@ class SqliteStore:
         rows = await self._reader_conn.rows(query)
         return [Sized(of, Size(events, size)) for of, events, size in rows]
 
-    async def expired(self, now: int, limit: int) -> Sequence[tuple[str, int]]:
+    async def expired(self, now: int, limit: int) -> Sequence[ExpiredRow]:
         self._check_open()
         query = Query(QUERIES["expired"], (now, limit))
-        return [(id_.hex(), size) for id_, size in await self._all_rows(query)]
+        return [expired_row(*row) for row in await self._all_rows(query)]
 
     async def due_rows(
         self,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import pytest
 
 from relay.access.visibility import ANONYMOUS
-from relay.lifecycle.rows import Stored
+from relay.lifecycle.rows import ExpiredRow, Stored
 from relay.storage.postgres.store import PostgresStore
 from relay.write.commands import ExpireRows, Purpose
 from relay.write.following import Following
@@ -141,7 +141,9 @@ async def test_a_join_request_that_expires_is_forgotten_by_all(postgres: Postgre
         code = await one.found(kinds=[9009])
         one.now = other.now = NOON + 61
         expiry = ExpireRows(
-            (code[0].id,), Purpose.SWEEP, asyncio.get_running_loop().create_future()
+            [ExpiredRow(code[0].id, 1, None)],
+            Purpose.SWEEP,
+            asyncio.get_running_loop().create_future(),
         )
         one.ingest.expire(expiry)
         assert await expiry.done

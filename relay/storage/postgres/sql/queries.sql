@@ -346,8 +346,9 @@ RETURNING o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
 UPDATE old_versions AS o SET drop_at = w.drop_at
 FROM unnest($1::bigint[], $2::bigint[]) AS w (seq, drop_at) WHERE o.seq = w.seq;
 
--- :expired  now, limit -> ids, bytes
-SELECT id, octet_length(raw) FROM events WHERE expires_at IS NOT NULL AND expires_at <= $1 ORDER BY expires_at LIMIT $2;
+-- :expired  now, limit -> id, bytes, kind, pubkey, d
+SELECT id, octet_length(raw), kind, pubkey, d FROM events
+WHERE expires_at IS NOT NULL AND expires_at <= $1 ORDER BY expires_at LIMIT $2;
 
 -- :add_sizes  [pubkey], [kind], [group], [events], [bytes]; added up
 INSERT INTO sizes AS s (pubkey, kind, grp, events, bytes)

@@ -253,8 +253,8 @@ SELECT 1 FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
 WHERE e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT IN (44100, 44101)
 LIMIT 1;
 
--- :expired  now, limit -> ids, bytes; index events_expiry
-SELECT id, length(raw) FROM events INDEXED BY events_expiry
+-- :expired  now, limit -> id, bytes, kind, pubkey, d; index events_expiry
+SELECT id, length(raw), kind, pubkey, d FROM events INDEXED BY events_expiry
 WHERE expires_at IS NOT NULL AND expires_at <= ? ORDER BY expires_at LIMIT ?;
 
 -- :rows_after  seq -> seq, created_at, id_key, kind, raw of later rows
