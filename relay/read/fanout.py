@@ -100,6 +100,7 @@ class Subscription:
         backlog = self.backlog
         if backlog is None or len(backlog) >= self.max_backlog or not self.outbox.may_hold:
             self.has_overflowed = True
+            self.drop_from_backlog(len(backlog or ()))
         elif row.seq:
             backlog.append((row.seq, filter_))
             self.outbox.held_bytes += _HELD_SEQ
@@ -301,7 +302,17 @@ class Fanout:
                         self._matcher.prepare(search)
         self._live.add(subscription, subscription.filters)
 
+    def _delay(self, subscription: Subscription, row: Stored, filter_: Filter) -> None:
+        subscription.add_to_backlog(row, filter_)
+        if subscription.has_overflowed:  # what still comes is not for it: CLOSED follows
+            self._forget(subscription)
+
     def close(self, subscription: Subscription) -> None:
+        self._forget(subscription)
+        subscription.is_closed = True
+        subscription.end_backlog()
+
+    def _forget(self, subscription: Subscription) -> None:
         known = self._costs.pop(id(subscription), None)
         if known is not None:
             costs, is_unknown = known
@@ -309,8 +320,6 @@ class Fanout:
             if is_unknown:
                 self._held_unknown = self._held_unknown.plus(costs, -1)
         self._live.remove(subscription)
-        subscription.is_closed = True
-        subscription.end_backlog()
 
     async def may_send(self, subscription: Subscription, row: Stored, filter_: Filter) -> bool:
         """Whether its reader may read a row that matched this filter. Raises StoreFault."""
@@ -513,7 +522,7 @@ class Fanout:
                 continue
             subscription.last_delivery = number
             if subscription.backlog is not None:
-                subscription.add_to_backlog(row, filter_)
+                self._delay(subscription, row, filter_)
                 continue
             self._send(subscription, row)
             delivered += 1
@@ -568,7 +577,7 @@ class Fanout:
                     continue
                 subscription.last_delivery = number
                 if subscription.backlog is not None:
-                    subscription.add_to_backlog(stored, entry.filter)
+                    self._delay(subscription, stored, entry.filter)
                     break
                 delivered += 1
                 if is_large:

@@ -457,6 +457,8 @@ def test_a_full_backlog_is_noted(relay: Subscribed) -> None:
     relay.commits(note("three"))
     assert subscription.has_overflowed
     assert client.contents() == []
+    assert len(relay.fanout) == 0, "it is still compared with each event"
+    assert client.outbox.held_bytes == 0
 
 
 def test_the_backlogs_of_a_connection_hold_as_many_bytes_as_its_outbox(relay: Subscribed) -> None:
