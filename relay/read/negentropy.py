@@ -66,13 +66,15 @@ class NegentropyLimits(Protocol):
 
 
 class Snapshot:
-    """The records of one NEG-OPEN, and the rights they were read with."""
+    """The records of one NEG-OPEN, and the rights before and after they were read: the store may
+    have had either."""
 
-    __slots__ = ("items", "visibility")
+    __slots__ = ("after", "items", "visibility")
 
-    def __init__(self, items: Items, visibility: Visibility) -> None:
+    def __init__(self, items: Items, visibility: Visibility, after: Visibility) -> None:
         self.items = items
         self.visibility = visibility
+        self.after = after
 
 
 class _Exchange:
@@ -140,8 +142,10 @@ class Negentropy:
                 raise refusal.refused()
             async with nullcontext() if visibility.is_known else self._one_read:
                 items = await self._items(filter_, visibility)
-            if self._state.visibility(reader.viewer).covers(visibility):
-                return Snapshot(items, visibility)
+            await self._state.settled(self._store.committed())
+            after = self._state.visibility(reader.viewer)
+            if after.covers(visibility):
+                return Snapshot(items, visibility, after)
             self._held -= len(items)
         raise _rights_changed()
 
@@ -177,7 +181,8 @@ class Negentropy:
     def is_valid(self, snapshot: Snapshot, reader: Reader) -> bool:
         """Whether the reader still has all rights that the snapshot was taken with."""
         state = self._state
-        return state.is_current() and state.visibility(reader.viewer).covers(snapshot.visibility)
+        now = state.visibility(reader.viewer)
+        return state.is_current() and now.covers(snapshot.visibility) and now.covers(snapshot.after)
 
     async def reply(self, message: bytes, snapshot: Snapshot) -> bytes:
         """Raises Invalid for a malformed message."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
 from blockbuster import blockbuster_ctx
 
+from relay.groups.actions import Flag
 from relay.nostr import messages
 from relay.nostr.filters import FilterTerms
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
@@ -18,7 +20,7 @@ from tests.cast import admin, alice, bob, owner, stranger
 from tests.contract.writing import unsigned
 from tests.harness.client_in_memory import Client
 from tests.harness.patience import ANSWER_S
-from tests.harness.read_side import ReadSide
+from tests.harness.read_side import DEN, ReadSide
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -262,6 +264,26 @@ async def test_a_snapshot_is_read_again_when_rights_are_lost_during_the_read(
     await relay.remove_alice()
     relay.store.may_give_items.set()
     assert await client.hears() == ["NEG-MSG", "n", all_of(note)]
+
+
+@pytest.mark.proves("N77-09", "N29-94")
+async def test_a_group_that_was_public_during_the_read_only_ends_the_session(
+    relay: NegentropySide,
+) -> None:
+    """The store may have read its rows with the rights of that time."""
+    hidden = replace(DEN, flags=DEN.flags | {Flag.HIDDEN})
+    await relay.write(note := notes(1)[0])
+    relay.replace_den(hidden)
+    client = relay.client()
+    relay.store.may_give_items.clear()
+    client.says("NEG-OPEN", "n", {"kinds": [1, 9]}, ASK_FOR_ALL)
+    await relay.store.items_called.wait()
+    relay.replace_den(replace(DEN, flags=frozenset()))
+    relay.store.may_give_items.set()
+    assert await client.hears() == ["NEG-MSG", "n", all_of(note)]
+    relay.replace_den(hidden)
+    client.says("NEG-MSG", "n", ASK_FOR_ALL)
+    assert (await client.hears())[0] == "NEG-ERR"
 
 
 async def test_a_store_fault_ends_the_session_with_error(relay: NegentropySide) -> None:
