@@ -107,6 +107,8 @@ class RelayState:
     ) -> None:
         self.policy = policy
         self.groups = groups
+        self.regrouped = 0
+        """How many commits have changed the groups."""
         self.management = management or Management()
         self.actors = self.management.applied_to(policy.actors)
         """From the policy files, plus the keys that NIP-86 has allowed or banned."""
@@ -141,10 +143,17 @@ class RelayState:
         if not self.knows(head):
             await self._settled.wait()
 
+    async def commit_ended(self) -> None:
+        """Wait for the end of the commit that is in progress, if any: a read that has ended may
+        have seen it before `settled` knows its seq."""
+        if self._committing_from is not None:
+            await self._settled.wait()
+
     def adopt(self, groups: Groups) -> None:
         """Called after the commit that changed the groups."""
         if groups is not self.groups:
             self.groups = groups
+            self.regrouped += 1
             self._forget_views()
 
     def manage(self, management: Management) -> None:

@@ -286,6 +286,31 @@ async def test_a_group_that_was_public_during_the_read_only_ends_the_session(
     assert (await client.hears())[0] == "NEG-ERR"
 
 
+@pytest.mark.proves("N29-94")
+async def test_a_snapshot_is_read_again_when_groups_changed_more_than_once_during_the_read(
+    relay: NegentropySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A group may have been public for a moment, and the store read its rows then."""
+    await relay.write(note := notes(1)[0])
+    client, read = relay.client(), 0
+    items = relay.store.items
+
+    async def counted(*args: Any, **more: Any) -> Any:
+        nonlocal read
+        read += 1
+        return await items(*args, **more)
+
+    monkeypatch.setattr(relay.store, "items", counted)
+    relay.store.may_give_items.clear()
+    client.says("NEG-OPEN", "n", {"kinds": [1, 9]}, ASK_FOR_ALL)
+    await relay.store.items_called.wait()
+    relay.replace_den(replace(DEN, flags=frozenset()))
+    relay.replace_den(DEN)
+    relay.store.may_give_items.set()
+    assert await client.hears() == ["NEG-MSG", "n", all_of(note)]
+    assert read == 2
+
+
 async def test_a_store_fault_ends_the_session_with_error(relay: NegentropySide) -> None:
     await relay.store.close()
     client = relay.client()
