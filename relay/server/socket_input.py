@@ -62,21 +62,28 @@ class Unfinished:
     def note(self, sender: SocketInput, size: int) -> None:
         """The socket's unfinished message has `size` bytes. When all together are too large, other
         sockets are closed, those without a known key first."""
-        self._total += size - self._sizes.pop(sender, 0)
-        if size > _SMALL:
-            self._sizes[sender] = size
-        else:
-            self._total -= size
+        self._total -= self._sizes.pop(sender, 0)
+        self._count(sender, size)
         while self._total > MAX_UNFINISHED:
             unknown = next((each for each in self._sizes if not each.is_known), None)
             self._end(unknown or next(iter(self._sizes)))
 
+    def _count(self, sender: SocketInput, size: int) -> None:
+        self._total -= self._sizes.get(sender, 0)
+        if size > _SMALL:
+            self._sizes[sender] = size
+            self._total += size
+        else:
+            self._sizes.pop(sender, None)
+
     def _end(self, sender: SocketInput) -> None:
-        if sender.unfinished() < self._sizes[sender]:  # counted before it was parsed
-            self.note(sender, sender.unfinished())
-        elif sender.transport is not None:
-            sender.transport.abort()
-            self.note(sender, 0)
+        size = sender.unfinished()
+        if size < self._sizes[sender]:  # counted before it was parsed; it stays in its place
+            self._count(sender, size)
+        else:
+            if sender.transport is not None:
+                sender.transport.abort()
+            self._count(sender, 0)
 
 
 class SocketInput(web.RequestHandler):

@@ -1,0 +1,65 @@
+"""Unfinished messages of all websockets: who has been silent for longest is closed first."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from relay.server.socket_input import Unfinished
+
+if TYPE_CHECKING:
+    from relay.server.socket_input import SocketInput
+
+
+class Socket:
+    """A socket, and its transport."""
+
+    is_known = False
+
+    def __init__(self) -> None:
+        self.transport: Socket | None = self
+        self.is_aborted = False
+        self.held = 0
+
+    def unfinished(self) -> int:
+        return self.held
+
+    def abort(self) -> None:
+        self.is_aborted = True
+
+
+def note(unfinished: Unfinished, socket: Socket, size: int) -> None:
+    socket.held = size
+    unfinished.note(cast("SocketInput", socket), size)
+
+
+@pytest.fixture(autouse=True)
+def few_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("relay.server.socket_input.MAX_UNFINISHED", 300_000)
+
+
+def test_the_socket_that_was_silent_for_longest_is_closed() -> None:
+    unfinished, sockets = Unfinished(), [Socket() for _ in range(5)]
+    for socket in sockets:
+        note(unfinished, socket, 90_000)
+    assert [socket.is_aborted for socket in sockets] == [True, True, False, False, False]
+
+
+def test_who_has_less_than_was_counted_keeps_its_place() -> None:
+    """Its input was counted before it was parsed, and ended with another message."""
+    unfinished, sockets = Unfinished(), [Socket() for _ in range(5)]
+    for socket in sockets[:3]:
+        note(unfinished, socket, 90_000)
+    sockets[0].held = 80_000
+    for socket in sockets[3:]:
+        note(unfinished, socket, 90_000)
+    assert [socket.is_aborted for socket in sockets] == [True, True, False, False, False]
+
+
+def test_a_socket_that_is_gone_counts_no_more() -> None:
+    unfinished, gone, there = Unfinished(), Socket(), Socket()
+    note(unfinished, gone, 200_000)
+    gone.transport = None
+    note(unfinished, there, 200_000)
+    assert not there.is_aborted
