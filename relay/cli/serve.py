@@ -158,7 +158,9 @@ def _listened(
         host = config.server.host
         sockets = bound_sockets(host, config.server.port)
     try:
-        return _run(_serve(folder, config, log_lines, sockets, host, end))
+        kept = _run(_serve(folder, config, log_lines, sockets, host, end))
+        # SIGTERM may have come since, while the loop was closed.
+        return kept if end.why is Stop.RESTART else []
     finally:
         for each in sockets:
             each.close()
