@@ -389,12 +389,17 @@ class QueryRunner:
         """Send the rows that came live meanwhile and are still there, in pieces, while new ones go
         on waiting; then live rows are sent at once. False: CLOSED was sent instead of some."""
         try:
-            while not subscription.has_overflowed and (waiting := subscription.next_of_backlog()):
+            while not subscription.has_overflowed:
+                began = perf_counter()
+                waiting = subscription.next_of_backlog()
+                if waiting is None:
+                    break
                 raws, number = await self._of_backlog(subscription, *waiting)
                 if subscription.is_closed:
                     return True
                 subscription.drop_from_backlog(number)
-                began = perf_counter()
+                if not isinstance(waiting[0], Stored):
+                    began = perf_counter()  # stored rows were read elsewhere
                 for raw in raws:
                     peer.outbox.put_live(subscription.head, raw, messages.EVENT_END)
                 if not peer.is_reading:
