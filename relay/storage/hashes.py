@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from hashlib import blake2b
+from string import ascii_letters
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 RULE_TAGS: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
 """Tag names that read rules use: indexed although no filter may name them."""
+_LETTERS: Final = frozenset(ascii_letters)
 _LONG_VALUE: Final = 256
 
 
@@ -59,16 +61,14 @@ class Hashes:
 
     def of_event(self, event: Event, index_tags: frozenset[str]) -> set[int]:
         """Every hash under which the event can be found by a tag (N01-31)."""
-        out = set()
+        out = set[int]()
+        add, short, long = out.add, self._short, self._hash
         for tag in event.tags:
             if len(tag) > 1:
                 name = tag[0]
-                if len(name) == 1:
-                    if name.isascii() and name.isalpha():
-                        out.add(self.tag(name, tag[1]))
-                elif name in RULE_TAGS:
-                    out.add(self.tag(name, tag[1]))
-                    out.add(self.tag_name(name))
-                elif name in index_tags:
-                    out.add(self.tag(name, tag[1]))
+                if name in _LETTERS or name in index_tags or name in RULE_TAGS:
+                    text = f"{name}\0{tag[1]}"
+                    add(short(text) if len(text) < _LONG_VALUE else long(text))
+                    if name in RULE_TAGS:
+                        add(self.tag_name(name))
         return out
