@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from policies.diff_readers import ReaderClasses, Turn
 from policies.diff_retention import RetentionDiff
-from relay.groups.actions import group_or_none
 from relay.groups.group import Groups, replayed
 from relay.lifecycle.rows import Stored
 
@@ -130,7 +129,7 @@ class Comparison:
     def take(self, event: Event) -> None:
         """The next event of the log."""
         self.events += 1
-        group_id = group_or_none(event, self._new.groups.foreign_h)
+        group_id = self._new.row_group(event)
         if event.pubkey != self._relay:
             self._judge(event)
         self._compare_readers(event, group_id)

@@ -22,8 +22,9 @@ from policies.rules.work import too_little_work
 from policies.settings import AuthWrites, Limits, Memory, SchemaMode
 from policies.write_rule import Place, RulesByKind, WriteRule
 from relay.access.visibility import visibility_for
-from relay.errors import Prefix, Reject
+from relay.errors import Invalid, Prefix, Reject
 from relay.facts import Origin, Who
+from relay.groups.actions import group_of
 from relay.lifecycle.retention import SweepRules
 from relay.nostr import kinds
 
@@ -228,6 +229,8 @@ class PolicySet:
     def screen(self, event: Event, now: int, origin: Origin) -> Reject | None:
         """The refusal for size, time, work or form of the event; made before its signature is
         verified."""
+        if _was_accepted(event, origin):
+            return None
         if len(event.content) > self._max_content:
             return self._too_long(event)
         if len(event.tags) > self._max_tags:
@@ -253,6 +256,17 @@ class PolicySet:
             f"content: has {len(event.content)} characters, at most {self._max_content} allowed",
             "[limits] max_content_length",
         )
+
+    def row_group(self, event: Event) -> str | None:
+        """The group of the event's row, as far as the event tells: of an event without `h`, the
+        events that it names may decide. None too if its `h` is malformed, names no group of
+        NIP-29, or is a label (G-31)."""
+        if self.systems.h_is_label(event):
+            return None
+        try:
+            return group_of(event, self.groups.foreign_h)
+        except Invalid:
+            return None  # stored before it was checked
 
     def _too_many_tags(self, event: Event) -> Reject:
         return Reject(
@@ -283,8 +297,10 @@ class PolicySet:
         (G-03);
         then login, then form and content. Rates and quotas: `usage_limits`.
         """
+        if _was_accepted(event, facts.origin):
+            return None
         writers, forms, _, _ = self._by_kind.get(event.kind) or self._rules_of_kind(event.kind)
-        if facts.origin is not Origin.TRUSTED_IMPORT:
+        if not facts.origin.is_trusted:
             for indexed in writers:
                 refusal = self._writer_refusal(indexed, event, facts)
                 if refusal is not None:
@@ -319,7 +335,7 @@ class PolicySet:
     def usage_limits(self, event: Event, facts: Facts) -> Sequence[UsageLimit]:
         """The rates and quotas that apply to an event, in their order; none to a trusted import."""
         limited = (self._by_kind.get(event.kind) or self._rules_of_kind(event.kind)).limited
-        if not limited or facts.origin is Origin.TRUSTED_IMPORT:
+        if not limited or facts.origin.is_trusted:
             return _NO_USAGE_LIMITS
         return [
             indexed.usage_limit
@@ -417,10 +433,12 @@ class PolicySet:
         screened = self.screen(event, facts.now, facts.origin)
         rule = "limits and forms" if screened is None else screened.rule
         yield Step(Place(rule, "", 0), Stage.SCREEN, True, screened)  # noqa: FBT003
+        if _was_accepted(event, facts.origin):
+            return
         writers, forms, limited, _ = self._by_kind.get(event.kind) or self._rules_of_kind(
             event.kind
         )
-        if facts.origin is not Origin.TRUSTED_IMPORT:
+        if not facts.origin.is_trusted:
             for indexed in writers:
                 refusal = self._writer_refusal(indexed, event, facts)
                 yield Step(indexed.rule.place, Stage.WRITER, indexed.matches(event, facts), refusal)
@@ -437,7 +455,7 @@ class PolicySet:
         for plugin in self.plugins:
             is_asked = asks_plugins(event, facts.origin)
             yield Step(plugin.place, Stage.PLUGIN, is_asked, None)
-        if facts.origin is not Origin.TRUSTED_IMPORT:
+        if not facts.origin.is_trusted:
             for indexed in limited:
                 # The counters are the relay's: only the dry run knows whether a limit is exceeded.
                 yield Step(indexed.rule.place, Stage.QUOTA, indexed.matches(event, facts), None)
@@ -470,3 +488,9 @@ class PolicySet:
 def _has(event: Event, name: str) -> bool:
     """Whether a required tag is there; only `d` must not be empty."""
     return event.d != "" if name == "d" else event.has_tag(name)
+
+
+def _was_accepted(event: Event, origin: Origin) -> bool:
+    """Whether it is a group record of one's own export, accepted under the policies of then. If one
+    were refused, a removed member would be one again, or a private group public."""
+    return origin is Origin.TRUSTED_IMPORT and event.kind in kinds.GROUP_RECORDS

@@ -41,8 +41,16 @@ class Origin(Enum):
     WIRE = auto()
     IMPORT = auto()
     """Every rule but AUTH, protected events, rates and windows of time."""
-    TRUSTED_IMPORT = auto()
+    TRUSTED_SYNC = auto()
     """Also without the rules about the author."""
+    TRUSTED_IMPORT = auto()
+    """Also without the rights of who signed a moderation event: one's own export, where it was
+    accepted when it was written."""
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the rules about the author are skipped."""
+        return self is Origin.TRUSTED_SYNC or self is Origin.TRUSTED_IMPORT
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 from relay.access.management import Management
 from relay.access.read_rules import targets_of
 from relay.access.visibility import visibility_for
-from relay.groups.actions import group_or_none
 from relay.lifecycle.rows import Stored
 
 if TYPE_CHECKING:
@@ -83,6 +82,9 @@ class Policy(Protocol):
     def searched(self) -> KindSet:
         """Kinds that are indexed for NIP-50."""
 
+    def row_group(self, event: Event) -> str | None:
+        """The group of the event's row, as far as the event tells."""
+
     def screen(self, event: Event, now: int, origin: Origin) -> Reject | None:
         """Checks of size, time and kind, before the signature is verified."""
 
@@ -109,6 +111,8 @@ class RelayState:
         self.groups = groups
         self.regrouped = 0
         """How many commits have changed the groups."""
+        self.rights = 0
+        """How often it has changed who may read what."""
         self.management = management or Management()
         self.actors = self.management.applied_to(policy.actors)
         """From the policy files, plus the keys that NIP-86 has allowed or banned."""
@@ -186,6 +190,7 @@ class RelayState:
 
     def _forget_views(self) -> None:
         self._views.clear()
+        self.rights += 1
 
     def is_public(self, row: Stored) -> bool:
         """No read rule applies to this row: everyone who is not banned may read it."""
@@ -196,7 +201,7 @@ class RelayState:
 
     def rules_about(self, event: Event) -> Sequence[ReadRule]:
         """The read rules that apply to a stored event; its group is taken from the event alone."""
-        row = Stored(0, event, group_or_none(event, self.policy.groups.foreign_h))
+        row = Stored(0, event, self.policy.row_group(event))
         return [rule for rule in self._rules_for(event.kind) if rule.applies_to(row, self.groups)]
 
     def _rules_for(self, kind: int) -> Sequence[ReadRule]:

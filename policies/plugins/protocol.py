@@ -62,7 +62,7 @@ def asks_plugins(event: Event, origin: Origin) -> bool:
     """Whether plug-ins are asked about the event. Not about a request to vanish, which no write
     rule may block (N62-11), a request to join the relay, whose code is secret, or a trusted import:
     `import --trust` skips rules about authors, and a plug-in may be one."""
-    return event.kind not in _NOT_ASKED and origin is not Origin.TRUSTED_IMPORT
+    return event.kind not in _NOT_ASKED and not origin.is_trusted
 
 
 def rule_name(plugin: str) -> str:

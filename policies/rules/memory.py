@@ -58,7 +58,7 @@ def records_objection(rule: WriteRule, event: Event, facts: Facts, actors: Actor
     It is a rule about the author, so it does not apply to trusted imports.
     """
     objection_of = rule.record_rule
-    if objection_of is None or facts.records is None or facts.origin is Origin.TRUSTED_IMPORT:
+    if objection_of is None or facts.records is None or facts.origin.is_trusted:
         return None
     found = objection_of(event, facts.records, partial(actors.is_owner_for, event.pubkey))
     return None if found is None else Reject(*found, rule.place.name)

@@ -23,7 +23,6 @@ from relay.cli.policy.explain import asked_in, explained_here
 from relay.cli.policy.show import sections_of
 from relay.cli.status import disk_of
 from relay.errors import Invalid, Prefix, Refused
-from relay.groups.actions import group_or_none
 from relay.lifecycle.rows import Stored
 from relay.nostr.event import event_from_raw
 from relay.observe import DAY_S
@@ -210,7 +209,7 @@ class OwnersView:
     async def explain_read(self, event: Event) -> Mapping[str, object]:
         state = self._services.state
         found = self._policy.with_actors(state.actors)
-        row = Stored(1, event, group_or_none(event, found.groups.foreign_h))
+        row = Stored(1, event, found.row_group(event))
         beside = await self._beside(found, row)
 
         def seen_by(viewer: Viewer) -> Sequence[ReadStep]:
@@ -265,9 +264,7 @@ class OwnersView:
             )
             page = await store.page(query)
             others = [event_from_raw(raw) for raw in page.raws]
-            beside += [
-                Stored(1, other, group_or_none(other, found.groups.foreign_h)) for other in others
-            ]
+            beside += [Stored(1, other, found.row_group(other)) for other in others]
         return beside
 
     def connections(self) -> Sequence[Mapping[str, object]]:

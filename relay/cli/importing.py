@@ -57,7 +57,7 @@ _MAX_LISTED: Final = 1_000_000
 @click.option(
     "--trust",
     is_flag=True,
-    help="Skip write permissions: for your own export, or a move from another relay.",
+    help="Skip write permissions, also in groups: for your own export, or another relay's to move.",
 )
 @click.option(
     "--dry-run",

@@ -99,7 +99,7 @@ _TIMEOUTS: Final = Timeouts(deadline_s=60.0)
 @click.option(
     "--trust",
     is_flag=True,
-    help="Skip write permissions of the data folder, as import --trust does.",
+    help="Skip write permissions of the data folder, except for group records.",
 )
 @click.option(
     "--moderation",
@@ -153,7 +153,7 @@ def sync_command(
     filter_ = _filter(filter_text, ours)
     direction = Direction.BOTH if down == up else Direction.DOWN if down else Direction.UP
     rows = Rows.ALL if is_all else Rows.PUBLIC
-    origin = Origin.TRUSTED_IMPORT if trust else Origin.IMPORT
+    origin = Origin.TRUSTED_SYNC if trust else Origin.IMPORT
     moderation = Moderation.TAKEN if takes_moderation else Moderation.LEFT
     began = perf_counter()
 

@@ -94,7 +94,7 @@ def _rules_of(folder: Path) -> Rules:
     return Rules(
         key.pubkey,
         policy.keep,
-        policy.groups.foreign_h,
+        policy.row_group,
         text_by(policy),
         rules_for(policy),
     )

@@ -366,7 +366,9 @@ class Sync:
             tally.known_here += result.duplicates
             for event, reason in result.refused:
                 counted = _count(tally.refused_here, reason)
-                if reason.startswith(f"{Prefix.RESTRICTED}:"):
+                # A group record that has no effect at its place must not have one at the end.
+                is_record = event.kind in GROUP_RECORDS
+                if reason.startswith(f"{Prefix.RESTRICTED}:") and not is_record:
                     retry.append((event.created_at, bytes.fromhex(event.id)))
                     retry_reasons[counted] += 1
             self._note(tally)

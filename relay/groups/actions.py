@@ -233,14 +233,6 @@ def group_of(event: Event, foreign_h: Set[int] = _NO_KINDS) -> str | None:
     return found[1]
 
 
-def group_or_none(event: Event, foreign_h: Set[int] = _NO_KINDS) -> str | None:
-    """As `group_of`, for a row that may be older than its checks: None where that raises."""
-    try:
-        return group_of(event, foreign_h)
-    except Invalid:
-        return None
-
-
 def action_of(event: Event) -> Action | None:
     """What a 9000–9022 asks for; None for other kinds. Raises Invalid naming the tag."""
     if event.kind not in kinds.GROUP_RECORDS:

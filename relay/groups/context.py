@@ -107,6 +107,11 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
     operators: frozenset[str] = frozenset()
     """Owners of the whole relay; those of a household are not."""
 
+    @property
+    def was_accepted(self) -> bool:
+        """Whether the event is from one's own export: nobody's rights of then are known now."""
+        return self.origin is Origin.TRUSTED_IMPORT
+
     def acts_as_admin(self, pubkey: str) -> bool:
         """Whether the key has the rights of an admin in every group: owners and the relay."""
         return pubkey in self.operators or pubkey == self.relay

@@ -413,7 +413,7 @@ def replayed(groups: Groups, events: Iterable[Event], relay_pubkey: str) -> Grou
             or Group(group_id, action.created_at, flags=PRIVATE_FLAGS)
         )
         touched[group_id] = group_after(group, action, relay_pubkey)
-    return groups.with_groups(touched.values())
+    return groups.with_groups(touched.values()) if touched else groups
 
 
 def group_after(group: Group, action: Action | Notice, relay_pubkey: str) -> Group:
@@ -449,10 +449,7 @@ def _after_put(group: Group, put: PutUsers, relay_pubkey: str) -> Group:
         group = replace(group, founder=users[0])
     if group.is_founding(put) and put.pubkey != relay_pubkey:
         group = replace(group, former_relay_keys=group.former_relay_keys | {put.pubkey})
-    elif (
-        group.is_relay_key(put.pubkey, relay_pubkey)
-        and not put.users.keys() <= group.members.keys()
-    ):
+    elif not put.users.keys() <= group.members.keys():  # by any key: the relay's may have changed
         for use in put.invite_uses:
             group = group.with_use_of(use.event_id, use.code_index)
     return group.with_users(put.users)
@@ -486,13 +483,6 @@ def pins_of(event: Event) -> tuple[Pin, Pin]:
     """The pins that would name the event: by id, by address."""
     d = "" if kinds.class_of(event.kind) is kinds.KindClass.REPLACEABLE else event.d
     return ("e", event.id), ("a", f"{event.kind}:{event.pubkey}:{d}")
-
-
-def pins_in(action: Action) -> frozenset[Pin]:
-    """What a 9010 pins."""
-    if not isinstance(action, UpdatePins):
-        return frozenset()
-    return frozenset((tag[0], tag[1]) for tag in action.pins if len(tag) > 1)
 
 
 def _without(mapping: Mapping[str, _V], keys: Set[str]) -> Mapping[str, _V]:

@@ -37,9 +37,10 @@ _PENDING: Final = Reject(Prefix.RESTRICTED, "pending review", RULE)
 _USERS_PER_DRAFT: Final = 500
 
 
-def is_migrating(group: Group, context: GroupContext) -> bool:
-    """Whether the history of the group is being imported from another relay (N29-152)."""
-    return context.origin is Origin.TRUSTED_IMPORT and bool(group.former_relay_keys)
+def is_answered(group: Group, context: GroupContext) -> bool:
+    """Whether the 9000 or 9001 that a 9021 or 9022 led to is in the import too: it is from one's
+    own export, or the group is moved from another relay (N29-152)."""
+    return context.was_accepted or (context.origin.is_trusted and bool(group.former_relay_keys))
 
 
 def ruling_on_join(action: JoinRequest, group: Group, context: GroupContext) -> Ruling | Reject:
@@ -200,8 +201,8 @@ def repair_drafts(before: Groups, left: Groups, now: int, relay: str) -> tuple[D
     """What the relay must sign to restore what `before` is and who is in it.
 
     `before` is the state after `removals_from_groups`, `left` what the rest of the log makes after
-    a vanish, those removals included: with `replayed` or with `imported`. Then <left and these,
-    signed> is the state; invite codes that the vanished key made are not restored.
+    a vanish, those removals included. Then <left and these, signed> is the state; invite codes that
+    the vanished key made are not restored.
     """
     drafts = [
         Draft(kinds.DELETE_GROUP, (("h", group_id),), "", now)
@@ -218,7 +219,7 @@ def repair_drafts(before: Groups, left: Groups, now: int, relay: str) -> tuple[D
                 {flag: flag in group.flags for flag in OPPOSITE},
             )
             drafts.append(Draft(kinds.EDIT_METADATA, tuple(map(tuple, tags)), "", now))
-        if group.pins and group.pins != there.pins:
+        if group.pins != there.pins:
             pins = (("h", group_id), *group.pins)
             drafts.append(Draft(kinds.UPDATE_PINS, pins, "", now))
     return tuple(drafts)

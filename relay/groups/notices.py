@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import accumulate, takewhile
 from typing import TYPE_CHECKING, Final
 
 import orjson
@@ -27,6 +28,11 @@ if TYPE_CHECKING:
 _STYLED: Final = frozenset({kinds.GROUP_METADATA, kinds.GROUP_ADMINS})
 """Kinds whose notices depend on `Compat`."""
 MAX_TAGS_BYTES: Final = 480_000
+NOTICES: Final = frozenset(kinds.GROUP_STATE)
+LISTS: Final = frozenset({kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS})
+"""Follow from other events; a replay of the log takes a description and pins from the notices."""
+_LONG_LIST: Final = 2000
+"""Members. To sign their list and index it takes 10 ms and more."""
 """Bytes of the tags of a notice: its frame stays below the default `max_message_length` of 524,288.
 Enough for 6,600 members."""
 
@@ -89,13 +95,24 @@ def draft_of(action: PutUsers | RemoveUsers, *, cause: str | None = None) -> Dra
 
 
 def notices_for(
-    before: Group | None, after: Group, now: int, compat: Set[Compat] = frozenset()
+    before: Group | None,
+    after: Group,
+    now: int,
+    compat: Set[Compat] = frozenset(),
+    which: Set[int] = NOTICES,
 ) -> tuple[Group, tuple[Draft, ...]]:
-    """What the relay must publish when `before` (None: the group is new) has become `after`.
+    """What of these kinds the relay must publish when `before` (None: the group is new) has become
+    `after`.
 
     Returns `after` with the `notice_times` of these drafts, and the drafts in order of kind.
     """
-    return _dated(_changed(before, after, compat), after, now)
+    return _dated(_changed(before, after, compat, which), after, now)
+
+
+def is_listed_apart(group: Group) -> bool:
+    """Whether its lists are signed in a transaction of their own, after those that changed it:
+    changes of many such groups would take seconds."""
+    return len(group.members) > _LONG_LIST
 
 
 def notices_again(
@@ -107,11 +124,14 @@ def notices_again(
 
 
 def is_outdated(event: Event, group: Group, compat: Set[Compat]) -> bool:
-    """Whether a stored 39000 or 39001 of this group differs from what the current `compat`
-    gives."""
-    if event.kind not in _STYLED:
+    """Whether a stored 39000 or 39001 of this group differs from what the current `compat` gives,
+    or a 39002 from its members: the relay ended before it was signed (`is_listed_apart`)."""
+    is_apart = event.kind == kinds.GROUP_MEMBERS and is_listed_apart(group)
+    if not is_apart and event.kind not in _STYLED:
         return False
-    wanted = next(tags for kind, tags in _changed(None, group, compat) if kind == event.kind)
+    _, wanted = next(iter(_changed(None, group, compat, {event.kind})))
+    if is_apart and len(wanted) <= len(group.members):  # `d` and as many as fit, in any order
+        return not group.members.keys() >= set(event.tag_values("p"))
     return frozenset(map(tuple, event.tags)) != frozenset(wanted)
 
 
@@ -163,19 +183,27 @@ def membership_notices(
 
 
 def _changed(
-    before: Group | None, after: Group, compat: Set[Compat]
+    before: Group | None,
+    after: Group,
+    compat: Set[Compat],
+    which: Set[int] = NOTICES,
 ) -> Iterable[tuple[int, tuple[tuple[str, ...], ...]]]:
-    if before is None or description_tags(before, compat) != description_tags(after, compat):
+    if kinds.GROUP_METADATA in which and (
+        before is None or description_tags(before, compat) != description_tags(after, compat)
+    ):
         yield kinds.GROUP_METADATA, description_tags(after, compat)
-    if before is None or (
-        before.members is not after.members and before.admins() != after.admins()
+    if kinds.GROUP_ADMINS in which and (
+        before is None
+        or (before.members is not after.members and before.admins() != after.admins())
     ):
         yield kinds.GROUP_ADMINS, _list_of(after, _admins(after, compat))
-    if before is None or before.members.keys() != after.members.keys():
+    if kinds.GROUP_MEMBERS in which and (
+        before is None or before.members.keys() != after.members.keys()
+    ):
         yield kinds.GROUP_MEMBERS, _list_of(after, (("p", pubkey) for pubkey in after.members))
-    if before is None:
+    if kinds.GROUP_ROLES in which and before is None:
         yield kinds.GROUP_ROLES, _list_of(after, (("role", name, text) for name, text in _ROLES))
-    if after.pins != (() if before is None else before.pins):
+    if kinds.GROUP_PINS in which and after.pins != (() if before is None else before.pins):
         yield kinds.GROUP_PINS, (("d", after.id), *after.pins)
 
 
@@ -213,11 +241,5 @@ def _list_of(group: Group, tags: Iterable[tuple[str, ...]]) -> tuple[tuple[str, 
     every = (("d", group.id), *tags)
     if len(orjson.dumps(every)) <= MAX_TAGS_BYTES:  # as nearly always, and fast
         return every
-    listed: list[tuple[str, ...]] = []
-    remaining = MAX_TAGS_BYTES
-    for tag in every:
-        remaining -= len(orjson.dumps(tag)) + 1
-        if remaining < 0:
-            break
-        listed.append(tag)
-    return tuple(listed)
+    sizes = accumulate(len(each) + 1 for each in map(orjson.dumps, every))
+    return every[: sum(1 for _ in takewhile(MAX_TAGS_BYTES.__ge__, sizes))]

@@ -21,23 +21,26 @@ from relay.groups.actions import (
     CreateInvites,
     DeleteEvents,
     DeleteGroup,
+    Description,
     EditMetadata,
     Flag,
     JoinRequest,
     LeaveRequest,
     Moderation,
+    Notice,
     PutUsers,
     RemoveUsers,
     UpdatePins,
     action_of,
+    logged_action,
     previous_in,
     users_in,
 )
 from relay.groups.context import NOT_A_MEMBER, RULE, GroupContext, NotStored, Ruling, rejected
-from relay.groups.group import Group, Groups, Role, ended, group_after, pins_in
+from relay.groups.group import Group, Role, ended, group_after
 from relay.groups.membership import (
     LAST_ADMIN,
-    is_migrating,
+    is_answered,
     loses_last_admin,
     ruling_on_join,
     ruling_on_leave,
@@ -50,8 +53,8 @@ from relay.nostr import kinds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Set
 
-    from relay.groups.actions import Description
     from relay.groups.context import GroupSettings
+    from relay.groups.group import Groups
     from relay.nostr.event import Event
 
 _ADMINS_ONLY: Final = Reject(Prefix.RESTRICTED, "only an admin of the group may do this", RULE)
@@ -83,6 +86,7 @@ MAX_INVOLVED: Final = 100_000
 MAX_CODES: Final = 10_000
 
 _OF_NO_GROUP: Final = frozenset({kinds.PROFILE, kinds.CONTACTS, kinds.RELAY_LIST})
+_DESCRIBING: Final = frozenset({kinds.CREATE_GROUP, kinds.EDIT_METADATA, kinds.UPDATE_PINS})
 _ALWAYS_SUPPORTED: Final = frozenset({kinds.DELETION, kinds.VANISH})
 
 
@@ -137,7 +141,7 @@ def ruling_on_withdrawal(event: Event, context: GroupContext) -> Ruling | Reject
 def _may_write(pubkey: str, group: Group, context: GroupContext) -> bool:
     """Whether the author may write (N29-10); AUTH does not count. Memory is written by members
     only, in every group (G-33)."""
-    if context.origin is Origin.TRUSTED_IMPORT:
+    if context.origin.is_trusted:
         return True  # its author was a member when it was written
     if not (group.only_members_write or context.is_memory):
         return True
@@ -184,9 +188,8 @@ def ruling_on(action: Action, context: GroupContext) -> Ruling | Reject:
         return NOT_A_MEMBER
     ruling: Ruling | Reject
     match action:
-        case JoinRequest() | LeaveRequest() if is_migrating(group, context):
-            # The old relay's 9000 or 9001 follows: the current policy must not decide who was
-            # admitted.
+        case JoinRequest() | LeaveRequest() if is_answered(group, context):
+            # The relay's 9000 or 9001 follows: the current policy must not decide who was admitted.
             ruling = Ruling(context.groups.with_group(group_after(group, action, context.relay)))
         case JoinRequest() | LeaveRequest() if _is_of_another_group(action, group, context):
             ruling = _OLDER_THAN_GROUP
@@ -201,13 +204,13 @@ def ruling_on(action: Action, context: GroupContext) -> Ruling | Reject:
 
 def _is_own_import(action: Action, context: GroupContext) -> bool:
     """Whether it is from an export of this relay, and signed by it."""
-    return context.origin is Origin.TRUSTED_IMPORT and action.pubkey == context.relay
+    return context.origin.is_trusted and action.pubkey == context.relay
 
 
 def _begun_by(action: Action, context: GroupContext) -> Group | None:
     """The group that a record proves, as in a replay, if this relay signed it or it is a 9008: its
     9007 went with its author."""
-    if context.origin is not Origin.TRUSTED_IMPORT or action.group in context.groups.ended:
+    if not context.origin.is_trusted or action.group in context.groups.ended:
         return None
     if action.pubkey != context.relay and not isinstance(action, DeleteGroup):
         return None
@@ -231,9 +234,9 @@ def _conceal(
 
 def _rank_of(action: Moderation, group: Group, context: GroupContext) -> _Rank:
     pubkey = action.pubkey
-    if context.acts_as_admin(pubkey) or group.is_admin(pubkey):
+    if context.was_accepted or context.acts_as_admin(pubkey) or group.is_admin(pubkey):
         return _Rank.ADMIN
-    if context.origin is Origin.TRUSTED_IMPORT and _is_by_former_relay(action, group):
+    if context.origin.is_trusted and _is_by_former_relay(action, group):
         return _Rank.ADMIN
     if Role.MODERATOR in group.members.get(pubkey, ()):
         return _Rank.MODERATOR
@@ -254,7 +257,8 @@ def _is_by_former_relay(action: Moderation, group: Group) -> bool:
 
 def _ruling_on_creation(action: CreateGroup, context: GroupContext) -> Ruling | Reject:
     groups, settings, founder = context.groups, context.settings, action.pubkey
-    if settings.create.isdisjoint(context.who) and founder != context.relay:
+    may_create = context.was_accepted or founder == context.relay
+    if settings.create.isdisjoint(context.who) and not may_create:
         return rejected(Prefix.RESTRICTED, "you may not create groups here")
     if action.group in groups.by_id or action.group in groups.ended:
         # Reveals that a hidden group exists: its id cannot be used twice (N29-120).
@@ -264,9 +268,6 @@ def _ruling_on_creation(action: CreateGroup, context: GroupContext) -> Ruling | 
     )
     if refusal is not None:
         return refusal
-    description = action.description
-    if not description.flags:
-        description = replace(description, flags=settings.new)
     new = Group(action.group, action.created_at)
     put = PutUsers(
         group=new.id,
@@ -274,26 +275,31 @@ def _ruling_on_creation(action: CreateGroup, context: GroupContext) -> Ruling | 
         created_at=context.now,
         users={founder: (Role.ADMIN.value,)},
     )
-    group = group_after(_described(new, description, settings), put, context.relay)
-    refusal = check_placement(new, group, _parent_for(founder, description, context), groups)
-    if refusal is not None:
+    group = group_after(_described(new, action, settings), put, context.relay)
+    parent = _parent_for(founder, action.description, context)
+    refusal = check_placement(new, group, parent, groups)
+    if refusal is not None and not context.was_accepted:
         return refusal
+    if refusal is not None:
+        group = replace(group, parent=None, children=())
     groups, relatives = place_group(groups, group)
     return Ruling(groups, automatic=(draft_of(put),), relatives=relatives)
 
 
-def _described(group: Group, description: Description, settings: GroupSettings) -> Group:
+def _described(group: Group, action: CreateGroup | EditMetadata, settings: GroupSettings) -> Group:
     """The group as a 9002 or 9007 describes it, with the flags that the policy enforces."""
-    flags = description.flags | settings.always
-    return group.with_description(replace(description, flags=flags))
+    flags = action.description.flags
+    if isinstance(action, CreateGroup) and not flags:
+        flags = settings.new
+    return group.with_description(replace(action.description, flags=flags | settings.always))
 
 
 def _parent_for(pubkey: str, description: Description, context: GroupContext) -> Group | None:
     """The parent in the description if the key is its admin (N29-136)."""
     parent = context.groups.get(description.parent)
-    if parent is None or not (parent.is_admin(pubkey) or context.acts_as_admin(pubkey)):
-        return None
-    return parent
+    if parent is None or context.was_accepted:
+        return parent
+    return parent if parent.is_admin(pubkey) or context.acts_as_admin(pubkey) else None
 
 
 def _ruling_on_moderation(
@@ -331,7 +337,8 @@ def _ruling_on_moderation(
             return Ruling(groups.with_group(replace(group, pins=here)))
         case _:
             after = group_after(group, action, context.relay)
-    if loses_last_admin(group, after) and action.pubkey != context.relay:
+    is_final = context.was_accepted or action.pubkey == context.relay
+    if loses_last_admin(group, after) and not is_final:
         return LAST_ADMIN
     removes = _deletable(action, group, context) if isinstance(action, DeleteEvents) else ()
     return Ruling(groups.with_group(after, users_in(action)), removes=removes)
@@ -341,15 +348,15 @@ def _is_all_but_ended(group: Group, context: GroupContext) -> bool:
     """Whether it may be of an export that has nothing of it but its 9007 and 9008: the record that
     made the author of the 9008 an admin was deleted with the group."""
     is_new = len(group.members) <= 1 and not context.has_content
-    return context.origin is Origin.TRUSTED_IMPORT and is_new
+    return context.origin.is_trusted and is_new
 
 
 def _ruling_on_edit(action: EditMetadata, group: Group, context: GroupContext) -> Ruling | Reject:
-    after = _described(group, action.description, context.settings)
+    after = _described(group, action, context.settings)
     parent = _parent_for(action.pubkey, action.description, context)
     misplaced = check_placement(group, after, parent, context.groups)
-    if misplaced is not None and _is_own_import(action, context):
-        # What the relay said of its flags counts, wherever its relatives are.
+    if misplaced is not None and (context.was_accepted or _is_own_import(action, context)):
+        # What it says of the flags counts, wherever its relatives are.
         after, misplaced = replace(after, parent=group.parent, children=group.children), None
     refusal = _check_opening(action, group, context) or misplaced
     if refusal is not None:
@@ -459,7 +466,8 @@ def _deletable(action: DeleteEvents, group: Group, context: GroupContext) -> tup
 
 def _check_opening(action: EditMetadata, group: Group, context: GroupContext) -> Reject | None:
     """Why a 9002 may not open a group in use: it lacks the confirming tags (Z-03)."""
-    if not context.has_content and group.members.keys() <= {action.pubkey}:
+    is_empty = not context.has_content and group.members.keys() <= {action.pubkey}
+    if is_empty or context.was_accepted:
         return None
     flags = action.description.flags | context.settings.always
     dropped = group.flags - flags
@@ -481,33 +489,38 @@ def _check_opening(action: EditMetadata, group: Group, context: GroupContext) ->
     )
 
 
-def imported(
-    events: Iterable[Event], settings: GroupSettings, relay: str, operators: frozenset[str]
-) -> Groups:
-    """The groups that an import with `--trust` of these records makes.
+def ruling_on_own_notice(event: Event, groups: Groups, relay: str) -> Ruling | None:
+    """What a 39000 of one's own export says of its group: the policy may have changed since it gave
+    the flags of a 9007 or 9002. None: nothing. Its relatives follow from other records."""
+    notice, group = logged_action(event, relay), groups.get(event.d)
+    if group is None or not isinstance(notice, Notice) or notice.description is None:
+        return None
+    related = replace(notice.description, parent=group.parent, children=group.children)
+    after = group.with_description(related)
+    return None if after == group else Ruling(groups.with_group(after))
 
-    As `replayed`, but the signer of a record must have had the right at that place in the log.
+
+def as_imported(groups: Groups, records: Iterable[Event], settings: GroupSettings) -> Groups:
+    """These groups with the description and pins that an import reads from their records.
+
+    With another relay key it leaves out 39000 and 39005, from which a replay has them.
     """
-    groups = Groups()
-    for event in events:
+    left = {
+        group_id: replace(group.with_description(Description(flags=PRIVATE_FLAGS)), pins=())
+        for group_id, group in groups.by_id.items()
+    }
+    for event in records:
+        if event.kind not in _DESCRIBING:
+            continue
         try:
             action = action_of(event)
-        except Refused:
+        except Refused:  # an older version accepted it
             continue
-        if action is None:
-            continue
-        context = GroupContext(
-            groups=groups,
-            settings=settings,
-            now=action.created_at,
-            origin=Origin.TRUSTED_IMPORT,
-            who=settings.create,
-            has_content=True,
-            pinnable=pins_in(action),
-            relay=relay,
-            operators=operators,
-        )
-        ruling = ruling_on(action, context)
-        if isinstance(ruling, Ruling):
-            groups = ruling.groups
-    return groups
+        match action:
+            case CreateGroup() | EditMetadata() if action.group in left:
+                left[action.group] = _described(left[action.group], action, settings)
+            case UpdatePins(pins=pins) if action.group in left:
+                left[action.group] = replace(left[action.group], pins=pins)
+            case _:
+                pass
+    return groups.with_groups(left.values())

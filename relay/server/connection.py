@@ -159,7 +159,6 @@ class Connection:
         "_address",
         "_all_answered",
         "_counted",
-        "_counted_as",
         "_expiry",
         "_hangup",
         "_input",
@@ -179,6 +178,7 @@ class Connection:
         "_unanswered",
         "_unanswered_weight",
         "connection",
+        "counted_as",
         "message",
         "outbox",
     )
@@ -226,7 +226,7 @@ class Connection:
         self._queries = QueryQueue(services.queries, self)
         self._negentropy = NegentropyQueue(services.negentropy, self)
         self._turns = turns
-        self._counted_as = counted_as
+        self.counted_as = counted_as
         self._counted = 0
         """Subscriptions of this connection in `Account.subscriptions`."""
         self._slice = Slice(turns, perf_counter, turns.account(counted_as))
@@ -550,7 +550,7 @@ class Connection:
         is_known = self.is_known
         if is_known is not self._slice.account.is_known:
             self._count(0)
-            self._slice.account = self._turns.account(self._counted_as, is_known=is_known)
+            self._slice.account = self._turns.account(self.counted_as, is_known=is_known)
             self._count()
 
     def check(self) -> None:

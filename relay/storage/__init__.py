@@ -110,6 +110,8 @@ class Others:
     """NIP-86 lists that have changed, each complete."""
     passed_on: Mapping[int, Sequence[Stored]] = field(default_factory=dict)
     """seq of a batch, ascending → its `WritePlan.passed_on`."""
+    rights_at: int = 0
+    """seq of the newest change of groups or lists; 0: none changed."""
 
 
 class EventLog(Protocol):

@@ -30,8 +30,15 @@ from relay.groups.actions import users_in
 from relay.groups.group import Groups, pins_of, replayed
 from relay.groups.key_map import KeyMap
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
-from relay.groups.notices import Draft, membership_notices, notices_for
-from relay.groups.rules import imported
+from relay.groups.notices import (
+    LISTS,
+    NOTICES,
+    Draft,
+    is_listed_apart,
+    membership_notices,
+    notices_for,
+)
+from relay.groups.rules import as_imported
 from relay.lifecycle.deletion import (
     add_tombstone,
     delete_banned_author,
@@ -59,6 +66,7 @@ from relay.write.commands import (
     ExpireRows,
     ManagementChange,
     Purpose,
+    SignLists,
     SweepRows,
     SweepVersions,
     WriteEvent,
@@ -72,7 +80,7 @@ from relay.write.pins import all_pinning, pinning, pins_left, without_pins
 from relay.write.world import Removed, World
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence, Set
+    from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
     from relay.access.quotas import InviteGuesses, MinuteCounter, TokenBuckets
     from relay.errors import Result
@@ -126,8 +134,9 @@ class Batch:
         guesses: InviteGuesses,
         buckets: TokenBuckets,
         vanished: MinuteCounter,
+        unlisted: Mapping[str, Group],
     ) -> None:
-        """`is_here`: whether a URL is this relay's."""
+        """`is_here`: whether a URL is this relay's. `unlisted`: those of earlier batches."""
         self.plan = WritePlan()
         self.rows: list[Stored] = []
         """Everything accepted, in order."""
@@ -140,13 +149,18 @@ class Batch:
         self._members_at = now
         """created_at of what is signed about members of the relay."""
         self._changed_groups: dict[str, Group] = {}
-        """Large ones as they were, whose 39000–39005 are still to be signed."""
+        """Large ones as they were; what is signed about them comes last."""
+        self.unlisted: dict[str, Group] = {}
+        """Groups whose lists another batch will sign, as they were when the last ones were."""
+        self._unlisted_before = unlisted
         self._announced: set[str] = set()
         """Keys that joined or left the relay in this batch."""
         self._has_moved = False
         """Whether a row turned out to belong to a group."""
         self.is_piece = False
         """Its only item has to come again: it was neither stored nor refused."""
+        self.restated = 0
+        """Bytes of the records of groups that keys had moderated which vanished."""
         self._items = items
         self._policy = state.policy
         """Of the look-ups too: a reload meanwhile is for the next batch."""
@@ -256,12 +270,12 @@ class Batch:
                     self._sweep(item)
                 case SweepVersions():
                     self._sweep_versions(item)
+                case SignLists():
+                    self._sign_lists(item)
                 case _:
                     assert_never(item)
-        for group_id, before in self._changed_groups.items():
-            after = self._world.groups.get(group_id)
-            if after is not None:  # it did not end
-                self._sign_notices(before, after)
+        for before in self._changed_groups.values():
+            self._sign_last(before)
         if self._announced or any(isinstance(item, ManagementChange) for item in self._items):
             self._list_members()
         groups, management = self._world.groups, self._world.management
@@ -327,6 +341,8 @@ class Batch:
             self.plan.passed_on.append(row)
         elif judged.outcome is WriteOutcome.STORED:
             self._store(candidate, judged)
+        elif judged.ruling is not None and judged.group is not None:
+            self._apply(judged.ruling, judged.group, candidate)
         for change in judged.list_changes:
             self._change(change)
         return judged.result
@@ -421,15 +437,38 @@ class Batch:
 
     def _notify(self, before: Group | None, after: Group) -> None:
         """Set the group, and store the 39000–39005 that differ, at last."""
-        if before is None or not _is_large(after):
+        if before is None or not (_is_large(after) or self._is_apart(before, after)):
             self._sign_notices(before, after)
             return
         self._changed_groups.setdefault(after.id, before)
         self._set_groups(self._world.groups.with_group(after))
         self.plan.groups[after.id] = after
 
-    def _sign_notices(self, before: Group | None, after: Group) -> None:
-        noted, drafts = notices_for(before, after, self._now, self._world.policy.groups.compat)
+    def _is_apart(self, before: Group, after: Group) -> bool:
+        """Whether the lists are left to another batch: this one did not look up the old ones."""
+        groups = (before, after)
+        return after.id in self._unlisted_before or any(map(is_listed_apart, groups))
+
+    def _sign_last(self, before: Group) -> None:
+        """What is signed once for all changes of the batch."""
+        after = self._world.groups.get(before.id)
+        if after is None:
+            return  # it ended
+        if not self._is_apart(before, after):
+            self._sign_notices(before, after)
+            return
+        self.unlisted[before.id] = self._unlisted_before.get(before.id, before)
+        self._sign_notices(before, after, NOTICES - LISTS)
+
+    def _sign_lists(self, signing: SignLists) -> None:
+        for group_id, before in signing.groups.items():
+            after = self._world.groups.get(group_id)
+            if after is not None:  # it did not end
+                self._sign_notices(before, after, LISTS)
+
+    def _sign_notices(self, before: Group | None, after: Group, which: Set[int] = NOTICES) -> None:
+        compat = self._world.policy.groups.compat
+        noted, drafts = notices_for(before, after, self._now, compat, which)
         self._set_groups(self._world.groups.with_group(noted))
         for draft in drafts:
             self._sign(draft, noted.id)
@@ -657,22 +696,20 @@ class Batch:
     def _restate(self, group_ids: Set[str], request: Event) -> None:
         """Sign with the relay's key what the author's 9000–9020 had said of groups (N29-58).
 
-        The groups are then what the log says, also to an import, which asks whether those who
-        signed the rest had the right: only codes that the author made are gone.
+        The groups are then what the log says, also to an import that leaves out 39000 and 39005:
+        only codes that the author made are gone.
         """
         groups, relay = self._world.groups, self._relay_key.pubkey
         intended = Groups(
             KeyMap({key: groups.by_id[key] for key in group_ids if key in groups.by_id}),
             KeyMap({key: groups.ended[key] for key in group_ids if key in groups.ended}),
         )
-        records = [*remaining_records(group_ids, self._found, self.plan)]
+        records = remaining_records(group_ids, self._found, self.plan)
+        self.restated += sum([len(event.raw) for event in records])
         left = replayed(Groups(), records, relay)
-        drafts = repair_drafts(intended, left, self._now, relay)
-        records += [self._sign_for(request, draft) for draft in drafts]
-        left = imported(records, self._policy.groups, relay, self._actors.owners)
-        drafts = repair_drafts(intended, left, self._now, relay)
-        records += [self._sign_for(request, draft) for draft in drafts]
-        left = replayed(Groups(), records, relay)
+        copied = as_imported(left, records, self._policy.groups)
+        drafts = repair_drafts(intended, copied, self._now, relay)
+        left = replayed(left, [self._sign_for(request, draft) for draft in drafts], relay)
         for group in left.by_id.values():
             before = groups.by_id.get(group.id)
             # The author's rows are no longer pinned, whatever the stored 39005 says.

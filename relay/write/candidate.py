@@ -63,7 +63,9 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     malformed: Reject | None
     """The refusal for a malformed `h`, a malformed tag of a 9000–9022, or a malformed persona."""
     group: str | None
-    """The group that the event belongs to; None outside of groups, or if it is malformed."""
+    """The group that the event names; None outside of groups, or if it is malformed."""
+    row_group: str | None
+    """The group that its row will belong to: None too where `h` is a label (G-31)."""
     action: Action | None
     """The parsed action of a 9000–9022."""
     targets: DeletionTargets | None
@@ -108,6 +110,7 @@ def candidate_of(
         slot,
         malformed,
         group,
+        None if group is not None and systems.h_is_label(event) else group,
         action,
         deletion_targets(event) if kind == kinds.DELETION else None,
         named_events(event) if is_derived else None,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from relay.access.management import ListChange
     from relay.facts import Facts
+    from relay.groups.group import Group
     from relay.lifecycle.retention import SweepRules
     from relay.lifecycle.rows import ExpiredRow, Stored
     from relay.lifecycle.versions import HistoryRules
@@ -40,6 +41,14 @@ class Author(Protocol):
     @property
     def address(self) -> IPv4Address | IPv6Address | None:
         """The client's address; None: unknown."""
+
+    @property
+    def counted_as(self) -> str | None:
+        """The address whose clients share limits; None: unknown."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether one of its keys is known."""
 
     @property
     def connection(self) -> int | None:
@@ -66,6 +75,8 @@ class Unconnected:
     attested: frozenset[Attestation] = frozenset()
     connection: int | None = None
     message: int | None = None
+    counted_as: str | None = None
+    is_known: bool = False
 
     def answered(self, event: Event, weight: int, result: Result) -> None:
         if self.told is not None:
@@ -155,13 +166,21 @@ class SweepVersions:
     """True after the commit, False if it failed or the lane was full."""
 
 
+@dataclass(slots=True)
+class SignLists:
+    """Groups whose 39001 and 39002 are to be signed: see `is_listed_apart`."""
+
+    groups: Mapping[str, Group]
+    """As they were when these were last signed."""
+
+
 class Purpose(Enum):
     SWEEP = auto()
     DRY_RUN = auto()
     """Nothing is removed."""
 
 
-LaneItem = WriteEvent | ManagementChange | ExpireRows | SweepRows | SweepVersions
+LaneItem = WriteEvent | ManagementChange | ExpireRows | SweepRows | SweepVersions | SignLists
 
 
 def turn_of(item: LaneItem) -> int | type[LaneItem]:

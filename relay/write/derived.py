@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from relay.access.visibility import Reading, Viewer, visibility_for
-from relay.facts import Origin
 from relay.groups.group import pins_of
 from relay.nostr import kinds
 from relay.nostr.nip57 import zap_request
@@ -40,7 +39,7 @@ def derived_group(candidate: Candidate, world: World) -> str | None:
         return None
     for row in rows:
         if _may_name(candidate, row, world):
-            return None if world.policy.systems.h_is_label(row.event) else row.group
+            return row.group
     return None
 
 
@@ -58,7 +57,7 @@ def followers(target: Stored, candidate: Candidate, world: World) -> Iterator[St
 
 
 def _may_name(candidate: Candidate, target: Stored, world: World) -> bool:
-    if candidate.sender.origin is Origin.TRUSTED_IMPORT:
+    if candidate.sender.origin.is_trusted:
         return True  # one's own export: its author may have left the group since
     event = candidate.event
     # With its owner's rights too: outside of the group, an agent's reaction would be public.

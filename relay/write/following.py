@@ -86,7 +86,10 @@ class Following:
         state.manage(before.with_lists(others.lists))
         if state.management is not before:
             self.rights_changed()
-        return self._ingest.overtaken(range(others.after + 1, others.upto + 1), others.passed_on)
+        passed_on = {
+            seq: rows for seq, rows in others.passed_on.items() if seq >= others.rights_at
+        }  # before, it was for those who could read it then
+        return self._ingest.overtaken(range(others.after + 1, others.upto + 1), passed_on)
 
     async def _read_again(self) -> None:
         store, state = self._store, self._state

@@ -14,7 +14,7 @@ import asyncio
 import logging
 import sys
 from collections import deque
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, assert_never
 
@@ -36,6 +36,7 @@ from relay.write.commands import (
     ExpireRows,
     LaneItem,
     ManagementChange,
+    SignLists,
     SweepRows,
     SweepVersions,
     Unconnected,
@@ -43,7 +44,7 @@ from relay.write.commands import (
     sender_of,
     turn_of,
 )
-from relay.write.judge import BAD_SIGNATURE, screen, screen_and_judge
+from relay.write.judge import BAD_SIGNATURE, TOO_MANY_VANISH, screen, screen_and_judge
 from relay.write.lane import Lane
 from relay.write.lookups import lookups_for
 from relay.write.pieces import pieces_for
@@ -82,6 +83,13 @@ _GROUPS_PER_COST: Final = 1000
 """Of all groups: each is asked about a key that vanishes."""
 _MEMBERS_PER_COST: Final = 1000
 """Of a group that an event changes."""
+_MEMBERS_AT_ONCE: Final = 5000
+"""Of groups whose lists are signed in one transaction."""
+_MAX_RESTATED: Final = 1 << 20
+"""Bytes of the records of groups that a key had moderated which vanishes. Larger ones are read and
+replayed in one transaction, 40 to 140 ms for each megabyte; after that others wait for a while."""
+_RESTATED_S: Final = 4e-6
+"""Seconds of that pause for each byte."""
 _CHANGE_COST: Final = 4
 """What the relay signs for a group that changes: 39000 to 39005."""
 _TARGETS_PER_COST: Final = 4
@@ -103,7 +111,9 @@ _TAGS_PER_COST: Final = 8
 """Where signatures are checked: the store prepares each tag, 5 us."""
 _MAX_WAITING: Final = 32_768
 _MAX_WEIGHT: Final = 256 << 20
-"""Bytes of all waiting events of clients, as `weight_of` estimates it."""
+"""Bytes of all waiting events of clients, as `weight_of` estimates it. A quarter of it is for those
+with a known key; the others from one address have a quarter together, also when they have closed
+their connections."""
 _READ_AT_ONCE: Final = 500
 """Rows that other relays on the store wrote."""
 _DELIVERY_S: Final = 0.02
@@ -123,10 +133,15 @@ _MAX_PLUGIN_BATCH: Final = 256
 _PLUGIN_SHUTDOWN_S: Final = 1.0
 """So long plug-ins may still answer when the relay stops: all connections are closed by then."""
 
+_SHUTDOWN_S: Final = 5.0
+"""So long what was accepted may still be checked and committed when the relay stops."""
+_STOPPING_S: Final = 0.05
+
 QUEUE_FULL: Final = Reject(Prefix.RATE_LIMITED, "too many events are waiting, slow down", "queue")
 PLUGIN_FAILED: Final = Reject(
     Prefix.ERROR, "a plug-in of this relay failed, try again later", "plug-ins"
 )
+STOPPING: Final = Reject(Prefix.ERROR, "the relay is stopping, try again later", "stop")
 STORE_FAILED: Final = Reject(
     Prefix.ERROR, "the event could not be stored, try again later", "store"
 )
@@ -210,16 +225,26 @@ class Ingest:
         self._guesses = InviteGuesses()
         self._buckets = TokenBuckets()
         self._vanished = MinuteCounter(VANISHED_PER_ADDRESS)
+        self._vanish_from = 0.0
+        """Time of the loop from which on a key may vanish."""
         self._weight = 0
         """Of the events that wait."""
+        self._weights: dict[str | None, int] = {}
+        """The same for each address that has any."""
         self._limits: dict[object, _Limit] = {}
         """Of turns whose changes read much; the one that was served last is the last."""
         self._changing = asyncio.Lock()
         """Held from the look-ups of a batch until its state is in force."""
         self._batch: Batch | None = None
         """That the store has."""
+        self._unlisted: dict[str, Group] = {}
+        """Groups whose lists are still to be signed, as they were when the last ones were."""
+        self._signs_lists = False
+        """A `SignLists` is in the lane."""
         self._due: deque[Sequence[Stored] | range] = deque()
         """What is to be delivered, in order; seq of rows that other relays on the store wrote."""
+        self._rights = state.rights
+        """`RelayState.rights` as of which it is due."""
         self._delivering = asyncio.Lock()
         self._delivery: asyncio.Task[None] | None = None
         stages = metrics.write
@@ -258,16 +283,27 @@ class Ingest:
 
     async def __aexit__(self, *_: object) -> None:
         verifying, asking, committing = self._tasks
-        self._verifying.close()
-        await verifying
+        deadline = asyncio.get_running_loop().time() + _SHUTDOWN_S
+        await self._finished(self._verifying, verifying, deadline)
         self._asking.close()
         await asyncio.wait([asking], timeout=_PLUGIN_SHUTDOWN_S)
         if self._plugins is not None and not asking.done():
             await self._plugins.stop()
         await asking
-        self._lane.close()
-        await committing
+        await self._finished(self._lane, committing, deadline)
         await self.delivered()
+
+    async def _finished(
+        self, lane: Lane[WriteEvent] | Lane[LaneItem], task: asyncio.Task[None], deadline: float
+    ) -> None:
+        """Let a lane end. What still waits at the deadline is not done."""
+        left = max(0.0, deadline - asyncio.get_running_loop().time())
+        with suppress(TimeoutError):
+            await asyncio.wait_for(lane.drained(), left)
+        lane.close()
+        while not task.done():  # a deletion in pieces is queued again after each
+            self._answer(lane.drop(), STOPPING)
+            await asyncio.wait([task], timeout=_STOPPING_S)
 
     def submit(self, event: Event, author: Author, origin: Origin) -> int:
         """Queue an event; `author.answered` is called when it is committed or refused. Returns what
@@ -275,7 +311,7 @@ class Ingest:
         weight = weight_of(event)
         refusal = self._screened(event, origin)
         if refusal is None:
-            is_over = origin is Origin.WIRE and self._weight >= _MAX_WEIGHT
+            is_over = origin is Origin.WIRE and not self._has_room_for(author)
             if is_over or not self._verifying.put(
                 WriteEvent(
                     event,
@@ -288,12 +324,28 @@ class Ingest:
             ):
                 refusal = QUEUE_FULL
             else:
-                self._weight += weight
+                self._weigh(author, weight)
         if refusal is not None:
             self._metrics.answered([refusal])
             self._record_refusal(refusal, event, author, author.message)
             author.answered(event, weight, refusal)
         return weight
+
+    def _has_room_for(self, author: Author) -> bool:
+        weight = self._weight
+        if weight < _MAX_WEIGHT // 4:
+            return True
+        if author.is_known:
+            return weight < _MAX_WEIGHT
+        own = self._weights.get(author.counted_as, 0)
+        return own < _MAX_WEIGHT // 4 and weight < _MAX_WEIGHT - _MAX_WEIGHT // 4
+
+    def _weigh(self, author: Author, weight: int) -> None:
+        self._weight += weight
+        weights, address = self._weights, author.counted_as
+        left = weights.pop(address, 0) + weight
+        if left:
+            weights[address] = left
 
     async def published(
         self, event: Event, keys: frozenset[str], address: IPv4Address | IPv6Address | None
@@ -438,7 +490,7 @@ class Ingest:
         return self._asking
 
     def _refuse(self, item: WriteEvent, refusal: Reject) -> None:
-        self._weight -= item.weight
+        self._weigh(item.author, -item.weight)
         self._metrics.answered([refusal])
         self._record_refusal(refusal, item.event, item.author, item.message)
         item.author.answered(item.event, item.weight, refusal)
@@ -495,6 +547,8 @@ class Ingest:
                 return 1 + len(item.rows) // _ROWS_PER_COST
             case SweepVersions():
                 return 1 + len(item.due) // _ROWS_PER_COST
+            case SignLists():
+                return _MAX_BATCH
             case _:
                 assert_never(item)
 
@@ -515,6 +569,7 @@ class Ingest:
 
         `passed_on`: by the seq after which it is delivered, ascending.
         """
+        self._forget_passed_on()
         start = seqs.start
         for seq, rows in passed_on.items():
             self._due += (range(start, seq + 1), rows)
@@ -531,7 +586,7 @@ class Ingest:
         """First all turns that can be committed together, in more than one part if they read too
         much; then some changes of one turn that is known to read much. What is left waits for its
         turn again."""
-        together, alone = self._by_turn(batch)
+        together, alone = self._by_turn(self._paced(batch))
         parts = [together] if together else []
         while parts:
             part = parts.pop()
@@ -551,6 +606,23 @@ class Ingest:
             for others in alone.values():
                 self._lane.put_back(others)
             self._put_back(own, await self._limited(own))
+
+    def _paced(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
+        """Without requests to vanish that follow one too soon for which large groups were read."""
+        if asyncio.get_running_loop().time() >= self._vanish_from:
+            return batch
+        left: list[LaneItem] = []
+        early: list[LaneItem] = []
+        for item in batch:
+            is_early = (
+                isinstance(item, WriteEvent)
+                and item.event.kind == kinds.VANISH
+                and item.origin is Origin.WIRE
+                and item.pieces is None
+            )
+            (early if is_early else left).append(item)
+        self._answer(early, TOO_MANY_VANISH)
+        return left
 
     def _by_turn(
         self, batch: Sequence[LaneItem]
@@ -614,6 +686,7 @@ class Ingest:
         else:
             if not committed.is_piece:
                 self._answer(batch, None)
+            self._sign_lists()
             if self._due:
                 await self._deliver_due()
             if self._metrics.traces is not None:
@@ -628,7 +701,7 @@ class Ingest:
         for item in batch:
             match item:
                 case WriteEvent():
-                    self._weight -= item.weight
+                    self._weigh(item.author, -item.weight)
                     result = fault or item.result
                     if isinstance(result, Reject):
                         self._record_refusal(result, item.event, item.author, item.message)
@@ -637,8 +710,17 @@ class Ingest:
                     item.answered(fault or item.result)
                 case ExpireRows() | SweepRows() | SweepVersions():
                     _set_done(item, is_done=fault is None)
+                case SignLists():
+                    self._signs_lists = False
                 case _:
                     assert_never(item)
+
+    def _forget_passed_on(self) -> None:
+        """Of what is due, if rights have changed: others might get it who could not read it then.
+        Stored rows are read again, they may have been deleted before."""
+        if self._rights != self._state.rights:
+            self._rights = self._state.rights
+            self._due = deque(filter(None, map(_seqs_of, self._due)))
 
     async def _deliver_due(self) -> None:
         async with self._delivering:
@@ -666,11 +748,12 @@ class Ingest:
         return [row for row in rows if row.seq in seqs]
 
     async def _deliver(self, rows: Sequence[Stored]) -> None:
-        began = perf_counter()
+        began, rights = perf_counter(), self._rights
+        are_stored = all(row.seq for row in rows)
         try:
             pieces = self._fanout.deliver(rows, await self._fanout.links_of(rows))
             rest_at, done = perf_counter() + _DELIVERY_S, 0
-            while self._state.is_current():
+            while self._state.is_current() and (are_stored or self._state.rights == rights):
                 piece = next(pieces, None)
                 if piece is None:
                     break
@@ -679,11 +762,25 @@ class Ingest:
                 if perf_counter() > rest_at:
                     await asyncio.sleep(0)
                     rest_at = perf_counter() + _DELIVERY_S
-            else:  # nobody knows who may read the rest
-                self._due.appendleft(rows[done:])
+            else:  # nobody knows who may read the rest, or others may than before
+                if rest := [row for row in rows[done:] if row.seq]:
+                    self._due.appendleft(rest)
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             _log.exception("%d stored events were not delivered live", len(rows))
         self._metrics.write.deliver.add(perf_counter() - began)
+
+    def _sign_lists(self) -> None:
+        """As many in a transaction as take some 50 ms."""
+        if self._signs_lists or not self._unlisted:
+            return
+        groups: dict[str, Group] = {}
+        members = 0
+        for group_id, before in self._unlisted.items():
+            groups[group_id] = before
+            members += len(before.members)
+            if members >= _MEMBERS_AT_ONCE:
+                break
+        self._signs_lists = self._lane.put(SignLists(groups))
 
     async def _stored(self, items: Sequence[LaneItem]) -> Batch:
         """Judge and commit. Raises StoreFault."""
@@ -696,6 +793,7 @@ class Ingest:
             guesses=self._guesses,
             buckets=self._buckets,
             vanished=self._vanished,
+            unlisted=self._unlisted,
         )
         self._state.begin_commit(self._store.committed())
         batch.taken_at = perf_counter()
@@ -706,8 +804,17 @@ class Ingest:
             _log_changes(self._state.groups, batch.plan.groups)
             self._state.adopt(batch.groups)
             self._state.manage(batch.management)
+            self._forget_passed_on()
             if batch.delivered:
                 self._due.append(batch.delivered)
+            if batch.restated > _MAX_RESTATED:
+                pause = batch.restated * _RESTATED_S
+                self._vanish_from = asyncio.get_running_loop().time() + pause
+            self._unlisted.update(batch.unlisted)
+            for item in items:
+                if isinstance(item, SignLists):
+                    for group_id in item.groups:
+                        self._unlisted.pop(group_id, None)
         finally:
             self._batch = None
             self._state.end_commit()
@@ -821,6 +928,8 @@ def _name_of(item: LaneItem) -> str:
             return "removal of expired rows"
         case SweepRows() | SweepVersions():
             return "sweep"
+        case SignLists():
+            return "signing of lists"
         case _:
             assert_never(item)
 

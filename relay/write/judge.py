@@ -28,7 +28,12 @@ from relay.errors import Invalid, Prefix, Refused, Reject, Result, WriteOutcome
 from relay.facts import Origin, Who
 from relay.groups.actions import JoinRequest
 from relay.groups.context import Ruling
-from relay.groups.rules import check_write, ruling_on, ruling_on_withdrawal
+from relay.groups.rules import (
+    check_write,
+    ruling_on,
+    ruling_on_own_notice,
+    ruling_on_withdrawal,
+)
 from relay.lifecycle.deletion import deleted_rows, vanish_outcome
 from relay.lifecycle.rows import Stored
 from relay.lifecycle.versions import unstored_outcome
@@ -77,7 +82,7 @@ _TOO_LARGE: Final = Reject(
     f"a request to vanish has at most {MAX_VANISH_BYTES} bytes",
     "requests to vanish",
 )
-_TOO_MANY_VANISH: Final = Reject(
+TOO_MANY_VANISH: Final = Reject(
     Prefix.RATE_LIMITED, "too many requests to vanish, wait a minute", "requests to vanish"
 )
 _TOO_MANY_CODES: Final = Reject(
@@ -107,7 +112,8 @@ class Judgement(msgspec.Struct, frozen=True, gc=False):
     quiet: bool = False
     """A kind 5 that not everyone may read."""
     ruling: Ruling | None = None
-    """The changes to a group by a 9000–9022, or by a kind 5 that withdraws an invite."""
+    """The changes to a group by a 9000–9022, by a kind 5 that withdraws an invite, or by a 39000 of
+    one's own export, which is not stored."""
     outdated_pins: frozenset[str] = frozenset()
     """Ids of groups some of whose pins may have to be removed."""
     tokens: Sequence[Token] = ()
@@ -159,7 +165,7 @@ def screen(
     if event.kind in kinds.MEMBERSHIP_RECORDS and event.pubkey != relay:
         return _MEMBERS_RELAY_ONLY
     is_notice = event.kind in kinds.GROUP_MEMBER_NOTICES and event.pubkey != relay
-    if is_notice and origin is not Origin.TRUSTED_IMPORT:
+    if is_notice and not origin.is_trusted:
         return _NOTICE_OF_RELAY
     return check_kind_allowed(event.kind, management)
 
@@ -200,7 +206,9 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         if is_known_id:
             return Judgement(WriteOutcome.DUPLICATE)
         if event.kind in kinds.GROUP_STATE or event.kind in kinds.MEMBERSHIP_RECORDS:
-            return Judgement(WriteOutcome.REGENERATED)
+            is_own = origin is Origin.TRUSTED_IMPORT and event.pubkey == world.relay
+            ruling = ruling_on_own_notice(event, world.groups, world.relay) if is_own else None
+            return Judgement(WriteOutcome.REGENERATED, candidate.group, ruling=ruling)
         if event.kind in kinds.GROUP_MEMBER_NOTICES and event.pubkey != world.relay:
             # A notice of the group's former relay, which has sent it to the members.
             return Judgement(WriteOutcome.REGENERATED)
@@ -214,7 +222,7 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
     if refusal is not None and _may_be_told(WriteOutcome.DELETED, candidate, world):
         return Judgement(refusal)
     refusal = check_kind_allowed(event.kind, world.management)
-    if refusal is None and origin is not Origin.TRUSTED_IMPORT:
+    if refusal is None and not origin.is_trusted:
         refusal = check_author_not_banned(event, world.actors)
     if refusal is not None:
         return Judgement(refusal)
@@ -246,10 +254,10 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
 
 def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judgement:
     """Group rules, if it is in a group; then versions; then rates and quotas."""
-    event, group_id, slot, found = candidate.event, candidate.group, candidate.slot, world.found
+    event, named, slot, found = candidate.event, candidate.group, candidate.slot, world.found
     holder = None if slot is None else found.slots.get(slot)
     ruling: Ruling | None = None
-    if group_id is not None or (holder is not None and holder.group is not None):
+    if named is not None or (holder is not None and holder.group is not None):
         context = group_context(candidate, world, facts)
         if candidate.action is not None:
             ruled = ruling_on(candidate.action, context)
@@ -257,7 +265,7 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
                 return Judgement(ruled)
             ruling = ruled
         else:
-            refusal = check_write(event, group_id, context)
+            refusal = check_write(event, named, context)
             if refusal is not None:
                 return Judgement(refusal)
             if candidate.targets is not None:
@@ -281,7 +289,7 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
     tokens = _tokens(candidate, world, facts, holder, is_stored=outcome is None)
     if isinstance(tokens, Reject):
         return Judgement(tokens)
-    quiet = False
+    group_id, quiet = candidate.row_group, False
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
     elif candidate.named is not None:
@@ -312,7 +320,7 @@ def _tokens(
         holder = None  # it is kept as an old version
     counted = CountedEvent(
         candidate.event,
-        candidate.group,
+        candidate.row_group,
         candidate.sender.connection,
         is_rated=facts.origin in world.rated_origins,
         is_stored=is_stored,
@@ -400,7 +408,7 @@ def _row_if_stored(candidate: Candidate, world: World) -> Stored | None:
     """The row of a deleted event as it was; None if its group cannot be derived from the stored
     rows."""
     event, named, found = candidate.event, candidate.named, world.found
-    group = candidate.group
+    group = candidate.row_group
     is_request = event.kind == kinds.DELETION
     is_own_request = is_request and event.pubkey in candidate.sender.authenticated
     if named is not None and not is_own_request:
@@ -415,11 +423,7 @@ def _row_if_stored(candidate: Candidate, world: World) -> Stored | None:
 def _author_is_unknown(facts: Facts, policy: Policy) -> bool:
     """Whether a request to vanish from other relays is refused because its author is unknown
     (Z-13)."""
-    return (
-        policy.restricted_writes
-        and Who.KNOWN not in facts.who
-        and facts.origin is not Origin.TRUSTED_IMPORT
-    )
+    return policy.restricted_writes and Who.KNOWN not in facts.who and not facts.origin.is_trusted
 
 
 def _tries_code(candidate: Candidate) -> bool:
@@ -443,7 +447,7 @@ def _deletion_reach(
     # Rows that it deleted before a crash may have been hidden.
     quiet = quiet or (event.id in found.begun and not before.rows)
     quiet = quiet or names_restricted(event, world.policy.read_rules)
-    if candidate.sender.origin is Origin.TRUSTED_IMPORT:
+    if candidate.sender.origin.is_trusted:
         # The relay's own export does not contain the deleted rows, which may have been private.
         quiet = quiet or any(
             value not in found.rows and value not in before.rows for value in event.tag_values("e")
@@ -466,7 +470,7 @@ def are_restricted(rows: Iterable[Stored], world: World) -> bool:
 def _judge_vanish(candidate: Candidate, world: World) -> Judgement:
     """Only rates that name the kind apply (N62-11): size and rate are limited here."""
     request = candidate.event
-    is_trusted = candidate.sender.origin is Origin.TRUSTED_IMPORT
+    is_trusted = candidate.sender.origin.is_trusted
     if len(request.raw) > MAX_VANISH_BYTES and not is_trusted:
         return Judgement(_TOO_LARGE)
     ahead, most = request.created_at - world.now, world.policy.limits.created_at_upper
@@ -481,7 +485,7 @@ def _judge_vanish(candidate: Candidate, world: World) -> Judgement:
     if is_paced(candidate, world):
         name = subnet_of(candidate.sender.address)
         if not world.vanished.allows(name, world.now):
-            return Judgement(_TOO_MANY_VANISH)
+            return Judgement(TOO_MANY_VANISH)
     # Only of rules that name the kind.
     tokens = _tokens(candidate, world, facts_of(candidate, world), None, is_stored=False)
     if isinstance(tokens, Reject):

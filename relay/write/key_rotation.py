@@ -3,8 +3,7 @@
 All stored 39000–39005 are by this key or an earlier key of this relay: others are refused. At
 start, those by an earlier key are replayed once more, signed with this key, and deleted, in one
 transaction. In the same one, the relay's lists of members and roles (13534, 33534) are signed again
-unchanged, and the 39000 and 39001 that differ from what the current `[groups] compat` gives are
-made again.
+unchanged, and 39000 to 39002 that are outdated (`notices.is_outdated`) are made again.
 """
 
 from __future__ import annotations
@@ -59,9 +58,9 @@ async def signed_again(
         group = groups.get(event.d) if event.pubkey == relay_key.pubkey else None
         if group is not None and is_outdated(event, group, compat):
             outdated.setdefault(group.id, set()).add(event.kind)
+    own = {(event.kind, event.d) for event in stored if event.pubkey == relay_key.pubkey}
     if not inherited and not outdated:
         return groups
-    own = {(event.kind, event.d) for event in stored if event.pubkey == relay_key.pubkey}
     for event in inherited:
         if event.kind in kinds.GROUP_STATE and (event.kind, event.d) not in own:
             groups = replayed(groups, (event,), event.pubkey)
@@ -110,7 +109,10 @@ async def signed_again(
     if inherited:
         _log.warning("the relay has a new key: %d groups were signed again", len(plan.groups))
     else:
-        _log.info("[groups] compat has changed: %d groups were signed again", len(plan.groups))
+        _log.info(
+            "[groups] compat has changed, or the relay was killed: %d groups were signed again",
+            len(plan.groups),
+        )
     return groups
 
 

@@ -156,6 +156,15 @@ class Lane(Generic[T]):
         self._size -= len(batch)
         return batch
 
+    def drop(self) -> list[T]:
+        """Take out all that is queued: it is not committed."""
+        items = [item for queue in self._queues.values() for item in queue]
+        self._queues.clear()
+        self._costs.clear()
+        self._turns.clear()
+        self._size = 0
+        return items
+
     async def drained(self) -> None:
         """Wait until the queue is empty."""
         await self._idle.wait()

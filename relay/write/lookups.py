@@ -15,6 +15,7 @@ from relay.access.management import ListName
 from relay.facts import Origin
 from relay.groups.actions import previous_in
 from relay.groups.group import pins_of
+from relay.groups.notices import LISTS, NOTICES, is_listed_apart
 from relay.groups.timeline import previous_to_find
 from relay.lifecycle.deletion import address_target, event_target, key_target
 from relay.lifecycle.retention import hold_lookups
@@ -30,7 +31,13 @@ from relay.lifecycle.rows import (
 from relay.memory.registry import NO_REFERENCES
 from relay.nostr import kinds
 from relay.nostr.event import address_of, is_hex64
-from relay.write.commands import ExpireRows, ManagementChange, SweepRows, SweepVersions
+from relay.write.commands import (
+    ExpireRows,
+    ManagementChange,
+    SignLists,
+    SweepRows,
+    SweepVersions,
+)
 from relay.write.pins import (
     all_pinning,
     outdated_pins,
@@ -66,7 +73,7 @@ class Policy(Protocol):
 
 def lookups_for(
     candidates: Sequence[Candidate],
-    commands: Iterable[ManagementChange | ExpireRows | SweepRows | SweepVersions],
+    commands: Iterable[ManagementChange | ExpireRows | SweepRows | SweepVersions | SignLists],
     *,
     groups: Groups,
     actors: Actors,
@@ -94,6 +101,8 @@ def lookups_for(
                 wanted.dependencies |= dependencies
             case SweepVersions():
                 pass
+            case SignLists():
+                wanted.add_notices(command.groups, LISTS)
             case _:
                 assert_never(command)
     return wanted.lookups()
@@ -111,7 +120,7 @@ def accounts_of(candidate: Candidate, policy: Policy) -> Iterable[Account]:
     quotas = policy.quotas_of(candidate.event.kind)
     if not quotas:
         return ()
-    event, group = candidate.event, candidate.group
+    event, group = candidate.event, candidate.row_group
     return [account for quota in quotas for account in quota.accounts_of(event, group)]
 
 
@@ -189,7 +198,7 @@ class _Builder:
         if address is not None:
             tombstones.add(address_target(address))
         if candidate.targets is not None:
-            if candidate.sender.origin is Origin.TRUSTED_IMPORT:
+            if candidate.sender.origin.is_trusted:
                 self.ids.update(candidate.targets.ids)  # whether they are here is asked then
             own = (OwnRow(event_id, event.pubkey) for event_id in candidate.targets.ids)
             self._own_rows.update(own)
@@ -283,6 +292,8 @@ class _Builder:
         self._add_previous(candidate, group_id)
         if kind == kinds.DELETION:
             self._add_withdrawn(event, group_id)
+        if kind == kinds.GROUP_METADATA and candidate.sender.origin is Origin.TRUSTED_IMPORT:
+            self._add_replaced(group_id)
         if kind not in kinds.GROUP_RECORDS:
             return
         self._admit(candidate, group_id)
@@ -301,13 +312,23 @@ class _Builder:
         if kind == kinds.DELETE_GROUP:
             self._ending.add(group_id)
         # The relay will replace its 39000–39005 of this group, and the 39000 of related ones.
-        self.slots.update(Slot(self._relay, state, group_id) for state in kinds.GROUP_STATE)
+        self._add_replaced(group_id)
         related = _related_groups(event, group_id, self._groups)
         self.slots.update(Slot(self._relay, kinds.GROUP_METADATA, other) for other in related)
         group = self._groups.get(group_id)
         if group is not None and group.requests:
             named = {event.pubkey, *event.tag_values("p")}
             self.ids.update(group.requests[pubkey] for pubkey in named & group.requests.keys())
+
+    def _add_replaced(self, group_id: str) -> None:
+        group = self._groups.get(group_id)
+        is_apart = group is not None and is_listed_apart(group)
+        self.add_notices([group_id], NOTICES - LISTS if is_apart else NOTICES)
+
+    def add_notices(self, group_ids: Iterable[str], which: Set[int]) -> None:
+        """Look up the ones that the relay will replace."""
+        for group_id in group_ids:
+            self.slots.update(Slot(self._relay, kind, group_id) for kind in which)
 
     def _add_withdrawn(self, event: Event, group_id: str) -> None:
         """Look up the 9009 of the codes that a kind 5 withdraws; nothing for authors without a
@@ -329,7 +350,7 @@ class _Builder:
         self.slots.add(Slot(self._relay, kinds.RELAY_MEMBERS, ""))
         for pubkey in leaving:
             for group_id in groups.groups_of(pubkey):
-                self.slots.update(Slot(self._relay, kind, group_id) for kind in kinds.GROUP_STATE)
+                self._add_replaced(group_id)
         for group in groups.by_id.values():  # there may be a hundred thousand
             if group.requests:
                 self.ids.update([group.requests[key] for key in leaving if key in group.requests])

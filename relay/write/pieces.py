@@ -170,12 +170,19 @@ class _Emptying(Pieces):
 
     is_last = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self._pinned: tuple[object, frozenset[Target]] = None, frozenset()
+        """What groups pin, and its rows: there may be a hundred thousand."""
+
     def lookups(self, wanted: Lookups, candidate: Candidate, groups: Groups) -> Lookups:
         """The lookups that the judge needs, and the rows to delete; the others only in the last
         pass."""
         if self.is_last:
             return wanted
         event = candidate.event
+        if self._pinned[0] is not groups.pinned:
+            self._pinned = groups.pinned, frozenset(filter(None, map(row_of_pin, groups.pinned)))
         return replace(
             wanted,
             ids=frozenset({event.id}),
@@ -188,7 +195,7 @@ class _Emptying(Pieces):
                 event.pubkey if candidate.vanishes else None,
                 event.created_at,
                 candidate.group,
-                frozenset(filter(None, map(row_of_pin, groups.pinned))),
+                self._pinned[1],
                 _MOST_DELETED,
             ),
         )

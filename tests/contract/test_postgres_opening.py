@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 import asyncpg
 import pytest
 
+from relay.access.quotas import Size, SizedBy
 from relay.errors import StoreFault, StoreVersion
+from relay.lifecycle.rows import Slot
+from relay.lifecycle.versions import History
 from relay.storage.postgres import listening
 from relay.storage.postgres.opening import SCHEMA_VERSION
 from relay.storage.postgres.store import PostgresStore
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.process
 
+_TO_VERSION_3 = "UPDATE meta SET value = '3' WHERE name = 'schema';"
 _TO_VERSION_2 = """
 DROP TABLE policy_versions;
 UPDATE meta SET value = '2' WHERE name = 'schema';
@@ -67,7 +71,7 @@ async def fault_of(work: Awaitable[object]) -> str:
     return ""
 
 
-@pytest.mark.parametrize("downgrade", [_TO_VERSION_1, _TO_VERSION_2], ids=["1", "2"])
+@pytest.mark.parametrize("downgrade", [_TO_VERSION_1, _TO_VERSION_2, _TO_VERSION_3], ids="123")
 async def test_a_database_of_an_earlier_version_is_migrated(
     postgres: PostgresServer, downgrade: str
 ) -> None:
@@ -88,6 +92,29 @@ async def test_a_database_of_an_earlier_version_is_migrated(
     assert await queried(url, "SELECT value FROM meta WHERE name = 'schema'") == [
         (str(SCHEMA_VERSION),)
     ]
+    await postgres.empty(url)
+
+
+async def test_the_labelled_records_of_version_3_leave_their_group(
+    postgres: PostgresServer,
+) -> None:
+    d, h = ["d", "snowclaw:config:group:tea"], ["h", "tea"]
+    old, new = (unsigned(cast.owner, 30078, [d, h], at=at) for at in (1, 2))
+    record = unsigned(cast.owner, 30078, [["d", "snowclaw:configs"], h])
+    url = await postgres.new_schema()
+    store = await PostgresStore.open(url, TERMS)
+    for event in (old, new, record):
+        await write(store, event, history=History(3))
+    await store.close()
+    await executed(url, _TO_VERSION_3)
+    store = await PostgresStore.open(url, TERMS)
+    assert [row.group for row in await store.since(0, 10)] == [None, "tea"]
+    rows = await store.versions(Slot(cast.owner.pubkey, 30078, d[1]), before=None, limit=10, now=0)
+    assert [(row.event.id, row.group) for row in rows] == [(new.id, None), (old.id, None)]
+    sizes = {line.of: line.size for line in await store.sizes(SizedBy.GROUP, 10)}
+    labelled = Size(2, len(old.raw) + len(new.raw))
+    assert sizes == {None: labelled, "tea": Size(1, len(record.raw))}
+    await store.close()
     await postgres.empty(url)
 
 

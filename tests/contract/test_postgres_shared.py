@@ -277,6 +277,48 @@ async def test_what_others_deleted_and_set_is_told(postgres: PostgresServer) -> 
         assert told.ended == {"ended": EndedGroup(frozenset({cast.bob.pubkey}))}
         assert told.lists == {ListName.BANNED_KEYS: {cast.carol.pubkey: "rude"}}
         assert told.passed_on == {head: [Stored(0, typing, "tea")]}
+        assert told.rights_at == head
+
+
+async def _post(process: Process) -> int:
+    return (await stored(process.store, unsigned(cast.alice, 9, [["h", "tea"]]))).seq
+
+
+async def _moderate(process: Process) -> int:
+    return (await stored(process.store, unsigned(cast.alice, 9000, [["h", "tea"]]))).seq
+
+
+async def _end_group(process: Process) -> int:
+    await set_groups(process.store, tea=EndedGroup())
+    return process.store.committed()
+
+
+async def _ban(process: Process) -> int:
+    ban = ListChange(ListName.BANNED_KEYS, cast.carol.pubkey, "rude")
+    return await change(process.store, lambda plan: plan.list_changes.append(ban))
+
+
+@pytest.mark.parametrize(
+    ("changed", "may_give_rights"),
+    [(_post, False), (_moderate, True), (_end_group, True), (_ban, True)],
+)
+async def test_it_is_told_when_rights_may_have_changed(
+    postgres: PostgresServer,
+    changed: Callable[[Process], Awaitable[int]],
+    *,
+    may_give_rights: bool,
+) -> None:
+    typing = Stored(0, unsigned(cast.bob, 20001, [["h", "tea"]]), "tea")
+    async with processes(postgres, 2) as (one, other):
+        before = await change(one.store, lambda plan: plan.passed_on.append(typing))
+        at = await changed(one)
+        after = await change(one.store, lambda plan: plan.passed_on.append(typing))
+        assert before < at < after
+        while other.store.committed() < after:
+            await other.hears()
+        (told,) = other.others
+        assert told.rights_at == (at if may_give_rights else 0)
+        assert list(told.passed_on) == [before, after]
 
 
 async def test_who_missed_too_much_must_read_again(postgres: PostgresServer) -> None:

@@ -17,7 +17,8 @@ import pytest
 from relay.access.management import ListChange, ListName
 from relay.access.quotas import Account, Size, SizedBy
 from relay.errors import StoreFault, StoreVersion, WriteOutcome
-from relay.lifecycle.rows import Keep, version_of
+from relay.lifecycle.rows import Keep, Slot, version_of
+from relay.lifecycle.versions import History
 from relay.nostr.event import event_from_raw
 from relay.nostr.filters import FilterTerms, filter_from
 from relay.storage.sqlite.copying import copy_store, facts_of
@@ -352,6 +353,28 @@ async def test_the_gift_wraps_of_a_file_of_version_6_are_counted(path: Path) -> 
     usage = (await look_up(store, usage=[for_alice, for_bob])).usage
     assert usage.size_of(for_alice) == Size(2, len(wraps[0].raw) + len(wraps[1].raw))
     assert usage.size_of(for_bob) == Size(1, len(wraps[1].raw))
+    await store.close()
+
+
+async def test_the_labelled_records_of_a_file_of_version_8_leave_their_group(path: Path) -> None:
+    d, h = ["d", "snowclaw:config:group:tea"], ["h", "tea"]
+    old, new = (unsigned(cast.owner, 30078, [d, h], at=at) for at in (1, 2))
+    record = unsigned(cast.owner, 30078, [["d", "snowclaw:configs"], h])
+    store = await SqliteStore.open(path, TERMS)
+    for event in (old, new, record):
+        await write(store, event, history=History(3))
+    await store.close()
+    db = sqlite3.connect(path)
+    db.execute("PRAGMA user_version = 8")
+    db.close()
+    store = await SqliteStore.open(path, TERMS)
+    assert [row.group for row in await store.since(0, 10)] == [None, "tea"]
+    slot = Slot(cast.owner.pubkey, 30078, d[1])
+    rows = await store.versions(slot, before=None, limit=10, now=0)
+    assert [(row.event.id, row.group) for row in rows] == [(new.id, None), (old.id, None)]
+    sizes = {line.of: line.size for line in await store.sizes(SizedBy.GROUP, 10)}
+    labelled = Size(2, len(old.raw) + len(new.raw))
+    assert sizes == {None: labelled, "tea": Size(1, len(record.raw))}
     await store.close()
 
 

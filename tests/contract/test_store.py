@@ -225,8 +225,9 @@ async def test_found_says_which_groups_hold_content(store: Store) -> None:
         unsigned(cast.alice, 9, [["h", "tea"]]),
         unsigned(cast.alice, 30078, [["d", "bare"]]),
     )
-    found = await look_up(store, groups_with_content=["bare", "tea", "never"])
-    assert found.groups_with_content == {"tea"}
+    await stored(store, unsigned(cast.alice, 1111), group="comments")  # it has no `h`
+    found = await look_up(store, groups_with_content=["bare", "tea", "never", "comments"])
+    assert found.groups_with_content == {"tea", "comments"}
 
 
 async def test_removed_rows_are_not_found(store: Store) -> None:

@@ -57,6 +57,14 @@ async def test_what_is_replaced_is_kept_newest_first(store: Store) -> None:
     assert await given(store, before=events[2].id) == raws(events[0], events[3])
 
 
+async def test_a_group_with_nothing_but_old_versions_holds_no_content(store: Store) -> None:
+    events = await four(store, ["h", "tea"])
+    newest = (await look_up(store, ids=[events[0].id])).rows[events[0].id]
+    assert (await look_up(store, groups_with_content=["tea"])).groups_with_content == {"tea"}
+    await change(store, lambda plan: plan.removes.add(newest.seq))
+    assert (await look_up(store, groups_with_content=["tea"])).groups_with_content == set()
+
+
 async def test_of_one_batch_too(store: Store) -> None:
     events = [version(number) for number in (1, 2, 3)]
     await write(store, *events, history=KEPT)

@@ -55,11 +55,11 @@ _ACTORS = f'[actors]\nowners = ["{cast.owner.npub}"]\nagents = ["{cast.robot.npu
 _PRESETS = Path(policies.__file__).parent / "presets"
 
 
-def policy_of(preset: str, *more: str) -> PolicySet:
+def policy_of(preset: str, *more: str, actors: str = _ACTORS) -> PolicySet:
     """What `rookery init --preset` makes, and more text of an admin's own."""
     with TemporaryDirectory() as folder:
         home = Path(folder)
-        (home / "00-actors.toml").write_text(_ACTORS)
+        (home / "00-actors.toml").write_text(actors)
         (home / "10-preset.toml").write_text((_PRESETS / f"{preset}.toml").read_text())
         (home / "20-own.toml").write_text("\n".join(more))
         return policies.load(home, MEMORY_SYSTEMS, RELAY.pubkey)
@@ -82,6 +82,8 @@ class Letter:
     address = None
     connection: int | None = None
     message: int | None = None
+    counted_as: str | None = None
+    is_known = False
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[tuple[bool, str]] = asyncio.get_running_loop().create_future()

@@ -287,6 +287,8 @@ class Postbox:
     address = None
     connection = None
     message = None
+    counted_as = None
+    is_known = False
 
     def __init__(self) -> None:
         self.answers: asyncio.Queue[Result] = asyncio.Queue()

@@ -9,7 +9,6 @@ from policies.cases import ACCEPT, HIDDEN, NO_LOGIN, NOW, SHOWN, Cast, policy_fo
 from relay.access.visibility import Viewer, visibility_for
 from relay.cli.policy.worlds import CONNECTION, candidate_in, case_world
 from relay.errors import Reject, ok_reply
-from relay.groups.actions import group_or_none
 from relay.lifecycle.rows import Stored
 from relay.nostr.filters import Filter
 from relay.write.candidate import Sender
@@ -80,11 +79,10 @@ def _read(
 ) -> str:
     keys = frozenset() if reader == NO_LOGIN else frozenset({cast.key(reader)})
     visible = visibility_for(Viewer(keys), policy.read_rules, policy.actors, groups)
-    foreign_h = policy.groups.foreign_h
-    row = Stored(1, event, group_or_none(event, foreign_h), quiet)
+    row = Stored(1, event, policy.row_group(event), quiet)
     # Filtered by author, because rules with `only_by` require such a filter.
     asked = Filter(authors=frozenset({event.pubkey}))
-    rows = [Stored(1, other, group_or_none(other, foreign_h)) for other in beside]
+    rows = [Stored(1, other, policy.row_group(other)) for other in beside]
     readable = {
         target
         for target, value in visible.targets_of(row)

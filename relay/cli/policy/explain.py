@@ -29,7 +29,6 @@ from relay.cli.policy.worlds import candidate_in, supposed_world
 from relay.clock import unix_now
 from relay.errors import Invalid, Refused, Reject, UserError, ok_reply
 from relay.facts import Origin, Who
-from relay.groups.actions import group_or_none
 from relay.groups.group import Groups
 from relay.lifecycle.rows import Stored
 from relay.memory.systems import MEMORY_SYSTEMS
@@ -411,7 +410,7 @@ class _Reading:
 
 async def _reading(found: PolicySet, store: Path | None, event: Event, reader: str) -> _Reading:
     groups, actors = Groups(), found.actors
-    row = Stored(1, event, group_or_none(event, found.groups.foreign_h))
+    row = Stored(1, event, found.row_group(event))
     beside: list[Stored] = []
     if store is not None:
         from relay.cli.data_folder import open_folder
@@ -423,10 +422,7 @@ async def _reading(found: PolicySet, store: Path | None, event: Event, reader: s
             for target, value in targets_of(found.read_rules, row, groups):
                 async for raws in folder.events(target.filter_for(value)):
                     others = [event_from_raw(raw) for raw in raws]
-                    beside += [
-                        Stored(1, other, group_or_none(other, found.groups.foreign_h))
-                        for other in others
-                    ]
+                    beside += [Stored(1, other, found.row_group(other)) for other in others]
     viewer = _viewer(reader, event, found)
     steps = found.with_actors(actors).explain_read(row, viewer, groups, beside)
     banned = bool((viewer.keys | {event.pubkey}) & actors.banned)

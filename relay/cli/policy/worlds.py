@@ -69,7 +69,7 @@ def case_world(
     """The world of a test case. `beside`: events that are stored."""
     found = Found(0)
     for event in beside:
-        group = None if event.kind in policy.groups.foreign_h else event.tag("h")
+        group = policy.row_group(event)
         _add(event, group, policy, found)
     if given.replaces:
         _add_replaced(candidate, found)

@@ -24,6 +24,8 @@ _MOST_GONE: Final = 100
 """Deletions of a group; with more its records are read again."""
 _FOLDED_BACK: Final = frozenset({kinds.CREATE_INVITE, kinds.JOIN_REQUEST})
 """Kinds whose deletion is applied by their ids."""
+_OF_RIGHTS: Final = frozenset({"record", "list", "group", "gone"})
+"""Changes after which others may read; `record`: of a group."""
 
 Change = tuple[str, bytes, bytes | None]
 """what, item, group: `list` and its name; `group` whose records are to be read again; `gone`, a
@@ -77,9 +79,12 @@ async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str
     passed_on: dict[int, list[Stored]] = {}
     rows: list[Stored] = []
     newest: str | None = None
+    rights_at = 0
     for changes_after, seq, what, item, group in await db.fetch(QUERIES["changes_since"], after):
         if changes_after > after:
             raise Outdated("changes of other relays are no longer in the database")
+        if what in _OF_RIGHTS:
+            rights_at = seq
         if what == "record":
             rows.append(_row(seq, item, group))
         elif what == "batch":
@@ -106,7 +111,7 @@ async def others_since(db: Any, after: int, upto: int) -> tuple[Others, list[str
     if lists:
         for name, item, note in await db.fetch(QUERIES["management"], list(lists)):
             lists[ListName(name)][item.decode()] = note.decode()
-    others = Others(after, upto, rows, gone, rebuilt, ended, lists, passed_on)
+    others = Others(after, upto, rows, gone, rebuilt, ended, lists, passed_on, rights_at)
     return others, [item.hex() for item, _ in changes.get("erased", ())], newest
 
 

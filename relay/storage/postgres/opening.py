@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from relay.nostr.filters import FilterTerms
     from relay.storage.postgres.connections import Connections
 
-SCHEMA_VERSION: Final = 3
+SCHEMA_VERSION: Final = 4
 OLDEST_SERVER: Final = 14
 SCRIPTS: Final = ("schema.sql", "functions.sql", "search_schema.sql")
 _TAGGED_ROWS: Final = 5_000

@@ -128,9 +128,7 @@ class Finder:
         self._find_named(lookups, found)
         self._find_referrers(lookups, found)
         for group in lookups.groups_with_content:
-            h = self._hashes.tag("h", group)
-            newest = orjson.dumps(self._tag_buffer.seqs_of([h])).decode()
-            if self._db.execute(QUERIES["group_in_use"], {"h": h, "newest": newest}).fetchone():
+            if self._db.execute(QUERIES["group_in_use"], {"grp": group}).fetchone():
                 found.groups_with_content.add(group)
         return found
 

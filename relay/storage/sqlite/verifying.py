@@ -21,7 +21,6 @@ import orjson
 
 from relay.access.quotas import recipients_of
 from relay.errors import Invalid, StoreFault, StoreVersion
-from relay.groups.actions import group_or_none
 from relay.groups.group import Groups, replayed
 from relay.lifecycle.deletion import (
     address_target,
@@ -52,7 +51,7 @@ from relay.storage.sqlite.sql.named import QUERIES, SEARCH_QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+    from collections.abc import Callable, Iterable, Iterator, Sequence
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -111,7 +110,8 @@ class Rules:
 
     relay_pubkey: str
     keep: KeepRules
-    foreign_h: Set[int]
+    group_of: Callable[[Event], str | None]
+    """The group of an event's row, as far as the event tells."""
     text_of: Callable[[Event], str | None]
     search_rules: str
 
@@ -251,7 +251,7 @@ class RowCheck:
         """The row with the columns that its event gives, and its slot."""
         slot, keep = self.slot_of(row, event)
         versions = {version_of(event, each) for each in (keep, Keep.LATEST, Keep.LATEST_TS)}
-        group = group_or_none(event, self._rules.foreign_h)
+        group = self._rules.group_of(event)
         try:
             expires_at = expiry_of(event)
         except Invalid:

@@ -101,6 +101,7 @@ class _Change(Growth[_SizeKey]):
     """seq of deleted rows, also of those that became old versions."""
     moved: set[int] = field(default_factory=set)
     """seq of rows that are now of a group."""
+    groups: Mapping[str, Group | EndedGroup] = field(default_factory=dict)
     regroups: bool = False
     """The tables about groups changed."""
     forgets_versions: bool = False
@@ -160,6 +161,8 @@ class Writer:
         self._prepared: dict[str, _Columns] = {}
         self._prepared_weight = 0
         """Of the events prepared since it was emptied, whatever became of them."""
+        self._members: dict[str, Mapping[str, tuple[str, ...]]] = {}
+        """What the table has of groups that have changed: those of thousands stay as they are."""
         self.head = head
         """seq of the newest row ever committed."""
         self.commits = 0
@@ -229,6 +232,11 @@ class Writer:
         else:
             self._tag_buffer.slice_flushed(change.flushed)
             self._tag_buffer.add(change.tags)
+        for group_id, group in change.groups.items():
+            if isinstance(group, EndedGroup):
+                self._members.pop(group_id, None)
+            else:
+                self._members[group_id] = group.members
         self.head = change.head
 
     def _flush_tag_buffer(self) -> None:
@@ -275,6 +283,7 @@ class Writer:
     def _apply(self, plan: WritePlan, change: _Change) -> None:
         db = self._db
         change.moved.update(plan.moves)
+        change.groups = plan.groups
         change.regroups = bool(plan.groups or plan.deleted_groups)
         self._move(plan.moves, change)
         self._delete(plan.removes, change, kept=plan.replaced)
@@ -441,7 +450,8 @@ class Writer:
             self._forget_found(change, "old_over_number", {"slots": listed, "kept": most})
 
     def _forget_named(self, plan: WritePlan, change: _Change) -> None:
-        for upto, slot, id_, by, until, cause in plan.forgotten:
+        has_any = plan.forgotten and self._db.execute(QUERIES["has_old"]).fetchone()
+        for upto, slot, id_, by, until, cause in plan.forgotten if has_any else ():
             if slot is not None:
                 by = slot.pubkey
             wanted: dict[str, Value] = {
@@ -589,8 +599,8 @@ class Writer:
 
     def _put_group(self, group_id: str, group: Group | EndedGroup) -> None:
         db = self._db
-        db.execute(QUERIES["drop_members"], (group_id,))
         if isinstance(group, EndedGroup):
+            db.execute(QUERIES["drop_members"], (group_id,))
             db.execute(QUERIES["put_group"], (group_id, not group.is_public, True, True))
             db.execute(QUERIES["drop_former_members"], (group_id,))
             db.executemany(
@@ -601,9 +611,17 @@ class Writer:
         db.execute(
             QUERIES["put_group"], (group_id, group.only_members_read, group.is_hidden, False)
         )
+        members, written = group.members, self._members.get(group_id)
+        if written is None:
+            db.execute(QUERIES["drop_members"], (group_id,))
+            changed = list(members)
+        else:
+            changed = [key for key, roles in members.items() if written.get(key) != roles]
+            gone = [(bytes.fromhex(key), group_id) for key in written if key not in members]
+            db.executemany(QUERIES["drop_member"], gone)
         db.executemany(
             QUERIES["put_member"],
-            [(bytes.fromhex(key), group_id, group.is_moderated_by(key)) for key in group.members],
+            [(bytes.fromhex(key), group_id, group.is_moderated_by(key)) for key in changed],
         )
 
     def tags_of(self, rows: Sequence[CheckedRow]) -> str:

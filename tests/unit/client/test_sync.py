@@ -338,6 +338,28 @@ async def test_an_event_refused_before_its_author_became_a_member_is_retried(
     assert ids(ours) == ids(fake)
 
 
+async def test_a_refused_group_record_has_no_effect_at_the_end(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    """A member whom it had put in, and who was removed later, was one again."""
+    h = ["h", "den"]
+    put = bob.sign(9000, [h, ["p", alice.pubkey]], "", NOW)
+    appointed = alice.sign(9000, [h, ["p", bob.pubkey, "admin"]], "", NOW + 1)
+    said = bob.sign(9, [h], "hello", NOW)
+
+    async def only_admins(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["pubkey"] == alice.pubkey or appointed in ours.events:
+            await ours.take(visitor, frame)
+        else:
+            await visitor.say_no(frame[1]["id"], "restricted: not a member")
+
+    ours.on["EVENT"] = only_admins
+    fake.events += [put, appointed, said]
+    tally = await synced(ours, fake, timeouts, moderation=Moderation.TAKEN)
+    assert ids(ours) == {appointed.id, said.id}
+    assert tally.refused_here == {"restricted: not a member": 1}
+
+
 async def test_temporary_refusals_are_retried(
     ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:

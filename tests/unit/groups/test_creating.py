@@ -110,10 +110,23 @@ def test_a_stale_or_far_future_9007_is_refused() -> None:
 
 @pytest.mark.proves("N29-28")
 def test_an_import_creates_old_groups_but_checks_the_right() -> None:
-    for origin in (Origin.IMPORT, Origin.TRUSTED_IMPORT):
+    for origin in (Origin.IMPORT, Origin.TRUSTED_SYNC):
         world = World(GUARDED, origin=origin)
         assert world.do(owner, 9007, at=1) == STORED
         assert world.do(stranger, 9007, group="coffee", at=1)[0] is False
+
+
+@pytest.mark.proves("N29-28")
+def test_a_trusted_import_takes_a_group_of_who_could_create_it_then() -> None:
+    """Also where its parent may not have it any more."""
+    world = World(GUARDED, origin=Origin.TRUSTED_IMPORT)
+    assert world.do(stranger, 9007, ["hidden"], ["name", "Tea"], at=1) == STORED
+    assert world.tea.is_hidden
+    assert world.do(stranger, 9007, ["parent", "none"], ["hidden"], group="den", at=1) == STORED
+    assert world.groups.by_id["den"].parent is None
+    assert world.do(admin, 9007, ["parent", "tea"], ["hidden"], group="hut", at=1) == STORED
+    assert world.tea.children == ("hut",)
+    assert world.rebuilt() == world.groups
 
 
 @pytest.mark.proves("N29-124", "N29-125")

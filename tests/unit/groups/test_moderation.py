@@ -331,13 +331,29 @@ def test_a_moderation_event_must_be_recent(world: World) -> None:
 
 @pytest.mark.proves("N29-28")
 def test_an_import_checks_rights_but_not_time(world: World) -> None:
-    for origin in (Origin.IMPORT, Origin.TRUSTED_IMPORT):
+    for origin in (Origin.IMPORT, Origin.TRUSTED_SYNC):
         world.origin = origin
         assert world.do(alice, 9001, ["p", carol.pubkey], at=1) == ADMINS_ONLY
         assert world.do(stranger, 9000, ["p", stranger.pubkey], at=1) == NOT_A_MEMBER
     assert world.do(admin, 9001, ["p", carol.pubkey], at=1) == STORED
     world.origin, world.now = Origin.IMPORT, NOON + 100_000
     assert world.do(admin, 9001, ["p", bob.pubkey], at=NOON) == STORED
+
+
+@pytest.mark.proves("N29-28")
+def test_a_trusted_import_asks_nobody_for_rights_but_for_the_form(world: World) -> None:
+    """It was accepted when it was written; who signed it may be no admin or owner any more."""
+    world.origin = Origin.TRUSTED_IMPORT
+    for who in (alice, stranger):
+        assert world.do(who, 9000, ["p", carol.pubkey, "moderator"], at=1) == STORED
+        assert world.do(who, 9009, ["code", f"{who.pubkey[:8]}"], at=1) == STORED
+        assert world.do(who, 9001, ["p", carol.pubkey], at=1) == STORED
+        assert world.do(who, 9002, ["name", "As it was"], at=1) == STORED
+    assert world.do(stranger, 9001, ["p", admin.pubkey], at=1) == STORED
+    assert not world.tea.has_admin()
+    assert world.do(stranger, 9000, at=1)[1] == "invalid: p: missing"
+    assert world.do(stranger, 9000, ["p", carol.pubkey], group="coffee", at=1) == NOT_A_MEMBER
+    assert world.rebuilt() == world.groups
 
 
 @pytest.mark.proves("N29-57")

@@ -27,8 +27,9 @@ def founding(world: World) -> tuple[bool, str]:
 
 
 @pytest.mark.proves("N29-152", "N29-28")
-def test_records_by_the_old_relay_count_in_a_trusted_import() -> None:
-    world = founded(Origin.TRUSTED_IMPORT, Flag.CLOSED)
+@pytest.mark.parametrize("origin", [Origin.TRUSTED_IMPORT, Origin.TRUSTED_SYNC])
+def test_records_by_the_old_relay_count_where_the_source_is_trusted(origin: Origin) -> None:
+    world = founded(origin, Flag.CLOSED)
     assert founding(world) == STORED
     invite = event(admin, 9009, ["h", "tea"], ["code", "open sesame"], at=2)
     assert world.send(invite) == STORED
@@ -50,8 +51,9 @@ def test_records_by_the_old_relay_count_in_a_trusted_import() -> None:
 
 
 @pytest.mark.proves("N29-152")
-def test_pending_requests_stay_pending_whatever_the_policy() -> None:
-    world = founded()
+@pytest.mark.parametrize("origin", [Origin.TRUSTED_IMPORT, Origin.TRUSTED_SYNC])
+def test_pending_requests_stay_pending_whatever_the_policy(origin: Origin) -> None:
+    world = founded(origin)
     founding(world)
     assert world.do(stranger, 9021, at=2) == STORED
     assert not world.is_in(stranger)
@@ -71,7 +73,7 @@ def test_the_old_relay_has_no_rights_after_the_import() -> None:
 
 @pytest.mark.proves("N29-152", "N29-44")
 def test_only_9000_and_9001_by_the_old_relay_count() -> None:
-    world = founded()
+    world = founded(Origin.TRUSTED_SYNC)
     founding(world)
     world.do(admin, 9, at=2)
     said = world.last(9).id
@@ -110,20 +112,20 @@ def test_other_origins_recognise_no_old_relay(origin: Origin) -> None:
     ],
 )
 def test_only_a_founding_9000_marks_a_relay_key(kind: int, tags: list[list[str]]) -> None:
-    world = founded()
+    world = founded(Origin.TRUSTED_SYNC)
     assert world.do(OLD, kind, *tags, at=1) == NOT_A_MEMBER
 
 
 @pytest.mark.proves("N29-152")
 def test_no_relay_key_is_recognised_in_a_group_with_history() -> None:
-    world = founded()
+    world = founded(Origin.TRUSTED_SYNC)
     world.do(admin, 9000, ["p", alice.pubkey], at=2)
     assert founding(world) == NOT_A_MEMBER
 
 
 @pytest.mark.proves("N29-152")
 def test_an_empty_group_recognises_no_relay_key() -> None:
-    world = founded()
+    world = founded(Origin.TRUSTED_SYNC)
     assert world.do(admin, 9022, at=2) == STORED
     assert not world.tea.members
     assert world.do(OLD, 9000, ["p", bob.pubkey, "admin"], at=3) == NOT_A_MEMBER
@@ -131,7 +133,7 @@ def test_an_empty_group_recognises_no_relay_key() -> None:
 
 @pytest.mark.proves("N29-152")
 def test_the_founder_is_not_taken_for_a_relay() -> None:
-    world = founded()
+    world = founded(Origin.TRUSTED_SYNC)
     assert world.do(admin, 9000, ["p", admin.pubkey, "admin"], at=1) == STORED
     assert world.do(admin, 9000, ["p", bob.pubkey, "admin"], at=2) == STORED
     assert world.do(bob, 9001, ["p", admin.pubkey], at=3) == STORED

@@ -231,11 +231,12 @@ def test_an_import_may_be_old_but_needs_membership() -> None:
 
 @pytest.mark.proves("N29-28")
 def test_a_trusted_import_takes_what_somebody_wrote_who_is_no_longer_a_member() -> None:
-    """The record that made its author a member may be gone; moderation needs the right."""
+    """The record that made its author a member may be gone."""
     world = tea_party(OPEN, Flag.RESTRICTED)
-    world.origin = Origin.TRUSTED_IMPORT
-    assert world.do(stranger, 9, at=1) == STORED
-    assert world.do(stranger, 9, group="coffee", at=1) == NOT_A_MEMBER
+    for origin in (Origin.TRUSTED_IMPORT, Origin.TRUSTED_SYNC):
+        world.origin = origin
+        assert world.do(stranger, 9, at=1) == STORED
+        assert world.do(stranger, 9, group="coffee", at=1) == NOT_A_MEMBER
     assert world.do(stranger, 9002, ["public"], at=1) == NOT_A_MEMBER
 
 

@@ -14,18 +14,23 @@ from relay.facts import Origin
 from relay.groups.actions import Flag
 from relay.nostr.event import event_from_raw
 from relay.storage import PageQuery
-from tests.cast import admin, alice, bob, carol, dave, owner
+from tests.cast import admin, alice, bob, carol, dave, owner, person, robot, stranger
 from tests.contract.writing import MAX, asked
 from tests.harness.reference_store import ReferenceStore
-from tests.harness.relay_in_process import Home, policy_of, store_of
+from tests.harness.relay_in_process import RELAY, Home, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from policies import PolicySet
     from relay.groups.group import Group
     from relay.nostr.keys import SecretKey
 
 PEOPLE = (admin, alice, bob, carol, dave)
+BAD_CODE = (False, "restricted: the group is closed: this code is not valid")
+NOT_A_MEMBER = (False, "restricted: not a member")
+OTHERS = f'[actors]\nowners = ["{stranger.npub}"]\n'
+"""The owner and the agent are none any more."""
 
 
 @pytest.fixture(params=["reference", "sqlite"])
@@ -35,12 +40,17 @@ async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
 
 
 @asynccontextmanager
-async def copy_of(home: Home) -> AsyncIterator[Home]:
+async def copy_of(
+    home: Home, relay: SecretKey = RELAY, policy: PolicySet | None = None
+) -> AsyncIterator[Home]:
     kind = "reference" if isinstance(home.store, ReferenceStore) else "sqlite"
-    async with store_of(kind) as store, Home(store, policy_of("open")) as copy:
+    async with store_of(kind) as store, Home(store, policy or home.policy) as copy:
+        copy.relay = relay
+        await copy.restart()
         copy.now = home.now + 1000
         for event in await home.log():
             await copy.take(event, origin=Origin.TRUSTED_IMPORT)
+        assert await copy.rebuilt() == copy.groups
         yield copy
 
 
@@ -48,7 +58,8 @@ def shown(group: Group) -> object:
     """What people see of a group."""
     roles = {pubkey: set(roles) for pubkey, roles in group.members.items()}
     what = group.flags, set(group.metadata), group.supported_kinds, group.pins
-    return what, roles, set(group.removed)
+    codes = {code: invite.used for code, invite in group.invites.items()}
+    return what, roles, set(group.removed), codes
 
 
 async def read_by(home: Home, who: SecretKey | None) -> set[str]:
@@ -143,6 +154,201 @@ async def test_an_ended_group_does_not_come_back(home: Home) -> None:
     assert await differences(home) == []
 
 
+@pytest.mark.proves("N29-28")
+@pytest.mark.parametrize("preset", ["open", "group"])
+async def test_what_a_former_owner_did_counts(home: Home, preset: str) -> None:
+    """carol stays out, and the group private."""
+    home.policy = policy_of(preset)
+    await home.restart()
+    await home.do(robot, 9007, h="tea")
+    await home.do(robot, 9000, ["p", carol.pubkey], h="tea")
+    await home.do(owner, 9000, ["p", dave.pubkey, "moderator"], h="tea")
+    await home.do(owner, 9001, ["p", carol.pubkey], h="tea")
+    await home.do(owner, 9002, ["name", "Salaries"], ["private"], ["closed"], h="tea")
+    await home.do(dave, 9, h="tea", content="a secret")
+    home.policy = policy_of(preset, actors=OTHERS)
+    await home.restart()
+    assert carol.pubkey in home.groups.by_id["tea"].removed
+    assert await differences(home) == []
+
+
+@pytest.mark.proves("N29-28")
+async def test_the_group_of_a_former_agent_stays_hidden(home: Home) -> None:
+    home.policy = policy_of("group")
+    await home.restart()
+    await home.do(robot, 9007, ["name", "Plan"], ["hidden"], ["private"], ["closed"], h="tea")
+    await home.do(robot, 9000, ["p", carol.pubkey], h="tea")
+    home.policy = policy_of("group", actors=OTHERS)
+    await home.restart()
+    assert home.groups.by_id["tea"].is_hidden
+    assert await differences(home) == []
+
+
+@pytest.mark.proves("N29-28")
+async def test_a_former_owner_may_have_ended_a_group(home: Home) -> None:
+    await tea_party(home)
+    await home.do(owner, 9009, ["code", "open sesame"], h="tea")
+    await home.do(admin, 9007, h="den")
+    await home.do(owner, 9008, h="den")
+    home.policy = policy_of("open", actors=OTHERS)
+    await home.restart()
+    assert await differences(home) == []
+
+
+def uses(home: Home, code: str = "open sesame") -> int:
+    return home.groups.by_id["tea"].invites[code].used
+
+
+@pytest.mark.proves("N29-28", "N29-58")
+async def test_a_code_that_was_used_up_stays_used_up(home: Home) -> None:
+    """carol joined with it after alice had removed her, whom bob had made an admin."""
+    await home.do(admin, 9007, ["private"], ["closed"], h="tea")
+    await home.do(admin, 9000, ["p", bob.pubkey, "admin"], h="tea")
+    await home.do(bob, 9000, ["p", alice.pubkey, "admin"], h="tea")
+    await home.do(admin, 9000, ["p", carol.pubkey], h="tea")
+    await home.do(alice, 9001, ["p", carol.pubkey], h="tea")
+    await home.do(admin, 9009, ["code", "open sesame"], h="tea")
+    await home.do(carol, 9021, ["code", "open sesame"], h="tea")
+    await home.vanish(bob)
+    async with copy_of(home) as copy:
+        assert (uses(home), uses(copy)) == (1, 1)
+        asks = copy.made(dave, 9021, ["code", "open sesame"], h="tea")
+        assert await copy.take(asks) == [BAD_CODE]
+    assert await differences(home) == []
+
+
+@pytest.mark.proves("N29-28", "N29-58")
+@pytest.mark.parametrize("gone", [False, True])
+async def test_so_does_one_of_an_inviter_without_a_role(home: Home, *, gone: bool) -> None:
+    """alice, whom bob had made an admin, made the code; or the owner, who is none any more."""
+    await tea_party(home, "private", "closed")
+    await home.do(admin, 9000, ["p", bob.pubkey, "admin"], h="tea")
+    await home.do(bob, 9000, ["p", dave.pubkey, "admin"], h="tea")
+    await home.do(dave if gone else owner, 9009, ["code", "open sesame"], h="tea")
+    await home.do(carol, 9021, ["code", "open sesame"], h="tea")
+    if gone:
+        await home.vanish(bob)
+    home.policy = policy_of("open", actors=OTHERS)
+    await home.restart()
+    assert uses(home) == 1
+    assert await differences(home) == []
+
+
+@pytest.mark.proves("N29-28", "N29-58")
+async def test_so_does_one_used_while_a_group_was_closed_by_who_vanished(home: Home) -> None:
+    """By the records that are left the group is open when carol asks."""
+    await tea_party(home)
+    await home.do(alice, 9002, ["name", "Tea"], ["closed"], h="tea")
+    await home.do(admin, 9009, ["code", "open sesame"], h="tea")
+    await home.do(carol, 9021, ["code", "open sesame"], h="tea")
+    await home.vanish(alice)
+    assert uses(home) == 1
+    assert await differences(home) == []
+
+
+@pytest.mark.proves("N29-28")
+async def test_who_waited_for_an_answer_still_waits(home: Home) -> None:
+    """The policy admits everybody now."""
+    home.policy = policy_of("open", '[groups]\njoins = "review"\n')
+    await home.restart()
+    await tea_party(home)
+    (answer,) = await home.take(home.made(carol, 9021, h="tea"))
+    assert answer == (False, "restricted: pending review")
+    home.policy = policy_of("open")
+    await home.restart()
+    async with copy_of(home) as copy:
+        assert copy.groups.by_id["tea"].requests == home.groups.by_id["tea"].requests
+    assert await differences(home) == []
+
+
+@pytest.mark.proves("N29-28")
+async def test_the_last_admin_of_what_is_left_may_have_gone(home: Home) -> None:
+    """alice, whom bob made an admin, was the other one when admin left."""
+    await home.do(admin, 9007, h="tea")
+    await home.do(admin, 9000, ["p", bob.pubkey, "admin"], h="tea")
+    await home.do(bob, 9000, ["p", alice.pubkey, "admin"], h="tea")
+    await home.do(admin, 9000, ["p", admin.pubkey], h="tea")
+    await home.do(alice, 9001, ["p", bob.pubkey], h="tea")
+    await home.vanish(bob)
+    assert await differences(home) == []
+
+
+@pytest.mark.proves("N29-28", "N29-58")
+async def test_no_pin_comes_back_after_who_removed_it_vanished(home: Home) -> None:
+    await tea_party(home)
+    said = await home.do(bob, 9, h="tea")
+    await home.do(admin, 9010, ["e", said.id], h="tea")
+    await home.do(alice, 9010, h="tea")
+    await home.vanish(alice)
+    assert await differences(home) == []
+
+
+@pytest.mark.proves("N29-28", "N29-58")
+async def test_a_relay_with_another_key_takes_what_the_relay_signed(home: Home) -> None:
+    """Also 9002 and 9010."""
+    await tea_party(home)
+    said = await home.do(bob, 9, h="tea")
+    await home.do(alice, 9000, ["p", carol.pubkey], h="tea")
+    await home.do(alice, 9002, ["name", "Salaries"], ["private"], h="tea")
+    await home.do(alice, 9010, ["e", said.id], h="tea")
+    await home.vanish(alice)
+    async with copy_of(home, person("another relay")) as copy:
+        assert shown(copy.groups.by_id["tea"]) == shown(home.groups.by_id["tea"])
+
+
+@pytest.mark.proves("N29-28", "N29-84")
+@pytest.mark.parametrize("origin", [Origin.WIRE, Origin.IMPORT, Origin.TRUSTED_SYNC])
+async def test_only_an_import_with_trust_takes_moderation_without_the_right(
+    home: Home, origin: Origin
+) -> None:
+    await tea_party(home, "private")
+    group = home.groups.by_id["tea"]
+    for kind, tags in (
+        (9000, [["p", stranger.pubkey, "admin"]]),
+        (9001, [["p", bob.pubkey]]),
+        (9002, [["name", "Ours"], ["public"]]),
+        (9009, [["code", "open sesame"]]),
+        (9008, []),
+    ):
+        event = home.made(stranger, kind, *tags, h="tea")
+        assert await home.take(event, origin=origin) == [NOT_A_MEMBER]
+    assert shown(home.groups.by_id["tea"]) == shown(group)
+
+
+@pytest.mark.proves("N29-58")
+async def test_a_group_keeps_the_flags_that_the_policy_of_then_gave_it(home: Home) -> None:
+    home.state.policy = home.policy = policy_of(
+        "open", '[groups]\nnew = ["private", "hidden"]\nalways = ["closed"]'
+    )
+    await tea_party(home)
+    await home.do(bob, 9, h="tea", content="a secret")
+    group = home.groups.by_id["tea"]
+    assert group.flags == {Flag.PRIVATE, Flag.HIDDEN, Flag.CLOSED}
+    async with copy_of(home, policy=policy_of("open")) as copy:
+        assert shown(copy.groups.by_id["tea"]) == shown(group)
+        assert await read_by(copy, None) == set()
+
+
+@pytest.mark.proves("N29-58")
+@pytest.mark.parametrize(
+    "limit",
+    [
+        "[limits]\nmax_event_tags = 3",
+        "[limits]\nmax_content_length = 10",
+        "[limits]\nmin_pow_difficulty = 30",
+        '[[rule]]\nname = "x"\nmatch = { kinds = [9001, 9002] }\nrequire = ["reason"]',
+        '[[rule]]\nname = "x"\ncontent = { refuse = ["spam"] }',
+    ],
+)
+async def test_no_limit_of_now_refuses_a_record_of_then(home: Home, limit: str) -> None:
+    await tea_party(home)
+    told = [["nonce", f"{number}"] for number in range(4)]
+    await home.do(alice, 9001, ["p", bob.pubkey], *told, h="tea", content="he sent much spam")
+    await home.do(alice, 9002, ["private"], ["closed"], *told, h="tea", content="spam again")
+    async with copy_of(home, policy=policy_of("open", limit)) as copy:
+        assert shown(copy.groups.by_id["tea"]) == shown(home.groups.by_id["tea"])
+
+
 async def act(home: Home, rnd: random.Random) -> None:
     """Something that somebody may try."""
     who, other, group = rnd.choice(PEOPLE), rnd.choice(PEOPLE), rnd.choice(["tea", "den"])
@@ -160,8 +366,10 @@ async def act(home: Home, rnd: random.Random) -> None:
             (9002, [["name", str(rnd.random())], *flags, ["open"]]),
             (9007, flags),
             (9008, []),
+            (9009, [["code", rnd.choice(["open sesame", "swordfish"])]]),
             (9010, [["e", said] for said in pinned]),
             (9021, []),
+            (9021, [["code", rnd.choice(["open sesame", "swordfish"])]]),
             (9022, []),
             (62, []),
         ]

@@ -56,17 +56,18 @@ def group_of(
     who: SecretKey,
     *tags: list[str],
     kind: int = kinds.REACTION,
+    content: str = "+",
     origin: Origin = Origin.WIRE,
     attested: frozenset[Attestation] = frozenset(),
     attestations: Attestations = Attestations.RELAY,
     banned: frozenset[str] = frozenset(),
 ) -> str | None:
     """The group in which this event is stored."""
-    event = who.sign(kind, list(tags), "+", NOON)
+    event = who.sign(kind, list(tags), content, NOON)
     found = Found(9)
     for seq, stored in enumerate(ROWS):
         slot = slot_of(stored, policy.keep.keep_of(stored))
-        row = found.rows[stored.id] = Stored(seq, stored, stored.tag("h"), slot=slot)
+        row = found.rows[stored.id] = Stored(seq, stored, policy.row_group(stored), slot=slot)
         if slot is not None:
             found.slots[slot] = row
     groups = Groups().with_group(DEN).with_group(SQUARE)
@@ -167,6 +168,8 @@ def test_what_an_agent_reads_by_its_owner_it_reacts_to_in_the_group(policy: Poli
 
 
 def test_a_label_is_no_group(policy: PolicySet) -> None:
+    d = ["d", "snowclaw:config:global"]
+    assert group_of(policy, owner, d, ["h", "den"], kind=LABELLED.kind, content="{}") is None
     assert group_of(policy, owner, e(LABELLED)) is None
 
 

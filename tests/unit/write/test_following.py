@@ -10,19 +10,24 @@ import pytest
 
 from relay.access.visibility import ANONYMOUS
 from relay.lifecycle.rows import ExpiredRow, Stored
+from relay.nostr.filters import Filter
+from relay.read.fanout import Subscription
 from relay.storage.postgres.store import PostgresStore
 from relay.write.commands import ExpireRows, Purpose
 from relay.write.following import Following
 from tests import cast
 from tests.cast import admin, alice, bob, carol, owner
 from tests.contract.writing import TERMS, asked
+from tests.harness.client_in_memory import Client
 from tests.harness.postgres import postgres
 from tests.harness.relay_in_process import NOON, STORED, Home, Loudspeaker, policy_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
+    from relay.read.linked_rows import Links
     from tests.harness.postgres import PostgresServer
 
 __all__ = ["postgres"]
@@ -55,6 +60,13 @@ class Relay(Home):
         while self.store.committed() < head:
             await self.store.news()
             await self.deliver()
+
+    async def take_over(self) -> None:
+        """All that was committed; may be called in a delivery."""
+        head = await self.store.head()
+        while self.store.committed() < head:
+            await self.store.news()
+            await self.ingest.change_state(self.following.follow)
 
     async def deliver(self) -> None:
         await self.ingest.change_state(self.following.follow)
@@ -178,6 +190,141 @@ async def test_nothing_is_delivered_while_it_is_not_known_who_may_read(
         other.state.is_current = lambda: True
         await other.deliver()
         assert other.live.said == events
+
+
+_TYPING = 20_001
+SECRET = "the key is under the mat"
+
+
+@asynccontextmanager
+async def den(server: PostgresServer) -> AsyncIterator[tuple[Relay, Relay]]:
+    """With a private group "den", of which alice is a member."""
+    async with relays(server) as (one, other):
+        await one.do(admin, 9007, ["private"], h="den")
+        await one.do(admin, 9000, ["p", alice.pubkey], h="den")
+        await other.catch_up()
+        yield one, other
+
+
+def reads(relay: Relay, *who: SecretKey) -> Client:
+    """Everything, live."""
+    client = Client(*who)
+    subscription = Subscription("s", (Filter(),), client, client.outbox, 0, max_backlog=100)
+    relay.live.open(subscription)
+    subscription.end_backlog()
+    return client
+
+
+@pytest.mark.parametrize("widened", ["by a new member", "for everybody"])
+async def test_what_was_passed_on_before_a_change_of_rights_is_dropped(
+    postgres: PostgresServer, widened: str
+) -> None:
+    """When both are taken over at once, also for those who might have read it."""
+    async with den(postgres) as (one, other):
+        member = reads(other, alice)
+        later = reads(other, *([bob] if widened == "by a new member" else []))
+        await one.do(alice, _TYPING, h="den", content=SECRET)
+        if widened == "by a new member":
+            await one.do(admin, 9000, ["p", bob.pubkey], h="den")
+        else:
+            await one.do(admin, 9002, ["public"], h="den")
+        await one.do(alice, _TYPING, h="den", content="after it")
+        await one.do(alice, 9, h="den", content="stored")
+        await other.catch_up()
+        for client in (member, later):
+            said = client.contents()
+            assert SECRET not in said
+            assert said[-2:] == ["after it", "stored"]
+
+
+async def test_what_was_passed_on_before_a_list_changed_is_dropped(
+    postgres: PostgresServer,
+) -> None:
+    async with den(postgres) as (one, other):
+        member = reads(other, alice)
+        await one.do(alice, _TYPING, h="den", content=SECRET)
+        assert await one.call("allowpubkey", carol.pubkey) == (True, "")
+        await one.do(alice, _TYPING, h="den", content="after it")
+        await other.catch_up()
+        said = member.contents()
+        assert SECRET not in said
+        assert "after it" in said
+
+
+async def test_messages_change_no_rights(postgres: PostgresServer) -> None:
+    """Else what is passed on would be dropped without reason."""
+    async with den(postgres) as (one, other):
+        before = other.state.rights
+        await one.do(alice, 9, h="den", content="stored")
+        await one.do(alice, _TYPING, h="den")
+        await other.catch_up()
+        await other.do(alice, 9, h="den", content="stored")
+        assert other.state.rights == before
+
+
+async def test_a_commit_gives_no_right_to_what_it_has_taken_over(postgres: PostgresServer) -> None:
+    async with den(postgres) as (one, other):
+        later = reads(other, bob)
+        await one.do(alice, _TYPING, h="den", content=SECRET)
+        put = other.made(admin, 9000, ["p", bob.pubkey], h="den")
+        typing = other.made(alice, _TYPING, h="den", content="after it")
+        assert await other.take(put, typing) == [STORED] * 2
+        await other.deliver()
+        said = later.contents()
+        assert SECRET not in said
+        assert "after it" in said
+
+
+@pytest.mark.parametrize("place", ["one", "other"])
+async def test_a_delivery_that_waits_gives_up_what_is_only_passed_on_when_rights_change(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """Wherever it was published."""
+    async with den(postgres) as (one, other):
+        later = reads(other, bob)
+        links_of = other.live.links_of
+
+        async def late(rows: Sequence[Stored]) -> Links:
+            found = await links_of(rows)
+            if SECRET in [row.event.content for row in rows]:
+                await one.do(admin, 9000, ["p", bob.pubkey], h="den")
+                await other.take_over()
+            return found
+
+        monkeypatch.setattr(other.live, "links_of", late)
+        at = one if place == "one" else other
+        await at.do(alice, _TYPING, h="den", content=SECRET)
+        await at.do(alice, 9, h="den", content="stored")
+        await other.catch_up()
+        await other.do(alice, 1)  # after the delivery of its last batch
+        said = later.contents()
+        assert SECRET not in said
+        assert "stored" in said
+
+
+async def test_what_is_due_is_read_again_after_a_change_of_rights(
+    postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been deleted before."""
+    async with den(postgres) as (one, other):
+        later = reads(other, bob)
+        links_of = other.live.links_of
+
+        async def late(rows: Sequence[Stored]) -> Links:
+            if "first" in [row.event.content for row in rows]:
+                said = await other.do(alice, 9, h="den", content=SECRET)
+                await one.do(alice, 5, ["e", said.id])
+                await one.do(admin, 9000, ["p", bob.pubkey], h="den")
+                await other.take_over()
+            return await links_of(rows)
+
+        monkeypatch.setattr(other.live, "links_of", late)
+        await one.do(alice, 9, h="den", content="first")
+        await other.catch_up()
+        await other.do(alice, 1)  # after the delivery of its last batch
+        said = later.contents()
+        assert SECRET not in said
+        assert "first" in said
 
 
 async def test_a_ban_on_one_refuses_on_the_other(postgres: PostgresServer) -> None:

@@ -208,6 +208,9 @@ ORDER BY found.before;
 SELECT o.seq, o.id, o.pubkey, o.kind, ifnull(o.grp, ''), length(o.raw)
 FROM json_each(:seqs) AS j CROSS JOIN old_versions AS o ON o.seq = j.value;
 
+-- :has_old  -> a row if there are old versions
+SELECT 1 FROM old_versions LIMIT 1;
+
 -- :old_named  slot or null, id or null, upto, by or null, until or null -> as `old_by_seq`
 SELECT seq, id, pubkey, kind, ifnull(grp, ''), length(raw) FROM old_versions
 WHERE (slot = :slot OR id = :id) AND seq <= :upto
@@ -246,12 +249,14 @@ FROM json_each(:targets) AS j CROSS JOIN tombstones AS t ON t.target = j.value;
 SELECT e.id FROM events AS e INDEXED BY events_id
 WHERE e.id_key BETWEEN :low AND :high AND e.grp = :grp;
 
--- :group_in_use  hash of h, [newest seq] -> 1 when it holds more than what made it (Z-03)
-SELECT 1 FROM tags WHERE hash = :h AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT IN (44100, 44101)
-UNION ALL
-SELECT 1 FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
-WHERE e.kind NOT BETWEEN 9000 AND 9022 AND e.kind NOT IN (44100, 44101)
-LIMIT 1;
+-- :group_in_use  group -> 1 when it holds more than what made it (Z-03)
+SELECT 1 FROM (
+    SELECT sum(events) AS number FROM sizes INDEXED BY sizes_group WHERE grp = :grp AND grp > ''
+    AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005
+) WHERE number > (  -- old versions count in `sizes`
+    SELECT count(*) FROM old_versions INDEXED BY old_versions_group
+    WHERE grp = :grp AND grp IS NOT NULL AND kind NOT BETWEEN 39000 AND 39005
+);
 
 -- :expired  now, limit -> id, bytes, kind, pubkey, d; index events_expiry
 SELECT id, length(raw), kind, pubkey, d FROM events INDEXED BY events_expiry
@@ -331,8 +336,11 @@ INSERT OR REPLACE INTO groups (id, guarded, hidden, ended) VALUES (?, ?, ?, ?);
 -- :drop_members  group
 DELETE FROM members WHERE grp = ?;
 
+-- :drop_member  pubkey, group
+DELETE FROM members WHERE pubkey = ? AND grp = ?;
+
 -- :put_member  pubkey, group, admin
-INSERT INTO members (pubkey, grp, admin) VALUES (?, ?, ?);
+INSERT OR REPLACE INTO members (pubkey, grp, admin) VALUES (?, ?, ?);
 
 -- :drop_former_members  group
 DELETE FROM former_members WHERE grp = ?;
