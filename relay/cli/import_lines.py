@@ -8,19 +8,25 @@ import stat
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import sha256
+from math import inf
 from typing import TYPE_CHECKING, BinaryIO, Final, assert_never
 
 import msgspec
 import orjson
 
 from relay.errors import Invalid, Prefix, Refused, WriteOutcome, ok_reply
+from relay.lifecycle.rows import address_slot
 from relay.nostr.event import Event, event_from, is_hex64
-from relay.nostr.kinds import RELAY_SIGNED, is_ephemeral
+from relay.nostr.kinds import DELETION, RELAY_SIGNED, is_ephemeral
+from relay.write.candidate import named_events
 
 if TYPE_CHECKING:
+    from collections.abc import Set
     from pathlib import Path
 
     from relay.facts import Origin
+    from relay.lifecycle.rows import Slot
+    from relay.write.candidate import NamedEvents
 
 MAX_LINE: Final = 4 * 2**20
 """Bytes of one line of an import."""
@@ -31,6 +37,8 @@ _BATCH_EVENTS: Final = 512
 _BATCH_BYTES: Final = 8 * 2**20
 _BATCH_LINES: Final = 4096
 """Bounds batches of refused or blank lines."""
+_MAX_WAITING: Final = 1_000_000
+"""Names that `lines_before_targets` keeps: some 250 MB."""
 
 
 @dataclass(slots=True)
@@ -162,6 +170,58 @@ def batch_of(source: BinaryIO, place: Place) -> Batch | None:
         except Refused as refused:
             batch.refused[batch.line] = str(refused)
     return batch if batch.line > place.line else None
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """Some lines of a file."""
+
+    numbers: Set[int] = frozenset()
+    after: float = inf
+    """After this line all that name other events are meant too."""
+
+    def __bool__(self) -> bool:
+        return bool(self.numbers) or self.after < inf
+
+    def has(self, line: int, event: Event) -> bool:
+        return line in self.numbers or (line > self.after and _named_by(event) is not None)
+
+
+def lines_before_targets(source: BinaryIO) -> Lines:
+    """The lines of events without `h` that name an event of a later line.
+
+    A running relay would show them to everybody until it has the event whose group they belong to
+    (N29-106). Reads the file once.
+    """
+    numbers: set[int] = set()
+    after = inf
+    waiting: dict[str | Slot, list[int]] = {}
+    """By the id or address that is named."""
+    place = Place()
+    while batch := batch_of(source, place):
+        for line, event in batch.events:
+            numbers.update(waiting.pop(event.id, ()))
+            slot = address_slot(event)
+            if slot is not None:
+                numbers.update(waiting.pop(slot, ()))
+            named = _named_by(event)
+            if named is None or line > after:
+                continue
+            if len(waiting) >= _MAX_WAITING:
+                after = line - 1
+                continue
+            targets: tuple[str | Slot, ...] = (*named.ids, *named.slots)
+            for target in targets:
+                waiting.setdefault(target, []).append(line)
+        place = Place(batch.offset, batch.line)
+    return Lines(numbers, after)
+
+
+def _named_by(event: Event) -> NamedEvents | None:
+    """What an event without `h` names. Not of a kind 5: it keeps away what comes after it."""
+    if event.kind == DELETION or event.has_tag("h"):
+        return None
+    return named_events(event)
 
 
 def _line(source: BinaryIO) -> tuple[bytes | None, int]:

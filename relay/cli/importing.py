@@ -18,7 +18,15 @@ from typing import TYPE_CHECKING, BinaryIO, Final
 import click
 
 from relay.cli.group_records import GroupRecords
-from relay.cli.import_lines import ImportProgress, Outcome, Place, batch_of, outcome_of
+from relay.cli.import_lines import (
+    ImportProgress,
+    Lines,
+    Outcome,
+    Place,
+    batch_of,
+    lines_before_targets,
+    outcome_of,
+)
 from relay.cli.options import (
     Colour,
     coloured,
@@ -34,7 +42,7 @@ from relay.facts import Origin
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from relay.cli.import_lines import Tally
+    from relay.cli.import_lines import Batch, Tally
     from relay.nostr.event import Event
     from relay.server.control import Folder
 
@@ -43,6 +51,7 @@ if TYPE_CHECKING:
 _RETRY_DELAYS_S: Final = (0.05, 0.2, 1.0)
 """Delays before retrying temporary refusals (`error:`, `rate-limited:`)."""
 _TEMPORARY: Final = ("error:", "rate-limited:")
+_NO_LINES: Final = Lines()
 _MAX_LISTED: Final = 1_000_000
 """Refused lines listed in one run: a file that is no export may consist of such lines."""
 
@@ -172,13 +181,16 @@ async def _import(
                     f"{name}: continues after line {place.line}, where an earlier import stopped"
                 )
                 source.seek(place.offset)
+            early = _NO_LINES
             if progress_file is not None:
                 records = GroupRecords()
                 records.add_lines(source)
-                source.seek(place.offset)
                 if records:
                     report(_announcement(path, records))
                     records.check_order(name)
+                source.seek(0)
+                early = lines_before_targets(source)
+                source.seek(place.offset)
             total = None if progress_file is None else progress_file.size
             task = progress.add_task("import", total=total, completed=place.offset, rate="")
             began, before = perf_counter(), place.tally.read
@@ -214,6 +226,7 @@ async def _import(
                     origin,
                     place,
                     announce,
+                    early=early,
                     report=report_line,
                     note=note,
                 )
@@ -239,6 +252,7 @@ async def import_events(
     place: Place,
     announce: Callable[[Iterable[Event]], None] = lambda _: None,
     *,
+    early: Lines = _NO_LINES,
     report: Report,
     note: Callable[[Place], None],
     pauses_s: Sequence[float] = _RETRY_DELAYS_S,
@@ -246,13 +260,15 @@ async def import_events(
     """Submit the lines of `source`, positioned at `place`; `place` advances with each batch.
 
     `announce` is called with the events of each batch before they are stored, `report` with each
-    refusal, in line order, `note` with the place after each acknowledged batch. Raises StoreFault
-    when the store accepts nothing more: `place` is then before that batch.
+    refusal, in line order, `note` with the place after each acknowledged batch. The lines of
+    `early` are submitted after all others. Raises StoreFault when the store accepts nothing more:
+    `place` is then before that batch.
     """
-    while batch := batch_of(source, place):
-        events = [event for _, event in batch.events]
-        announce(events)
-        answers = await submit_with_retries(folder, events, origin, pauses_s)
+
+    async def submit(batch: Batch) -> None:
+        answers = await submit_with_retries(
+            folder, [event for _, event in batch.events], origin, pauses_s
+        )
         refused = dict(batch.refused)
         tally = place.tally
         for (line, event), answer in zip(batch.events, answers, strict=True):
@@ -264,8 +280,22 @@ async def import_events(
         for line in sorted(refused):
             tally.refuse(refused[line], line)
             report(f"{name}:{line}: {refused[line]}")
+
+    while batch := batch_of(source, place):
+        announce([event for _, event in batch.events])
+        batch.events = [each for each in batch.events if not early.has(*each)]
+        await submit(batch)
         place.offset, place.line = batch.offset, batch.line
         note(place)
+    if not early:
+        return
+    source.seek(0)
+    again = Place()
+    while batch := batch_of(source, again):
+        again = Place(batch.offset, batch.line)
+        batch.events = [each for each in batch.events if early.has(*each)]
+        batch.refused.clear()  # counted above
+        await submit(batch)
 
 
 async def submit_with_retries(

@@ -394,6 +394,30 @@ async def test_what_is_imported_while_the_relay_runs_is_heard(tmp_path: Path) ->
     assert await export(rookery) == file.read_bytes()
 
 
+async def test_a_comment_before_its_private_message_is_sent_to_nobody_else(tmp_path: Path) -> None:
+    rookery = await make(tmp_path / "data", "group")
+    owner, now = cast.owner, int(time.time())
+    message = owner.sign(9, [["h", "den"]], "the key is under the mat", now)
+    comment = owner.sign(1111, [["E", message.id], ["e", message.id]], "under the mat?", now)
+    between = [owner.sign(9, [["h", "den"]], str(number), now) for number in range(600)]
+    file = write(tmp_path / "den.jsonl", [comment, *between, message])  # in another batch
+    async with rookery:
+        await rookery.start()
+        async with connected(rookery.url) as admin, connected(rookery.url) as anybody:
+            await admin.log_in(owner, rookery.url, now)
+            den = owner.sign(9007, [["h", "den"], ["private"]], "", now)
+            assert await admin.publish(den) == (True, "")
+            await anybody.send("REQ", "live", {"kinds": [9, 1111, 1]})
+            assert await anybody.receive() == ["EOSE", "live"]
+            code, tally, _ = await import_(rookery, file, "--trust")
+            assert (code, tally["stored"]) == (0, 602)
+            public = owner.sign(1, [], "to everybody", now)
+            assert await admin.publish(public) == (True, "")
+            assert (await anybody.receive())[2]["id"] == public.id
+            assert await anybody.query_ids([message.id, comment.id]) == set()
+            assert len(await admin.query_ids([message.id, comment.id])) == 2
+
+
 async def test_an_export_of_a_busy_relay_is_whole(tmp_path: Path) -> None:
     """Events come in while it runs: each line is an event, none twice, none of before missing."""
     rookery = await make(tmp_path / "data")

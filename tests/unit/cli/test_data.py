@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import orjson
 import pytest
 
-from relay.cli import run
+from relay.cli import import_lines, run
 from relay.cli.import_lines import MAX_LINE, Place
 from relay.cli.importing import import_events
 from relay.errors import StoreFault
@@ -609,6 +609,53 @@ def test_an_unreadable_progress_file_is_ignored(
     folder.breaks_after = None
     assert imported(data, file) == 0
     assert folder.batches == [512, 512, 1]
+
+
+ARTICLE = alice.sign(30_023, [["d", "tea"]], "", NOW + 3)
+MESSAGE = alice.sign(9, [["h", "tea"]], "milk?", NOW + 2)
+TO_MESSAGE = bob.sign(1111, [["E", MESSAGE.id], ["e", MESSAGE.id]], "yes", NOW + 1)
+TO_COMMENT = bob.sign(7, [["e", TO_MESSAGE.id]], "+", NOW)
+TO_ARTICLE = bob.sign(1111, [["A", f"30023:{alice.pubkey}:tea"]], "good", NOW)
+
+
+def test_what_names_a_later_line_is_stored_after_all_others(
+    folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Until then a running relay would show everybody a comment on a message of a private group."""
+    deletion = alice.sign(5, [["e", NOTES[1].id]], "", NOW)
+    reply = bob.sign(9, [["h", "tea"], ["e", MESSAGE.id]], "me too", NOW)
+    early = [TO_COMMENT, TO_MESSAGE, TO_ARTICLE]
+    late = bob.sign(7, [["e", MESSAGE.id]], "+", NOW)
+    others = [deletion, NOTES[0], reply, MESSAGE, ARTICLE, late, NOTES[1]]
+    write(file, *early, b"{", *others)
+    assert imported(data, file) == 1
+    assert list(folder.rows) == [event.id for event in [*others, *early]]
+    assert capsys.readouterr().out == "11 read, 10 stored, 0 duplicates, 1 refused\n"
+
+
+def test_so_is_what_comes_after_more_names_than_are_kept(
+    monkeypatch: pytest.MonkeyPatch, folder: FakeFolder, data: Path, file: Path
+) -> None:
+    monkeypatch.setattr(import_lines, "_MAX_WAITING", 1)
+    after = bob.sign(7, [["e", NOTES[0].id]], "+", NOW)
+    write(file, TO_MESSAGE, after, TO_ARTICLE, NOTES[0])
+    assert imported(data, file) == 0
+    assert list(folder.rows) == [each.id for each in (TO_MESSAGE, NOTES[0], after, TO_ARTICLE)]
+
+
+def test_an_import_that_stopped_before_those_stores_them_when_it_is_repeated(
+    folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(file, TO_MESSAGE, MESSAGE)
+    folder.breaks_after = 1
+    assert imported(data, file) == 1
+    assert list(folder.rows) == [MESSAGE.id]
+    folder.breaks_after = None
+    capsys.readouterr()
+    assert imported(data, file) == 0
+    assert list(folder.rows) == [MESSAGE.id, TO_MESSAGE.id]
+    assert capsys.readouterr().out == "2 read, 2 stored, 0 duplicates, 0 refused\n"
+    assert notes_in(data) == []
 
 
 # -- import: our own faults -----------------------------------------------------------------------
