@@ -390,6 +390,9 @@ class Connection:
                     continue
                 traffic.frames_in += 1
                 self.message += 1
+                if frame.type in _MESSAGES:
+                    # Before anything else is awaited: input that comes meanwhile is counted too.
+                    socket.taken(len(frame.data))
                 if frame.type is WSMsgType.TEXT:
                     is_long = len(frame.data) > _LARGE_FRAME or self._session.is_heavy
                     if is_long or not work.has_time:
@@ -406,9 +409,7 @@ class Connection:
                     if work.end(_FRAME_S):
                         await work.rest()
                     continue
-                size = len(frame.data)
-                traffic.bytes_in += size
-                socket.taken(size)
+                traffic.bytes_in += len(frame.data)
                 # Not kept in memory while the next one is awaited: parsed it can take 11 MB.
                 del frame
                 is_over = work.end(_FRAME_S)

@@ -389,6 +389,24 @@ async def test_who_becomes_a_member_while_connected_has_the_turns_of_known_keys(
                         break
 
 
+async def test_a_message_that_waits_for_its_turn_has_arrived(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the bytes that come meanwhile count as none, and it is never closed for them."""
+    waits: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
+    visit = await relay.visit()
+    (connection,) = relay.server.connections
+
+    async def wait(_turns: Turns, account: Account) -> None:
+        if account is connection.account:
+            waits.put_nowait(connection.arrived())
+
+    monkeypatch.setattr(Turns, "wait", wait)
+    before, _ = connection.arrived()
+    await visit.says("CLOSE", "x" * 20_000)
+    assert (await waits.get())[0] == before + 1
+
+
 async def test_what_takes_the_loop_long_waits_for_its_turn_before(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
