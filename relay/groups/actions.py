@@ -54,8 +54,9 @@ class Flag(StrEnum):
 
 
 PRIVATE_FLAGS: Final = frozenset({Flag.PRIVATE, Flag.RESTRICTED, Flag.CLOSED})
-"""Of a private group; also of one whose 39000 has not been replayed, so that a gap in the log makes
-nothing public."""
+"""Of a private group."""
+UNTOLD_FLAGS: Final = PRIVATE_FLAGS | {Flag.HIDDEN}
+"""Of a group whose 39000 has not been replayed: a gap in the log makes nothing public."""
 FLAGS: Final[Mapping[str, Flag]] = {flag.value: flag for flag in Flag}
 SINGLE_VALUED: Final = ("name", "picture", "banner", "about")
 """Tags that 39000 has at most once, before all others (N29-62)."""

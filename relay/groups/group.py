@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 
 from relay.groups.actions import (
-    PRIVATE_FLAGS,
+    UNTOLD_FLAGS,
     CreateGroup,
     CreateInvites,
     DeleteEvents,
@@ -410,7 +410,7 @@ def replayed(groups: Groups, events: Iterable[Event], relay_pubkey: str) -> Grou
         group = (
             touched.get(group_id)
             or groups.get(group_id)
-            or Group(group_id, action.created_at, flags=PRIVATE_FLAGS)
+            or Group(group_id, action.created_at, flags=UNTOLD_FLAGS)
         )
         touched[group_id] = group_after(group, action, relay_pubkey)
     return groups.with_groups(touched.values()) if touched else groups

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 from relay.errors import Prefix, Refused, Reject
 from relay.facts import Origin, Who
 from relay.groups.actions import (
-    PRIVATE_FLAGS,
+    UNTOLD_FLAGS,
     Action,
     CreateGroup,
     CreateInvites,
@@ -214,7 +214,7 @@ def _begun_by(action: Action, context: GroupContext) -> Group | None:
         return None
     if action.pubkey != context.relay and not isinstance(action, DeleteGroup):
         return None
-    return Group(action.group, action.created_at, flags=PRIVATE_FLAGS)
+    return Group(action.group, action.created_at, flags=UNTOLD_FLAGS)
 
 
 def _is_of_another_group(action: Action, group: Group, context: GroupContext) -> bool:
@@ -506,7 +506,7 @@ def as_imported(groups: Groups, records: Iterable[Event], settings: GroupSetting
     With another relay key it leaves out 39000 and 39005, from which a replay has them.
     """
     left = {
-        group_id: replace(group.with_description(Description(flags=PRIVATE_FLAGS)), pins=())
+        group_id: replace(group.with_description(Description(flags=UNTOLD_FLAGS)), pins=())
         for group_id, group in groups.by_id.items()
     }
     for event in records:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import sqlite3
 import time
@@ -10,6 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.cli.services import run_services
+from relay.config import load_config
+from relay.groups.actions import UNTOLD_FLAGS, Flag
 from relay.storage.hashes import Hashes
 from relay.storage.sqlite.connections import connection
 from tests import cast
@@ -245,6 +249,29 @@ def test_a_record_of_a_group_stays_although_its_signature_is_wrong(folder: Path)
     assert "signature" in {each["check"] for each in report["left"]["findings"]}
     assert "restore a backup" in " ".join(report["repaired"])
     assert exported(folder) == before
+
+
+def test_a_group_without_its_metadata_event_is_hidden(folder: Path) -> None:
+    """It may have been: other records do not tell."""
+    hides = cast.owner.sign(9002, [["h", "food"], ["hidden"]], "", int(time.time()))
+    lines = folder.parent / "hides.jsonl"
+    lines.write_bytes(hides.raw)
+    assert rookery("import", lines, "--data", folder)[1] == 0
+    plant(
+        folder,
+        "UPDATE events SET raw = CAST(substr(raw, 1, length(raw) - 34) || '{}' ||"
+        " substr(raw, -2) AS BLOB) WHERE kind = 39000 AND CAST(raw AS TEXT) LIKE '%food%'".format(
+            "0" * 32
+        ),
+    )
+    as_json("verify", "--data", folder, "--repair")
+
+    async def flags_of(group_id: str) -> frozenset[Flag]:
+        async with run_services(folder, load_config(folder / "rookery.toml")) as services:
+            return services.state.groups.by_id[group_id].flags
+
+    assert asyncio.run(flags_of("food")) == UNTOLD_FLAGS
+    assert asyncio.run(flags_of("tea")) == {Flag.PRIVATE, Flag.CLOSED}
 
 
 @pytest.fixture

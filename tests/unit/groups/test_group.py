@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.groups.actions import PRIVATE_FLAGS, Flag
+from relay.groups.actions import UNTOLD_FLAGS, Flag
 from relay.groups.context import Joins
 from relay.groups.group import EndedGroup, Group, Groups, GroupsByKey, Invite, pins_of, replayed
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
@@ -85,10 +85,10 @@ def test_a_replay_does_not_depend_on_the_policy() -> None:
 
 @pytest.mark.proves("N29-60", "N29-73")
 def test_flags_are_taken_only_from_39000_by_this_relay() -> None:
-    """Without one a group has PRIVATE_FLAGS."""
+    """Without one a group is private and hidden."""
     world = tea_party(OPEN)
     foreign = replayed(Groups(), world.log, stranger.pubkey)
-    assert foreign.by_id["tea"].flags == PRIVATE_FLAGS
+    assert foreign.by_id["tea"].flags == UNTOLD_FLAGS
     assert foreign.by_id["tea"].members == world.tea.members
     forged = event(admin, 39000, ["d", "tea"], ["name", "Mine"])
     assert replayed(world.groups, [forged], RELAY) == world.groups
