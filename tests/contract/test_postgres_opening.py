@@ -132,7 +132,7 @@ async def test_a_database_is_not_migrated_below_the_relays_that_have_it(
 ) -> None:
     url = await postgres.new_schema()
     older = await PostgresStore.open(url, TERMS, is_shared=True)
-    await executed(url, _TO_VERSION_2)
+    await executed(url, _TO_VERSION_3)  # which takes no table from its listener
     with pytest.raises(StoreFault, match="a relay on it: stop all of them first"):
         await (await PostgresStore.open(url, TERMS, is_shared=True)).close()
     await older.close()
