@@ -187,12 +187,14 @@ class Lines:
         return line in self.numbers or (line > self.after and _named_by(event) is not None)
 
 
-def lines_before_targets(source: BinaryIO) -> Lines:
-    """The lines of events without `h` that name an event of a later line.
+def lines_before_targets(source: BinaryIO, among: Lines | None = None) -> Lines:
+    """The lines of events without `h` that name an event of a later line. `among`: only those, and
+    both. Reads the file from its start.
 
     A running relay would show them to everybody until it has the event whose group they belong to
-    (N29-106). Reads the file once.
+    (N29-106).
     """
+    source.seek(0)
     numbers: set[int] = set()
     after = inf
     waiting: dict[str | Slot, list[int]] = {}
@@ -200,6 +202,8 @@ def lines_before_targets(source: BinaryIO) -> Lines:
     place = Place()
     while batch := batch_of(source, place):
         for line, event in batch.events:
+            if among is not None and not among.has(line, event):
+                continue
             numbers.update(waiting.pop(event.id, ()))
             slot = address_slot(event)
             if slot is not None:
@@ -218,10 +222,11 @@ def lines_before_targets(source: BinaryIO) -> Lines:
 
 
 def _named_by(event: Event) -> NamedEvents | None:
-    """What an event without `h` names. Not of a kind 5: it keeps away what comes after it."""
-    if event.kind == DELETION or event.has_tag("h"):
+    """What an event names that may belong to the group of what it names (N29-106)."""
+    if event.has_tag("h") or address_slot(event) is not None:
         return None
-    return named_events(event)
+    # A deletion keeps away what comes after it.
+    return None if event.kind == DELETION else named_events(event)
 
 
 def _line(source: BinaryIO) -> tuple[bytes | None, int]:

@@ -52,6 +52,8 @@ _RETRY_DELAYS_S: Final = (0.05, 0.2, 1.0)
 """Delays before retrying temporary refusals (`error:`, `rate-limited:`)."""
 _TEMPORARY: Final = ("error:", "rate-limited:")
 _NO_LINES: Final = Lines()
+_MAX_CHAIN: Final = 8
+"""Events of which each names one of a later line."""
 _MAX_LISTED: Final = 1_000_000
 """Refused lines listed in one run: a file that is no export may consist of such lines."""
 
@@ -188,7 +190,6 @@ async def _import(
                 if records:
                     report(_announcement(path, records))
                     records.check_order(name)
-                source.seek(0)
                 early = lines_before_targets(source)
                 source.seek(place.offset)
             total = None if progress_file is None else progress_file.size
@@ -287,15 +288,21 @@ async def import_events(
         await submit(batch)
         place.offset, place.line = batch.offset, batch.line
         note(place)
-    if not early:
-        return
-    source.seek(0)
-    again = Place()
-    while batch := batch_of(source, again):
-        again = Place(batch.offset, batch.line)
-        batch.events = [each for each in batch.events if early.has(*each)]
-        batch.refused.clear()  # counted above
-        await submit(batch)
+    for round_ in range(_MAX_CHAIN):
+        if not early:
+            break
+        is_last = round_ == _MAX_CHAIN - 1
+        later = _NO_LINES if is_last else lines_before_targets(source, early)
+        source.seek(0)
+        again = Place()
+        while batch := batch_of(source, again):
+            again = Place(batch.offset, batch.line)
+            batch.refused.clear()  # counted above
+            batch.events = [
+                each for each in batch.events if early.has(*each) and not later.has(*each)
+            ]
+            await submit(batch)
+        early = later
 
 
 async def submit_with_retries(

@@ -626,11 +626,13 @@ def test_what_names_a_later_line_is_stored_after_all_others(
     reply = bob.sign(9, [["h", "tea"], ["e", MESSAGE.id]], "me too", NOW)
     early = [TO_COMMENT, TO_MESSAGE, TO_ARTICLE]
     late = bob.sign(7, [["e", MESSAGE.id]], "+", NOW)
-    others = [deletion, NOTES[0], reply, MESSAGE, ARTICLE, late, NOTES[1]]
+    older = alice.sign(30_023, [["d", "pot"], ["e", MESSAGE.id]], "a version", NOW)
+    others = [deletion, NOTES[0], reply, older, MESSAGE, ARTICLE, late, NOTES[1]]
     write(file, *early, b"{", *others)
     assert imported(data, file) == 1
-    assert list(folder.rows) == [event.id for event in [*others, *early]]
-    assert capsys.readouterr().out == "11 read, 10 stored, 0 duplicates, 1 refused\n"
+    stored = [*others, TO_MESSAGE, TO_ARTICLE, TO_COMMENT]
+    assert list(folder.rows) == [event.id for event in stored]
+    assert capsys.readouterr().out == "12 read, 11 stored, 0 duplicates, 1 refused\n"
 
 
 def test_so_is_what_comes_after_more_names_than_are_kept(
@@ -641,6 +643,19 @@ def test_so_is_what_comes_after_more_names_than_are_kept(
     write(file, TO_MESSAGE, after, TO_ARTICLE, NOTES[0])
     assert imported(data, file) == 0
     assert list(folder.rows) == [each.id for each in (TO_MESSAGE, NOTES[0], after, TO_ARTICLE)]
+
+
+def test_a_long_chain_of_such_lines_is_stored_whole(
+    folder: FakeFolder, data: Path, file: Path
+) -> None:
+    chain = [MESSAGE]
+    for number in range(12):
+        chain.insert(0, bob.sign(7, [["e", chain[0].id]], str(number), NOW))
+    write(file, *chain)
+    assert imported(data, file) == 0
+    assert folder.batches == [1, 1, 1, 1, 1, 1, 1, 1, 5]
+    assert list(folder.rows)[:8] == [event.id for event in chain[:4:-1]]
+    assert folder.rows.keys() == {event.id for event in chain}
 
 
 def test_an_import_that_stopped_before_those_stores_them_when_it_is_repeated(
