@@ -208,11 +208,13 @@ def _is_own_import(action: Action, context: GroupContext) -> bool:
 
 
 def _begun_by(action: Action, context: GroupContext) -> Group | None:
-    """The group that a record proves, as in a replay, if this relay signed it or it is a 9008: its
-    9007 went with its author."""
+    """The group that a record proves, as in a replay: its 9007 went with its author. Of another
+    relay only a 9008 or what this relay signed does."""
     if not context.origin.is_trusted or action.group in context.groups.ended:
         return None
-    if action.pubkey != context.relay and not isinstance(action, DeleteGroup):
+    was_accepted = context.was_accepted and not isinstance(action, JoinRequest | LeaveRequest)
+    is_proof = action.pubkey == context.relay or isinstance(action, DeleteGroup)
+    if not (was_accepted or is_proof):
         return None
     return Group(action.group, action.created_at, flags=UNTOLD_FLAGS)
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.facts import Origin
-from relay.groups.actions import Flag
+from relay.groups.actions import UNTOLD_FLAGS, Flag
 from relay.groups.rules import MAX_CODES, MAX_INVOLVED, MAX_MEMBERS
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, dave, owner, robot, stranger
@@ -352,7 +352,9 @@ def test_a_trusted_import_asks_nobody_for_rights_but_for_the_form(world: World) 
     assert world.do(stranger, 9001, ["p", admin.pubkey], at=1) == STORED
     assert not world.tea.has_admin()
     assert world.do(stranger, 9000, at=1)[1] == "invalid: p: missing"
-    assert world.do(stranger, 9000, ["p", carol.pubkey], group="coffee", at=1) == NOT_A_MEMBER
+    assert world.do(stranger, 9021, group="coffee", at=1) == NOT_A_MEMBER
+    assert world.do(stranger, 9000, ["p", carol.pubkey], group="coffee", at=1) == STORED
+    assert world.groups.by_id["coffee"].flags == UNTOLD_FLAGS  # its 9007 has gone
     assert world.rebuilt() == world.groups
 
 

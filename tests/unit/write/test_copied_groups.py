@@ -296,6 +296,20 @@ async def test_a_relay_with_another_key_takes_what_the_relay_signed(home: Home) 
         assert shown(copy.groups.by_id["tea"]) == shown(home.groups.by_id["tea"])
 
 
+@pytest.mark.proves("N29-58")
+@pytest.mark.parametrize("flags", [(), ("private", "hidden")])
+async def test_it_takes_a_group_whose_founder_has_vanished(
+    home: Home, flags: tuple[str, ...]
+) -> None:
+    """So does a relay with the same key that has had a new key in between."""
+    await home.do(alice, 9007, *[[flag] for flag in flags], h="tea")
+    await home.do(alice, 9000, ["p", bob.pubkey, "admin"], h="tea")
+    await home.do(bob, 9000, ["p", carol.pubkey], h="tea")
+    await home.vanish(alice)
+    async with copy_of(home, person("another relay")) as copy:
+        assert shown(copy.groups.by_id["tea"]) == shown(home.groups.by_id["tea"])
+
+
 @pytest.mark.proves("N29-28", "N29-84")
 @pytest.mark.parametrize("origin", [Origin.WIRE, Origin.IMPORT, Origin.TRUSTED_SYNC])
 async def test_only_an_import_with_trust_takes_moderation_without_the_right(
