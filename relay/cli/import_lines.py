@@ -38,7 +38,7 @@ _BATCH_BYTES: Final = 8 * 2**20
 _BATCH_LINES: Final = 4096
 """Bounds batches of refused or blank lines."""
 _MAX_WAITING: Final = 1_000_000
-"""Names that `lines_before_targets` keeps: some 250 MB."""
+"""Names that `lines_before_targets` keeps, each as often as it is named: some 250 MB."""
 
 
 @dataclass(slots=True)
@@ -199,6 +199,7 @@ def lines_before_targets(source: BinaryIO, among: Lines | None = None) -> Lines:
     after = inf
     waiting: dict[str | Slot, list[int]] = {}
     """By the id or address that is named."""
+    kept = 0
     place = Place()
     while batch := batch_of(source, place):
         for line, event in batch.events:
@@ -211,10 +212,11 @@ def lines_before_targets(source: BinaryIO, among: Lines | None = None) -> Lines:
             named = _named_by(event)
             if named is None or line > after:
                 continue
-            if len(waiting) >= _MAX_WAITING:
+            if kept >= _MAX_WAITING:
                 after = line - 1
                 continue
             targets: tuple[str | Slot, ...] = (*named.ids, *named.slots)
+            kept += len(targets)
             for target in targets:
                 waiting.setdefault(target, []).append(line)
         place = Place(batch.offset, batch.line)
