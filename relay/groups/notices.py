@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 _STYLED: Final = frozenset({kinds.GROUP_METADATA, kinds.GROUP_ADMINS})
 """Kinds whose notices depend on `Compat`."""
 MAX_TAGS_BYTES: Final = 480_000
+"""Bytes of the tags of a notice: its frame stays below the default `max_message_length` of 524,288.
+Enough for 6,600 members."""
 NOTICES: Final = frozenset(kinds.GROUP_STATE)
 LISTS: Final = frozenset({kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS})
 """Follow from other events; a replay of the log takes a description and pins from the notices."""
 _LONG_LIST: Final = 2000
 """Members. To sign their list and index it takes 10 ms and more."""
-"""Bytes of the tags of a notice: its frame stays below the default `max_message_length` of 524,288.
-Enough for 6,600 members."""
 
 MAX_MEMBER_NOTICES: Final = 100
 """Notices of each kind for one event. With more members several of them share a notice; they may

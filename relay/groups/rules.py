@@ -208,8 +208,8 @@ def _is_own_import(action: Action, context: GroupContext) -> bool:
 
 
 def _begun_by(action: Action, context: GroupContext) -> Group | None:
-    """The group that a record proves, as in a replay: its 9007 went with its author. Of another
-    relay only a 9008 or what this relay signed does."""
+    """The group that a record proves, as in a replay: its 9007 went with its author. In a
+    sync only a 9008 and what this relay signed prove one."""
     if not context.origin.is_trusted or action.group in context.groups.ended:
         return None
     was_accepted = context.was_accepted and not isinstance(action, JoinRequest | LeaveRequest)
