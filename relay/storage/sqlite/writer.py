@@ -612,13 +612,16 @@ class Writer:
             QUERIES["put_group"], (group_id, group.only_members_read, group.is_hidden, False)
         )
         members, written = group.members, self._members.get(group_id)
-        if written is None:
-            db.execute(QUERIES["drop_members"], (group_id,))
-            changed = list(members)
+        stored: Collection[str]
+        if written is None:  # the first change since the start
+            found = db.execute(QUERIES["members_of_group"], (group_id,)).fetchall()
+            stored = admins = {pubkey.hex(): admin for pubkey, admin in found}
+            changed = [key for key in members if admins.get(key) != group.is_moderated_by(key)]
         else:
+            stored = written
             changed = [key for key, roles in members.items() if written.get(key) != roles]
-            gone = [(bytes.fromhex(key), group_id) for key in written if key not in members]
-            db.executemany(QUERIES["drop_member"], gone)
+        gone = [(bytes.fromhex(key), group_id) for key in stored if key not in members]
+        db.executemany(QUERIES["drop_member"], gone)
         db.executemany(
             QUERIES["put_member"],
             [(bytes.fromhex(key), group_id, group.is_moderated_by(key)) for key in changed],

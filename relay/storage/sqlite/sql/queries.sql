@@ -336,6 +336,9 @@ INSERT OR REPLACE INTO groups (id, guarded, hidden, ended) VALUES (?, ?, ?, ?);
 -- :drop_members  group
 DELETE FROM members WHERE grp = ?;
 
+-- :members_of_group  group -> pubkey, admin
+SELECT pubkey, admin FROM members WHERE grp = ?;
+
 -- :drop_member  pubkey, group
 DELETE FROM members WHERE pubkey = ? AND grp = ?;
 
