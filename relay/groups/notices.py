@@ -33,8 +33,8 @@ Enough for 6,600 members."""
 NOTICES: Final = frozenset(kinds.GROUP_STATE)
 LISTS: Final = frozenset({kinds.GROUP_ADMINS, kinds.GROUP_MEMBERS})
 """Follow from other events; a replay of the log takes a description and pins from the notices."""
-_LONG_LIST: Final = 2000
-"""Members. To sign their list and index it takes 10 ms and more."""
+_LONG_LIST: Final = 500
+"""Members. To sign their list and index it takes 5 ms and more."""
 
 MAX_MEMBER_NOTICES: Final = 100
 """Notices of each kind for one event. With more members several of them share a notice; they may

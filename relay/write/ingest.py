@@ -22,7 +22,7 @@ from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCount
 from relay.errors import Prefix, Reject, StoreFault, TooMuchToRead, ok_reply
 from relay.facts import Arrival, Origin
 from relay.groups.group import EndedGroup
-from relay.groups.notices import MAX_MEMBER_NOTICES
+from relay.groups.notices import MAX_MEMBER_NOTICES, is_listed_apart
 from relay.lifecycle.rows import WritePlan
 from relay.nostr import kinds
 from relay.nostr.event import weight_of
@@ -83,8 +83,12 @@ _GROUPS_PER_COST: Final = 1000
 """Of all groups: each is asked about a key that vanishes."""
 _MEMBERS_PER_COST: Final = 1000
 """Of a group that an event changes."""
+_LISTED_PER_COST: Final = 10
+"""Of a group whose lists are signed with the event: 10 us each."""
 _MEMBERS_AT_ONCE: Final = 5000
-"""Of groups whose lists are signed in one transaction."""
+"""Of groups whose lists are signed in one transaction, unless it is one group."""
+_LIST_PAUSE_S: Final = 1e-4
+"""After that, for each of these members: such lists take a tenth of the writer's time."""
 _MAX_RESTATED: Final = 1 << 20
 """Bytes of the records of groups that a key had moderated which vanishes. Larger ones are read and
 replayed in one transaction, 40 to 140 ms for each megabyte; after that others wait for a while."""
@@ -241,6 +245,10 @@ class Ingest:
         """Groups whose lists are still to be signed, as they were when the last ones were."""
         self._signs_lists = False
         """A `SignLists` is in the lane."""
+        self._lists_from = 0.0
+        """Time of the loop from which on the next may be."""
+        self._list_pause_s = _LIST_PAUSE_S
+        self._lists_timer: asyncio.TimerHandle | None = None
         self._due: deque[Sequence[Stored] | range] = deque()
         """What is to be delivered, in order; seq of rows that other relays on the store wrote."""
         self._rights = state.rights
@@ -290,6 +298,8 @@ class Ingest:
         if self._plugins is not None and not asking.done():
             await self._plugins.stop()
         await asking
+        self._list_pause_s = self._lists_from = 0.0
+        self._sign_lists()
         await self._finished(self._lane, committing, deadline)
         await self.delivered()
 
@@ -540,6 +550,8 @@ class Ingest:
                     group = groups.get(event.tag("h"))
                     if group is not None:
                         cost += len(group.involved) // _MEMBERS_PER_COST
+                        if not is_listed_apart(group):
+                            cost += len(group.members) // _LISTED_PER_COST
                 return cost
             case ManagementChange():
                 return 1 + len(item.changes)
@@ -712,6 +724,9 @@ class Ingest:
                     _set_done(item, is_done=fault is None)
                 case SignLists():
                     self._signs_lists = False
+                    members = sum([len(group.members) for group in item.groups.values()])
+                    pause = members * self._list_pause_s
+                    self._lists_from = asyncio.get_running_loop().time() + pause
                 case _:
                     assert_never(item)
 
@@ -770,16 +785,24 @@ class Ingest:
         self._metrics.write.deliver.add(perf_counter() - began)
 
     def _sign_lists(self) -> None:
-        """As many in a transaction as take some 50 ms."""
+        """As many in a transaction as take some 50 ms, and then none for a while: the lists of all
+        groups of ten thousand, one after another, would keep every writer waiting."""
+        if self._lists_timer is not None:
+            self._lists_timer.cancel()
+            self._lists_timer = None
         if self._signs_lists or not self._unlisted:
+            return
+        loop = asyncio.get_running_loop()
+        if loop.time() < self._lists_from:
+            self._lists_timer = loop.call_at(self._lists_from, self._sign_lists)
             return
         groups: dict[str, Group] = {}
         members = 0
         for group_id, before in self._unlisted.items():
-            groups[group_id] = before
             members += len(before.members)
-            if members >= _MEMBERS_AT_ONCE:
+            if groups and members > _MEMBERS_AT_ONCE:
                 break
+            groups[group_id] = before
         self._signs_lists = self._lane.put(SignLists(groups))
 
     async def _stored(self, items: Sequence[LaneItem]) -> Batch:

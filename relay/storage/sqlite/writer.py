@@ -612,6 +612,8 @@ class Writer:
             QUERIES["put_group"], (group_id, group.only_members_read, group.is_hidden, False)
         )
         members, written = group.members, self._members.get(group_id)
+        if members is written:
+            return
         stored: Collection[str]
         if written is None:  # the first change since the start
             found = db.execute(QUERIES["members_of_group"], (group_id,)).fetchall()

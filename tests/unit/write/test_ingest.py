@@ -474,7 +474,8 @@ async def test_the_lists_of_a_very_large_group_are_signed_after_its_changes(
 ) -> None:
     """A key that vanished from 24 groups of 10,000 kept all writers waiting for 5 s."""
     monkeypatch.setattr("relay.groups.notices._LONG_LIST", 3)
-    monkeypatch.setattr(ingest, "_MEMBERS_AT_ONCE", 6)
+    monkeypatch.setattr(ingest, "_MEMBERS_AT_ONCE", 10)
+    monkeypatch.setattr(relay.ingest, "_list_pause_s", 0.0)
     groups = [f"g{number}" for number in range(5)]
     for h in groups:
         people = [["p", who.pubkey] for who in (alice, bob, carol, dave)]
@@ -493,6 +494,43 @@ async def test_the_lists_of_a_very_large_group_are_signed_after_its_changes(
     assert [event.d for event in lists] == ["den", *groups]
     assert all(sorted(event.tag_values("p")) == members for event in lists[1:])
     assert relay.store.groups["g4"] == relay.state.groups.by_id["g4"]
+
+
+async def test_lists_of_very_large_groups_are_signed_with_pauses(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of 24 groups of 10,000, one after another, kept a writer waiting for 0.4 s."""
+    monkeypatch.setattr("relay.groups.notices._LONG_LIST", 3)
+    monkeypatch.setattr(ingest, "_MEMBERS_AT_ONCE", 5)
+    monkeypatch.setattr(relay.ingest, "_list_pause_s", 0.0)
+    people = [["p", who.pubkey] for who in (alice, carol, dave)]
+    groups = ["g0", "g1", "g2"]
+    for h in groups:
+        assert await relay.take(on(owner, 9007, h=h), on(owner, 9000, *people, h=h)) == [STORED] * 2
+    await relay.ingest._lane.drained()
+    monkeypatch.setattr(relay.ingest, "_list_pause_s", 3600.0)
+    relay.live.said.clear()
+    changes = [on(owner, 9000, ["p", bob.pubkey], h=h) for h in groups]
+    assert await relay.take(*changes) == [STORED] * 3
+    await relay.ingest._lane.drained()
+    assert await relay.take(on(bob, 9, h="g2")) == [STORED]
+    assert [event.d for event in relay.live.said if event.kind == 39002] == ["g0"]
+    await relay.restart()  # the end waits for no pause
+    lists = {event.d: event for event in await relay.log() if event.kind == 39002}
+    assert all(bob.pubkey in lists[h].tag_values("p") for h in groups)
+
+
+async def test_the_lists_of_a_batch_take_a_bounded_time(relay: Relay) -> None:
+    """Events of 70 groups of 2000 each kept all others waiting for more than a second."""
+    people = [["p", f"{number:064x}"] for number in range(1, 201)]
+    groups = [f"g{number}" for number in range(40)]
+    for h in groups:
+        assert await relay.take(on(owner, 9007, h=h), on(owner, 9000, *people, h=h)) == [STORED] * 2
+    relay.store.plans.clear()
+    changes = [on(owner, 9000, ["p", bob.pubkey], h=h) for h in groups]
+    assert await relay.take(*changes) == [STORED] * 40
+    signed = [[row.event.kind for row in plan.adds.values()] for plan in relay.store.plans]
+    assert max(kinds.count(39002) for kinds in signed) <= 20
 
 
 async def test_lists_that_were_not_signed_before_the_end_are_signed_at_the_start(
