@@ -319,7 +319,10 @@ class Batch:
             judged = self._judge(candidate, self._world)
             if not _is_accepted(judged, candidate):
                 return self._carry_out(candidate, judged)
-            self._unpin(pieces.delete(candidate, judged, self._world, self.plan))
+            rows = pieces.delete(candidate, judged, self._world, self.plan)
+            if rows:
+                self._unpin(judged.outdated_pins)
+                self._forget(rows)
         pieces.advance(self._found)
         self.is_piece = True
         return WriteOutcome.STORED  # said to nobody
@@ -513,9 +516,7 @@ class Batch:
             group = self._world.groups.by_id[group_id]
             left = tuple([tag for tag in group.pins if (tag[0], tag[1]) not in gone])
             self._notify(group, replace(group, pins=left))
-        self._set_groups(
-            groups_without_rows(self._world.groups, [row.event for row in expiry.removed])
-        )
+        self._forget(expiry.removed)
 
     def _sweep(self, sweeping: SweepRows) -> None:
         """Remove rows that are still stored and not held; none when the rules have changed."""
@@ -537,15 +538,17 @@ class Batch:
             if sweeping.purpose is Purpose.SWEEP:
                 self._remove_swept(stored, "sweep")
         if sweeping.purpose is Purpose.SWEEP:
-            self._set_groups(
-                groups_without_rows(world.groups, [row.event for row in sweeping.removed])
-            )
+            self._forget(sweeping.removed)
 
     def _sweep_versions(self, sweeping: SweepVersions) -> None:
         """None when the rules have changed: the next sweep looks at all of them again."""
         if sweeping.rules == self._world.policy.keep.history:
             self.plan.dropped_versions |= sweeping.due
             self.plan.version_deadlines.update(sweeping.deadlines)
+
+    def _forget(self, rows: Iterable[Stored]) -> None:
+        """Codes, requests and pins that these removed rows gave to groups."""
+        self._set_groups(groups_without_rows(self._world.groups, [row.event for row in rows]))
 
     def _remove_swept(self, row: Stored, why: str) -> None:
         remove(row, self._found, self.plan)

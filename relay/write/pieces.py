@@ -29,10 +29,10 @@ from relay.write.pins import row_of_pin
 from relay.write.world import Removed, target_row
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Sequence, Set
 
     from relay.groups.group import Groups
-    from relay.lifecycle.rows import Found, Lookups, WritePlan
+    from relay.lifecycle.rows import Found, Lookups, Stored, WritePlan
     from relay.nostr.event import Event
     from relay.write.candidate import Candidate
     from relay.write.judge import Judgement
@@ -74,9 +74,9 @@ class Pieces(ABC):
     @abstractmethod
     def delete(
         self, candidate: Candidate, judged: Judgement, world: World, plan: WritePlan
-    ) -> Set[str]:
-        """Add a piece of an accepted deletion to the plan; it takes no tokens. Returns the ids of
-        groups some of whose pins may have to be removed."""
+    ) -> Sequence[Stored]:
+        """Add a piece of an accepted deletion to the plan; it takes no tokens. Returns the deleted
+        rows on which the state of groups may depend."""
 
     @abstractmethod
     def advance(self, found: Found) -> None:
@@ -139,7 +139,7 @@ class _Named(Pieces):
 
     def delete(
         self, candidate: Candidate, judged: Judgement, world: World, plan: WritePlan
-    ) -> Set[str]:
+    ) -> Sequence[Stored]:
         event, found = candidate.event, world.found
         if candidate.targets is not None:
             rows = delete_by_author(event, candidate.targets, found, plan)
@@ -151,7 +151,7 @@ class _Named(Pieces):
         self.removed.rows.update((row.event.id, target_row(row)) for row in rows)
         if are_restricted(rows, world):
             self.removed.were_restricted = True
-        return judged.outdated_pins
+        return rows
 
     def advance(self, found: Found) -> None:
         there = found.rows.keys() | found.slots.keys()
@@ -207,11 +207,11 @@ class _Emptying(Pieces):
 
     def delete(
         self, candidate: Candidate, judged: Judgement, world: World, plan: WritePlan
-    ) -> Set[str]:
+    ) -> Sequence[Stored]:
         if candidate.vanishes:
             note_erased(candidate.event, (), plan, world.now)
         plan.leaving[candidate.event.id] = world.found.leaving
-        return frozenset()
+        return ()
 
     def advance(self, found: Found) -> None:
         self.is_last = not found.leaving

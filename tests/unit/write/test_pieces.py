@@ -79,11 +79,45 @@ async def test_what_a_deletion_in_pieces_deleted_stays_deleted(home: Home) -> No
 async def test_who_loses_the_right_between_two_pieces_deletes_no_more(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    await tea_with_admin(home)
+    rows = await rows_of_alice(home, h="tea")
+    accepted, text = await refused_after_a_piece(home, rows, monkeypatch)
+    assert not accepted
+    assert text.startswith("restricted:")
+    left = {event.id for event in await home.log()} & {row.id for row in rows}
+    assert 0 < len(left) < len(rows)
+    for row in rows:
+        (answer,) = await home.take(row)
+        assert answer == (DUPLICATE if row.id in left else DELETED)
+
+
+async def test_a_code_ends_with_the_piece_that_deletes_it(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It admitted people until the next start, and then the group knew nothing of it."""
+    await tea_with_admin(home)
+    invite = await home.do(owner, 9009, ["code", "open-sesame"], h="tea")
+    rows = [invite, *await rows_of_alice(home, h="tea")]
+    assert not (await refused_after_a_piece(home, rows, monkeypatch))[0]
+    assert invite.id not in {event.id for event in await home.log()}
+    ((accepted, _),) = await home.take(home.made(bob, 9021, ["code", "open-sesame"], h="tea"))
+    assert not accepted
+    before = home.groups
+    await home.restart()
+    assert home.groups == before
+
+
+async def tea_with_admin(home: Home) -> None:
     await home.do(owner, 9007, h="tea")
     await home.do(owner, 9002, ["closed"], h="tea")
     await home.do(owner, 9000, ["p", admin.pubkey, "admin"], h="tea")
     await home.do(owner, 9000, ["p", alice.pubkey], h="tea")
-    rows = await rows_of_alice(home, h="tea")
+
+
+async def refused_after_a_piece(
+    home: Home, rows: Sequence[Event], monkeypatch: pytest.MonkeyPatch
+) -> tuple[bool, str]:
+    """The answer to the admin's 9005 of these rows: he is removed after its first piece."""
     removal = home.made(owner, 9001, ["p", admin.pubkey], h="tea")
     letters: list[Letter] = []
     stored = home.ingest._stored
@@ -98,15 +132,9 @@ async def test_who_loses_the_right_between_two_pieces_deletes_no_more(
 
     monkeypatch.setattr(home.ingest, "_stored", then_remove)
     deletion = home.post(home.made(admin, 9005, *named(rows), h="tea"), connection=1)
-    accepted, text = await deletion.answer
+    answer = await deletion.answer
     assert await letters[0].answer == STORED
-    assert not accepted
-    assert text.startswith("restricted:")
-    left = {event.id for event in await home.log()} & {row.id for row in rows}
-    assert 0 < len(left) < len(rows)
-    for row in rows:
-        (answer,) = await home.take(row)
-        assert answer == (DUPLICATE if row.id in left else DELETED)
+    return answer
 
 
 async def test_a_refused_deletion_deletes_nothing(home: Home) -> None:
