@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from bisect import bisect_right
 from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -17,13 +18,29 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import structs
 
-from relay.client.errors import TEMPORARY, Incomparable, PublishRefused, QueryClosed
+from relay.client.errors import (
+    TEMPORARY,
+    Incomparable,
+    PublishRefused,
+    QueryClosed,
+    Unanswered,
+)
 from relay.client.negentropy import MAX_NEED
 from relay.client.paging import MAX_READ_BYTES
 from relay.errors import Prefix
 from relay.nostr.event import is_hex64
 from relay.nostr.filters import Filter
-from relay.nostr.kinds import CREATE_GROUP, GROUP_RECORDS, RELAY_SIGNED
+from relay.nostr.kinds import (
+    CREATE_GROUP,
+    CREATE_INVITE,
+    DELETE_GROUP,
+    EDIT_METADATA,
+    GROUP_RECORDS,
+    LEAVE_REQUEST,
+    PUT_USER,
+    RELAY_SIGNED,
+    REMOVE_USER,
+)
 from relay.nostr.nip77 import Bound, Items
 
 if TYPE_CHECKING:
@@ -35,6 +52,8 @@ if TYPE_CHECKING:
 
 _FETCH_BATCH: Final = 250
 """Ids per REQ; relays accept a few hundred."""
+_FETCH_S: Final = 300.0
+"""For these, however few events the relay returns at a time."""
 _MAX_REASONS: Final = 32
 """Distinct refusal reasons; some relays put an id into each."""
 _MAX_DEPTH: Final = 64
@@ -43,9 +62,23 @@ _MAX_PARTS: Final = 20_000
 """Parts of one comparison: a relay may refuse every part but the smallest."""
 _MAX_CHAIN: Final = 8
 """Events that name each other, each dated before the one that it names."""
+_CLOCK_SKEW_S: Final = 900
+"""How far the clocks of those who write into a group may differ: relays refuse later dates."""
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 8.0)
 """Delays before retrying temporary refusals."""
+_RANKS: Final = {
+    CREATE_GROUP: -5,
+    PUT_USER: -4,
+    CREATE_INVITE: -4,
+    REMOVE_USER: -1,
+    LEAVE_REQUEST: -1,
+    DELETE_GROUP: -1,
+}
 _NOTHING: Final = Items(array("Q"), b"")
+
+
+_Place = tuple[int, int, int]
+"""Time, rank among events of one second, created_at."""
 
 
 class Direction(Enum):
@@ -120,12 +153,22 @@ class RelaySide:
         for start in range(0, len(ids), _FETCH_BATCH):
             wanted = {id_.hex() for id_ in ids[start : start + _FETCH_BATCH]}
             found: list[Event] = []
-            # Repeated while it returns events: a relay may return fewer at a time.
-            while wanted and (some := await self._reader.query(Filter(ids=frozenset(wanted)))):
-                wanted.difference_update(event.id for event in some)
-                found += some
+            number = len(wanted)
+            try:
+                async with asyncio.timeout(_FETCH_S):
+                    # Repeated while it returns events: a relay may return fewer at a time.
+                    while wanted and (some := await self._query(wanted)):
+                        wanted.difference_update(event.id for event in some)
+                        found += some
+            except TimeoutError:
+                raise Unanswered(
+                    f"got {len(found)} of {number} events within {_FETCH_S:g} s"
+                ) from None
             if found:
                 yield sorted(found, key=lambda event: (event.created_at, _rank(event), event.id))
+
+    async def _query(self, ids: Iterable[str]) -> Sequence[Event]:
+        return await self._reader.query(Filter(ids=frozenset(ids)))
 
     async def store(self, events: Sequence[Event]) -> StoreResult:
         """Raises PublishRefused if several events are all still refused after the last retry."""
@@ -172,10 +215,30 @@ def _only_names(event: Event) -> bool:
 
 
 def _rank(event: Event) -> int:
-    """Place among the events of one second: a group, what makes it private, what is in it."""
-    if event.kind == CREATE_GROUP:
+    """Place among the events of one second: a group, who gets rights, what makes it private, who
+    loses them, what is in it."""
+    if _hides(event):
         return -2
-    return -1 if event.kind in GROUP_RECORDS else int(_only_names(event))
+    rank = _RANKS.get(event.kind)
+    if rank is not None:
+        return rank
+    return -3 if event.kind in GROUP_RECORDS else int(_only_names(event))
+
+
+def _hides(event: Event) -> bool:
+    """Whether it is a 9002 that makes its group one of which only members read."""
+    return event.kind == EDIT_METADATA and any(map(event.has_tag, ("private", "hidden")))
+
+
+def _changes(records: list[tuple[int, int, bool]]) -> list[int]:
+    """When the group was made or became one that only members read: (created_at, rank, whether it
+    hides) of its 9007 and 9002."""
+    times, is_hidden = [], False
+    for time, rank, hides in sorted(records):
+        if rank == _RANKS[CREATE_GROUP] or (hides and not is_hidden):
+            times.append(time)
+        is_hidden = hides
+    return times
 
 
 def _is_temporary(refusal: PublishRefused) -> bool:
@@ -300,26 +363,40 @@ class Sync:
         if direction is not Direction.DOWN:
             await self._send()
 
-    async def _places(self, source: RelaySide) -> dict[bytes, tuple[int, int]]:
+    async def _places(self, source: RelaySide) -> dict[bytes, _Place]:
         """id → place in time of what we need, so that it can be stored in the order of writing.
 
         A group is private before anything is written into it, and its authors are members, if its
-        records come in order. In the same second the 9007 comes first, then other records; an event
-        that names others comes after them whatever its date is.
+        records come in order. Clocks differ: what is dated a little before the group, or before it
+        became private, comes after that. An event that names others comes after them whatever its
+        date is.
         """
-        places: dict[bytes, tuple[int, int]] = {}
+        places: dict[bytes, _Place] = {}
         named: dict[bytes, list[bytes]] = {}
+        written: dict[str, list[bytes]] = {}
+        told: dict[str, list[tuple[int, int, bool]]] = {}
         async for events in source.events(self._filter, self._need):
             for event in events:
-                id_ = bytes.fromhex(event.id)
-                places[id_] = event.created_at, _rank(event)
+                id_, h = bytes.fromhex(event.id), event.tag("h")
+                places[id_] = event.created_at, _rank(event), event.created_at
+                if h is not None and event.kind in (CREATE_GROUP, EDIT_METADATA):
+                    told.setdefault(h, []).append((event.created_at, _rank(event), _hides(event)))
+                elif h is not None and event.kind not in GROUP_RECORDS:
+                    written.setdefault(h, []).append(id_)
                 if _only_names(event):
                     values = (*event.tag_values("e"), *event.tag_values("E"))
                     named[id_] = [bytes.fromhex(value) for value in values if is_hex64(value)]
+        for h, records in told.items():
+            changes = _changes(records)
+            for id_ in written.get(h, ()):
+                time, rank, at = places[id_]
+                last = bisect_right(changes, time + _CLOCK_SKEW_S)
+                if last:
+                    places[id_] = max(time, changes[last - 1]), rank, at
         for _ in range(_MAX_CHAIN):
             for id_, targets in named.items():
-                for time, rank in filter(None, map(places.get, targets)):
-                    places[id_] = max(places[id_], (time, rank + 1))
+                for time, rank, _at in filter(None, map(places.get, targets)):
+                    places[id_] = max(places[id_], (time, rank + 1, places[id_][2]))
         return places
 
     async def _receive(self) -> None:
@@ -328,7 +405,7 @@ class Sync:
         takes_records = bool(self._records) and self._moderation is Moderation.TAKEN
         places = await self._places(source) if takes_records else {}
 
-        def place(id_: bytes) -> tuple[tuple[int, int], bytes]:
+        def place(id_: bytes) -> tuple[_Place, bytes]:
             return places[id_], id_
 
         need = sorted(places, key=place) if takes_records else self._need

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client import Client, Incomparable, PublishRefused, QueryClosed
+from relay.client import Client, Incomparable, PublishRefused, QueryClosed, Unanswered
 from relay.client import sync as syncing
 from relay.client.sync import Direction, Moderation, RelaySide, Sync, Tally, halves
 from relay.nostr.filters import Filter
-from tests.cast import alice, bob
+from tests.cast import alice, bob, carol
 from tests.harness.fake_relay import FakeRelay, items
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from relay.client import Timeouts
     from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
     from tests.harness.fake_relay import Visitor
 
 NOW = 1_700_000_000
@@ -235,6 +236,49 @@ async def test_group_records_are_stored_in_the_order_of_writing(
         )
 
 
+async def test_what_a_group_is_to_be_comes_before_its_messages_although_clocks_differ(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    """The clock of an admin was 40 s ahead: his group was public here with what came after it."""
+
+    def den(who: SecretKey, kind: int, *tags: list[str], at: int) -> Event:
+        return who.sign(kind, [["h", "den"], *tags], "", NOW + at)
+
+    early = den(bob, 9, at=-901)
+    made = den(alice, 9007, at=0)
+    before = den(bob, 9, at=50)  # the group was public
+    private = den(alice, 9002, ["private"], at=1000)
+    after = [den(bob, 9, at=at) for at in (100, 960, 999)]
+    comment = carol.sign(1111, [["e", after[1].id]], "?", NOW + 970)
+    again = den(alice, 9002, ["private"], ["name", "Den"], at=1500)
+    last = den(bob, 9, at=1499)  # nothing changed for it
+    wanted = [early, made, before, private, *after, comment, last, again]
+    fake.events += sorted(wanted, key=lambda row: row.id)
+    await synced(ours, fake, timeouts, direction=Direction.DOWN, moderation=Moderation.TAKEN)
+    assert [row.id for row in ours.events if row.id != early.id] == [row.id for row in wanted[1:]]
+
+
+async def test_of_one_second_rights_come_first_and_what_ends_them_last(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
+) -> None:
+    def den(kind: int, *tags: list[str]) -> Event:
+        return alice.sign(kind, [["h", "den"], *tags], "", NOW)
+
+    put, out = ["p", bob.pubkey, "admin"], ["p", bob.pubkey]
+    wanted = [
+        [den(9007)],
+        [den(9000, put), den(9009, ["code", "sesame"])],
+        [den(9002, ["name", "Den"], ["public"]), den(9021), den(9010)],
+        [den(9002, ["name", "Den"], ["private"]), den(9002, ["hidden"])],
+        [den(9001, out), den(9022), den(9008)],
+        [den(9), den(9, ["t", "tea"])],
+    ]
+    fake.events += sorted([row for rows in wanted for row in rows], key=lambda row: row.id)
+    await synced(ours, fake, timeouts, direction=Direction.DOWN, moderation=Moderation.TAKEN)
+    got = iter(ours.events)
+    assert [{next(got).id for _ in rows} for rows in wanted] == [all_ids(rows) for rows in wanted]
+
+
 async def test_what_is_sent_of_one_second_begins_with_the_group(
     ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
@@ -266,6 +310,16 @@ async def test_a_relay_with_a_low_limit_is_queried_repeatedly(
     fake.most_rows = 90
     tally = await synced(ours, fake, timeouts)
     assert (tally.received, tally.not_given) == (600, 0)
+
+
+async def test_a_relay_that_returns_one_event_a_minute_is_not_waited_for(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "_FETCH_S", 0.0)
+    fake.events += NOTES
+    fake.most_rows = 1
+    with pytest.raises(Unanswered, match="250 events"):
+        await synced(ours, fake, timeouts, direction=Direction.DOWN)
 
 
 async def test_ids_that_the_relay_does_not_return_are_counted(
