@@ -40,6 +40,7 @@ from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.keys import read_key_file
 from relay.nostr.nip42 import relay_address
 from relay.storage.sqlite.copying import schema_of
+from relay.storage.sqlite.group_flags import groups_without
 from relay.storage.sqlite.opening import SCHEMA_VERSION
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ _PENDING_S: Final = 60
 _OTHER_FILES: Final = 128
 """File descriptors that a relay needs besides those of its connections."""
 _OLDEST_SQLITE: Final = (3, 37, 0)
+_NAMED: Final = 5
+"""Groups that a finding names."""
 _SYSTEMCTL_S: Final = 5.0
 _BUILT_AT: Final = 1_735_689_600
 """2025-01-01: a clock that shows an earlier time is wrong."""
@@ -612,6 +615,17 @@ def _store(seen: Examined) -> Iterator[Finding]:
 
 def _policies(seen: Examined) -> Iterator[Finding]:
     yield from _policy_faults(seen.folder)
+    with suppress(ConfigFaults, StoreFault):  # said above, and by _store
+        always = policies.load(policies_of(seen.folder), MEMORY_SYSTEMS).groups.always
+        groups = groups_without(seen.folder / "rookery.db", always)
+        if groups:
+            named = [f"{id_} ({', '.join(sorted(groups[id_]))})" for id_ in sorted(groups)]
+            more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
+            yield warning(
+                f"{counted(len(named), 'group')} without flags of [groups] always:"
+                f" {', '.join(named[:_NAMED])}{more}",
+                "`rookery group edit ID`, whatever it changes, gives them to a group",
+            )
 
 
 def _policy_faults(folder: Path) -> Iterator[Finding]:

@@ -218,6 +218,18 @@ def left_by_a_move(folder: Path) -> None:
     os.utime(moved, (long_ago, long_ago))
 
 
+def group_from_before_a_policy(folder: Path) -> None:
+    own, lines = folder / "policies" / "20-own.toml", folder.parent / "groups.jsonl"
+    own.write_text('[groups]\nalways = ["closed"]\nnew = ["closed"]\n')
+    made = [
+        owner.sign(9007, [["h", "tea"]], "", 1_700_000_000),
+        owner.sign(9007, [["h", "den"], ["private"], ["restricted"]], "", 1_700_000_000),
+    ]
+    lines.write_bytes(b"".join([event.raw + b"\n" for event in made]))
+    assert run(["import", str(lines), "--data", str(folder)]) == 0
+    own.unlink()
+
+
 def hook_of_a_program_that_went(folder: Path) -> None:
     home = folder.parent / "home"
     assert run(["hook", "install", "--settings", str(home / ".claude/settings.json")]) == 0
@@ -251,6 +263,7 @@ FAULTS: tuple[tuple[Callable[[Path], None], str, str, str], ...] = (
     (no_backup_for_long, "warning", "no backup of", "rookery backup"),
     (no_backup_since_the_key_was_rotated, "warning", "no backup of", "rookery backup"),
     (left_by_a_move, "warning", "also what was deleted since", "rm "),
+    (group_from_before_a_policy, "warning", "always: tea (private, restricted)", "group edit"),
     (hook_of_a_program_that_went, "warning", "calls /gone/rookery", "rookery hook install"),
 )
 

@@ -428,6 +428,9 @@ SELECT raw FROM events WHERE author_key = ? AND pubkey = ? AND kind = 0;
 -- :newest_profiles  limit -> kind 0, newest first; index events_kind
 SELECT raw FROM events WHERE kind = 0 ORDER BY created_at DESC LIMIT ?;
 
+-- :group_metadata  -> 39000 of each group; index events_kind
+SELECT raw FROM events WHERE kind = 39000 ORDER BY created_at;
+
 -- :newest_size  since, limit -> number, bytes and oldest of the newest events
 SELECT count(*), sum(size), min(created_at) FROM (
     SELECT length(raw) AS size, created_at FROM events
