@@ -226,7 +226,7 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
 
     Returns the deleted rows that are in `found`.
     """
-    vanished = Vanish(request.pubkey, request.created_at, request.id)
+    vanished = Vanish(request.pubkey, request.created_at, request.id, found.last_seq)
     rows = chain(found.rows.values(), found.slots.values(), found.group_records)
     deleted = {row.seq: row for row in rows if vanished.covers(row.event)}
     for row in deleted.values():

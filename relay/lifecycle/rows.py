@@ -103,6 +103,8 @@ class Vanish:
     until: int
     request: str = ""
     """id of the kind 62: the plan's entry in `erasures` to which the store adds what it deletes."""
+    upto: int = 2**63 - 1
+    """seq: rows that come after it are not deleted."""
 
     def covers(self, event: Event) -> bool:
         """Events by the key (N62-01), and gift wraps and notices sent to it (N62-05)."""
@@ -373,6 +375,22 @@ class Lookups:
     leaving: Leaving | None = None
     """Rows to delete first: the seqs of as many as fit, but at least one, go into
     `Found.leaving`."""
+
+    @property
+    def are_by_key(self) -> bool:
+        """Whether they find rows by key only: no chains, no rows that leave, no whole group."""
+        return not (
+            self.vanishing_keys
+            or self.record_groups
+            or self.groups_with_content
+            or self.dependencies
+            or self.own_rows
+            or self.own_slots
+            or self.named
+            or self.referrers
+            or self.ending_groups
+            or self.leaving
+        )
 
 
 def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str]) -> Lookups:

@@ -111,6 +111,20 @@ async def test_rows_that_the_same_plan_adds_are_deleted_too(store: Store) -> Non
     assert (found.rows, found.slots) == ({}, {})
 
 
+async def test_rows_that_the_same_plan_adds_after_the_request_stay(store: Store) -> None:
+    early, late = (
+        unsigned(cast.owner, 44100, [["p", ALICE]], content) for content in ("before", "after")
+    )
+
+    def plan(out: WritePlan) -> None:
+        for seq, event in enumerate([early, late], start=1):
+            out.adds[event.id] = Stored(seq, event)
+        out.vanishes.append(Vanish(ALICE, 1000, upto=1))
+
+    await change(store, plan)
+    assert await read(store) == raws(late)
+
+
 @pytest.mark.proves("N62-05", "N59-09")
 async def test_gift_wraps_are_deleted_by_recipient(store: Store) -> None:
     """The wraps that were sent to it (N62-05), no other event that names it."""

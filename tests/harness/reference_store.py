@@ -88,7 +88,9 @@ class ReferenceStore:
         self._is_open = True
         self._changed = asyncio.Event()
 
-    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+    async def append(
+        self, lookups: Lookups, decide: Callable[[Found], WritePlan], *, is_small: bool = False
+    ) -> int:
         self._must_be_open()
         found = self._found(lookups)
         self._apply(decide(found))
@@ -257,8 +259,9 @@ class ReferenceStore:
             if old.row.group in plan.deleted_groups:
                 del self._old[seq]
         for gone in plan.vanishes:
-            events = [row.event for row in self._rows.values() if gone.covers(row.event)]
-            self._rows = {seq: row for seq, row in self._rows.items() if not gone.covers(row.event)}
+            rows = [row for seq, row in self._rows.items() if seq <= gone.upto]
+            rows = [row for row in rows if gone.covers(row.event)]
+            events = [self._rows.pop(row.seq).event for row in rows]
             for seq, old in list(self._old.items()):
                 if gone.covers(old.row.event) or not self._has_holder(old.row):
                     events.append(self._old.pop(seq).row.event)

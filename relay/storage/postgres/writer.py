@@ -391,7 +391,7 @@ class Writer:
         self, db: Any, gone: Vanish, change: _Change, erasure: Erasure | None
     ) -> None:
         key, p = bytes.fromhex(gone.pubkey), self._hashes.tag("p", gone.pubkey)
-        rows = await db.fetch(QUERIES["rows_of_key"], key, p, gone.until)
+        rows = await db.fetch(QUERIES["rows_of_key"], key, p, gone.until, gone.upto)
         await self._delete_many(db, [seq for (seq,) in rows], change, erasure)
         await self._forget(db, change, erasure, "forget_of_key", key, gone.until, _MAX_INT)
 

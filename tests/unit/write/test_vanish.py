@@ -61,6 +61,17 @@ async def tea_party(home: Home) -> None:
     await home.do(carol, 9021, h="tea")
 
 
+async def test_who_is_put_into_a_group_after_the_request_is_told(home: Home) -> None:
+    """In the same batch, and the request is dated a little later."""
+    await tea_party(home)
+    request = home.request(bob, at=home.now + 60)
+    put = home.made(admin, 9000, ["p", bob.pubkey], h="tea")
+    assert await home.take(request, put) == [STORED] * 2
+    assert home.groups.is_member(bob.pubkey)
+    (told,) = await home.found(kinds=[44100], tag_p=[bob.pubkey])
+    assert told.has_tag("h")
+
+
 async def members_shown(home: Home, group: str = "tea") -> set[str]:
     (shown,) = await home.found(kinds=[39002], tag_d=[group])
     return set(shown.tag_values("p"))

@@ -190,10 +190,11 @@ WHERE EXISTS (
 SELECT seq FROM events WHERE substring(grp, 1, 64) = substring($1::bytea, 1, 64) AND grp = $1
 AND kind NOT IN (9007, 9008);
 
--- :rows_of_key  pubkey, hash of p, until -> seq of rows to delete when a key vanishes (N62-01)
-SELECT seq FROM events WHERE pubkey = $1 AND created_at <= $3
+-- :rows_of_key  pubkey, hash of p, until, newest seq -> seq of rows to delete when a key vanishes (N62-01)
+SELECT seq FROM events WHERE pubkey = $1 AND created_at <= $3 AND seq <= $4
 UNION  -- wraps and notices that were sent to it (N62-05)
-SELECT seq FROM tags WHERE hash = $2 AND created_at <= $3 AND kind IN (1059, 44100, 44101);
+SELECT seq FROM tags WHERE hash = $2 AND created_at <= $3 AND kind IN (1059, 44100, 44101)
+AND seq <= $4;
 
 -- :size_of_keys  [pubkey], [recipient] -> bytes of what would go with the keys, but records of groups
 SELECT coalesce(sum(bytes), 0)::bigint FROM (

@@ -97,11 +97,12 @@ SELECT pubkey, kind, events FROM sizes INDEXED BY sizes_group WHERE grp = ? AND 
 SELECT seq FROM events INDEXED BY events_author
 WHERE author_key = :key AND pubkey = :pubkey AND kind = :kind AND grp = :grp;
 
--- :rows_of_key  id_key and pubkey, hash of p, until -> seq of rows to delete when a key vanishes (N62-01)
+-- :rows_of_key  id_key and pubkey, hash of p, until, newest seq -> seq of rows to delete when a key vanishes (N62-01)
 SELECT seq FROM events INDEXED BY events_author
-WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey
+WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey AND seq <= :upto
 UNION  -- wraps and notices that were sent to it (N62-05)
-SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind IN (1059, 44100, 44101);
+SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind IN (1059, 44100, 44101)
+AND seq <= :upto;
 
 -- :size_of_key  pubkey, recipient -> bytes of what would go with the key, but records of groups
 SELECT ifnull(sum(bytes), 0) FROM (
