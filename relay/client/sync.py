@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from bisect import bisect_right
 from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -27,20 +26,10 @@ from relay.client.errors import (
 )
 from relay.client.negentropy import MAX_NEED
 from relay.client.paging import MAX_READ_BYTES
+from relay.client.sync_order import Order, only_names, rank
 from relay.errors import Prefix
-from relay.nostr.event import is_hex64
 from relay.nostr.filters import Filter
-from relay.nostr.kinds import (
-    CREATE_GROUP,
-    CREATE_INVITE,
-    DELETE_GROUP,
-    EDIT_METADATA,
-    GROUP_RECORDS,
-    LEAVE_REQUEST,
-    PUT_USER,
-    RELAY_SIGNED,
-    REMOVE_USER,
-)
+from relay.nostr.kinds import GROUP_RECORDS, RELAY_SIGNED
 from relay.nostr.nip77 import Bound, Items
 
 if TYPE_CHECKING:
@@ -48,6 +37,7 @@ if TYPE_CHECKING:
 
     from relay.client.client import Client
     from relay.client.negentropy import Difference
+    from relay.client.sync_order import Place
     from relay.nostr.event import Event
 
 _FETCH_BATCH: Final = 250
@@ -60,25 +50,9 @@ _MAX_DEPTH: Final = 64
 """Levels of bisection: 20 cut a million items to one, 31 the time since 1970 to a second."""
 _MAX_PARTS: Final = 20_000
 """Parts of one comparison: a relay may refuse every part but the smallest."""
-_MAX_CHAIN: Final = 8
-"""Events that name each other, each dated before the one that it names."""
-_CLOCK_SKEW_S: Final = 900
-"""How far the clocks of those who write into a group may differ: relays refuse later dates."""
 _RETRY_DELAYS_S: Final = (0.5, 2.0, 8.0)
 """Delays before retrying temporary refusals."""
-_RANKS: Final = {
-    CREATE_GROUP: -5,
-    PUT_USER: -4,
-    CREATE_INVITE: -4,
-    REMOVE_USER: -1,
-    LEAVE_REQUEST: -1,
-    DELETE_GROUP: -1,
-}
 _NOTHING: Final = Items(array("Q"), b"")
-
-
-_Place = tuple[int, int, int]
-"""Time, rank among events of one second, created_at."""
 
 
 class Direction(Enum):
@@ -165,7 +139,7 @@ class RelaySide:
                     f"got {len(found)} of {number} events within {_FETCH_S:g} s"
                 ) from None
             if found:
-                yield sorted(found, key=lambda event: (event.created_at, _rank(event), event.id))
+                yield sorted(found, key=lambda event: (event.created_at, rank(event), event.id))
 
     async def _query(self, ids: Iterable[str]) -> Sequence[Event]:
         return await self._reader.query(Filter(ids=frozenset(ids)))
@@ -207,38 +181,6 @@ def _of_group_records(filter_: Filter) -> Filter | None:
     if filter_.kinds is not None:
         wanted &= filter_.kinds
     return structs.replace(filter_, kinds=wanted) if wanted else None
-
-
-def _only_names(event: Event) -> bool:
-    """Whether it has no group of its own but may have that of an event that it names."""
-    return not event.has_tag("h") and any(map(event.has_tag, ("e", "E", "a", "A")))
-
-
-def _rank(event: Event) -> int:
-    """Place among the events of one second: a group, who gets rights, what makes it private, who
-    loses them, what is in it."""
-    if _hides(event):
-        return -2
-    rank = _RANKS.get(event.kind)
-    if rank is not None:
-        return rank
-    return -3 if event.kind in GROUP_RECORDS else int(_only_names(event))
-
-
-def _hides(event: Event) -> bool:
-    """Whether it is a 9002 that makes its group one of which only members read."""
-    return event.kind == EDIT_METADATA and any(map(event.has_tag, ("private", "hidden")))
-
-
-def _changes(records: list[tuple[int, int, bool]]) -> list[int]:
-    """When the group was made or became one that only members read: (created_at, rank, whether it
-    hides) of its 9007 and 9002."""
-    times, is_hidden = [], False
-    for time, rank, hides in sorted(records):
-        if rank == _RANKS[CREATE_GROUP] or (hides and not is_hidden):
-            times.append(time)
-        is_hidden = hides
-    return times
 
 
 def _is_temporary(refusal: PublishRefused) -> bool:
@@ -363,41 +305,13 @@ class Sync:
         if direction is not Direction.DOWN:
             await self._send()
 
-    async def _places(self, source: RelaySide) -> dict[bytes, _Place]:
-        """id → place in time of what we need, so that it can be stored in the order of writing.
-
-        A group is private before anything is written into it, and its authors are members, if its
-        records come in order. Clocks differ: what is dated a little before the group, or before it
-        became private, comes after that. An event that names others comes after them whatever its
-        date is.
-        """
-        places: dict[bytes, _Place] = {}
-        named: dict[bytes, list[bytes]] = {}
-        written: dict[str, list[bytes]] = {}
-        told: dict[str, list[tuple[int, int, bool]]] = {}
+    async def _places(self, source: RelaySide) -> dict[bytes, Place]:
+        """id → place in time of what we need."""
+        order = Order()
         async for events in source.events(self._filter, self._need):
             for event in events:
-                id_, h = bytes.fromhex(event.id), event.tag("h")
-                places[id_] = event.created_at, _rank(event), event.created_at
-                if h is not None and event.kind in (CREATE_GROUP, EDIT_METADATA):
-                    told.setdefault(h, []).append((event.created_at, _rank(event), _hides(event)))
-                elif h is not None and event.kind not in GROUP_RECORDS:
-                    written.setdefault(h, []).append(id_)
-                if _only_names(event):
-                    values = (*event.tag_values("e"), *event.tag_values("E"))
-                    named[id_] = [bytes.fromhex(value) for value in values if is_hex64(value)]
-        for h, records in told.items():
-            changes = _changes(records)
-            for id_ in written.get(h, ()):
-                time, rank, at = places[id_]
-                last = bisect_right(changes, time + _CLOCK_SKEW_S)
-                if last:
-                    places[id_] = max(time, changes[last - 1]), rank, at
-        for _ in range(_MAX_CHAIN):
-            for id_, targets in named.items():
-                for time, rank, _at in filter(None, map(places.get, targets)):
-                    places[id_] = max(places[id_], (time, rank + 1, places[id_][2]))
-        return places
+                order.add(event)
+        return order.places()
 
     async def _receive(self) -> None:
         source = RelaySide(self._theirs, self._theirs)
@@ -405,7 +319,7 @@ class Sync:
         takes_records = bool(self._records) and self._moderation is Moderation.TAKEN
         places = await self._places(source) if takes_records else {}
 
-        def place(id_: bytes) -> tuple[_Place, bytes]:
+        def place(id_: bytes) -> tuple[Place, bytes]:
             return places[id_], id_
 
         need = sorted(places, key=place) if takes_records else self._need
@@ -435,9 +349,9 @@ class Sync:
             else:
                 tally.not_asked += before - len(ours)
             if waits:
-                naming = [event for event in ours if _only_names(event)]
+                naming = [event for event in ours if only_names(event)]
                 later.extend((event.created_at, bytes.fromhex(event.id)) for event in naming)
-                ours = [event for event in ours if not _only_names(event)]
+                ours = [event for event in ours if not only_names(event)]
             result = await self._ours.store(ours)
             tally.received += result.stored
             tally.known_here += result.duplicates

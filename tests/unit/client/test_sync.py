@@ -258,6 +258,31 @@ async def test_what_a_group_is_to_be_comes_before_its_messages_although_clocks_d
     assert [row.id for row in ours.events if row.id != early.id] == [row.id for row in wanted[1:]]
 
 
+@pytest.mark.parametrize("kind", [9000, 9021])
+async def test_a_message_comes_after_what_made_its_author_a_member_although_clocks_differ(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, kind: int
+) -> None:
+    """It was refused, and a comment on it was shown to everybody until it was tried again."""
+
+    def den(who: SecretKey, kind: int, *tags: list[str], at: int) -> Event:
+        return who.sign(kind, [["h", "den"], *tags], "", NOW + at)
+
+    made = den(alice, 9007, ["private"], at=0)
+    asked = den(bob, 9021, at=540)
+    put = den(alice, 9000, ["p", bob.pubkey], at=540)
+    others = den(alice, 9, at=530)
+    message = den(bob, 9, at=500)
+    article = den(bob, 30023, ["d", "tea"], at=510)
+    comments = [
+        carol.sign(1111, [["e", message.id]], "?", NOW + 505),
+        carol.sign(1111, [["a", f"30023:{bob.pubkey}:tea"]], "?", NOW + 506),
+    ]
+    wanted = [made, others, asked if kind == 9021 else put, message, article, *comments]
+    fake.events += sorted(wanted, key=lambda row: row.id)
+    await synced(ours, fake, timeouts, direction=Direction.DOWN, moderation=Moderation.TAKEN)
+    assert [row.id for row in ours.events] == [row.id for row in wanted]
+
+
 async def test_of_one_second_rights_come_first_and_what_ends_them_last(
     ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:

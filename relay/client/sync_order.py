@@ -1,0 +1,135 @@
+"""The order in which a sync stores events of groups: that of their writing, as far as dates tell.
+
+A group is private before anything is written into it, and its authors are members, if its records
+come in order. Clocks differ: what is dated a little before the group, before it became private or
+before its author became a member, comes after that. An event that names others comes after them
+whatever its date is: a running relay would show it to everybody (N29-106).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Final
+
+from relay.nostr.event import is_hex64
+from relay.nostr.kinds import (
+    CREATE_GROUP,
+    CREATE_INVITE,
+    DELETE_GROUP,
+    EDIT_METADATA,
+    GROUP_RECORDS,
+    JOIN_REQUEST,
+    LEAVE_REQUEST,
+    PUT_USER,
+    REMOVE_USER,
+    KindClass,
+    class_of,
+)
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+
+_MAX_CHAIN: Final = 8
+"""Events that name each other, each dated before the one that it names."""
+_CLOCK_SKEW_S: Final = 900
+"""How far the clocks of those who write into a group may differ: relays refuse later dates."""
+_RANKS: Final = {
+    CREATE_GROUP: -5,
+    PUT_USER: -4,
+    CREATE_INVITE: -4,
+    REMOVE_USER: -1,
+    LEAVE_REQUEST: -1,
+    DELETE_GROUP: -1,
+}
+
+Place = tuple[int, int, int]
+"""Time, rank among events of one second, created_at."""
+
+
+def only_names(event: Event) -> bool:
+    """Whether it has no group of its own but may have that of an event that it names."""
+    return not event.has_tag("h") and any(map(event.has_tag, ("e", "E", "a", "A")))
+
+
+def rank(event: Event) -> int:
+    """Place among the events of one second: a group, who gets rights, what makes it private, who
+    loses them, what is in it."""
+    if _hides(event):
+        return -2
+    found = _RANKS.get(event.kind)
+    if found is not None:
+        return found
+    return -3 if event.kind in GROUP_RECORDS else int(only_names(event))
+
+
+def _hides(event: Event) -> bool:
+    """Whether it is a 9002 that makes its group one of which only members read."""
+    return event.kind == EDIT_METADATA and any(map(event.has_tag, ("private", "hidden")))
+
+
+class Order:
+    """`add` all events, then ask for their `places`. Their contents are not kept."""
+
+    def __init__(self) -> None:
+        self._places: dict[bytes, Place] = {}
+        self._ids: dict[str, bytes] = {}
+        """By address."""
+        self._named: dict[bytes, tuple[str, ...]] = {}
+        """id → ids and addresses in its tags."""
+        self._written: list[tuple[bytes, str, str]] = []
+        """(id, group, author) of what is no record."""
+        self._described: dict[str, list[tuple[int, int, bool]]] = {}
+        """Group → (created_at, rank, whether it hides) of its 9007 and 9002."""
+        self._joined: dict[tuple[str, str], list[int]] = {}
+        """(group, key) → created_at of each 9000 and 9021 that may have made it a member."""
+
+    def add(self, event: Event) -> None:
+        id_, h, at = bytes.fromhex(event.id), event.tag("h"), event.created_at
+        self._places[id_] = at, rank(event), at
+        if class_of(event.kind) is KindClass.ADDRESSABLE:
+            self._ids[f"{event.kind}:{event.pubkey}:{event.d}"] = id_
+        if h is None:
+            if only_names(event):
+                self._named[id_] = tuple(
+                    [value for name in ("e", "E", "a", "A") for value in event.tag_values(name)]
+                )
+        elif event.kind in (CREATE_GROUP, EDIT_METADATA):
+            self._described.setdefault(h, []).append((at, rank(event), _hides(event)))
+        elif event.kind in (PUT_USER, JOIN_REQUEST):
+            joined = event.tag_values("p") if event.kind == PUT_USER else (event.pubkey,)
+            for pubkey in joined:
+                self._joined.setdefault((h, pubkey), []).append(at)
+        elif event.kind not in GROUP_RECORDS:
+            self._written.append((id_, h, event.pubkey))
+
+    def places(self) -> dict[bytes, Place]:
+        """By id."""
+        places = self._places
+        changes = {h: _changes(records) for h, records in self._described.items()}
+        joined = {key: sorted(times) for key, times in self._joined.items()}
+        for id_, h, author in self._written:
+            latest, order, at = places[id_]
+            for times in (changes.get(h), joined.get((h, author))):
+                if times and (last := bisect_right(times, at + _CLOCK_SKEW_S)):
+                    latest = max(latest, times[last - 1])
+            places[id_] = latest, order, at
+        for _ in range(_MAX_CHAIN):
+            for id_, values in self._named.items():
+                at = places[id_][2]
+                for time, order, _ in filter(None, map(places.get, map(self._target, values))):
+                    places[id_] = max(places[id_], (time, order + 1, at))
+        return places
+
+    def _target(self, value: str) -> bytes:
+        """The id, or that of the event with this address; empty: none of these events."""
+        return bytes.fromhex(value) if is_hex64(value) else self._ids.get(value, b"")
+
+
+def _changes(records: list[tuple[int, int, bool]]) -> list[int]:
+    """When the group was made, or became one that only members read."""
+    times, is_hidden = [], False
+    for time, order, hides in sorted(records):
+        if order == _RANKS[CREATE_GROUP] or (hides and not is_hidden):
+            times.append(time)
+        is_hidden = hides
+    return times
