@@ -23,7 +23,7 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, StrEnum, auto
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, assert_never
@@ -118,6 +118,9 @@ class Reject:
     prefix: Prefix
     text: str
     rule: str
+    reveals: bool = field(default=False, compare=False)
+    """It depends on what is stored of a group, or on its state: the judge conceals it from a
+    connection that may not read that."""
 
     def refused(self) -> Refused:
         return Refused(self.prefix, self.text)

@@ -62,8 +62,9 @@ _ROLE_HOLDER: Final = Reject(
     Prefix.RESTRICTED, "only an admin may change or remove a member with a role", RULE
 )
 _NOT_OF_ROLE_HOLDERS: Final = Reject(
-    Prefix.RESTRICTED, "only an admin may delete events of a member with a role", RULE
+    Prefix.RESTRICTED, "only an admin may delete events of a member with a role", RULE, reveals=True
 )
+_ELSEWHERE: Final = Reject(Prefix.INVALID, "address belongs to another group", RULE, reveals=True)
 _OLDER_THAN_GROUP: Final = Reject(
     Prefix.INVALID,
     "created_at: older than the group of this name here; only --trust imports it",
@@ -94,14 +95,10 @@ _ALWAYS_SUPPORTED: Final = frozenset({kinds.DELETION, kinds.VANISH})
 
 
 def check_write(event: Event, group_id: str | None, context: GroupContext) -> Reject | None:
-    """Why an event that is no 9000–9022 may not be written, as far as groups are concerned.
-
-    One outside all groups is checked too: it may be a version of a group's event (Z-07).
-    """
-    if context.h_is_label and (group_id is None or Who.OWNER in context.who):
+    """Why an event that is no 9000–9022 may not be written, as far as groups are concerned, but for
+    `check_address`."""
+    if group_id is None or (context.h_is_label and Who.OWNER in context.who):
         return None  # G-33, G-31
-    if group_id is None:
-        return _check_address(None, context)
     if event.kind in _OF_NO_GROUP:
         return rejected(Prefix.INVALID, f"h: an event of kind {event.kind} belongs to no group")
     group = context.groups.get(group_id)
@@ -109,10 +106,20 @@ def check_write(event: Event, group_id: str | None, context: GroupContext) -> Re
         return NOT_A_MEMBER
     return (
         _check_kind(event.kind, group)
-        or _check_address(group_id, context)
         or check_created_at(event.kind, event.created_at, context)
         or check_previous(event.kind, previous_in(event), context)
     )
+
+
+def check_address(group_id: str | None, context: GroupContext) -> Reject | None:
+    """The refusal of a version in another group than the stored one (N29-16), also of one outside
+    all groups (Z-07). Memory may move in or out of groups (G-31)."""
+    before = context.moved_from
+    if isinstance(before, NotStored) or before == group_id:
+        return None
+    if context.h_is_label or (context.is_memory and (before is None or group_id is None)):
+        return None
+    return _ELSEWHERE
 
 
 def ruling_on_withdrawal(event: Event, context: GroupContext) -> Ruling | Reject | None:
@@ -154,18 +161,8 @@ def _check_kind(kind: int, group: Group) -> Reject | None:
     vanish are always supported (N29-14)."""
     if group.supported_kinds is None or kind in group.supported_kinds | _ALWAYS_SUPPORTED:
         return None
-    return rejected(Prefix.BLOCKED, f"kind {kind} is not supported by this group")
-
-
-def _check_address(group_id: str | None, context: GroupContext) -> Reject | None:
-    """The refusal of a version in another group than the stored one (N29-16, Z-07). Memory may move
-    in or out of groups (G-31)."""
-    before = context.moved_from
-    if isinstance(before, NotStored) or before == group_id:
-        return None
-    if context.is_memory and (before is None or group_id is None):
-        return None
-    return rejected(Prefix.INVALID, "address belongs to another group")
+    text = f"kind {kind} is not supported by this group"
+    return Reject(Prefix.BLOCKED, text, RULE, reveals=group.is_hidden)  # else its 39000 is public
 
 
 # -- 9000–9022 ------------------------------------------------------------------------------------
@@ -307,15 +304,27 @@ def _parent_for(pubkey: str, description: Description, context: GroupContext) ->
 def _ruling_on_moderation(
     action: Moderation, group: Group, context: GroupContext
 ) -> Ruling | Reject:
-    rank, groups = _rank_of(action, group, context), context.groups
+    rank = _rank_of(action, group, context)
     if rank is _Rank.NONE and isinstance(action, DeleteGroup) and _is_all_but_ended(group, context):
         rank = _Rank.ADMIN
+    if rank is _Rank.NONE and action.pubkey not in group.members:
+        return NOT_A_MEMBER
+    untimely = check_created_at(action.kind, action.created_at, context)
+    if untimely is not None:
+        return untimely
+    ruling = _ruling_of_rank(rank, action, group, context)
+    return replace(ruling, reveals=True) if isinstance(ruling, Reject) else ruling
+
+
+def _ruling_of_rank(
+    rank: _Rank, action: Moderation, group: Group, context: GroupContext
+) -> Ruling | Reject:
     if rank is _Rank.NONE:
-        return _ADMINS_ONLY if action.pubkey in group.members else NOT_A_MEMBER
+        return _ADMINS_ONLY
+    groups = context.groups
     refusal = (
         _check_rank(rank, action, group, context)
         or (_OLDER_THAN_GROUP if _is_of_another_group(action, group, context) else None)
-        or check_created_at(action.kind, action.created_at, context)
         or check_previous(action.kind, action.previous, context)
         or _check_room(action, group, context)
         or check_has_effect(action, group, context)

@@ -9,15 +9,14 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Final
 
-from relay.errors import Prefix
+from relay.errors import Prefix, Reject
 from relay.facts import Origin
-from relay.groups.context import rejected
+from relay.groups.context import RULE, rejected
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Set
 
-    from relay.errors import Reject
     from relay.groups.context import GroupContext
 
 _CHAT: Final = frozenset(
@@ -37,6 +36,9 @@ _MAX_AHEAD_S: Final = 60
 (N29-27)."""
 MAX_PREVIOUS: Final = 64
 """References of one event."""
+_UNKNOWN: Final = Reject(
+    Prefix.INVALID, "previous: names an event that is not known in this group", RULE, reveals=True
+)
 _PREFIX: Final = re.compile(r"[0-9a-f]{8,64}").fullmatch
 
 
@@ -70,7 +72,7 @@ def check_previous(kind: int, prefixes: Set[str], context: GroupContext) -> Reje
     if len(prefixes) > MAX_PREVIOUS:
         return rejected(Prefix.INVALID, f"previous: at most {MAX_PREVIOUS} references")
     if not prefixes <= context.previous_found:
-        return rejected(Prefix.INVALID, "previous: names an event that is not known in this group")
+        return _UNKNOWN
     least = context.settings.previous
     if len(prefixes) < least and kind in _REFERRING:
         return rejected(

@@ -29,6 +29,7 @@ from relay.facts import Origin, Who
 from relay.groups.actions import JoinRequest
 from relay.groups.context import Ruling
 from relay.groups.rules import (
+    check_address,
     check_write,
     ruling_on,
     ruling_on_own_notice,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from relay.access.management import Management
     from relay.access.visibility import Visibility
     from relay.facts import Facts
+    from relay.groups.context import GroupContext
     from relay.lifecycle.deletion import DeletionTargets
     from relay.nostr.event import Event
     from relay.state import Policy
@@ -257,26 +259,26 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
     event, named, slot, found = candidate.event, candidate.group, candidate.slot, world.found
     holder = None if slot is None else found.slots.get(slot)
     ruling: Ruling | None = None
+    is_concealed = False
     if named is not None or (holder is not None and holder.group is not None):
         context = group_context(candidate, world, facts)
-        if candidate.action is not None:
-            ruled = ruling_on(candidate.action, context)
-            if isinstance(ruled, Reject):
+        # Whoever reads the messages of the group knows of what it has, and of its state.
+        about = Stored(0, msgspec.structs.replace(event, kind=kinds.CHAT), named)
+        ruled = _ruled(candidate, context)
+        if ruled is None and holder is not None:
+            about, ruled = holder, check_address(named, context)
+        if isinstance(ruled, Reject):
+            if not ruled.reveals or _may_hear(about, candidate, world):
                 return Judgement(ruled)
-            ruling = ruled
+            is_concealed = True
         else:
-            refusal = check_write(event, named, context)
-            if refusal is not None:
-                return Judgement(refusal)
-            if candidate.targets is not None:
-                ruled_withdrawal = ruling_on_withdrawal(event, context)
-                if isinstance(ruled_withdrawal, Reject):
-                    return Judgement(ruled_withdrawal)
-                ruling = ruled_withdrawal
+            ruling = ruled
     outcome = _unstored(candidate, world)
-    if outcome in _ABOUT_ROWS:
-        if _may_be_told(outcome, candidate, world):
-            return Judgement(outcome)
+    if outcome is WriteOutcome.EXPIRED:
+        return Judgement(outcome)
+    if outcome in _ABOUT_ROWS and _may_be_told(outcome, candidate, world):
+        return Judgement(outcome)
+    if is_concealed or outcome in _ABOUT_ROWS:
         tokens = _tokens(candidate, world, facts, None, is_stored=not is_ephemeral(event.kind))
         if isinstance(tokens, Reject):
             return Judgement(tokens)
@@ -284,8 +286,6 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
         # group.
         own = [token for token in tokens if token[0].per in _OF_SENDER]
         return Judgement(WriteOutcome.UNTOLD, tokens=own)
-    if outcome is not None and outcome is not WriteOutcome.PASSED_ON:
-        return Judgement(outcome)
     tokens = _tokens(candidate, world, facts, holder, is_stored=outcome is None)
     if isinstance(tokens, Reject):
         return Judgement(tokens)
@@ -306,6 +306,17 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
         outdated,
         tokens,
     )
+
+
+def _ruled(candidate: Candidate, context: GroupContext) -> Ruling | Reject | None:
+    """What the rules of groups say; None: nothing."""
+    event = candidate.event
+    if candidate.action is not None:
+        return ruling_on(candidate.action, context)
+    refusal = check_write(event, candidate.group, context)
+    if refusal is not None or candidate.targets is None:
+        return refusal
+    return ruling_on_withdrawal(event, context)
 
 
 def _tokens(
@@ -396,6 +407,17 @@ def _may_be_told(outcome: WriteOutcome, candidate: Candidate, world: World) -> b
     if row.group is None and candidate.group is None:
         return True
     return may_know_by_id(row, _seen(candidate, world), world)
+
+
+def _may_hear(row: Stored, candidate: Candidate, world: World) -> bool:
+    """Whether the connection may hear a refusal that reveals something about this row's group.
+    Authors are told that what they sign is not stored."""
+    sender = candidate.sender
+    return (
+        sender.origin is not Origin.WIRE
+        or candidate.event.pubkey in sender.authenticated
+        or may_know_by_id(row, _seen(candidate, world), world)
+    )
 
 
 def _seen(candidate: Candidate, world: World) -> Visibility:

@@ -22,10 +22,52 @@ async def test_an_invite_that_is_stored_or_withdrawn_is_answered_as_a_new_one() 
             answers = await home.take(stored, withdrawn, new, logins=keys)
             assert answers == [STORED] * 3
         assert await home.take(stored, new, logins=[admin.pubkey]) == [DUPLICATE] * 2
-        # A code of another invite is taken, whoever asks.
         again = home.made(admin, 9009, ["code", "aaaaaaaa"], ["x"], h="cave")
         taken = (False, "duplicate: code: already in use in this group")
-        assert await home.take(again) == [taken]
+        assert await home.take(again) == [STORED]
+        assert await home.take(again, logins=[admin.pubkey]) == [taken]
+
+
+@pytest.mark.proves("N29-25", "N01-96")
+async def test_what_a_member_signed_tells_others_nothing_of_a_hidden_group() -> None:
+    """The rules judge its author; their answers are for who may read the group."""
+    async with Home(ReferenceStore(), policy_of("open")) as home:
+        await home.do(admin, 9007, ["hidden"], h="cave")
+        await home.do(admin, 9000, ["p", alice.pubkey], h="cave")
+        gone = await home.do(alice, 9, h="cave")
+        await home.do(admin, 9005, ["e", gone.id], h="cave")
+        refused = [
+            home.made(alice, 7, ["previous", gone.id[:8]], h="cave"),
+            home.made(admin, 9010, ["e", gone.id], h="cave"),
+            home.made(admin, 9005, ["e", gone.id], h="cave"),
+            home.made(admin, 9001, ["p", stranger.pubkey], h="cave"),
+            home.made(admin, 9002, ["hidden"], ["child", "elsewhere"], h="cave"),
+            home.made(alice, 9000, ["p", stranger.pubkey], h="cave"),
+        ]
+        before = len(await home.log())
+        for keys in ((), (stranger.pubkey,)):
+            assert await home.take(*refused, logins=keys) == [STORED] * len(refused)
+        assert len(await home.log()) == before
+        for keys in ((alice.pubkey,), (admin.pubkey,)):
+            answers = await home.take(*refused, logins=keys)
+            assert not any(is_accepted for is_accepted, _ in answers)
+
+
+@pytest.mark.proves("N29-16", "N01-96")
+async def test_an_address_in_a_hidden_group_is_refused_outside_for_its_readers_alone() -> None:
+    async with Home(ReferenceStore(), policy_of("open")) as home:
+        await home.do(admin, 9007, ["hidden"], h="cave")
+        await home.do(admin, 9007, h="square")
+        await home.do(admin, 9000, ["p", alice.pubkey], h="cave")
+        await home.do(alice, 30023, ["d", "essay"], h="cave")
+        elsewhere = (False, "invalid: address belongs to another group")
+        for tags in ((), (["h", "square"],)):
+            for at in (home.now - 1, home.now + 1):
+                version = home.made(alice, 30023, ["d", "essay"], *tags, at=at)
+                for keys in ((), (stranger.pubkey,)):
+                    assert await home.take(version, version, logins=keys) == [STORED] * 2
+                assert await home.take(version, logins=[alice.pubkey]) == [elsewhere]
+        assert len(await home.found(kinds=[30023])) == 1
 
 
 @pytest.mark.proves("N09-11")
