@@ -453,8 +453,8 @@ async def _add_tombstones(db: Any, tombstones: Sequence[Tombstone]) -> None:
 
 
 async def _put_group(db: Any, group: bytes, now: Group | EndedGroup) -> None:
-    await db.execute(QUERIES["drop_members"], group)
     if isinstance(now, EndedGroup):
+        await db.execute(QUERIES["drop_members"], group, [], [])
         ended = {"guarded": not now.is_public, "hidden": True, "ended": True}
         await db.execute(QUERIES["put_group"], group, *ended.values())
         await db.execute(QUERIES["drop_former_members"], group)
@@ -463,5 +463,7 @@ async def _put_group(db: Any, group: bytes, now: Group | EndedGroup) -> None:
         return
     here = {"guarded": now.only_members_read, "hidden": now.is_hidden, "ended": False}
     await db.execute(QUERIES["put_group"], group, *here.values())
-    members = [(bytes.fromhex(key), now.is_moderated_by(key)) for key in sorted(now.members)]
-    await db.execute(QUERIES["put_members"], group, *columns(members, 2))
+    rows = [(bytes.fromhex(key), now.is_moderated_by(key)) for key in sorted(now.members)]
+    members = columns(rows, 2)
+    await db.execute(QUERIES["drop_members"], group, *members)  # most stay as they are
+    await db.execute(QUERIES["put_members"], group, *members)

@@ -396,12 +396,18 @@ INSERT INTO groups (id, guarded, hidden, ended) VALUES ($1, $2, $3, $4)
 ON CONFLICT (id) DO UPDATE
 SET guarded = excluded.guarded, hidden = excluded.hidden, ended = excluded.ended;
 
--- :drop_members  group
-DELETE FROM members WHERE grp = $1;
+-- :drop_members  group, [pubkey], [admin] of the ones that stay
+DELETE FROM members WHERE grp = $1 AND pubkey = ANY(ARRAY(  -- never a nested loop
+    SELECT pubkey FROM (
+        SELECT pubkey, admin FROM members WHERE grp = $1
+        EXCEPT SELECT w.* FROM unnest($2::bytea[], $3::boolean[]) AS w
+    ) AS gone
+));
 
 -- :put_members  group, [pubkey], [admin]
 INSERT INTO members (grp, pubkey, admin)
-SELECT $1, w.* FROM unnest($2::bytea[], $3::boolean[]) AS w (pubkey, admin);
+SELECT $1, w.* FROM unnest($2::bytea[], $3::boolean[]) AS w (pubkey, admin)
+ON CONFLICT DO NOTHING;
 
 -- :drop_former_members  group
 DELETE FROM former_members WHERE grp = $1;
