@@ -121,6 +121,14 @@ def add_tombstone(tombstone: Tombstone, found: Found, plan: WritePlan) -> None:
     found.tombstones.setdefault(tombstone.target, []).append(tombstone)
 
 
+def placed_tombstone(event: Event, group: str | None, why: str) -> Tombstone | None:
+    """For a deleted row that is of a group because of what it names, which may be gone too: sent
+    again, it would be of no group, and public. None: the event tells its group itself."""
+    if group is None or event.tag("h") == group or is_group_record(event):
+        return None
+    return Tombstone(event_target(event.id), "", None, why)
+
+
 def delete_by_author(
     event: Event, targets: DeletionTargets, found: Found, plan: WritePlan
 ) -> Sequence[Stored]:

@@ -182,6 +182,8 @@ class WritePlan:
     leaving: dict[str, list[int]] = field(default_factory=dict)
     """id of a kind 62 or 9008 → seq of rows that it deletes, with their old versions; they are
     noted in its erasure."""
+    ending: dict[str, str] = field(default_factory=dict)
+    """id of a 9008 in `leaving` → its group."""
     dropped_versions: set[int] = field(default_factory=set)
     """seq of old versions that a sweep deletes."""
     version_deadlines: dict[int, int | None] = field(default_factory=dict)
@@ -192,7 +194,8 @@ class WritePlan:
     groups: dict[str, Group | EndedGroup] = field(default_factory=dict)
     """Groups whose rows in the tables about groups change."""
     deleted_groups: set[str] = field(default_factory=set)
-    """Groups whose rows are all deleted but their 9007 and 9008 (N29-124)."""
+    """Groups whose rows are all deleted but their 9007 and 9008 (N29-124). For rows of these, and
+    of a group in `ending`, the store adds `placed_tombstone`."""
     vanishes: list[Vanish] = field(default_factory=list)
     """Requests to vanish; rows that the batch itself adds are deleted too (N62-01)."""
     deleted_authors: dict[str, int] = field(default_factory=dict)

@@ -46,6 +46,7 @@ from relay.lifecycle.deletion import (
     delete_named,
     is_group_record,
     note_erased,
+    placed_tombstone,
     remaining_records,
     remove,
     remove_by_id,
@@ -86,7 +87,7 @@ if TYPE_CHECKING:
     from relay.errors import Result
     from relay.groups.context import Ruling
     from relay.groups.group import Group
-    from relay.lifecycle.rows import Found, Lookups
+    from relay.lifecycle.rows import Found, Lookups, Tombstone
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.state import RelayState
@@ -427,6 +428,7 @@ class Batch:
         for row in rows.values():
             if row.group == group_id and row.event.kind not in kept:
                 remove(row, found, self.plan)
+                self._keep_out(placed_tombstone(row.event, row.group, "9008"))
 
     def _unpin(self, group_ids: Iterable[str]) -> None:
         """Drop pins of these groups whose event is removed or expired (N29-172)."""
@@ -537,6 +539,7 @@ class Batch:
             sweeping.removed.append(stored)
             if sweeping.purpose is Purpose.SWEEP:
                 self._remove_swept(stored, "sweep")
+                self._keep_out(placed_tombstone(stored.event, stored.group, "sweep"))
         if sweeping.purpose is Purpose.SWEEP:
             self._forget(sweeping.removed)
 
@@ -552,7 +555,9 @@ class Batch:
 
     def _remove_swept(self, row: Stored, why: str) -> None:
         remove(row, self._found, self.plan)
-        stone = tombstone_for(row, self._world.policy.keep.keep_of(row.event), why)
+        self._keep_out(tombstone_for(row, self._world.policy.keep.keep_of(row.event), why))
+
+    def _keep_out(self, stone: Tombstone | None) -> None:
         if stone is not None:
             add_tombstone(stone, self._found, self.plan)
 

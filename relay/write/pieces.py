@@ -210,6 +210,8 @@ class _Emptying(Pieces):
     ) -> Sequence[Stored]:
         if candidate.vanishes:
             note_erased(candidate.event, (), plan, world.now)
+        elif candidate.group is not None:
+            plan.ending[candidate.event.id] = candidate.group
         plan.leaving[candidate.event.id] = world.found.leaving
         return ()
 

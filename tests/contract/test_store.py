@@ -410,9 +410,11 @@ async def test_the_rows_of_a_group_are_deleted_with_it(store: Store) -> None:
     quoting = unsigned(cast.alice, 1, [["d", "tea"]])
     await write(store, made, put, chat, shown, record, other, quoting)
     # A deletion without `h` that took a row of the group is noted with it.
-    await stored(store, unsigned(cast.alice, 5, [["k", "9"]]), group="tea")
+    deletion = unsigned(cast.alice, 5, [["k", "9"]])
+    await stored(store, deletion, group="tea")
     # So is a reaction to a row of the group; its author's others are not.
-    await stored(store, unsigned(cast.bob, 7, [["e", chat.id]]), group="tea")
+    reaction = unsigned(cast.bob, 7, [["e", chat.id]])
+    await stored(store, reaction, group="tea")
     elsewhere = unsigned(cast.bob, 7, [["e", other.id]])
     await write(store, elsewhere)
     end = unsigned(cast.owner, 9008, [["h", "tea"]])
@@ -428,6 +430,10 @@ async def test_the_rows_of_a_group_are_deleted_with_it(store: Store) -> None:
     await store.append(batch.wanted, decide)
     assert await read(store) == in_order(made, record, other, quoting, elsewhere, end)
     assert (await look_up(store, groups_with_content=["tea"])).groups_with_content == set()
+    gone = (put, chat, shown, deletion, reaction, last_words)
+    found = await look_up(store, tombstones=[f"e:{event.id}" for event in gone])
+    kept_out = {f"e:{event.id}" for event in (deletion, reaction)}
+    assert found.tombstones.keys() == kept_out, "those that do not name their group"
 
 
 async def test_a_slot_is_free_when_its_row_is_deleted(store: Store) -> None:

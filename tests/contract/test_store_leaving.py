@@ -9,12 +9,12 @@ import pytest
 
 from relay.access.quotas import SizedBy
 from relay.errors import TooMuchToRead
-from relay.lifecycle.rows import Leaving, OwnRow, Slot, WritePlan
+from relay.lifecycle.rows import Leaving, OwnRow, Slot, Tombstone, WritePlan
 from relay.lifecycle.versions import History
 from relay.nostr.erasure import Erasure
 from tests import cast
 from tests.contract.crowd import ALICE, BOB
-from tests.contract.writing import MAX, NOTHING_WANTED, Batch, change, stored, unsigned
+from tests.contract.writing import MAX, NOTHING_WANTED, Batch, change, look_up, stored, unsigned
 
 if TYPE_CHECKING:
     from relay.lifecycle.rows import Found
@@ -113,6 +113,21 @@ async def test_what_goes_with_a_group_may_leave_before_it(store: Store) -> None:
     assert gone < ids(goes)
     assert len(gone) == len(goes) - 1
     assert left > ids(stays)
+
+
+async def test_what_leaves_with_a_group_that_it_does_not_name_is_kept_out(store: Store) -> None:
+    chat, reaction = unsigned(cast.alice, 9, HERE), unsigned(cast.bob, 7)
+    rows = [await stored(store, each, group="tea") for each in (chat, reaction)]
+
+    def plan(out: WritePlan) -> None:
+        out.leaving["ab" * 32] = [row.seq for row in rows]
+        out.ending["ab" * 32] = "tea"
+
+    await change(store, plan)
+    found = await look_up(store, tombstones=[f"e:{each.id}" for each in (chat, reaction)])
+    assert found.tombstones == {
+        f"e:{reaction.id}": [Tombstone(f"e:{reaction.id}", "", None, "9008")]
+    }
 
 
 async def test_what_is_to_be_kept_does_not_leave(store: Store) -> None:

@@ -20,7 +20,12 @@ from relay.access.management import Management
 from relay.access.quotas import Size, Sized, SizedBy, recipients_of
 from relay.errors import StoreFault, TooMuchToRead
 from relay.groups.group import EndedGroup, Groups
-from relay.lifecycle.deletion import ban_tombstone, event_target, is_group_record
+from relay.lifecycle.deletion import (
+    ban_tombstone,
+    event_target,
+    is_group_record,
+    placed_tombstone,
+)
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
@@ -243,7 +248,10 @@ class ReferenceStore:
         for seq, drop_at in plan.version_deadlines.items():
             self._old[seq] = self._old[seq]._replace(drop_at=drop_at)
         for request, seqs in plan.leaving.items():
-            left = [self._rows.pop(seq).event for seq in seqs]
+            rows = [self._rows.pop(seq) for seq in seqs]
+            left = [row.event for row in rows]
+            if request in plan.ending:
+                self._keep_out(rows)
             for seq, old in list(self._old.items()):
                 if not self._has_holder(old.row):
                     left.append(self._old.pop(seq).row.event)
@@ -253,6 +261,7 @@ class ReferenceStore:
         for seq, row in list(self._rows.items()):
             if row.group in plan.deleted_groups and row.event.kind not in _OUTLIVE_THEIR_GROUP:
                 del self._rows[seq]
+                self._keep_out([row])
         for seq, old in list(self._old.items()):
             if old.row.group in plan.deleted_groups:
                 del self._old[seq]
@@ -289,6 +298,10 @@ class ReferenceStore:
             self._management = self._management.after(change)
         for group_id, group in plan.groups.items():
             self.groups[group_id] = group
+
+    def _keep_out(self, rows: Sequence[Stored]) -> None:
+        stones = [placed_tombstone(row.event, row.group, "9008") for row in rows]
+        self._tombstones.extend(filter(None, stones))
 
     def _counted(self) -> list[Stored]:
         return [*self._rows.values(), *(old.row for old in self._old.values())]

@@ -235,11 +235,15 @@ class Writer:
             await self._keep_replaced(db, plan, change)
         await self._forget_named(db, plan, change)
         for request, seqs in plan.leaving.items():
+            if (ends := plan.ending.get(request)) is not None:
+                await self._keep_out(db, seqs, ends)
             await self._delete_many(db, seqs, change, plan.erasures.get(request))
         for group_id in plan.deleted_groups:
             group = group_id.encode()
             rows = await db.fetch(QUERIES["rows_of_group"], group)
-            await self._delete_many(db, [seq for (seq,) in rows], change)
+            seqs = [seq for (seq,) in rows]
+            await self._keep_out(db, seqs, group_id)
+            await self._delete_many(db, seqs, change)
             await self._forget(db, change, None, "forget_of_group", group)
         for gone in plan.vanishes:
             await self._delete_of_key(db, gone, change, plan.erasures.get(gone.request))
@@ -256,6 +260,10 @@ class Writer:
             else:
                 await db.execute(QUERIES["put_entry"], *entry, noted.note.encode())
             change.erases = True
+
+    async def _keep_out(self, db: Any, seqs: Sequence[int], group_id: str) -> None:
+        """`placed_tombstone` for those rows of the group that need one."""
+        await db.execute(QUERIES["keep_out"], list(seqs), self._hashes.tag("h", group_id))
 
     async def _move(self, db: Any, moves: Mapping[int, str], change: _Change) -> None:
         wanted = [(seq, group.encode()) for seq, group in moves.items()]

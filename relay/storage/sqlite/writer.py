@@ -20,7 +20,7 @@ import orjson
 
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
-from relay.lifecycle.deletion import ban_tombstone, event_target
+from relay.lifecycle.deletion import ban_tombstone, event_target, placed_tombstone
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
     Found,
@@ -295,7 +295,8 @@ class Writer:
         if change.flushes_all:
             self._insert("tags", _TAG_COLUMNS, change.tags)
         for request, seqs in plan.leaving.items():
-            self._delete_many(seqs, change, plan.erasures.get(request))
+            erasure, ends = plan.erasures.get(request), plan.ending.get(request)
+            self._delete_many(seqs, change, erasure, ends=ends)
         for group_id in plan.deleted_groups:
             found = db.execute(
                 QUERIES["rows_of_group"],
@@ -305,7 +306,7 @@ class Writer:
                     "grp": group_id,
                 },
             )
-            self._delete_many([row[0] for row in found.fetchall()], change)
+            self._delete_many([row[0] for row in found.fetchall()], change, ends=group_id)
             self._forget_found(change, "old_of_group", {"grp": group_id})
             self._delete_unnamed(group_id, change)
         for gone in plan.vanishes:
@@ -349,7 +350,7 @@ class Writer:
             if events > 0 and kind not in (kinds.CREATE_GROUP, kinds.DELETE_GROUP):
                 named = {**key_of(pubkey.hex()), "kind": kind, "grp": group_id}
                 found = self._db.execute(QUERIES["rows_of_author_in_group"], named)
-                self._delete_many([seq for (seq,) in found.fetchall()], change)
+                self._delete_many([seq for (seq,) in found.fetchall()], change, ends=group_id)
 
     def _add_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
         self._db.executemany(
@@ -513,13 +514,14 @@ class Writer:
         change: _Change,
         erasure: Erasure | None = None,
         kept: Container[int] = (),
+        ends: str | None = None,
     ) -> None:
-        """`kept`: seq of those that become old versions."""
+        """`kept`: seq of those that become old versions; `ends`: as in `_delete_many`."""
         if not seqs:
             return
         db = self._db
         named = orjson.dumps(list(seqs)).decode()
-        tags = []
+        tags, stones = [], []
         for seq, created_at, key, *of, raw in db.execute(QUERIES["raws_by_seq"], {"seqs": named}):
             event = event_from_raw(raw)
             if seq not in kept:
@@ -529,6 +531,9 @@ class Writer:
                 tags.append((hash_, created_at, key, seq))  # noqa: PERF401
             if erasure is not None:
                 erasure.add(event.id, event.kind)
+            if (stone := placed_tombstone(event, ends, "9008")) is not None:
+                stones.append(stone)
+        self._add_tombstones(stones)
         db.executemany(QUERIES["delete_tag"], tags)
         db.execute(QUERIES["delete_events"], {"seqs": named})
         change.deleted.update(seqs)
@@ -593,14 +598,19 @@ class Writer:
         self._add_tombstones([ban_tombstone(event_id) for event_id in ids])
 
     def _delete_many(
-        self, seqs: Sequence[int], change: _Change, erasure: Erasure | None = None
+        self,
+        seqs: Sequence[int],
+        change: _Change,
+        erasure: Erasure | None = None,
+        ends: str | None = None,
     ) -> None:
-        """In chunks, for a key may have written most of the store; with their old versions."""
+        """In chunks, for a key may have written most of the store; with their old versions. `ends`:
+        the group that all are of, which ends."""
         for start in range(0, len(seqs), _DELETE_CHUNK):
             chunk = seqs[start : start + _DELETE_CHUNK]
             named = {"seqs": orjson.dumps(chunk).decode()}
             self._forget_found(change, "old_of_rows", named, erasure)
-            self._delete(chunk, change, erasure)
+            self._delete(chunk, change, erasure, ends=ends)
 
     def _put_group(self, group_id: str, group: Group | EndedGroup) -> None:
         db = self._db

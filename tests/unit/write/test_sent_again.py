@@ -84,3 +84,35 @@ async def test_a_deleted_address_refuses_older_versions_also_where_all_are_kept(
             older = home.made(alice, kept, *tags, at=home.now - 2)
             assert await home.take(older) == [DELETED]
             await home.do(alice, kept, *tags)
+
+
+@pytest.mark.proves("N29-124", "N09-10")
+@pytest.mark.parametrize("kind", ["reference", "sqlite"])
+async def test_a_comment_of_a_group_that_has_ended_does_not_come_back_outside(kind: str) -> None:
+    """It has no `h`, and what it names is gone."""
+    async with store_of(kind) as store, Home(store, policy_of("open")) as home:
+        await home.do(alice, 9007, ["private"], h="den")
+        message = await home.do(alice, 9, h="den")
+        comments = [await home.do(alice, 1111, ["e", message.id]) for _ in range(2)]
+        comments.append(await home.do(alice, 7, ["e", comments[0].id]))
+        await home.do(alice, 5, ["e", comments[1].id])
+        (deletion,) = await home.found(kinds=[5])
+        await home.do(alice, 9008, h="den")
+        for keys in ((), (alice.pubkey,)):
+            await home.take(*comments, deletion, logins=keys)
+            assert await home.found(kinds=[5, 7, 9, 1111]) == []
+
+
+@pytest.mark.proves("N29-124", "N09-10")
+@pytest.mark.parametrize("kind", ["reference", "sqlite"])
+async def test_a_comment_that_was_swept_with_its_group_s_messages_stays_away(kind: str) -> None:
+    rule = '[[retention]]\nname = "old"\nmatch = { h = true, kinds = [9, 1111] }\ndays = 7\n'
+    async with store_of(kind) as store, Home(store, policy_of("open", rule)) as home:
+        await home.do(alice, 9007, ["private"], h="den")
+        message = await home.do(alice, 9, h="den")
+        comment = await home.do(alice, 1111, ["e", message.id])
+        home.now += 8 * 86_400
+        await home.sweep.once()
+        assert await home.found(kinds=[9, 1111]) == []
+        await home.take(comment)
+        assert await home.found(kinds=[1111]) == []

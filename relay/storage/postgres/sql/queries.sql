@@ -391,6 +391,13 @@ ON CONFLICT (sha256(target), sha256(by)) DO UPDATE
 SET until = excluded.until, why = excluded.why, request = excluded.request
 WHERE excluded.until > t.until;
 
+-- :keep_out  [seq] of rows of a group that ends, hash of h; tombstones for those that do not name it
+INSERT INTO tombstones (target, by, until, why, request)
+SELECT convert_to('e:' || encode(id, 'hex'), 'UTF8'), ''::bytea, NULL, '9008'::bytea, NULL
+FROM events WHERE seq = ANY($1::bigint[]) AND NOT tags @> ARRAY[$2::bigint]
+AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005
+ON CONFLICT DO NOTHING;
+
 -- :put_group  id, guarded, hidden, ended
 INSERT INTO groups (id, guarded, hidden, ended) VALUES ($1, $2, $3, $4)
 ON CONFLICT (id) DO UPDATE
