@@ -26,7 +26,11 @@ def answers_first() -> None:
     append, kept = SqliteStore.append, set[asyncio.Task[int]]()
 
     async def early(
-        self: SqliteStore, lookups: Lookups, decide: Callable[[Found], WritePlan]
+        self: SqliteStore,
+        lookups: Lookups,
+        decide: Callable[[Found], WritePlan],
+        *,
+        is_small: bool = False,
     ) -> int:
         loop, decided = asyncio.get_running_loop(), asyncio.Event()
 

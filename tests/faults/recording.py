@@ -54,8 +54,10 @@ class Recorded(SqliteStore):
     run: Run
     path: Path
 
-    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
-        head = await super().append(lookups, decide)
+    async def append(
+        self, lookups: Lookups, decide: Callable[[Found], WritePlan], *, is_small: bool = False
+    ) -> int:
+        head = await super().append(lookups, decide, is_small=is_small)
         self._noted()
         return head
 

@@ -246,9 +246,11 @@ async def test_a_failing_disk_is_answered_with_error(tmp_path: Path, rules: Poli
 
 
 class IgnoresFaults(Recorded):
-    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+    async def append(
+        self, lookups: Lookups, decide: Callable[[Found], WritePlan], *, is_small: bool = False
+    ) -> int:
         try:
-            return await super().append(lookups, decide)
+            return await super().append(lookups, decide, is_small=is_small)
         except StoreFault:
             return self._writer.head
 

@@ -41,7 +41,11 @@ def answers_first() -> None:
     kept = set[asyncio.Task[int]]()
 
     async def early(
-        self: PostgresStore, lookups: Lookups, decide: Callable[[Found], WritePlan]
+        self: PostgresStore,
+        lookups: Lookups,
+        decide: Callable[[Found], WritePlan],
+        *,
+        is_small: bool = False,
     ) -> int:
         loop, decided = asyncio.get_running_loop(), asyncio.Event()
 
