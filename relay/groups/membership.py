@@ -160,11 +160,14 @@ class Cause(Enum):
     """As if an admin of each group had removed it (N29-40)."""
 
 
-def groups_without_rows(groups: Groups, rows: Iterable[Event]) -> Groups:
-    """These groups without the codes, requests and pins of rows that expired or were swept."""
+def groups_without_rows(
+    groups: Groups, rows: Iterable[Event], *, keeps_pins: bool = False
+) -> Groups:
+    """These groups without the codes, requests and pins of rows that are deleted. `keeps_pins`: a
+    later line of an import may contain the event again."""
     gone: dict[str, set[str]] = {}  # a group is copied once, not for each of its rows
     for event in rows:
-        for pin in pins_of(event):
+        for pin in () if keeps_pins else pins_of(event):
             for group_id in groups.pinned.of(pin):
                 groups = groups.with_group(groups.by_id[group_id].without_pin(pin))
         if event.kind in (kinds.CREATE_INVITE, kinds.JOIN_REQUEST) and (h := event.tag("h")):

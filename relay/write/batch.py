@@ -323,7 +323,7 @@ class Batch:
             rows = pieces.delete(candidate, judged, self._world, self.plan)
             if rows:
                 self._unpin(judged.outdated_pins)
-                self._forget(rows)
+                self._forget(rows, keeps_pins=candidate.sender.origin is not Origin.WIRE)
         pieces.advance(self._found)
         self.is_piece = True
         return WriteOutcome.STORED  # said to nobody
@@ -549,9 +549,10 @@ class Batch:
             self.plan.dropped_versions |= sweeping.due
             self.plan.version_deadlines.update(sweeping.deadlines)
 
-    def _forget(self, rows: Iterable[Stored]) -> None:
+    def _forget(self, rows: Iterable[Stored], *, keeps_pins: bool = False) -> None:
         """Codes, requests and pins that these removed rows gave to groups."""
-        self._set_groups(groups_without_rows(self._world.groups, [row.event for row in rows]))
+        events = [row.event for row in rows]
+        self._set_groups(groups_without_rows(self._world.groups, events, keeps_pins=keeps_pins))
 
     def _remove_swept(self, row: Stored, why: str) -> None:
         remove(row, self._found, self.plan)
