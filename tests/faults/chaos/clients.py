@@ -83,7 +83,8 @@ class Writer:
         until = loop.time() + _GIVE_UP_S
         while loop.time() < until:
             try:
-                wire = await self._line.wire()
+                # Who may not read a group is told OK for what it refuses too.
+                wire = await self._line.wire(cast.owner)
                 attempt = self._history.attempt(event, self._line.relay, loop.time())
                 async with asyncio.timeout(_ANSWER_S):
                     attempt.is_stored, attempt.text = await wire.publish(event)

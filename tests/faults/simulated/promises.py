@@ -328,6 +328,13 @@ class Promises:
             self._permits(circle, keys) for circle in history if circle.since > since
         )
 
+    def _could_always_read_group(self, keys: frozenset[str], event: Event, since: int) -> bool:
+        """The messages of the event's group; True without a group."""
+        history = self.circles.get(tag(event, "h") or "", [])
+        before = [circle for circle in history if circle.since <= since][-1:] or history[:1]
+        after = [circle for circle in history if circle.since > since]
+        return all(self._permits(circle, keys) for circle in [*before, *after])
+
     # -- frames -----------------------------------------------------------------------------------
 
     def sent_event(self, asked: Asked, event_id: str, keys: frozenset[str], iteration: int) -> None:
@@ -419,14 +426,19 @@ class Promises:
             ):
                 raise self.broken(f"{_name(row.event)} did not come live")
 
-    def answered(self, event: Event, text: str, faults: int, *, accepted: bool) -> None:
-        """`faults`: how many there had been when it was sent."""
+    def answered(
+        self, event: Event, text: str, faults: int, *, accepted: bool, keys: frozenset[str], at: int
+    ) -> None:
+        """`faults`: how many there had been when it was sent; `at`: how many commits the client
+        knew of then, and `keys` had logged in."""
         if accepted and not text:
             if event.kind == VANISH:
                 if self._vanished.get(event.pubkey, -1) < event.created_at:
                     raise self.broken("a request to vanish is confirmed and not carried out")
             # Who may not read what became of an event is told no more than that.
-            elif not (self._is_known(event) or self._is_deleted(event)):
+            elif not (self._is_known(event) or self._is_deleted(event)) and (
+                event.pubkey in keys or self._could_always_read_group(keys, event, at)
+            ):
                 raise self.broken(f"{_name(event)} is confirmed and not committed")
             return
         if text.startswith("duplicate:") and event.kind in WATCHED:
