@@ -69,7 +69,9 @@ def unstored_outcome(
     if holder is None:
         return None
     if keep is Keep.FIRST:
-        return WriteOutcome.TAKEN
+        # What has expired is found by nobody; it is replaced if its row is still there.
+        has_expired = holder.expires_at is not None and holder.expires_at <= now
+        return None if has_expired else WriteOutcome.TAKEN
     if is_older(event, version_of(event, keep), keep, holder, tie):
         return WriteOutcome.SUPERSEDED
     return None

@@ -65,6 +65,20 @@ async def test_a_group_with_nothing_but_old_versions_holds_no_content(store: Sto
     assert (await look_up(store, groups_with_content=["tea"])).groups_with_content == set()
 
 
+async def test_a_first_version_that_has_expired_gives_its_slot_to_another(store: Store) -> None:
+    named = ["d", "clear"]
+    first = unsigned(alice, kinds.TOOL_HISTORY, [named, ["expiration", "100"]], at=9)
+    other = unsigned(alice, kinds.TOOL_HISTORY, [named], at=5)
+    slot = Slot(alice.pubkey, kinds.TOOL_HISTORY, "clear")
+    await write(store, first, now=99)
+    (row,) = await write(store, other, now=100, history=KEPT)
+    found = await look_up(store, ids=[first.id, other.id], slots=[slot])
+    assert found.rows == {other.id: row}
+    assert found.slots == {slot: row}
+    assert await store.versions(slot, before=None, limit=100, now=100) == [row]
+    assert await store.expired(100, 10) == []
+
+
 async def test_of_one_batch_too(store: Store) -> None:
     events = [version(number) for number in (1, 2, 3)]
     await write(store, *events, history=KEPT)

@@ -333,6 +333,16 @@ async def test_an_expired_event_is_refused_while_it_is_still_stored(
     assert await batched.takes(event, now=100) == [WriteOutcome.EXPIRED]
 
 
+@pytest.mark.proves("A-07", "N40-03")
+async def test_a_first_version_that_has_expired_is_replaced(batched: BatchedStore) -> None:
+    """Also while its row is still stored, by any version: what is acknowledged is found."""
+    first = unsigned(alice, kinds.TOOL_HISTORY, [["d", "x"], ["expiration", "100"]], at=9)
+    others = [unsigned(alice, kinds.TOOL_HISTORY, [["d", "x"]], at=at) for at in (5, 20)]
+    assert await batched.takes(first, others[0], now=99) == [STORED, TAKEN]
+    assert await batched.takes(*others, first, now=100) == [STORED, TAKEN, WriteOutcome.EXPIRED]
+    assert await batched.holds() == {others[0].id}
+
+
 @pytest.mark.proves("N40-06")
 @pytest.mark.parametrize("value", ["", "soon", "-5", "1.5", "1e9", "²", "1" * 19, " 5"])
 def test_a_malformed_expiration_is_refused(value: str) -> None:

@@ -208,6 +208,15 @@ async def test_what_has_expired_is_unknown(home: Home) -> None:
     assert await home.take(superseded(robot, A, B)) == [unknown(B)]
 
 
+async def test_what_has_expired_can_be_told_again_before_it_is_swept(home: Home) -> None:
+    plain = told(robot, "b")
+    tags = [*(list(tag) for tag in plain.tags), ["expiration", str(NOON + 10)]]
+    await home.take(robot.sign(78, tags, plain.content, plain.created_at))
+    home.now = NOON + 10
+    assert await home.take(plain) == [STORED]
+    assert [event.id for event in await home.log()] == [plain.id]
+
+
 @pytest.mark.proves("X-16", "X-22")
 async def test_an_entry_that_the_author_may_not_read_is_unknown(home: Home) -> None:
     await home.do(alice, 9007, ["private"], h="tea")
