@@ -90,9 +90,8 @@ class Finder:
     def found(
         self, lookups: Lookups, stored_keys: frozenset[str], head: int, most: int | None
     ) -> Found:
-        """`stored_keys`: the stored ones of the `vanishing_keys`; if there are any, the tag buffer
-        is empty. `head`: seq of the newest row. `most`: as `Lookups.most`. Raises
-        TooMuchToRead."""
+        """`stored_keys`: the stored ones of the `vanishing_keys`. `head`: seq of the newest row.
+        `most`: as `Lookups.most`. Raises TooMuchToRead."""
         lookups = narrowed(lookups, stored_keys, self._groups_with(stored_keys))
         found, left = Found(head, stored_keys=stored_keys), _BytesLeft(most, _TAG_BYTES)
         if lookups.own_rows or lookups.own_slots:  # first: they may be too many
@@ -146,17 +145,19 @@ class Finder:
 
     def _is_stored(self, pubkey: str) -> bool:
         """Whether the key belongs into `Found.stored_keys`."""
-        p = self._hashes.tag("p", pubkey)
-        newest = orjson.dumps(self._tag_buffer.seqs_of([p])).decode()
-        asked: dict[str, Value] = {**key_of(pubkey), "p": p, "newest": newest}
+        asked = {**key_of(pubkey), **self._named_by_p(pubkey)}
         return self._db.execute(QUERIES["key_is_stored"], asked).fetchone() is not None
 
+    def _named_by_p(self, pubkey: str) -> dict[str, Value]:
+        """For queries about rows with this tag: its hash, and the rows in the tag buffer."""
+        p = self._hashes.tag("p", pubkey)
+        return {"p": p, "newest": orjson.dumps(self._tag_buffer.seqs_of([p])).decode()}
+
     def _groups_with(self, pubkeys: frozenset[str]) -> set[str]:
-        """Groups with rows by one of these keys, or with gift wraps to it. The tag buffer must be
-        empty."""
+        """Groups with rows by one of these keys, or with gift wraps to it."""
         found: set[str] = set()
         for pubkey in pubkeys:
-            asked = {"key": key_of(pubkey)["key"], "p": self._hashes.tag("p", pubkey)}
+            asked = {"key": key_of(pubkey)["key"], **self._named_by_p(pubkey)}
             found.update(group for (group,) in self._db.execute(QUERIES["groups_with_key"], asked))
         return found
 
@@ -202,12 +203,11 @@ class Finder:
             found.present.update(present(row, wanted))
 
     def _find_recipients(self, pubkeys: frozenset[str], found: Found) -> None:
-        """Record which of these keys the found gift wraps are for. The tag buffer is empty if there
-        are any keys."""
+        """Record which of these keys the found gift wraps are for."""
         ids = sent_to_one(found) if pubkeys else []
         keys = orjson.dumps([id_key(each) for each in ids]).decode()
         for pubkey in pubkeys if ids else ():
-            asked: dict[str, Value] = {"keys": keys, "p": self._hashes.tag("p", pubkey)}
+            asked = {"keys": keys, **self._named_by_p(pubkey)}
             for (id_,) in self._db.execute(QUERIES["sent_to"], asked):
                 note_recipient(id_.hex(), pubkey, found)
 
@@ -228,7 +228,7 @@ class Finder:
         for pubkey in lookups.vanishing_keys:
             moderated = self._db.execute(QUERIES["groups_moderated"], key_of(pubkey))
             groups.update(group for (group,) in moderated)
-            for row in self._rows("puts_of_key", {"p": self._hashes.tag("p", pubkey)}):
+            for row in self._rows("puts_of_key", self._named_by_p(pubkey)):
                 found.rows.setdefault(row.event.id, row)
         if groups:
             named = orjson.dumps(list(groups)).decode()

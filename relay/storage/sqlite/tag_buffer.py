@@ -92,7 +92,7 @@ class TagBuffer:
         return self._flushing[self._flushed : self._flushed + size]
 
     def all_rows(self) -> list[TagRow]:
-        """All tags, sorted; then call `all_flushed`."""
+        """All tags, sorted."""
         return sorted([*self._flushing[self._flushed :], *self._filling])
 
     def without_deleted(self, rows: Iterable[TagRow]) -> list[TagRow]:
@@ -114,11 +114,6 @@ class TagBuffer:
             newest = max(row[3] for row in self._flushing)
             self._flushing, self._flushed, self._flushing_seqs = [], 0, {}
             self._deleted = {seq for seq in self._deleted if seq > newest}
-
-    def all_flushed(self) -> None:
-        self._flushing, self._flushed, self._flushing_seqs = [], 0, {}
-        self._filling, self._filling_seqs = [], {}
-        self._deleted.clear()
 
     def rows_deleted(self, seqs: Iterable[int]) -> None:
         if len(self):

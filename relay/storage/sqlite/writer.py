@@ -96,8 +96,6 @@ _SizeKey = tuple[bytes, int, str]
 class _Change(Growth[_SizeKey]):
     """What one transaction changes in memory once it is committed."""
 
-    flushes_all: bool
-    """The whole tag buffer is flushed in it."""
     head: int = 0
     tags: list[TagRow] = field(default_factory=list)
     """Of the new rows."""
@@ -234,18 +232,13 @@ class Writer:
     ) -> _Change | None:
         """The work of the transaction; None: nothing changes."""
         stored_keys = self._finder.stored_keys(lookups)
-        change = _Change(flushes_all=bool(stored_keys))
-        if change.flushes_all:
-            self._flush_tag_buffer()
+        change = _Change()
         found = self._finder.found(lookups, stored_keys, self.head, most)
         before = found.last_seq
         plan = decide(found)
         if plan.is_empty() and found.last_seq == before:
             return None
         change.head = found.last_seq
-        if not change.flushes_all and (plan.deleted_groups or plan.vanishes):
-            change.flushes_all = True
-            self._flush_tag_buffer()
         self._apply(plan, change)
         self._flush_slice(change, len(change.tags))
         self._put_erasures(plan)
@@ -264,11 +257,8 @@ class Writer:
             self._row_cache.discard(change.deleted)
         self._readable_rows.changed(change.deleted | change.moved, groups=change.regroups)
         self._forget(change.deleted)
-        if change.flushes_all:
-            self._tag_buffer.all_flushed()
-        else:
-            self._tag_buffer.slice_flushed(change.flushed)
-            self._tag_buffer.add(change.tags)
+        self._tag_buffer.slice_flushed(change.flushed)
+        self._tag_buffer.add([row for row in change.tags if row[3] not in change.deleted])
         for group_id, group in change.groups.items():
             if isinstance(group, EndedGroup):
                 self._members.pop(group_id, None)
@@ -276,13 +266,10 @@ class Writer:
                 self._members[group_id] = group.members
         self.head = change.head
 
-    def _flush_tag_buffer(self) -> None:
-        """Statements that read the tag table alone (end of a group, vanish) need all tags there."""
-        self._insert(
-            "tags",
-            _TAG_COLUMNS,
-            self._tag_buffer.without_deleted(self._tag_buffer.all_rows()),
-        )
+    def _newest(self, hashes: Sequence[int], change: _Change) -> str:
+        """Rows with one of these tags that the table may lack, as JSON."""
+        seqs = self._tag_buffer.seqs_of(hashes)
+        return orjson.dumps([*seqs, *(row[3] for row in change.tags if row[0] in hashes)]).decode()
 
     def flush_some(self) -> bool:
         """Flush some of the tag buffer, in a transaction of its own. False: it is empty.
@@ -292,7 +279,7 @@ class Writer:
         self._tag_buffer.start_flush()
         if not len(self._tag_buffer):
             return False
-        change = _Change(flushes_all=False, head=self.head)
+        change = _Change(head=self.head)
         self._db.execute("BEGIN IMMEDIATE")
         try:
             self._flush_slice(change, _QUIET_ROWS)
@@ -307,13 +294,11 @@ class Writer:
     def _flush_slice(self, change: _Change, new_rows: int) -> None:
         """Insert a slice of the tag buffer with this commit."""
         tag_buffer = self._tag_buffer
-        upto: int | None = change.head
-        if not change.flushes_all:
-            due = tag_buffer.next_slice(new_rows)
-            change.flushed = len(due)
-            kept = [row for row in tag_buffer.without_deleted(due) if row[3] not in change.deleted]
-            self._insert("tags", _TAG_COLUMNS, kept)
-            upto = tag_buffer.complete_upto(len(due))
+        due = tag_buffer.next_slice(new_rows)
+        change.flushed = len(due)
+        kept = [row for row in tag_buffer.without_deleted(due) if row[3] not in change.deleted]
+        self._insert("tags", _TAG_COLUMNS, kept)
+        upto = tag_buffer.complete_upto(len(due))
         if upto is not None:
             self._db.execute(QUERIES["put_meta"], ("tags_upto", upto))
 
@@ -329,19 +314,14 @@ class Writer:
             self._keep_replaced(plan, change)
         if plan.forgotten or plan.dropped_versions or plan.version_deadlines:
             self._forget_named(plan, change)
-        if change.flushes_all:
-            self._insert("tags", _TAG_COLUMNS, change.tags)
         for request, seqs in plan.leaving.items():
             erasure, ends = plan.erasures.get(request), plan.ending.get(request)
             self._delete_many(seqs, change, erasure, ends=ends)
         for group_id in plan.deleted_groups:
+            h, d = self._hashes.tag("h", group_id), self._hashes.tag("d", group_id)
             found = db.execute(
                 QUERIES["rows_of_group"],
-                {
-                    "h": self._hashes.tag("h", group_id),
-                    "d": self._hashes.tag("d", group_id),
-                    "grp": group_id,
-                },
+                {"h": h, "d": d, "grp": group_id, "newest": self._newest([h, d], change)},
             )
             self._delete_many([row[0] for row in found.fetchall()], change, ends=group_id)
             self._forget_found(change, "old_of_group", {"grp": group_id})
@@ -615,13 +595,15 @@ class Writer:
             self._db.execute(QUERIES["drop_erasures"], (oldest,))
 
     def _delete_of_key(self, gone: Vanish, change: _Change, erasure: Erasure | None) -> None:
+        p = self._hashes.tag("p", gone.pubkey)
         found = self._db.execute(
             QUERIES["rows_of_key"],
             {
                 **key_of(gone.pubkey),
-                "p": self._hashes.tag("p", gone.pubkey),
+                "p": p,
                 "until": gone.until,
                 "upto": gone.upto,
+                "newest": self._newest([p], change),
             },
         )
         self._delete_many([seq for (seq,) in found.fetchall()], change, erasure)
@@ -719,7 +701,9 @@ class Writer:
             # Also for rows without tags: the next start would read them all.
             if len(self._tag_buffer) or upto != (self.head,):
                 db.execute("BEGIN IMMEDIATE")
-                self._flush_tag_buffer()
+                tag_buffer = self._tag_buffer
+                left = tag_buffer.without_deleted(tag_buffer.all_rows())
+                self._insert("tags", _TAG_COLUMNS, left)
                 db.execute(QUERIES["put_meta"], ("tags_upto", self.head))
                 db.execute("COMMIT")
             db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -41,11 +41,13 @@ UNION ALL
 SELECT {about}
 FROM json_each(:slots) AS j CROSS JOIN events AS e INDEXED BY events_slot ON e.slot = j.value;
 
--- :sent_to  [id_key], hash of p -> id of the gift wraps and notices among these rows that have the tag
+-- :sent_to  [id_key], hash of p, [newest seq] -> id of the gift wraps and notices among these rows that have the tag
 SELECT e.id FROM json_each(:keys) AS j CROSS JOIN events AS e INDEXED BY events_id ON e.id_key = j.value
-WHERE e.kind IN (1059, 44100, 44101) AND EXISTS (
-    SELECT 1 FROM tags AS t
-    WHERE t.hash = :p AND t.created_at = e.created_at AND t.id_key = e.id_key AND t.seq = e.seq
+WHERE e.kind IN (1059, 44100, 44101) AND (
+    e.seq IN (SELECT value FROM json_each(:newest)) OR EXISTS (
+        SELECT 1 FROM tags AS t
+        WHERE t.hash = :p AND t.created_at = e.created_at AND t.id_key = e.id_key AND t.seq = e.seq
+    )
 );
 
 -- :rows_by_name  [[kind, d]] -> columns of a row; index events_d
@@ -86,9 +88,13 @@ FROM (
     WHERE kind IN (SELECT value FROM json_each(?)) AND seq > ? ORDER BY seq LIMIT ?
 ) AS found CROSS JOIN events AS e ON e.seq = found.seq ORDER BY e.seq;
 
--- :rows_of_group  hash of h, hash of d, group -> seq of rows to delete when a group ends (N29-124)
-SELECT e.seq FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
-WHERE t.hash IN (:h, :d) AND e.grp = :grp AND e.kind NOT IN (9007, 9008);
+-- :rows_of_group  hash of h, hash of d, group, [newest seq] -> seq of rows to delete when a group ends (N29-124)
+SELECT e.seq FROM (
+    SELECT seq FROM tags WHERE hash IN (:h, :d)
+    UNION
+    SELECT value FROM json_each(:newest)
+) AS t CROSS JOIN events AS e ON e.seq = t.seq
+WHERE e.grp = :grp AND e.kind NOT IN (9007, 9008);
 
 -- :sizes_of_group  group -> pubkey, kind, events
 SELECT pubkey, kind, events FROM sizes INDEXED BY sizes_group WHERE grp = ? AND grp > '';
@@ -97,12 +103,15 @@ SELECT pubkey, kind, events FROM sizes INDEXED BY sizes_group WHERE grp = ? AND 
 SELECT seq FROM events INDEXED BY events_author
 WHERE author_key = :key AND pubkey = :pubkey AND kind = :kind AND grp = :grp;
 
--- :rows_of_key  id_key and pubkey, hash of p, until, newest seq -> seq of rows to delete when a key vanishes (N62-01)
+-- :rows_of_key  id_key and pubkey, hash of p, until, last seq, [newest seq] -> seq of rows to delete when a key vanishes (N62-01)
 SELECT seq FROM events INDEXED BY events_author
 WHERE author_key = :key AND created_at <= :until AND pubkey = :pubkey AND seq <= :upto
 UNION  -- wraps and notices that were sent to it (N62-05)
 SELECT seq FROM tags WHERE hash = :p AND created_at <= :until AND kind IN (1059, 44100, 44101)
-AND seq <= :upto;
+AND seq <= :upto
+UNION
+SELECT e.seq FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
+WHERE e.created_at <= :until AND e.kind IN (1059, 44100, 44101) AND e.seq <= :upto;
 
 -- :size_of_key  pubkey, recipient -> bytes of what would go with the key, but records of groups
 SELECT ifnull(sum(bytes), 0) FROM (
@@ -148,11 +157,15 @@ UNION ALL
 SELECT 1 FROM json_each(:newest)
 LIMIT 1;
 
--- :groups_with_key  id_key, hash of p -> groups in which something would go with the key, at least
+-- :groups_with_key  id_key, hash of p, [newest seq] -> groups in which something would go with the key, at least
 SELECT grp FROM events INDEXED BY events_author WHERE author_key = :key AND grp IS NOT NULL
 UNION
-SELECT e.grp FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq
-WHERE t.hash = :p AND t.kind = 1059 AND e.grp IS NOT NULL;
+SELECT e.grp FROM (
+    SELECT seq FROM tags WHERE hash = :p AND kind = 1059
+    UNION
+    SELECT value FROM json_each(:newest)
+) AS t CROSS JOIN events AS e ON e.seq = t.seq
+WHERE e.kind = 1059 AND e.grp IS NOT NULL;
 
 -- :rows_to_ban  id_key and pubkey, seq -> seq, id of rows of a banned key up to seq (N86-11)
 SELECT seq, id FROM events INDEXED BY events_author
@@ -163,9 +176,13 @@ AND kind NOT BETWEEN 9000 AND 9022 AND kind NOT BETWEEN 39000 AND 39005;
 SELECT DISTINCT grp FROM events INDEXED BY events_author
 WHERE author_key = :key AND pubkey = :pubkey AND kind BETWEEN 9000 AND 9020 AND grp IS NOT NULL;
 
--- :puts_of_key  hash of p -> columns of a row: the 9000s that name the key
+-- :puts_of_key  hash of p, [newest seq] -> columns of a row: the 9000s that name the key
 SELECT {row}
-FROM tags AS t CROSS JOIN events AS e ON e.seq = t.seq WHERE t.hash = :p AND t.kind = 9000;
+FROM (
+    SELECT seq FROM tags WHERE hash = :p AND kind = 9000
+    UNION
+    SELECT value FROM json_each(:newest)
+) AS t CROSS JOIN events AS e ON e.seq = t.seq WHERE e.kind = 9000;
 
 -- :records_of_groups  [group] -> columns of a row, in order of seq, of all that their state is built from
 SELECT {row}
