@@ -170,6 +170,8 @@ async def _busy(rookery: Rookery, load: Load, round_: int) -> None:
         "policy", "sweep", "--data", str(rookery.folder), stdout=DEVNULL, stderr=DEVNULL
     )
     async with connected(rookery.url) as wire, connected(rookery.url) as other:
+        # Who may not read a group is told OK for what it refuses too.
+        await other.log_in(cast.owner, rookery.url, int(time.time()))
         sending = [
             asyncio.create_task(load.send(wire, load.writing(int(time.time())))),
             asyncio.create_task(load.send(other, load.moderating())),
