@@ -127,14 +127,16 @@ def serve_command(
 
 def _settings(folder: Path, config_file: Path | None, host: str | None, port: int | None) -> Config:
     """Raises UserError, ConfigFaults."""
-    config = load_config(config_file or folder / "rookery.toml")
+    own_file = folder / "rookery.toml"
+    if config_file is None:
+        _refuse_lost(own_file)
+    config = load_config(config_file or own_file)
     if config_file is not None and not config_file.is_file():
         raise UserError(f"{config_file} does not exist", code=2)
     is_pushed = config.storage.policies is PolicySource.DATABASE
     if config.storage.url != database_of(folder) or is_pushed != has_pushed_policies(folder):
         raise UserError(
-            f"[storage] url and policies must be in {folder}/rookery.toml: all other commands read"
-            " them there",
+            f"[storage] url and policies must be in {own_file}: all other commands read them there",
             code=2,
         )
     server = config.server
@@ -146,6 +148,18 @@ def _settings(folder: Path, config_file: Path | None, host: str | None, port: in
             port=server.port if port is None else port,
         ),
     )
+
+
+def _refuse_lost(settings: Path) -> None:
+    """With the defaults a relay would be served from another store, or with other limits than it
+    had. Raises UserError."""
+    beside = (settings.with_name(name) for name in ("relay.key", "rookery.db"))
+    if not settings.exists() and any(os.path.lexists(path) for path in beside):
+        raise UserError(
+            f"{settings} is missing, but {settings.parent} has a relay: put it back, from a backup"
+            " for example; if all settings were the defaults, make an empty file; for a new relay"
+            " run `rookery init` with another folder"
+        )
 
 
 def _listened(

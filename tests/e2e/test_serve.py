@@ -324,6 +324,28 @@ async def test_a_lock_dies_with_its_process(rookery: Rookery) -> None:
     assert await rookery.stop() == 0
 
 
+@pytest.mark.parametrize("left", ["relay.key", "rookery.db"])
+async def test_a_folder_that_lost_its_settings_is_not_served_with_others(
+    tmp_path: Path, rookery: Rookery, left: str
+) -> None:
+    folder = rookery.folder
+    if left == "rookery.db":
+        await rookery.start()
+        assert await rookery.stop() == 0
+        (folder / "relay.key").rename(tmp_path / "relay.key")
+    settings = (folder / "rookery.toml").rename(tmp_path / "rookery.toml")
+    for more in ((), ("--check",)):
+        code, text = await command("serve", "--data", str(folder), "--port", "0", *more)
+        assert code == 1
+        [line] = text.strip().splitlines()
+        assert f"{folder / 'rookery.toml'} is missing" in line
+        assert "put it back" in line
+    if left == "relay.key":
+        given = ("--config", str(settings), "--check")
+        code, text = await command("serve", "--data", str(folder), "--port", "0", *given)
+        assert (code, text[:3]) == (0, "ok:")
+
+
 async def test_a_taken_port_is_one_line(rookery: Rookery) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
