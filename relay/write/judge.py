@@ -39,6 +39,7 @@ from relay.lifecycle.deletion import deleted_rows, vanish_outcome
 from relay.lifecycle.rows import Stored
 from relay.lifecycle.versions import unstored_outcome
 from relay.nostr import kinds
+from relay.nostr.event import address_of
 from relay.nostr.kinds import is_ephemeral
 from relay.write.candidate import refused_form
 from relay.write.derived import derived_group
@@ -474,6 +475,9 @@ def _deletion_reach(
         quiet = quiet or any(
             value not in found.rows and value not in before.rows for value in event.tag_values("e")
         )
+        # A later version that is stored at an address does not tell where the deleted one was.
+        slots = {row.slot for row in removed if row.slot is not None} | before.slots
+        quiet = quiet or any(address_of(value) not in slots for value in event.tag_values("a"))
     if group_id is None:
         groups = {row.group for row in removed} | {row.group for row in before.rows.values()}
         if len(groups - {None}) == 1:

@@ -149,6 +149,7 @@ class _Named(Pieces):
             rows = delete_named(event, here, found, plan)
         note_erased(event, rows, plan, world.now)
         self.removed.rows.update((row.event.id, target_row(row)) for row in rows)
+        self.removed.slots.update(row.slot for row in rows if row.slot is not None)
         if are_restricted(rows, world):
             self.removed.were_restricted = True
         return rows

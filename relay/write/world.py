@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.facts import RecordFacts
     from relay.groups.group import Groups
-    from relay.lifecycle.rows import Found, Stored
+    from relay.lifecycle.rows import Found, Slot, Stored
     from relay.memory.registry import MemorySystems, RecordName
     from relay.nostr.event import Event
     from relay.state import Policy
@@ -57,6 +57,8 @@ class Removed:
 
     rows: dict[str, TargetRow] = field(default_factory=dict)
     """id → row."""
+    slots: set[Slot] = field(default_factory=set)
+    """Slots of the rows that have one."""
     were_restricted: bool = False
     """True: some of the rows may not be read by everybody."""
 

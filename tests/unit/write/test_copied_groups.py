@@ -20,7 +20,7 @@ from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import RELAY, Home, policy_of, store_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
 
     from policies import PolicySet
     from relay.groups.group import Group
@@ -62,12 +62,12 @@ def shown(group: Group) -> object:
     return what, roles, set(group.removed), codes
 
 
-async def read_by(home: Home, who: SecretKey | None) -> set[str]:
-    """Ids of the messages that this key may read."""
+async def read_by(home: Home, who: SecretKey | None, kinds: Sequence[int] = (9, 1111)) -> set[str]:
+    """Ids of the messages, or of what has these kinds, that this key may read."""
     state = home.state
     viewer = ANONYMOUS if who is None else Viewer(frozenset({who.pubkey}))
     seen = visibility_for(viewer, state.policy.read_rules, state.actors, state.groups)
-    query = PageQuery(asked(kinds=[9, 1111]), seen, 10_000, MAX, home.now, 10_000)
+    query = PageQuery(asked(kinds=list(kinds)), seen, 10_000, MAX, home.now, 10_000)
     return {event_from_raw(raw).id for raw in (await home.store.page(query)).raws}
 
 
@@ -110,6 +110,23 @@ async def test_a_group_stays_private_when_who_made_it_so_has_vanished(home: Home
     await home.vanish(alice)
     assert Flag.HIDDEN in home.groups.by_id["tea"].flags
     assert await differences(home) == []
+
+
+@pytest.mark.proves("N29-104")
+@pytest.mark.parametrize("name", ["e", "a"])
+async def test_the_deletion_of_a_private_article_stays_private(home: Home, name: str) -> None:
+    """Named by id or by address, and also where it was published later."""
+    await tea_party(home, "private")
+    draft = await home.do(bob, 30023, ["d", "plan"], h="tea")
+    value = draft.id if name == "e" else f"30023:{bob.pubkey}:plan"
+    deletion = await home.do(bob, 5, [name, value], content="for Salaries")
+    home.now += 1
+    await home.do(bob, 30023, ["d", "plan"])
+    assert await read_by(home, bob, [5]) == {deletion.id}
+    async with copy_of(home) as copy:
+        assert await read_by(copy, None, [30023]) == await read_by(home, None, [30023])
+        assert await read_by(copy, None, [5]) == set()
+        assert await read_by(copy, bob, [5]) == {deletion.id}
 
 
 @pytest.mark.proves("N29-58")

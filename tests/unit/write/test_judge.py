@@ -242,6 +242,40 @@ def test_only_a_trusted_import_makes_a_deletion_of_an_unknown_id_quiet(
         assert judged.quiet is expected
 
 
+@pytest.mark.parametrize(
+    ("origin", "quiet"),
+    [
+        (Origin.WIRE, False),
+        (Origin.IMPORT, False),
+        (Origin.TRUSTED_IMPORT, True),
+        (Origin.TRUSTED_SYNC, True),
+    ],
+)
+def test_only_a_trusted_import_makes_a_deletion_of_an_unknown_address_quiet(
+    policy: PolicySet, *, origin: Origin, quiet: bool
+) -> None:
+    """As of an id. A version that is newer than the deletion does not tell where the older was."""
+    article, newer, secret = (
+        alice.sign(30023, [["d", "x"], *more], "", NOON + at)
+        for at, more in ((-1, []), (1, []), (-1, [["h", "tea"]]))
+    )
+    deletion = alice.sign(kinds.DELETION, [["a", f"30023:{alice.pubkey}:x"]], "", NOON)
+    for rows, expected in (((), quiet), ((newer,), quiet), ((article,), False), ((secret,), True)):
+        judged = judge(candidate(deletion, policy, origin), world(policy, *rows))
+        assert judged.quiet is expected
+
+
+@pytest.mark.parametrize("address", [f"30023:{bob.pubkey}:x", "x"])
+def test_nor_does_an_import_show_a_deletion_that_names_another_address(
+    policy: PolicySet, address: str
+) -> None:
+    """With what it names in its group, its row was of that group."""
+    note = alice.sign(1, [], "x", NOON)
+    deletion = alice.sign(kinds.DELETION, [["e", note.id], ["a", address]], "", NOON)
+    assert not judge(candidate(deletion, policy), world(policy, note)).quiet
+    assert judge(candidate(deletion, policy, Origin.TRUSTED_IMPORT), world(policy, note)).quiet
+
+
 def test_a_stored_event_that_has_expired_is_no_duplicate(policy: PolicySet) -> None:
     """Until the sweep removes its row."""
     note = alice.sign(1, [["expiration", str(NOON)]], "x", NOON - 60)
