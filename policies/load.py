@@ -73,6 +73,7 @@ class _File:
     plugins: list[PluginDefinition] = field(default_factory=list)
     includes: list[tuple[str, int]] = field(default_factory=list)
     """(name, line)."""
+    is_empty: bool = False
 
     def of_kind(self, kind: str) -> Sequence[_Definition]:
         by_kind: dict[str, Sequence[_Definition]] = {
@@ -121,7 +122,7 @@ def _file(
     text, values = read
     source = Source(name, lines_of(text), faults, packaged)
     top = Table(source, (), values)
-    file = _File(source)
+    file = _File(source, is_empty=not text)
     settings = settings_with(systems)
     known = (*_ARRAYS, *(table for table in settings if "." not in table))
     for key in values:
@@ -341,7 +342,7 @@ def _merged(reading: _Reading, relay: str, home: Path) -> PolicySet | None:
     settings: dict[tuple[str, str], Any] = {}
     for file in files:
         settings.update(file.settings)
-    notes: list[Fault] = []
+    notes = [Fault(file.source.name, 0, "is empty") for file in files if file.is_empty]
     rules = list(_in_place(files, "rule", faults, notes))
     keeps = list(_in_place(files, "retention", faults, notes))
     plugins = list(_in_place(files, "plugin", faults, notes))

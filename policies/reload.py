@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from policies.load import load
-from relay.errors import ConfigFaults
+from relay.errors import ConfigFaults, Fault
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,6 +34,26 @@ def fingerprint(folder: str | Path, watched: Iterable[str] = ()) -> Fingerprint:
             continue
         found.append((str(path), seen.st_mtime_ns, seen.st_size, seen.st_ino))
     return tuple(found)
+
+
+def policy_files(files: Fingerprint) -> Fingerprint:
+    """Without the files that they name."""
+    return tuple([file for file in files if file[0].endswith(".toml")])
+
+
+def emptied(in_force: Fingerprint, files: Fingerprint) -> list[Fault]:
+    """The policy files without content that had some: a copy onto a full disk leaves such ones, and
+    without its rules a file makes public what they protect."""
+    with_content = {path for path, _, size, _ in policy_files(in_force) if size}
+    return [
+        Fault(
+            path,
+            0,
+            "is empty, and had content before: write it again, or remove it if its rules are to go",
+        )
+        for path, _, size, _ in files
+        if not size and path in with_content
+    ]
 
 
 def reloaded(current: PolicySet, folder: str | Path) -> PolicySet | ConfigFaults:

@@ -1,7 +1,8 @@
 """Reload of the policies: within 2 s of a change of the files or a push, or at once on SIGHUP.
 
-Invariant: a set of files takes effect whole or not at all. While a file has a fault, the previous
-set stays in force, and the log, `/readyz` and a metric say so.
+Invariants: a set of files takes effect whole or not at all. While a file has a fault, the previous
+set stays in force, and the log, `/readyz` and a metric say so. Policy files that change between two
+polls, or while they are read, are being written: they are left alone until they rest.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from policies.changes import rule_changes
-from policies.reload import fingerprint, reloaded
+from policies.reload import emptied, fingerprint, policy_files, reloaded
 from relay.access.management import BannedAuthorRows
 from relay.cli.policy_files import plugin_faults
 from relay.errors import ConfigFaults, Fault, StoreFault
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Set
 
     from policies import PolicySet
+    from policies.reload import Fingerprint
     from relay.cli.services import Services
 
 _log = logging.getLogger("rookery")
 
-_POLL_S: Final = 1.0
+_POLL_S: Final = 0.8
+"""Two and the reading take less than the two seconds that are promised."""
 
 
 class PolicyReload:
@@ -42,7 +45,11 @@ class PolicyReload:
         self._pushed = services.pushed
         self._folder = services.policy_folder
         self._policy = services.policy
-        self._files = services.policy_files
+        self._files: Fingerprint | None = services.policy_files
+        """What was read last; None: what is there must be read."""
+        self._in_force = services.policy_files
+        self._seen: Fingerprint = ()
+        """The policy files at the last look."""
         self._faults = ""
         self._task: asyncio.Task[None] | None = None
 
@@ -58,11 +65,11 @@ class PolicyReload:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
-        before = self._files
-        self._files = fingerprint(self._folder, self._policy.watched)
+        self._files = self._look()
         # After the other: a change between the two is seen here, a later one by the next poll.
-        if fingerprint(self._folder) != before:
-            self._requested.set()
+        self._seen = fingerprint(self._folder)
+        if self._seen != self._in_force:
+            self._files = None
         _log_notes(self._policy.notes)
         self._delete_rows_of_banned(frozenset())
         self._list_members()
@@ -91,25 +98,36 @@ class PolicyReload:
             if str(faults) != self._faults:
                 self._report(faults)
             return
-        files = await asyncio.to_thread(fingerprint, self._folder, self._policy.watched)
+        files = await asyncio.to_thread(self._look)
+        rests = policy_files(files) == self._seen
+        self._seen = policy_files(files)
         # A fault can be mended without a change of the fingerprint (a missing file, a permission):
         # while there is one, every poll reads the files again.
         is_changed = files != self._files or is_asked
-        if not is_changed and not self._faults:
+        if not (rests or is_asked) or not (is_changed or self._faults):
+            return
+        policy = await asyncio.to_thread(self._read, files)
+        if policy_files(await asyncio.to_thread(self._look)) != self._seen:
+            self._files = None
             return
         self._files = files
-        policy = await asyncio.to_thread(self._read)
         if not isinstance(policy, ConfigFaults):
             changes = await asyncio.to_thread(_changes_of, self._policy, policy)
+            self._in_force = files
             self._enforce(policy, changes)
         elif is_changed or str(policy) != self._faults:
             self._report(policy)
 
-    def _read(self) -> PolicySet | ConfigFaults:
+    def _look(self) -> Fingerprint:
+        return fingerprint(self._folder, self._policy.watched)
+
+    def _read(self, files: Fingerprint) -> PolicySet | ConfigFaults:
         found = reloaded(self._policy, self._folder)
-        if self._pushed is None or isinstance(found, ConfigFaults):
+        if isinstance(found, ConfigFaults):
             return found
-        faults = plugin_faults(found)
+        faults = emptied(self._in_force, files)
+        if self._pushed is not None:
+            faults += plugin_faults(found)
         return ConfigFaults(faults) if faults else found
 
     def _report(self, faults: ConfigFaults) -> None:
@@ -140,8 +158,8 @@ class PolicyReload:
         _log.info("policies reloaded%s: %s", version, told)
         for change in changes:
             _log.warning("policies: %s", change)
-        known = {note.text for note in before.notes}
-        _log_notes(note for note in policy.notes if note.text not in known)
+        known = {(note.file, note.text) for note in before.notes}
+        _log_notes(note for note in policy.notes if (note.file, note.text) not in known)
 
     def _delete_rows_of_banned(self, already_deleted: Set[str]) -> None:
         """With `[bans] stored = "delete"`: delete the rows of keys that the files ban."""

@@ -234,7 +234,7 @@ async def test_what_decides_about_writes_takes_effect_while_everybody_stays_conn
             assert await wire.publish(change.event()) == change.before, f"{name}, before"
             await rookery.enforce("50-own.toml", change.text)
             assert await wire.publish(change.event()) == change.after, f"{name}, after"
-            await rookery.enforce("50-own.toml", "")
+            await rookery.enforce("50-own.toml", "# nothing\n")
             assert await wire.publish(change.event()) == change.before, f"{name}, taken back"
 
 
@@ -285,7 +285,7 @@ async def test_what_decides_about_reads_takes_effect_on_an_open_connection(
         assert await read(by_key) == set()
         await rookery.enforce("50-own.toml", f'[memory.envelopes]\nkeys = ["{cast.dave.pubkey}"]\n')
         assert await read(by_key) == {letter.id}
-        await rookery.enforce("50-own.toml", "")
+        await rookery.enforce("50-own.toml", "# nothing\n")
         assert await read(by_key) == set()
 
 
@@ -301,7 +301,7 @@ async def test_an_envelope_key_that_is_taken_away_is_live_no_more(rookery: Rooke
         open_one, sealed_one = envelope(), envelope()
         assert await writer.publish(open_one) == TAKEN
         assert (await reader.receive())[2]["id"] == open_one.id
-        await rookery.enforce("50-own.toml", "")
+        await rookery.enforce("50-own.toml", "# nothing\n")
         assert await writer.publish(sealed_one) == TAKEN
         await reader.send("REQ", "again", by_key)
         heard: list[list[Any]] = []

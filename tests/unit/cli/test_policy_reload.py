@@ -7,8 +7,10 @@ import asyncio
 from typing import TYPE_CHECKING, cast
 from unittest.mock import MagicMock
 
+import pytest
+
 import policies
-from policies.reload import fingerprint
+from policies.reload import fingerprint, reloaded
 from relay.cli.policy_reload import PolicyReload
 from relay.cli.pushed_policies import PushedPolicies
 from relay.errors import ConfigFaults, Fault, StoreFault
@@ -20,8 +22,6 @@ from tests.harness.patience import ANSWER_S
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
-
-    import pytest
 
     from policies import PolicySet
     from policies.reload import Fingerprint
@@ -68,6 +68,92 @@ async def test_a_change_while_the_relay_starts_is_noticed(
         while len(looks) < 5 and not enforced.is_set():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     assert enforced.is_set()
+
+
+class Polling:
+    """A relay's reload of the files of a folder: the sets that came into force, and what was
+    noted instead."""
+
+    def __init__(self, home: Path) -> None:
+        self.services, self.requested = MagicMock(), asyncio.Event()
+        self.enforced: asyncio.Queue[PolicySet] = asyncio.Queue()
+        self.noted: asyncio.Queue[str] = asyncio.Queue()
+        services = self.services
+        services.policy_folder, services.pushed = home, None
+        services.policy_files = fingerprint(home)
+        services.policy = policies.load(home, MEMORY_SYSTEMS, alice.pubkey)
+        services.state.enforce = self.enforced.put_nowait
+        services.readiness.note = lambda _, text: self.noted.put_nowait(text)
+        self.reload = PolicyReload(services, self.requested, MagicMock())
+
+
+async def test_a_file_that_is_being_written_is_not_taken_before_it_rests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "20-own.toml"
+    own.write_text("[limits]\nmax_event_tags = 9\nmax_content_length = 900\n")
+    relay = Polling(tmp_path)
+    pieces = ["[limits]\n", "max_event_tags = 8\n", "max_content_length = 800\n"]
+    looks = 0
+
+    def seen(folder: Path, watched: Iterable[str] = ()) -> Fingerprint:
+        nonlocal looks
+        looks += 1
+        if looks > 2 and pieces:  # the first two are at the start
+            with own.open("w" if looks == 3 else "a") as file:
+                file.write(pieces.pop(0))
+        return fingerprint(folder, watched)
+
+    monkeypatch.setattr("relay.cli.policy_reload.fingerprint", seen)
+    monkeypatch.setattr("relay.cli.policy_reload._POLL_S", 0.01)
+    async with relay.reload, asyncio.timeout(ANSWER_S):
+        limits = (await relay.enforced.get()).limits
+    assert (limits.max_event_tags, limits.max_content_length) == (8, 800)
+
+
+async def test_a_file_that_is_written_while_it_is_read_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "20-own.toml"
+    own.write_text("[limits]\nmax_event_tags = 9\n")
+    relay, reads = Polling(tmp_path), []
+
+    def read(current: PolicySet, folder: Path) -> PolicySet | ConfigFaults:
+        found = reloaded(current, folder)
+        reads.append(found)
+        if len(reads) == 1:
+            own.write_text("[limits]\nmax_event_tags = 10\n")
+        return found
+
+    monkeypatch.setattr("relay.cli.policy_reload.reloaded", read)
+    monkeypatch.setattr("relay.cli.policy_reload._POLL_S", 0.01)
+    async with relay.reload, asyncio.timeout(ANSWER_S):
+        relay.requested.set()
+        assert (await relay.enforced.get()).limits.max_event_tags == 10
+
+
+@pytest.mark.parametrize("asked", [False, True])
+async def test_a_file_that_lost_its_content_keeps_the_set_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, asked: bool
+) -> None:
+    own = tmp_path / "20-own.toml"
+    own.write_text("[limits]\nmax_event_tags = 9\n")
+    relay = Polling(tmp_path)
+    monkeypatch.setattr("relay.cli.policy_reload._POLL_S", ANSWER_S if asked else 0.01)
+    async with relay.reload, asyncio.timeout(ANSWER_S):
+        own.write_bytes(b"")
+        if asked:
+            relay.requested.set()
+        assert f"{own}: is empty, and had content before" in await relay.noted.get()
+        own.with_name("30-other.toml").write_text("[limits]\nmax_content_length = 800\n")
+        if asked:
+            relay.requested.set()
+            await relay.noted.get()
+        assert relay.enforced.empty(), "for as long as the file is empty"
+        own.unlink()
+        relay.requested.set()
+        limits = (await relay.enforced.get()).limits
+    assert (limits.max_event_tags, limits.max_content_length) == (5000, 800)
 
 
 # policies of the database ------------------------------------------------------------------------

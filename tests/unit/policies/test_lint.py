@@ -19,7 +19,7 @@ KEY = "33" * 32
 
 def warnings(folder: Path, text: str, actors: str = ACTORS) -> list[str]:
     """Each as `line: text`."""
-    found = warnings_of(loaded(folder, a=actors, b=text))
+    found = warnings_of(loaded(folder, a=actors or "# nobody\n", b=text))
     assert all(warning.file == f"{folder}/b.toml" for warning in found)
     return [f"{warning.line}: {warning.text}" for warning in found]
 

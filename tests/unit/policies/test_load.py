@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from policies import load
+from policies.lint import warnings_of
 from policies.load import KNOWN_WRITE, PRESETS
 from policies.settings import AuthWrites
 from relay.access.management import BannedAuthorRows
@@ -416,3 +417,9 @@ def test_every_setting_of_the_design_is_known(tmp_path: Path) -> None:
 
 def test_the_relays_own_key_is_taken_along(tmp_path: Path) -> None:
     assert load(tmp_path, MEMORY_SYSTEMS, relay=owner.pubkey).actors.relay == owner.pubkey
+
+
+def test_an_empty_file_is_noted(tmp_path: Path) -> None:
+    found = loaded(tmp_path, a="", b="# nothing yet\n")
+    assert [str(note) for note in found.notes] == [f"{tmp_path / 'a.toml'}: is empty"]
+    assert list(found.notes) == list(warnings_of(found)), "`rookery policy check` names it too"
