@@ -379,22 +379,6 @@ class Lookups:
     """Rows to delete first: the seqs of as many as fit, but at least one, go into
     `Found.leaving`."""
 
-    @property
-    def are_by_key(self) -> bool:
-        """Whether they find rows by key only: no chains, no rows that leave, no whole group."""
-        return not (
-            self.vanishing_keys
-            or self.record_groups
-            or self.groups_with_content
-            or self.dependencies
-            or self.own_rows
-            or self.own_slots
-            or self.named
-            or self.referrers
-            or self.ending_groups
-            or self.leaving
-        )
-
 
 def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str]) -> Lookups:
     """The Lookups with only those `vanishing_keys` of which something is stored (`stored_keys`),

@@ -144,17 +144,14 @@ class EventLog(Protocol):
 
 
 class Appender(EventLog, Protocol):
-    async def append(
-        self, lookups: Lookups, decide: Callable[[Found], WritePlan], *, is_small: bool = False
-    ) -> int:
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         """Look up, let `decide` plan, apply the plan, in one transaction.
 
         Gives the new head once the commit is durable. `decide` may run on another thread, once; if
         it raises, nothing changes and the error is raised here. Appends run one after the other.
         Raises TooMuchToRead, for `Lookups.most` and `most_own`, before it calls `decide`. The parts
         of the plan that end a group, or delete the rows of a vanished or banned key, also delete
-        rows that the same plan adds. `is_small`: the plan will change few rows, so the store may do
-        it on the event loop.
+        rows that the same plan adds.
         """
 
     def prepare(self, events: Sequence[Event]) -> None:

@@ -102,8 +102,6 @@ _FILTERS_PER_COST: Final = 32
 """Of open subscriptions, that are asked whether they match the event: up to 4 us each."""
 _ROWS_PER_COST: Final = 4
 """Of a sweep."""
-_SMALL_COST: Final = 4
-"""Of a batch that may be committed on the loop: some 0.5 ms."""
 _SMALL_BATCH: Final = 32
 """Changes in a batch whose OKs are to come soon even while the loop is busy."""
 _SMALL_SWITCH_S: Final = 0.00005
@@ -821,9 +819,7 @@ class Ingest:
         batch.taken_at = perf_counter()
         self._batch = batch
         try:
-            wanted = batch.lookups
-            is_small = self._is_small(items) and wanted.are_by_key
-            await self._store.append(wanted, batch.decide, is_small=is_small)
+            await self._store.append(batch.lookups, batch.decide)
             # The batch is on disk: from here on nothing may raise or take it back.
             _log_changes(self._state.groups, batch.plan.groups)
             self._state.adopt(batch.groups)
@@ -846,9 +842,6 @@ class Ingest:
             self._state.end_commit()
             self._measure(batch, len(items))
         return batch
-
-    def _is_small(self, items: Sequence[LaneItem]) -> bool:
-        return len(items) <= _SMALL_COST and sum(map(self._cost_of, items)) <= _SMALL_COST
 
     def _measure(self, batch: Batch, size: int) -> None:
         batch.stored_at, stages = perf_counter(), self._metrics.write

@@ -21,10 +21,9 @@ from tests.harness.postgres import postgres
 from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
-    from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.storage import EventReader, Store
     from tests.harness.postgres import PostgresServer
 
@@ -60,27 +59,9 @@ class ReopenableReference:
         await self._store.close()
 
 
-class CommitsOnTheLoop(SqliteStore):
-    """Each batch, as a small one on a quick disk."""
-
-    async def append(
-        self, lookups: Lookups, decide: Callable[[Found], WritePlan], *, is_small: bool = True
-    ) -> int:
-        self._append_now_from = 0.0
-        return await super().append(lookups, decide, is_small=is_small)
-
-
 class ReopenableSqlite:
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        tag_buffer_rows: int = TAG_BUFFER_ROWS,
-        synchronous: str = "FULL",
-        kind: type[SqliteStore] = SqliteStore,
-    ) -> None:
+    def __init__(self, folder: Path, *, tag_buffer_rows: int, synchronous: str = "FULL") -> None:
         self._folder = folder
-        self._kind = kind
         self._options: dict[str, Any] = {
             "tag_buffer_rows": tag_buffer_rows,
             "synchronous": synchronous,
@@ -89,7 +70,7 @@ class ReopenableSqlite:
 
     async def open(self) -> Store:
         path = self._folder / "rookery.db"
-        self._opened.append(await self._kind.open(path, TERMS, **self._options))
+        self._opened.append(await SqliteStore.open(path, TERMS, **self._options))
         return self._opened[-1]
 
     async def restart(self) -> Store:
@@ -182,17 +163,13 @@ def follower(postgres: PostgresServer) -> Iterator[PostgresServer]:
 
 # The short tail writes the tags of its newest rows to the file in slices of a few: what the
 # other does only after thousands of rows.
-SQLITE: Final[dict[str, dict[str, Any]]] = {
-    "sqlite, short tail": {"tag_buffer_rows": 5},
-    "sqlite, on the loop": {"kind": CommitsOnTheLoop},
-}
-"""`make test` leaves the second to CI: the first has rows in the buffer too, and
-tests/contract/test_sqlite_on_loop.py commits on the loop."""
+GENERATIONS = {"sqlite, short tail": 5, "sqlite": TAG_BUFFER_ROWS}
+"""`make test` leaves the second to CI: the first has rows in the buffer too."""
 
 
 STORES = [
     "reference",
-    *[*SQLITE][: tries(2, full=2, part=1)],
+    *[*GENERATIONS][: tries(2, full=2, part=1)],
     pytest.param("postgres", marks=pytest.mark.process),
 ]
 
@@ -208,7 +185,7 @@ def reopenable_on(request: pytest.FixtureRequest, folder: Path) -> Reopenable:
         return ReopenableReference()
     if request.param == "postgres":
         return ReopenablePostgres(request.getfixturevalue("postgres"))
-    return ReopenableSqlite(folder, **SQLITE[request.param])
+    return ReopenableSqlite(folder, tag_buffer_rows=GENERATIONS[request.param])
 
 
 @pytest.fixture(params=STORES)

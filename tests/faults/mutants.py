@@ -26,11 +26,7 @@ def answers_first() -> None:
     append, kept = SqliteStore.append, set[asyncio.Task[int]]()
 
     async def early(
-        self: SqliteStore,
-        lookups: Lookups,
-        decide: Callable[[Found], WritePlan],
-        *,
-        is_small: bool = False,
+        self: SqliteStore, lookups: Lookups, decide: Callable[[Found], WritePlan]
     ) -> int:
         loop, decided = asyncio.get_running_loop(), asyncio.Event()
 

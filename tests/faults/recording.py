@@ -54,10 +54,8 @@ class Recorded(SqliteStore):
     run: Run
     path: Path
 
-    async def append(
-        self, lookups: Lookups, decide: Callable[[Found], WritePlan], *, is_small: bool = False
-    ) -> int:
-        head = await super().append(lookups, decide, is_small=is_small)
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        head = await super().append(lookups, decide)
         self._noted()
         return head
 

@@ -246,11 +246,9 @@ async def test_a_failing_disk_is_answered_with_error(tmp_path: Path, rules: Poli
 
 
 class IgnoresFaults(Recorded):
-    async def append(
-        self, lookups: Lookups, decide: Callable[[Found], WritePlan], *, is_small: bool = False
-    ) -> int:
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         try:
-            return await super().append(lookups, decide, is_small=is_small)
+            return await super().append(lookups, decide)
         except StoreFault:
             return self._writer.head
 

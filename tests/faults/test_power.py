@@ -56,9 +56,7 @@ class AnswersBeforeTheCommit(Recorded):
 
     tasks: Sequence[asyncio.Task[int]] = ()
 
-    async def append(
-        self, lookups: Lookups, decide: Callable[[Found], WritePlan], *, is_small: bool = False
-    ) -> int:
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         loop, decided, answered = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
         def deciding(found: Found) -> WritePlan:

@@ -51,9 +51,7 @@ class ControlledStore(ReferenceStore):
     async def is_writable(self) -> bool:
         return not self.is_full
 
-    async def append(
-        self, wanted: Lookups, decide: Callable[[Found], WritePlan], *, is_small: bool = False
-    ) -> int:
+    async def append(self, wanted: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self.appends += 1
         self.append_called.set()
         await self.may_commit.wait()
@@ -65,7 +63,7 @@ class ControlledStore(ReferenceStore):
             self.plans.append(plan)
             return plan
 
-        return await super().append(wanted, noted, is_small=is_small)
+        return await super().append(wanted, noted)
 
     def page_now(self, query: PageQuery) -> Any:
         if self.is_slow:

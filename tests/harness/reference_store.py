@@ -93,9 +93,7 @@ class ReferenceStore:
         self._is_open = True
         self._changed = asyncio.Event()
 
-    async def append(
-        self, lookups: Lookups, decide: Callable[[Found], WritePlan], *, is_small: bool = False
-    ) -> int:
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self._must_be_open()
         found = self._found(lookups)
         self._apply(decide(found))

@@ -162,9 +162,7 @@ class PostgresStore(Reader):
 
     # -- writing --------------------------------------------------------------------------------
 
-    async def append(
-        self, lookups: Lookups, decide: Callable[[Found], WritePlan], *, is_small: bool = False
-    ) -> int:
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self._check_open()
         # A batch that has begun is completed even if its caller is cancelled.
         task = asyncio.create_task(self._append(lookups, decide))

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing, contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import aiosqlite
 
@@ -25,20 +24,16 @@ from relay.storage.sqlite.tag_functions import TagFunctions, tag_value
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-    from concurrent.futures import Future
     from pathlib import Path
 
     from relay.storage.hashes import Hashes
     from relay.storage.sqlite.sql.conditions import Value
     from relay.storage.sqlite.tag_buffer import TagBuffer
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
 MAX_VALUE: Final = 64 * 2**20
 """Bytes of a text or blob that may be read; parsed it takes ten times as much memory."""
-BUSY_S: Final = 10
-"""How long a connection waits for another process that writes to the file."""
 _MMAP_BYTES: Final = 1 << 30
 _CACHE_KIB: Final = 65_536
 _BULK_CACHE_KIB: Final = 8_192
@@ -71,7 +66,7 @@ def connection(
 ) -> sqlite3.Connection:
     db = sqlite3.connect(
         path,
-        timeout=BUSY_S,
+        timeout=10,
         isolation_level=None,
         check_same_thread=False,
         cached_statements=_STATEMENTS,
@@ -267,25 +262,6 @@ class LoopReader:
             self._interrupted.clear()
             self._db.close()
             self._db = self._connection()
-
-
-class OneThread(ThreadPoolExecutor):
-    """An executor of one thread. While it `is_idle`, the loop may use what is its own."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(1, name)
-        self._unfinished: set[Future[Any]] = set()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether all that was submitted has ended. For the loop, if only that submits."""
-        return not self._unfinished
-
-    def submit(self, work: Callable[P, T], /, *args: P.args, **more: P.kwargs) -> Future[T]:
-        future = super().submit(work, *args, **more)
-        self._unfinished.add(future)
-        future.add_done_callback(self._unfinished.discard)
-        return future
 
 
 class ReaderFactory:

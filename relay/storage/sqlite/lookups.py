@@ -87,13 +87,11 @@ class Finder:
             self._check_sizes(lookups, lookups.most_own)
         return frozenset([key for key in lookups.vanishing_keys if self._is_stored(key)])
 
-    def found(
-        self, lookups: Lookups, stored_keys: frozenset[str], head: int, most: int | None
-    ) -> Found:
+    def found(self, lookups: Lookups, stored_keys: frozenset[str], head: int) -> Found:
         """`stored_keys`: the stored ones of the `vanishing_keys`. `head`: seq of the newest row.
-        `most`: as `Lookups.most`. Raises TooMuchToRead."""
+        Raises TooMuchToRead."""
         lookups = narrowed(lookups, stored_keys, self._groups_with(stored_keys))
-        found, left = Found(head, stored_keys=stored_keys), _BytesLeft(most, _TAG_BYTES)
+        found, left = Found(head, stored_keys=stored_keys), _BytesLeft(lookups.most, _TAG_BYTES)
         if lookups.own_rows or lookups.own_slots:  # first: they may be too many
             own_left = _BytesLeft(lookups.most_own)
             self._find_own_rows(lookups, found, own_left)

@@ -2,8 +2,7 @@
 
 - The writer is a plain connection on its own thread, and a batch is one call to it: Python decides
   between two halves of a transaction, and with a call for each statement the file would stay locked
-  while the loop does other work. A small batch is committed on the loop while that thread has
-  nothing to do and the disk is quick.
+  while the loop does other work.
 - Short reads run on the loop: a call to another thread takes longer than they do (32 against 12 us
   for 10 rows, `python -m tests.bench.trips`). A progress handler stops one that exceeds its budget;
   it starts again on `reader_conn` or `unknown_conn`.
@@ -19,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from array import array
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 from itertools import accumulate
@@ -51,7 +51,6 @@ from relay.storage.sqlite.connections import (
     AsyncReader,
     BulkReader,
     LoopReader,
-    OneThread,
     ReaderFactory,
     connection,
     fault_of,
@@ -107,11 +106,6 @@ _SEARCH_S: Final = 2.0
 """How long a search may take; one for a word of a million texts takes about a second."""
 _READ_S: Final = 10.0
 """How long one page of a query, or a count, may take on the reader's thread; others wait for it."""
-_QUICK_S: Final = 0.002
-"""A commit on the loop that takes longer is followed by a pause, in which the writer's thread makes
-them …"""
-_SLOW_RATIO: Final = 100
-"""… this many times as long: commits keep the loop from other work for 1 % of the time."""
 _MAX_EXPLAINED: Final = 4
 _MAX_INT: Final = 2**63 - 1
 _MAX_STEPS: Final = 64
@@ -156,9 +150,7 @@ class SqliteStore:
             self._sweeps,
         )
         self._committed = asyncio.Event()
-        self._writing = OneThread("store-writer")
-        self._append_now_from = 0.0
-        """Time from which on a small batch may be committed on the loop."""
+        self._writing = ThreadPoolExecutor(1, "store-writer")
         self._factory = ReaderFactory(path, hashes, tag_buffer)
         self._loop_conn = LoopReader(self._factory.page_reader)
         self._reader_conn = AsyncReader(self._factory.page_reader)
@@ -229,37 +221,10 @@ class SqliteStore:
 
     # -- writing --------------------------------------------------------------------------------
 
-    async def append(
-        self, lookups: Lookups, decide: Callable[[Found], WritePlan], *, is_small: bool = False
-    ) -> int:
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self._check_open()
-        head = self._append_now(lookups, decide) if is_small else None
-        if head is None:
-            loop = asyncio.get_running_loop()
-            head = await self._on_writer(self._append, loop, lookups, decide)
+        head = await self._on_writer(self._append, asyncio.get_running_loop(), lookups, decide)
         self._checkpoints.committed()
-        return head
-
-    def _append_now(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int | None:
-        """On the loop: the writer's thread would take twice as long, most of it to get the GIL from
-        the loop and back. None: the thread must do it."""
-        began = monotonic()
-        if began < self._append_now_from or not self._writing.is_idle:
-            return None
-        writer = self._writer
-        erasures = writer.erasures
-        try:
-            with sqlite_faults():
-                head = writer.append_now(lookups, decide)
-        finally:
-            if writer.erasures > erasures:
-                requests, writer.requests = writer.requests, []
-                self._erased(writer.erasures, requests)
-            ended = monotonic()
-            if ended - began > _QUICK_S:  # a disk that is slow, or now and then
-                self._append_now_from = ended + _SLOW_RATIO * (ended - began)
-        if head is not None:
-            self._wake()
         return head
 
     def _append(

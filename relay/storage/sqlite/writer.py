@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import orjson
 
-from relay.errors import StoreFault, TooMuchToRead
+from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
 from relay.lifecycle.deletion import ban_tombstone, event_target, placed_tombstone
 from relay.lifecycle.rows import (
@@ -38,7 +38,6 @@ from relay.storage.rows import (
     erasure_of,
     event_in,
 )
-from relay.storage.sqlite.connections import BUSY_S
 from relay.storage.sqlite.lookups import Finder, key_of
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert
@@ -80,11 +79,6 @@ _KEPT_FREE_PAGES: Final = 64
 _VACUUM_PAGES: Final = 256
 _QUIET_ROWS: Final = 2048
 """In a quiet moment twice as many tag rows are flushed at once: some 10 ms."""
-
-_MOST_READ_NOW: Final = 16 << 10
-"""Bytes of stored rows, and 80 for each tag, that a commit on the event loop may read: it may
-replace or delete them."""
-_WAIT: Final = f"PRAGMA busy_timeout = {BUSY_S * 1000}"
 
 _Columns = tuple[tuple[bytes, int, bytes, int, int, int], str, set[int]]
 """What follows from the event alone: id to created_at, `d`, hashes of its tags."""
@@ -181,18 +175,13 @@ class Writer:
         """Raises StoreFault when other files are in their places."""
         self._can_shrink = db.execute("PRAGMA auto_vacuum").fetchone()[0] == _INCREMENTAL
 
-    def append(
-        self, lookups: Lookups, decide: Callable[[Found], WritePlan], most: int | None = None
-    ) -> int:
-        """As `Appender.append`. `most`: as `Lookups.most`, if that is larger. Raises StoreFault,
-        sqlite3.Error."""
-        if most is None or (lookups.most is not None and lookups.most < most):
-            most = lookups.most
+    def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
+        """As `Appender.append`. Raises StoreFault, sqlite3.Error."""
         db = self._db
         self.check_files()
         db.execute("BEGIN IMMEDIATE")
         try:
-            change = self._change(lookups, decide, most)
+            change = self._change(lookups, decide)
             db.execute("ROLLBACK" if change is None else "COMMIT")
         except BaseException:
             if db.in_transaction:
@@ -203,37 +192,11 @@ class Writer:
             self._committed(change)
         return self.head
 
-    def append_now(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int | None:
-        """As `append`, on the event loop. None: nothing was done, because another process writes to
-        the file, or the rows that were looked up are large."""
-        is_decided = False
-
-        def deciding(found: Found) -> WritePlan:
-            nonlocal is_decided
-            is_decided = True
-            return decide(found)
-
-        db = self._db
-        db.execute("PRAGMA busy_timeout = 0")
-        try:
-            return self.append(lookups, deciding, _MOST_READ_NOW)
-        except TooMuchToRead:
-            if is_decided:
-                raise
-        except sqlite3.OperationalError as error:
-            if is_decided or error.sqlite_errorcode != sqlite3.SQLITE_BUSY:
-                raise
-        finally:
-            db.execute(_WAIT)
-        return None
-
-    def _change(
-        self, lookups: Lookups, decide: Callable[[Found], WritePlan], most: int | None
-    ) -> _Change | None:
+    def _change(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> _Change | None:
         """The work of the transaction; None: nothing changes."""
         stored_keys = self._finder.stored_keys(lookups)
         change = _Change()
-        found = self._finder.found(lookups, stored_keys, self.head, most)
+        found = self._finder.found(lookups, stored_keys, self.head)
         before = found.last_seq
         plan = decide(found)
         if plan.is_empty() and found.last_seq == before:

@@ -41,11 +41,7 @@ def answers_first() -> None:
     kept = set[asyncio.Task[int]]()
 
     async def early(
-        self: PostgresStore,
-        lookups: Lookups,
-        decide: Callable[[Found], WritePlan],
-        *,
-        is_small: bool = False,
+        self: PostgresStore, lookups: Lookups, decide: Callable[[Found], WritePlan]
     ) -> int:
         loop, decided = asyncio.get_running_loop(), asyncio.Event()
 

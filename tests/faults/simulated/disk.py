@@ -55,9 +55,7 @@ class Disk(ReferenceStore):
         """The port allows fewer rows than were asked for."""
         return query._replace(size=min(query.size, self._dice.choice((5, 50))))
 
-    async def append(
-        self, lookups: Lookups, decide: Callable[[Found], WritePlan], *, is_small: bool = False
-    ) -> int:
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         await self._works()
 
         def decided(found: Found) -> WritePlan:
@@ -66,7 +64,7 @@ class Disk(ReferenceStore):
             self._promises.committed(getattr(decide, "__self__", None))
             return plan
 
-        head = await super().append(lookups, decided, is_small=is_small)
+        head = await super().append(lookups, decided)
         # The rows are there; who waits for the commit hears of it later.
         await asyncio.sleep(self._dice.random() * self.slowness_s)
         if self.is_dead:

@@ -30,8 +30,8 @@ class LateStore(ReferenceStore):
         self.may_return.set()
         self.has_committed = asyncio.Event()
 
-    async def append(self, *given: Any, **options: Any) -> int:
-        head = await super().append(*given, **options)
+    async def append(self, *given: Any) -> int:
+        head = await super().append(*given)
         self.has_committed.set()
         await self.may_return.wait()
         return head

@@ -351,8 +351,8 @@ async def test_a_batch_reads_large_rows_few_at_a_time(monkeypatch: pytest.Monkey
     read: list[int] = []
     found_of = Finder.found
 
-    def found(finder: Finder, lookups: Lookups, *more: Any) -> Found:
-        found = found_of(finder, lookups, *more)
+    def found(finder: Finder, lookups: Lookups, keys: frozenset[str], head: int) -> Found:
+        found = found_of(finder, lookups, keys, head)
         read.append(sum([len(row.event.raw) for row in found.rows.values()]))
         return found
 

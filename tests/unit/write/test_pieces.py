@@ -207,9 +207,7 @@ class Failing:
         self._append = store.append
         self.left = changes
 
-    async def append(
-        self, lookups: Lookups, decide: Callable[[Found], WritePlan], *, is_small: bool = False
-    ) -> int:
+    async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         def counted(found: Found) -> WritePlan:
             plan = decide(found)
             if not plan.is_empty():
@@ -218,7 +216,7 @@ class Failing:
                 raise StoreFault("the disk is full")
             return plan
 
-        return await self._append(lookups, counted, is_small=is_small)
+        return await self._append(lookups, counted)
 
 
 @pytest.mark.parametrize("kind", [5, 9005])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -16,9 +16,9 @@ from tests.cast import admin, alice, bob, carol, owner, stranger
 from tests.harness.relay_in_process import NOON, RELAY, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable
+    from collections.abc import AsyncIterator, Awaitable, Callable
 
-    from relay.lifecycle.rows import Lookups
+    from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
@@ -58,9 +58,9 @@ async def looked_up(home: Home, sending: Awaitable[object]) -> Lookups:
     wanted: list[Lookups] = []
     append = home.store.append
 
-    async def noted(lookups: Lookups, *more: Any, **options: Any) -> int:
+    async def noted(lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         wanted.append(lookups)
-        return await append(lookups, *more, **options)
+        return await append(lookups, decide)
 
     with patch.object(home.store, "append", noted):
         await sending
