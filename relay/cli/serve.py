@@ -28,6 +28,7 @@ from relay.cli.console_verify import VerifyRun
 from relay.cli.data_folder import LocalFolder
 from relay.cli.database import database_of
 from relay.cli.folder_lock import locked
+from relay.cli.heap import keep_small, limit_heap
 from relay.cli.init import fresh_folder, is_fresh
 from relay.cli.move_switch import import_for_switch, is_asked, switched
 from relay.cli.options import WholeNumber, new_folder_option, printable
@@ -112,6 +113,7 @@ def serve_command(
     if config.storage.synchronous is Synchronous.NORMAL:
         _log.warning("[storage] synchronous = NORMAL: a power loss may lose acknowledged events")
     _raise_file_limit()
+    limit_heap()
     with locked(folder):
         log_lines.keep_in(folder / LOG_FILE)
         while True:
@@ -373,9 +375,13 @@ async def _serve(
                 _freeze()
                 print(f"listening on {server.url}", flush=True)
                 tell_ready()
-                watching = asyncio.create_task(end.restart_when(services.set_back))
+                tasks = [
+                    asyncio.create_task(end.restart_when(services.set_back)),
+                    asyncio.create_task(keep_small()),
+                ]
                 await end.has_come.wait()
-                watching.cancel()
+                for task in tasks:
+                    task.cancel()
                 server.stop = end.why
                 kept = [os.dup(each.fileno()) for each in sockets]
                 _log.info("stopping" if end.why is Stop.FOR_GOOD else "restarting")
