@@ -69,7 +69,7 @@ async def test_a_host_that_does_not_answer_takes_no_time_from_the_next(
         database = Connections(f"postgresql://rookery@/postgres?host=127.0.0.1,{host}&port={port}")
         database._urls[1] = postgres.url("public")
         await database.open()
-        db = await database.listener(0.2)
+        db = await database.listener(2)
         assert await db.fetchval("SELECT 1") == 1
         await db.close()
         assert database._urls[0] == postgres.url("public"), "it is asked first from now on"
