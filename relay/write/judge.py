@@ -263,7 +263,7 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
     is_concealed = False
     if named is not None or (holder is not None and holder.group is not None):
         context = group_context(candidate, world, facts)
-        # Whoever reads the messages of the group knows of what it has, and of its state.
+        # A reader of the group's messages knows its rows and its state.
         about = Stored(0, msgspec.structs.replace(event, kind=kinds.CHAT), named)
         ruled = _ruled(candidate, context)
         if ruled is None and holder is not None:
