@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.lifecycle.rows import Stored
-from relay.storage import PAGE_BYTES
+from relay.storage import PAGE_BYTES, PageQuery
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.row_cache import RowCache
 from relay.storage.sqlite.store import SqliteStore
@@ -76,6 +76,23 @@ async def test_large_rows_are_paged_whatever_the_cache_holds(
     await write(store, *events)
     for _ in range(2):
         assert await in_pages(store, 20) == in_order(*events)
+    await store.close()
+
+
+@pytest.mark.parametrize("pays", [True, False], ids=["looked up", "left out"])
+async def test_large_rows_behind_small_ones_make_no_larger_page(
+    path: Path, monkeypatch: pytest.MonkeyPatch, *, pays: bool
+) -> None:
+    monkeypatch.setattr(RowCache, "pays", lambda _: pays)
+    store = await SqliteStore.open(path, TERMS)
+    large = [unsigned(cast.alice, content="x" * 300_000, at=at) for at in range(20)]
+    small = [unsigned(cast.alice, at=at) for at in range(100, 140)]
+    await write(store, *large, *small)
+    query = PageQuery(asked(kinds=[1]), EVERYTHING, 500, store.committed(), 0, 500)
+    for is_long in (False, True):
+        page = await store.page(query, is_long=is_long)
+        assert sum(map(len, page.raws)) < PAGE_BYTES + 301_000
+        assert page.next is not None
     await store.close()
 
 

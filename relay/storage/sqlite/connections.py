@@ -55,8 +55,6 @@ _CALL_S: Final = 0.0005
 """A call that comes later than this counts as several: some instructions read long texts."""
 _MAX_INTERRUPTED: Final = 64
 """Statements that were interrupted, until a new connection replaces the one they were on."""
-_FIRST_ROWS: Final = 4
-_MOST_ROWS: Final = 100
 _CHUNK_ROWS: Final = 5_000
 CLOSED: Final = "the store is closed"
 
@@ -167,17 +165,16 @@ class PageCursor(sqlite3.Cursor):
         """All rows that are left, or as many as bring the sizes of column 0 to PAGE_BYTES."""
         assert size is None
         rows: list[Any] = []
-        weight, chunk = 0, _FIRST_ROWS
-        while weight < PAGE_BYTES and (more := super().fetchmany(chunk)):
-            rows += more
-            if len(more) < chunk:
-                break
-            try:
-                weight += sum([len(row[0]) for row in more])
-            except TypeError as error:
-                raise sqlite3.DatabaseError(f"a row has no text; {DAMAGED}") from error
-            # As many as fit if they are as large as the previous ones; sizes differ a thousandfold.
-            chunk = max(1, min(_MOST_ROWS, (PAGE_BYTES - weight) * len(rows) // weight))
+        weight = 0
+        # Not in chunks: sizes differ a thousandfold, and 100 large rows would follow small ones.
+        try:
+            for row in self:
+                rows.append(row)
+                weight += len(row[0])
+                if weight >= PAGE_BYTES:
+                    break
+        except TypeError as error:
+            raise sqlite3.DatabaseError(f"a row has no text; {DAMAGED}") from error
         return rows
 
 
