@@ -56,6 +56,8 @@ _NOT_CURRENT: Final = "who may read is not known at the moment"
 _MAX_RETRIES: Final = 16
 """How often pages of one query are read again because read rights changed during the read."""
 _RIGHTS_CHANGED: Final = "read rights changed faster than pages could be read"
+_WRITTEN_AT_ONCE: Final = 256 << 10
+"""Bytes of rows that are joined and written to one client before others go on."""
 _FILTER_S: Final = 3e-4
 _VALUE_S: Final = 2e-6
 """Estimated time on the loop of a filter, and of a value in it: each is compiled to SQL twice."""
@@ -356,9 +358,15 @@ class QueryRunner:
                     return True
                 rows += len(raws)
                 found = perf_counter()
-                peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
-                sent = perf_counter()
-                peer.worked(sent - found)
+                *pieces, last = _pieces_of(raws)
+                for piece in pieces:
+                    peer.outbox.put_each(subscription.head, piece, messages.EVENT_END)
+                    await peer.drained()
+                    if not is_open(subscription):
+                        return True
+                began_last = perf_counter()
+                peer.outbox.put_each(subscription.head, last, messages.EVENT_END)
+                peer.worked(perf_counter() - began_last)
                 if not (is_last and peer.is_reading):  # else EOSE goes with it, in one write
                     await peer.drained()
                 waited += perf_counter() - found
@@ -676,6 +684,21 @@ class QueryRunner:
             filters[0], visibility, now=self._clock(), at_most=_MAX_AUTHORS
         )
         return None if authors is None else nip45.registers(authors, nip45.offset_of(value))
+
+
+def _pieces_of(raws: Sequence[bytes]) -> Sequence[Sequence[bytes]]:
+    """At least one; each ends with the row that brings it to `_WRITTEN_AT_ONCE`."""
+    if sum(map(len, raws)) <= _WRITTEN_AT_ONCE:  # as most
+        return [raws]
+    pieces: list[list[bytes]] = [[]]
+    size = 0
+    for raw in raws:
+        if size >= _WRITTEN_AT_ONCE:
+            pieces.append([])
+            size = 0
+        pieces[-1].append(raw)
+        size += len(raw)
+    return pieces
 
 
 def _work_of(filters: Sequence[Filter]) -> float:

@@ -14,6 +14,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from relay.access.quotas import subnet_of
+from relay.access.shares import Shares
 from relay.errors import UserError
 from relay.nostr.nip42 import RelayAddress, relay_address
 from relay.nostr.nip98 import HttpRequest
@@ -108,6 +109,7 @@ class Server:
         self._turns = Turns()
         self._requests = Slice(self._turns, perf_counter)
         self._unfinished = Unfinished()
+        self._unsent = Shares()
         self._answered: dict[asyncio.Transport, None] = {}
         """Open sockets that an HTTP answer was sent to, oldest first."""
         services.metrics.watch(
@@ -487,6 +489,7 @@ class Server:
             trusted=self._is_trusted(request),
             logged_in=self._slots.logged_in,
             counted_as=name if is_limited else None,
+            unsent=self._unsent,
         )
         self._connections[connection] = request
         assert isinstance(request.protocol, SocketInput)

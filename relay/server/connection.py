@@ -15,6 +15,7 @@ from aiohttp import WSCloseCode, WSMsgType, web
 from aiohttp._websocket.reader import WebSocketDataQueue
 
 from relay.access.actors import Attestations, is_known, vouches
+from relay.access.shares import Shares
 from relay.access.visibility import BANNED
 from relay.errors import Invalid, Prefix, Refused, WriteOutcome, ok_reply
 from relay.facts import Origin
@@ -63,6 +64,11 @@ _MAX_UNANSWERED_WEIGHT: Final = 4 << 20
 """… or with more than this many bytes of them in memory, as `weight_of` estimates it."""
 _IS_READING_SHARE: Final = 4
 """A scan pauses while more than this fraction of the outbox (1/4) is unread."""
+_MAX_UNSENT: Final = 64 << 20
+"""Bytes that wait in the outboxes of all connections, see `Shares`; with more, a connection gets
+the next stored rows when it has read most of what it has. Nobody waits for what others read."""
+_FEW_UNSENT: Final = 64 << 10
+"""Bytes up to which a transport asks nobody to wait: this much of each does not count."""
 _CLOSE_S: Final = 1.0
 _LINGER_S: Final = 5.0
 _STOP_S: Final = 2.5
@@ -177,6 +183,8 @@ class Connection:
         "_turns",
         "_unanswered",
         "_unanswered_weight",
+        "_unsent",
+        "_unsent_of_all",
         "connection",
         "counted_as",
         "message",
@@ -195,9 +203,10 @@ class Connection:
         trusted: bool,
         logged_in: Callable[[Connection], object],
         counted_as: str | None = None,
+        unsent: Shares | None = None,
     ) -> None:
         """`logged_in` is called after each login. `counted_as`: the address whose connections have
-        turns together; None: it has its own."""
+        turns together; None: it has its own. `unsent`: of all connections."""
         transport = request.transport
         assert transport is not None
         limits = services.config.limits
@@ -225,6 +234,9 @@ class Connection:
         )
         self._queries = QueryQueue(services.queries, self)
         self._negentropy = NegentropyQueue(services.negentropy, self)
+        self._unsent_of_all = Shares() if unsent is None else unsent
+        self._unsent = 0
+        """Of this connection, in `_unsent_of_all`."""
         self._turns = turns
         self.counted_as = counted_as
         self._counted = 0
@@ -272,7 +284,16 @@ class Connection:
 
     @property
     def is_reading(self) -> bool:
-        return self.outbox.buffered_bytes < self._outbox_bytes // _IS_READING_SHARE
+        unsent = self.outbox.buffered_bytes
+        if unsent >= self._outbox_bytes // _IS_READING_SHARE:
+            return False
+        return unsent <= _FEW_UNSENT or self._unsent_of_all.has_room_for(self, _MAX_UNSENT)
+
+    def _count_unsent(self) -> None:
+        unsent = self.outbox.buffered_bytes
+        if unsent != self._unsent:
+            self._unsent_of_all.add(self.counted_as, unsent - self._unsent)
+            self._unsent = unsent
 
     def arrived(self) -> tuple[int, int]:
         """See `Messages.arrived`."""
@@ -283,10 +304,17 @@ class Connection:
         return len(self._queries)
 
     async def drained(self) -> None:
+        work = self._slice
+        work.begin()
         self.outbox.flush()
+        is_over = work.end()
+        self._count_unsent()
         if not self.is_reading:
             with contextlib.suppress(ConnectionError):
                 await self._request.writer.drain()
+            self._count_unsent()
+        elif is_over:
+            await work.rest()
         else:
             await asyncio.sleep(0)  # let other tasks run between two pages
 
@@ -324,6 +352,7 @@ class Connection:
         most = _CONNECTIONS_OF_ONE * self._services.config.limits.max_subscriptions
         if account.is_known or account.subscriptions <= most:
             self._queries.subscribe(sub, filters)
+            self._count_unsent()
             return
         self.closed_by_relay(sub)
         text = f"at most {most} open subscriptions from your address without a known key"
@@ -435,6 +464,8 @@ class Connection:
             finally:
                 await self._queries.aclose()
                 await self._negentropy.aclose()
+                self._unsent_of_all.add(self.counted_as, -self._unsent)
+                self._unsent = 0
             if self._hangup is not None:
                 await self._hangup
             _log.debug("connection closed")
@@ -558,6 +589,7 @@ class Connection:
         """Ping a client that was silent for `_HEARTBEAT_S`; close the connection if it stays
         silent for half of it."""
         self._take_account()
+        self._count_unsent()
         if self._input.silent_s < _HEARTBEAT_S:
             self._silent_checks = 0
             return

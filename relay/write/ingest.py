@@ -19,6 +19,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, assert_never
 
 from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCounter, TokenBuckets
+from relay.access.shares import Shares
 from relay.errors import Prefix, Reject, StoreFault, TooMuchToRead, ok_reply
 from relay.facts import Arrival, Origin
 from relay.groups.group import EndedGroup
@@ -115,9 +116,7 @@ _TAGS_PER_COST: Final = 8
 """Where signatures are checked: the store prepares each tag, 5 us."""
 _MAX_WAITING: Final = 32_768
 _MAX_WEIGHT: Final = 256 << 20
-"""Bytes of all waiting events of clients, as `weight_of` estimates it. A quarter of it is for those
-with a known key; the others from one address have a quarter together, also when they have closed
-their connections."""
+"""Bytes of all waiting events of clients, as `weight_of` estimates it; see `Shares`."""
 _READ_AT_ONCE: Final = 500
 """Rows that other relays on the store wrote."""
 _DELIVERY_S: Final = 0.02
@@ -231,10 +230,8 @@ class Ingest:
         self._vanished = MinuteCounter(VANISHED_PER_ADDRESS)
         self._vanish_from = 0.0
         """Time of the loop from which on a key may vanish."""
-        self._weight = 0
+        self._weights = Shares()
         """Of the events that wait."""
-        self._weights: dict[str | None, int] = {}
-        """The same for each address that has any."""
         self._limits: dict[object, _Limit] = {}
         """Of turns whose changes read much; the one that was served last is the last."""
         self._changing = asyncio.Lock()
@@ -321,7 +318,7 @@ class Ingest:
         weight = weight_of(event)
         refusal = self._screened(event, origin)
         if refusal is None:
-            is_over = origin is Origin.WIRE and not self._has_room_for(author)
+            is_over = origin is Origin.WIRE and not self._weights.has_room_for(author, _MAX_WEIGHT)
             if is_over or not self._verifying.put(
                 WriteEvent(
                     event,
@@ -334,28 +331,12 @@ class Ingest:
             ):
                 refusal = QUEUE_FULL
             else:
-                self._weigh(author, weight)
+                self._weights.add(author.counted_as, weight)
         if refusal is not None:
             self._metrics.answered([refusal])
             self._record_refusal(refusal, event, author, author.message)
             author.answered(event, weight, refusal)
         return weight
-
-    def _has_room_for(self, author: Author) -> bool:
-        weight = self._weight
-        if weight < _MAX_WEIGHT // 4:
-            return True
-        if author.is_known:
-            return weight < _MAX_WEIGHT
-        own = self._weights.get(author.counted_as, 0)
-        return own < _MAX_WEIGHT // 4 and weight < _MAX_WEIGHT - _MAX_WEIGHT // 4
-
-    def _weigh(self, author: Author, weight: int) -> None:
-        self._weight += weight
-        weights, address = self._weights, author.counted_as
-        left = weights.pop(address, 0) + weight
-        if left:
-            weights[address] = left
 
     async def published(
         self, event: Event, keys: frozenset[str], address: IPv4Address | IPv6Address | None
@@ -500,7 +481,7 @@ class Ingest:
         return self._asking
 
     def _refuse(self, item: WriteEvent, refusal: Reject) -> None:
-        self._weigh(item.author, -item.weight)
+        self._weights.add(item.author.counted_as, -item.weight)
         self._metrics.answered([refusal])
         self._record_refusal(refusal, item.event, item.author, item.message)
         item.author.answered(item.event, item.weight, refusal)
@@ -713,7 +694,7 @@ class Ingest:
         for item in batch:
             match item:
                 case WriteEvent():
-                    self._weigh(item.author, -item.weight)
+                    self._weights.add(item.author.counted_as, -item.weight)
                     result = fault or item.result
                     if isinstance(result, Reject):
                         self._record_refusal(result, item.event, item.author, item.message)

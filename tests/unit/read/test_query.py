@@ -123,6 +123,29 @@ async def test_stored_rows_newest_first_then_eose_then_live_rows(
     assert client.stream()[number:] == ["<EOSE>", "live"]
 
 
+class Measured(Client):
+    """A client with the sizes of what is written to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def write(self, data: bytes) -> None:
+        self.sizes.append(len(data))
+        super().write(data)
+
+
+@pytest.mark.parametrize("is_reading", [True, False])
+async def test_large_rows_are_written_in_pieces(relay: QuerySide, *, is_reading: bool) -> None:
+    """Or a page of a megabyte would be joined and written before others go on."""
+    notes = [note(str(n).rjust(200_000), at=n) for n in range(7)]
+    await relay.write(*notes)
+    client = Measured()
+    client.is_reading = is_reading
+    assert await relay.answered(client, asked(kinds=[1])) == [*newest_first(*notes), "<EOSE>"]
+    assert max(client.sizes) < 500_000
+
+
 @pytest.mark.proves("N01-77", "N11-18")
 async def test_limits_are_per_filter_and_capped(relay: QuerySide) -> None:
     """N01-77, N01-79, N11-18, N11-19."""

@@ -462,6 +462,35 @@ async def test_a_slow_reader_receives_a_long_answer_completely() -> None:
         assert frames[-2] == ["EOSE", "s"]
 
 
+@pytest.mark.slow
+async def test_clients_that_do_not_read_hold_little_when_all_hold_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """50 of one address held 1 MB each. Whoever reads has everything, whatever others hold."""
+    monkeypatch.setattr("relay.server.connection._MAX_UNSENT", 400_000)
+    async with serving() as relay:
+        rows = [unsigned(alice, content=str(n).rjust(8000), at=n) for n in range(1500)]
+        await write(relay.disk, *rows)
+        visits = [await relay.visit() for _ in range(3)]
+        for visit in visits:
+            await visit.says("REQ", "s", {})
+        connections = tuple(relay.server.connections)
+        async with until("none of them reads") as tries:
+            async for _ in tries:
+                if not any(each.is_reading for each in connections):
+                    break
+        assert max(each.outbox.buffered_bytes for each in connections) < 400_000
+        frames = [await visits[0].hears() for _ in range(len(rows) + 1)]
+        assert [int(frame[2]["content"]) for frame in frames[:-1]] == [*reversed(range(1500))]
+        assert frames[-1] == ["EOSE", "s"]
+        for visit in visits[1:]:
+            await visit.socket.close()
+        async with until("what they held is free") as tries:
+            async for _ in tries:
+                if not relay.server._unsent._used:
+                    break
+
+
 async def overwhelmed(relay: Relay) -> Visit:
     """A client that did not read what was live, until the relay had enough of it."""
     slow, other = await relay.visit(), await relay.visit()

@@ -1,0 +1,43 @@
+"""Shares: memory that the clients of all addresses share.
+
+Invariants: pure. A quarter is for clients with a known key; the others of one address have a
+quarter together, also when they have closed their connections.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Sharer(Protocol):
+    @property
+    def counted_as(self) -> str | None:
+        """The address whose clients share limits; None: unknown."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether one of its keys is known."""
+
+
+class Shares:
+    def __init__(self) -> None:
+        self._used = 0
+        self._of: dict[str | None, int] = {}
+        """Of each address that has any."""
+
+    def has_room_for(self, client: Sharer, most: int) -> bool:
+        """Whether it may have more. `most`: bytes of all together."""
+        used = self._used
+        if used < most // 4:
+            return True
+        if client.is_known:
+            return used < most
+        own = self._of.get(client.counted_as, 0)
+        return own < most // 4 and used < most - most // 4
+
+    def add(self, address: str | None, size: int) -> None:
+        """`size`: bytes, negative when they are gone."""
+        self._used += size
+        left = self._of.pop(address, 0) + size
+        if left:
+            self._of[address] = left

@@ -1,0 +1,44 @@
+"""Memory that clients share: one address has a quarter, known keys keep a quarter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from relay.access.shares import Shares
+
+MOST = 80
+
+
+@dataclass(frozen=True)
+class Client:
+    counted_as: str | None = None
+    is_known: bool = False
+
+
+ONE, OTHER, THIRD = Client("10.0.0.1"), Client("10.0.0.2"), Client("10.0.0.3")
+KNOWN = Client("10.0.0.1", is_known=True)
+
+
+def room(shares: Shares) -> list[bool]:
+    return [shares.has_room_for(each, MOST) for each in (ONE, OTHER, THIRD, KNOWN)]
+
+
+def test_one_address_has_a_quarter_and_all_unknown_ones_three() -> None:
+    shares = Shares()
+    assert room(shares) == [True] * 4
+    shares.add(ONE.counted_as, 20)
+    assert room(shares) == [False, True, True, True]
+    shares.add(OTHER.counted_as, 20)
+    shares.add(THIRD.counted_as, 19)
+    assert room(shares) == [False, False, True, True]
+    shares.add(THIRD.counted_as, 1)
+    assert room(shares) == [False, False, False, True]
+    shares.add(KNOWN.counted_as, 20)
+    assert room(shares) == [False] * 4
+
+
+def test_what_is_gone_counts_no_more() -> None:
+    shares = Shares()
+    shares.add(None, 80)
+    shares.add(None, -80)
+    assert room(shares) == [True] * 4
