@@ -23,7 +23,7 @@ from relay.access.management import (
 from relay.access.membership import RULE as MEMBERSHIP
 from relay.access.membership import Members, is_counted, ruling_on_request, untimely
 from relay.access.quotas import CountedEvent, Per, Token, check_usage_limits, subnet_of
-from relay.access.visibility import ANONYMOUS, Viewer, names_restricted, visibility_for
+from relay.access.visibility import ANONYMOUS, names_restricted, visibility_for
 from relay.errors import Invalid, Prefix, Refused, Reject, Result, WriteOutcome
 from relay.facts import Origin, Who
 from relay.groups.actions import JoinRequest
@@ -44,13 +44,18 @@ from relay.nostr.kinds import is_ephemeral
 from relay.write.candidate import refused_form
 from relay.write.derived import derived_group
 from relay.write.pins import outdated_pins
-from relay.write.world import facts_of, group_context, may_know_by_id
+from relay.write.world import (
+    facts_of,
+    group_context,
+    is_told_of,
+    may_know_by_id,
+    seen_by_sender,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from relay.access.management import Management
-    from relay.access.visibility import Visibility
     from relay.facts import Facts
     from relay.groups.context import GroupContext
     from relay.lifecycle.deletion import DeletionTargets
@@ -269,7 +274,7 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
         if ruled is None and holder is not None:
             about, ruled = holder, check_address(named, context)
         if isinstance(ruled, Reject):
-            if not ruled.reveals or _may_hear(about, candidate, world):
+            if not ruled.reveals or is_told_of(about, candidate, world):
                 return Judgement(ruled)
             is_concealed = True
         else:
@@ -407,24 +412,7 @@ def _may_be_told(outcome: WriteOutcome, candidate: Candidate, world: World) -> b
         return False
     if row.group is None and candidate.group is None:
         return True
-    return may_know_by_id(row, _seen(candidate, world), world)
-
-
-def _may_hear(row: Stored, candidate: Candidate, world: World) -> bool:
-    """Whether the connection may hear a refusal that reveals something about this row's group.
-    Authors are told that what they sign is not stored."""
-    sender = candidate.sender
-    return (
-        sender.origin is not Origin.WIRE
-        or candidate.event.pubkey in sender.authenticated
-        or may_know_by_id(row, _seen(candidate, world), world)
-    )
-
-
-def _seen(candidate: Candidate, world: World) -> Visibility:
-    """What the keys of the connection may read."""
-    sender = candidate.sender
-    return world.seen_by(Viewer(sender.authenticated, attested=sender.attested))
+    return may_know_by_id(row, seen_by_sender(candidate, world), world)
 
 
 def _row_if_stored(candidate: Candidate, world: World) -> Stored | None:
@@ -435,7 +423,7 @@ def _row_if_stored(candidate: Candidate, world: World) -> Stored | None:
     is_request = event.kind == kinds.DELETION
     is_own_request = is_request and event.pubkey in candidate.sender.authenticated
     if named is not None and not is_own_request:
-        seen = _seen(candidate, world)
+        seen = seen_by_sender(candidate, world)
         rows = [*map(found.rows.get, named.ids), *map(found.slots.get, named.slots)]
         if not all(row is not None and may_know_by_id(row, seen, world) for row in rows):
             return None

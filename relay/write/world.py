@@ -129,7 +129,9 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
     """What policy rules may look at. The only builder of Facts.
 
     For an event that will be refused for a missing login nothing is looked up: rows that it deletes
-    or replaces count as its author's, so that the login is the reason given.
+    or replaces count as its author's, so that the login is the reason given. A row of a group that
+    the connection may not read counts as not stored: anybody may send what others signed, and would
+    learn of it by the answer.
 
     A new fact is added in two places: a field of `Facts`, and its value here. One that needs rows
     that are not looked up yet also takes a line in `relay.write.lookups`.
@@ -157,11 +159,15 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         and any(is_known(pubkey, actors, groups) for pubkey in event.tag_values("p")),
         deletes_own=targets is not None
         and (
-            bool(world.removed.rows or deleted_rows(event, targets, found))
+            bool(world.removed.rows)
+            or any(is_told_of(row, candidate, world) for row in deleted_rows(event, targets, found))
             or misses_login(candidate, world.policy)
         ),
         replaces=slot is not None
-        and (slot in found.slots or misses_login(candidate, world.policy)),
+        and (
+            ((holder := found.slots.get(slot)) is not None and is_told_of(holder, candidate, world))
+            or misses_login(candidate, world.policy)
+        ),
         has_group=groups.get(group_id) is not None,
         h_is_foreign=kind in world.policy.groups.foreign_h,
         records=_records(candidate, world),
@@ -179,6 +185,24 @@ def misses_login(candidate: Candidate, policy: _Logins) -> bool:
         sender.origin is Origin.WIRE
         and not sender.authenticated
         and policy.wants_login(candidate.event)
+    )
+
+
+def seen_by_sender(candidate: Candidate, world: World) -> Visibility:
+    """What the keys of the connection may read."""
+    sender = candidate.sender
+    return world.seen_by(Viewer(sender.authenticated, attested=sender.attested))
+
+
+def is_told_of(row: Stored, candidate: Candidate, world: World) -> bool:
+    """Whether an answer to the event may depend on this row: its author is logged in, the row is in
+    no group, or the connection may read it (N01-96)."""
+    sender = candidate.sender
+    return (
+        sender.origin is not Origin.WIRE
+        or row.group is None
+        or candidate.event.pubkey in sender.authenticated
+        or may_know_by_id(row, seen_by_sender(candidate, world), world)
     )
 
 
@@ -234,7 +258,8 @@ FOLLOW_CHAINS: Final = frozenset({Who.AGENT, Who.OWNER})
 
 def _records(candidate: Candidate, world: World) -> tuple[RecordFacts, ...]:
     """The stored events that the record refers to, and the chains of records behind them. A row
-    that the author may not read counts as not stored, so that no refusal reveals it (X-16)."""
+    that the author or the connection may not read counts as not stored, so that no refusal reveals
+    it (X-16)."""
     references, found, now = candidate.references, world.found, world.now
     if not references.ids and not references.names:
         return ()
@@ -247,11 +272,16 @@ def _records(candidate: Candidate, world: World) -> tuple[RecordFacts, ...]:
         if (row := found.rows.get(id_)) is not None
         and _lasts(row, now)
         and _may_read_by_id(row, seen)
+        and is_told_of(row, candidate, world)
     ]
     follows = not world.who(pubkey, candidate.group).isdisjoint(FOLLOW_CHAINS)
     names = references.names
     named = _chained(names, found, systems) if follows else _named(names, found)
-    by_name = [row for row in named if _lasts(row, now) and _may_know(row, seen, world)]
+    by_name = [
+        row
+        for row in named
+        if _lasts(row, now) and _may_know(row, seen, world) and is_told_of(row, candidate, world)
+    ]
     return tuple([systems.facts_of(row.event) for row in (*by_id, *by_name)])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cast import admin, alice, stranger
+from tests.cast import admin, alice, owner, stranger
 from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import DELETED, DUPLICATE, STORED, Home, policy_of, store_of
 
@@ -68,6 +68,28 @@ async def test_an_address_in_a_hidden_group_is_refused_outside_for_its_readers_a
                     assert await home.take(version, version, logins=keys) == [STORED] * 2
                 assert await home.take(version, logins=[alice.pubkey]) == [elsewhere]
         assert len(await home.found(kinds=[30023])) == 1
+
+
+@pytest.mark.proves("N09-02", "N01-96")
+async def test_a_deletion_sent_by_others_tells_nothing_of_what_a_former_member_wrote() -> None:
+    """In this preset only who deletes something of their own may write without being known."""
+    async with Home(ReferenceStore(), policy_of("group")) as home:
+        await home.do(owner, 9007, ["hidden"], h="cave")
+        await home.do(owner, 9000, ["p", alice.pubkey], h="cave")
+        message = await home.do(alice, 9, h="cave")
+        article = await home.do(alice, 30023, ["d", "essay"], h="cave")
+        await home.do(owner, 9001, ["p", alice.pubkey], h="cave")
+        deletions = [
+            home.made(alice, 5, ["e", message.id]),
+            home.made(alice, 5, ["a", f"30023:{alice.pubkey}:essay"]),
+        ]
+        nothing = home.made(alice, 5, ["e", "0" * 64])
+        for keys in ((), (stranger.pubkey,)):
+            (refused,) = await home.take(nothing, logins=keys)
+            assert not refused[0]
+            assert await home.take(*deletions, logins=keys) == [refused] * 2
+        assert await home.take(*deletions, logins=[alice.pubkey]) == [STORED] * 2
+        assert {event.id for event in await home.log()}.isdisjoint({message.id, article.id})
 
 
 @pytest.mark.proves("N09-11")

@@ -222,12 +222,36 @@ async def test_an_entry_that_the_author_may_not_read_is_unknown(home: Home) -> N
     await home.do(alice, 9007, ["private"], h="tea")
     await home.do(alice, 9000, ["p", robot.pubkey], h="tea")
     await home.take(told(robot, "a", group="tea"), told(robot, "b"))
-    assert await home.take(superseded(rover, A, B)) == [unknown(A)]
-    assert await home.take(superseded(rover, B, A)) == [unknown(A)]
-    assert await home.take(superseded(robot, A, B)) == [STORED]
+    assert await home.take(superseded(rover, A, B), logins=[rover.pubkey]) == [unknown(A)]
+    assert await home.take(superseded(rover, B, A), logins=[rover.pubkey]) == [unknown(A)]
+    assert await home.take(superseded(robot, A, B), logins=[robot.pubkey]) == [STORED]
     await home.do(alice, 9001, ["p", robot.pubkey], h="tea")
-    assert await home.take(superseded(robot, B, A)) == [unknown(A)]
-    assert await home.take(superseded(owner, B, A)) == [CYCLE]
+    assert await home.take(superseded(robot, B, A), logins=[robot.pubkey]) == [unknown(A)]
+    assert await home.take(superseded(owner, B, A), logins=[owner.pubkey]) == [CYCLE]
+
+
+@pytest.mark.proves("X-16", "N01-96")
+@pytest.mark.parametrize("what", ["superseded", "meta", "vouch"])
+async def test_a_record_sent_by_others_tells_nothing_of_an_entry_in_a_group(
+    home: Home, what: str
+) -> None:
+    """Anybody may send what an agent signed: its login decides whether the entry counts."""
+    await home.do(alice, 9007, ["private"], h="tea")
+    await home.do(alice, 9000, ["p", robot.pubkey], h="tea")
+    entry = told(robot, "a", group="tea")
+    await home.take(entry, told(robot, "b"))
+
+    async def answers(at: int) -> list[tuple[bool, str]]:
+        record = {
+            "superseded": superseded(robot, A, B, at=at),
+            "meta": patched(robot, A, at=at, tags=["x"]),
+            "vouch": vouched(robot, A, at=at),
+        }[what]
+        return [*await home.take(record), *await home.take(record, logins=[rover.pubkey])]
+
+    while_stored = await answers(NOON)
+    await home.do(robot, 5, ["e", entry.id], h="tea")
+    assert await answers(NOON + 1) == while_stored
 
 
 @pytest.mark.proves("X-16", "X-22")
@@ -248,7 +272,7 @@ async def test_a_circle_over_what_the_author_may_not_read_is_none_to_them(home: 
     batch = [told(robot, "a"), told(rover, "b"), told(robot, "c", group="tea")]
     assert await home.take(*batch) == [STORED] * 3
     back = superseded(owner, A, C), superseded(robot, C, B)
-    assert await home.take(*back) == [STORED] * 2
+    assert await home.take(*back, logins=[owner.pubkey, robot.pubkey]) == [STORED] * 2
     assert await home.take(superseded(rover, B, A)) == [STORED]
 
 
@@ -368,13 +392,13 @@ async def test_nobody_learns_by_a_pin_what_is_still_there_that_they_may_not_read
     await home.do(alice, 9007, ["private"], h="tea")
     await home.do(alice, 9000, ["p", robot.pubkey], h="tea")
     note = await home.do(robot, 9, h="tea")
-    assert await home.take(pin(home, bob, note.id)) == [MAY_NOT_PIN]
-    assert await home.take(pin(home, robot, note.id)) == [STORED]
+    for keys in ((), (bob.pubkey,)):
+        assert await home.take(pin(home, bob, note.id), logins=keys) == [MAY_NOT_PIN]
+    assert await home.take(pin(home, robot, note.id)) == [MAY_NOT_PIN]
+    assert await home.take(pin(home, robot, note.id), logins=[robot.pubkey]) == [STORED]
     await home.do(alice, 9001, ["p", robot.pubkey], h="tea")
-    assert await home.take(pin(home, robot, note.id), pin(home, owner, note.id)) == [
-        MAY_NOT_PIN,
-        STORED,
-    ]
+    pins = pin(home, robot, note.id), pin(home, owner, note.id)
+    assert await home.take(*pins, logins=[robot.pubkey, owner.pubkey]) == [MAY_NOT_PIN, STORED]
 
 
 async def test_an_owner_pins_what_is_given_only_to_who_names_it(home: Home) -> None:
