@@ -333,6 +333,8 @@ class NegentropyQueue:
         """The connection is closed."""
         for sub in list(self._open):
             self._drop(sub)
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        # Not kept: the exception of the task holds its frames, and these hold rows and this object.
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)

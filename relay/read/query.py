@@ -209,9 +209,11 @@ class QueryQueue:
         self._open.clear()
         self._catching_up.clear()
         self._counts.clear()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        # Not kept: the exception of the task holds its frames, and these hold rows and this object.
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         self._hold(-self._values)
 
 

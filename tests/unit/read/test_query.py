@@ -7,6 +7,8 @@ N01-54…84, N29-91…94, N45.
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING, Any, Self
@@ -622,6 +624,23 @@ async def test_close_stops_the_scan(relay: QuerySide, rows: int, *, is_gone: boo
     assert len(client.stream()) == PAGE
     assert relay.store.pages <= 2
     assert len(relay.fanout) == 0
+
+
+async def test_the_rows_of_a_connection_that_is_closed_are_freed_at_once(relay: QuerySide) -> None:
+    """Not by the garbage collector, which comes when there are many objects, not many bytes."""
+    await relay.write(*(note(n) for n in range(3 * PAGE)))
+    client = Client()
+    client.is_reading = False
+    scans = await scanning(relay, client)
+    freed = weakref.ref(scans)
+    gc.disable()
+    try:
+        await scans.aclose()
+        del scans
+        await asyncio.sleep(0)
+        assert freed() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.proves("N01-54")
