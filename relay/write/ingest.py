@@ -84,6 +84,8 @@ _GROUPS_PER_COST: Final = 1000
 """Of all groups: each is asked about a key that vanishes."""
 _MEMBERS_PER_COST: Final = 1000
 """Of a group that an event changes."""
+_CODES_PER_COST: Final = 500
+"""Of such a group: a request to join is compared with each, and each use copies them."""
 _LISTED_PER_COST: Final = 10
 """Of a group whose lists are signed with the event: 10 us each."""
 _MEMBERS_AT_ONCE: Final = 5000
@@ -531,6 +533,7 @@ class Ingest:
                     group = groups.get(event.tag("h"))
                     if group is not None:
                         cost += len(group.involved) // _MEMBERS_PER_COST
+                        cost += len(group.invites) // _CODES_PER_COST
                         if not is_listed_apart(group):
                             cost += len(group.members) // _LISTED_PER_COST
                 return cost

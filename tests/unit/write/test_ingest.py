@@ -26,7 +26,7 @@ from relay.read.fanout import Subscription
 from relay.write import ingest
 from relay.write.ingest import Ingest
 from relay.write.replay import rebuilt_groups
-from tests.cast import alice, bob, carol, dave, owner, robot
+from tests.cast import alice, bob, carol, dave, owner, person, robot
 from tests.harness.client_in_memory import Client
 from tests.harness.controlled_store import ControlledStore
 from tests.harness.folders import loaded
@@ -645,14 +645,19 @@ def deletions(number: int) -> Event:
         (deletions, 512 // (100 // 4)),  # a tombstone for each target
         (lambda n: on(owner, 9002, ["about", f"{n}"]), 512 // (2 * 12)),
         (lambda n: owner.sign(62, [["relay", "ALL_RELAYS"]], "", NOON + n), 512 // (2 * 12)),
+        (lambda n: on(person(f"j{n}"), 9021, ["code", "reusable"]), 36),
     ],
 )
 async def test_a_note_waits_for_few_large_events(
     relay: Relay, large: Callable[[int], Event], together: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of one connection or many: 2 MiB are committed together, 2,000 targets of deletions, or few
-    changes of a group of many, or requests to vanish if there are many groups: here each of two
-    costs as much as 12,000."""
+    changes of a group of many keys or codes, or requests to vanish if there are many groups: here
+    each of two, and a code, costs as much as 12,000."""
+    code = on(owner, 9009, ["code", "reusable"], ["reusable"])
+    assert await relay.take(code) == [STORED]
+    relay.store.plans.clear()
+    monkeypatch.setattr("relay.write.ingest._CODES_PER_COST", 1 / 12)
     monkeypatch.setattr("relay.write.ingest._MEMBERS_PER_COST", 1 / 12)
     monkeypatch.setattr("relay.write.ingest._GROUPS_PER_COST", 1 / 12)
     relay.store.append_called.clear()
