@@ -32,12 +32,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-_SECRET: Final = re.compile(r"(nsec|ncryptsec)1[a-z0-9]+", re.IGNORECASE)
+_SECRET: Final = re.compile(
+    r"((?:nsec|ncryptsec)1)[a-z0-9]+"
+    r"|(://[^\s/@:]*:)\S*(?=@)"
+    r"|(?<![0-9a-z])([0-9a-f]{4})(?:[0-9a-f]{56,59}|[0-9a-f]{61,66})(?![0-9a-z])",
+    re.IGNORECASE,
+)
+"""A secret key; the password in a URL; hex that is nearly a key: public keys and ids have 64."""
 
 
 def masked(text: str) -> str:
-    """Without secret keys: a safeguard for logs, and for what quotes an argument or a setting."""
-    return _SECRET.sub(r"\g<1>1…", text) if "sec1" in text.lower() else text
+    """Without secrets: a safeguard for logs, and for what quotes an argument or a setting."""
+    return _SECRET.sub(lambda found: f"{found[1] or found[2] or found[3]}…", text)
 
 
 class Prefix(StrEnum):

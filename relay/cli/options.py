@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TextIO, TypeVar
 import click
 import orjson
 
-from relay.errors import UserError
+from relay.errors import UserError, masked
 from relay.nostr.nip50 import search_from
 
 if TYPE_CHECKING:
@@ -54,7 +54,14 @@ def no_data_folder(folder: Path) -> UserError:
     )
 
 
+def _no_secret(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:
+    if masked(str(folder)) != str(folder):
+        raise UserError("--data: this is a secret; the relay's data folder is needed", code=2)
+    return folder
+
+
 def _existing(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:
+    _no_secret(ctx, param, folder)
     if not (folder.is_dir() or ctx.resilient_parsing):
         raise no_data_folder(folder)
     return folder
@@ -71,7 +78,7 @@ new_folder_option, folder_option = (
         callback=callback,
         help="The relay's data folder.",
     )
-    for callback in (None, _existing)
+    for callback in (_no_secret, _existing)
 )
 """The second: of a folder that is there."""
 

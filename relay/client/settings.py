@@ -288,7 +288,10 @@ def relay_url(url: str, where: str) -> str:
     """The normalised URL. `where`: the option or variable, for the error text. Raises UserError."""
     url = url.strip()
     if not _is_relay_url(url):
-        raise UserError(f"{where}: {url!r} is no relay URL; it begins with ws:// or wss://", code=2)
+        raise UserError(
+            f"{where}: {url!r} is no relay URL; it begins with ws:// or wss:// and has no password",
+            code=2,
+        )
     return url
 
 

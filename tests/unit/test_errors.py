@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError
 
 import pytest
 
-from relay.errors import Prefix, Reject, WriteOutcome, ok_reply
+from relay.errors import Prefix, Reject, UserError, WriteOutcome, masked, ok_reply
 from relay.facts import Who
 from tests.unit.policies.facts import NOBODY, being
 
@@ -103,3 +103,21 @@ def test_who_words_are_those_of_policy_files() -> None:
         "trusted",
         "target",
     }
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no folder nsec1qqqsyqc is there", "no folder nsec1… is there"),
+        ("NSEC1QQQ", "NSEC1…"),
+        ("--relay: 'ws://ada:let@me/in@127.0.0.1:1/'", "--relay: 'ws://ada:…@127.0.0.1:1/'"),
+        ("postgresql://ada:secret@host/db", "postgresql://ada:…@host/db"),
+        ("wss://relay.example:7777/path", "wss://relay.example:7777/path"),
+        (f"not a public key: '{'ab' * 32}c'", "not a public key: 'abab…'"),
+        (f"not a public key: '{'ab' * 31}c'", "not a public key: 'abab…'"),
+        (f"{'ab' * 32} and a signature {'cd' * 64}", f"{'ab' * 32} and a signature {'cd' * 64}"),
+    ],
+)
+def test_what_is_shown_has_no_secret(text: str, shown: str) -> None:
+    assert masked(text) == shown
+    assert str(UserError(text)) == shown

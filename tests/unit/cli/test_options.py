@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
 
 from relay.cli.names import PublicKey
-from relay.cli.options import Number, WholeNumber, confirm, print_json, printable
+from relay.cli.options import (
+    Number,
+    WholeNumber,
+    confirm,
+    folder_option,
+    new_folder_option,
+    print_json,
+    printable,
+)
 from relay.errors import UserError
+from tests.cast import alice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,3 +108,15 @@ def test_ctrl_c_at_a_question_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr("click.termui.visible_prompt_func", interrupted)
     with pytest.raises(click.Abort):
         confirm("Delete it?")
+
+
+@pytest.mark.parametrize("option", [new_folder_option, folder_option])
+def test_a_secret_key_is_no_data_folder(option: Any, tmp_path: Path) -> None:
+    """`serve` made the folder, and printed its name."""
+
+    made = click.command("made")(option(lambda folder: folder.mkdir()))
+
+    with pytest.raises(UserError, match="--data: this is a secret; ") as error:
+        made.main(["--data", str(tmp_path / alice.nsec)], standalone_mode=False)
+    assert "nsec" not in str(error.value)
+    assert not list(tmp_path.iterdir())
