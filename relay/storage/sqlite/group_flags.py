@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from relay.groups.actions import FLAGS
 from relay.nostr.event import event_from_raw
-from relay.storage.sqlite.connections import fault_of
+from relay.storage.sqlite.connections import connection, fault_of
 from relay.storage.sqlite.sql.named import QUERIES
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def groups_without(path: Path, flags: Set[Flag]) -> dict[str, Set[Flag]]:
         return {}
     found: dict[str, Set[Flag]] = {}
     try:
-        with closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as db:
+        with closing(connection(path)) as db:
             db.execute("PRAGMA query_only = ON")
             for (raw,) in db.execute(QUERIES["group_metadata"]):
                 event = event_from_raw(raw)
