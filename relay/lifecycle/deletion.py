@@ -6,7 +6,7 @@ Invariants: `Found` and the batch's WritePlan change together, as in `relay.life
 from __future__ import annotations
 
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.errors import WriteOutcome
 from relay.lifecycle.rows import DeletedBy, Forgotten, Slot, Tombstone, Vanish
@@ -119,6 +119,10 @@ def take_out(row: Stored, found: Found, plan: WritePlan) -> None:
 def add_tombstone(tombstone: Tombstone, found: Found, plan: WritePlan) -> None:
     plan.tombstones.append(tombstone)
     found.tombstones.setdefault(tombstone.target, []).append(tombstone)
+
+
+END_OF_GROUP: Final = "9008"
+"""Why, in the tombstones of rows that went with their group; the query of PostgreSQL has it too."""
 
 
 def placed_tombstone(event: Event, group: str | None, why: str) -> Tombstone | None:

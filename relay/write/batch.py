@@ -40,6 +40,7 @@ from relay.groups.notices import (
 )
 from relay.groups.rules import as_imported
 from relay.lifecycle.deletion import (
+    END_OF_GROUP,
     add_tombstone,
     delete_banned_author,
     delete_by_author,
@@ -428,7 +429,7 @@ class Batch:
         for row in rows.values():
             if row.group == group_id and row.event.kind not in kept:
                 remove(row, found, self.plan)
-                self._keep_out(placed_tombstone(row.event, row.group, "9008"))
+                self._keep_out(placed_tombstone(row.event, row.group, END_OF_GROUP))
 
     def _unpin(self, group_ids: Iterable[str]) -> None:
         """Drop pins of these groups whose event is removed or expired (N29-172)."""

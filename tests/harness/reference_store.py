@@ -21,6 +21,7 @@ from relay.access.quotas import Size, Sized, SizedBy, recipients_of
 from relay.errors import StoreFault, TooMuchToRead
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.deletion import (
+    END_OF_GROUP,
     ban_tombstone,
     event_target,
     is_group_record,
@@ -300,7 +301,7 @@ class ReferenceStore:
             self.groups[group_id] = group
 
     def _keep_out(self, rows: Sequence[Stored]) -> None:
-        stones = [placed_tombstone(row.event, row.group, "9008") for row in rows]
+        stones = [placed_tombstone(row.event, row.group, END_OF_GROUP) for row in rows]
         self._tombstones.extend(filter(None, stones))
 
     def _counted(self) -> list[Stored]:

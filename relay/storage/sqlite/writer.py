@@ -20,7 +20,7 @@ import orjson
 
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
-from relay.lifecycle.deletion import ban_tombstone, event_target, placed_tombstone
+from relay.lifecycle.deletion import END_OF_GROUP, ban_tombstone, event_target, placed_tombstone
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
     Found,
@@ -511,7 +511,7 @@ class Writer:
                 tags.append((hash_, created_at, key, seq))  # noqa: PERF401
             if erasure is not None:
                 erasure.add(event.id, event.kind)
-            if (stone := placed_tombstone(event, ends, "9008")) is not None:
+            if (stone := placed_tombstone(event, ends, END_OF_GROUP)) is not None:
                 stones.append(stone)
         self._add_tombstones(stones)
         db.executemany(QUERIES["delete_tag"], tags)
