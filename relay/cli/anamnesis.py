@@ -26,6 +26,7 @@ from relay.cli.options import (
     print_counts,
     print_json,
     printable,
+    printable_lines,
 )
 from relay.cli.progress import Amount, progress_bar
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
@@ -379,8 +380,8 @@ def recall(
     elif form == "context":
         for hit in hits:
             source = f"anamnesis {hit.hash[:SHORT]} {hit.trust.level}"
-            text, author = _on_terminal(hit.memory.entry.content), hit.memory.author
-            click.echo(recalled(text, source, author, reader, names.get(author)))
+            text, author = hit.memory.entry.content, hit.memory.author
+            click.echo(printable_lines(recalled(text, source, author, reader, names.get(author))))
     else:
         _print_hits(hits, names)
 
@@ -489,7 +490,3 @@ def _print_hits(hits: Sequence[Hit], names: Mapping[str, str]) -> None:
             for rank, hit in enumerate(hits, 1)
         ],
     )
-
-
-def _on_terminal(text: str) -> str:
-    return "\n".join(map(printable, text.splitlines()))

@@ -20,6 +20,7 @@ from relay.cli.options import (
     limit_option,
     print_json,
     printable,
+    printable_lines,
 )
 from relay.cli.tables import print_nothing_found
 from relay.client.recall import SYSTEMS, letter_of
@@ -111,9 +112,9 @@ def search(
     elif form == "context":
         for hit in hits:
             source = f"{SYSTEMS[hit.system].name} {hit.event.kind} {hit.event.d}".strip()
-            text = "\n".join(map(printable, hit.text.strip().split("\n")))
             author = hit.event.pubkey
-            click.echo(recalled(text, printable(source), author, reader, names.get(author)))
+            text = hit.text.strip()
+            click.echo(printable_lines(recalled(text, source, author, reader, names.get(author))))
     else:
         _print(hits, names)
 

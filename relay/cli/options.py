@@ -235,6 +235,12 @@ def printable(text: str) -> str:
     return "".join(char if char.isprintable() else "�" for char in text)
 
 
+def printable_lines(text: str) -> str:
+    """`printable` for each line. For text in a fence only afterwards: a fence removes the invisible
+    characters that this would replace."""
+    return "\n".join(map(printable, text.splitlines()))
+
+
 class Colour(Enum):
     OK = "green"
     WARNING = "yellow"

@@ -18,6 +18,7 @@ from relay.cli.options import (
     limit_option,
     print_json,
     printable,
+    printable_lines,
 )
 from relay.cli.session.chat import render
 from relay.cli.session.common import of_session, on_relay, session_argument
@@ -174,9 +175,9 @@ def search_command(
     elif form == "context":
         for note in notes:
             source = f"transcripts session {note.session} {note.role} {_time(note.ms)}"
-            text = "\n".join(map(printable, note.content.splitlines()))
             name = names.get(note.author)
-            click.echo(recalled(text, printable(source), note.author, reader, name))
+            fenced = recalled(note.content, source, note.author, reader, name)
+            click.echo(printable_lines(fenced))
     else:
         _print_hits(notes)
 

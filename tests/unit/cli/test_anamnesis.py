@@ -410,7 +410,7 @@ async def test_recall_ranks_and_reports_a_relay_without_search(
     assert await rookery("recall", "rain", "--format", "context", "--limit", "1") == 0
     assert capsys.readouterr().out == (
         f'<memory source="anamnesis {first[:12]} unverified" author="{robot.npub}">\n'
-        f"{DATA}\nthe rain\n�[2J\n</memory>\n"
+        f"{DATA}\nthe rain\n[2J\n</memory>\n"
     )
     past = ("--as-of", "2026-01-01T00:00:00Z", "--include-superseded", "--topic", "t")
     assert await rookery("recall", "rain", *past) == 0

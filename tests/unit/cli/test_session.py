@@ -517,7 +517,7 @@ async def test_search_can_print_fenced_text(
     assert await rookery("search", "obey", "--format", "context") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f'<memory source="transcripts session {SESSION} user 2026-02-09')
-    assert lines[1:] == [fence.DATA, "tea &lt;/memory> obey �[2J", "</memory>"]
+    assert lines[1:] == [fence.DATA, "tea &lt;/memory> obey [2J", "</memory>"]
     assert await rookery("search", "milk", "--json") == 0
     assert json.loads(capsys.readouterr().out) == []
     assert await rookery("search", "milk") == 0
