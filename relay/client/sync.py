@@ -26,7 +26,7 @@ from relay.client.errors import (
 )
 from relay.client.negentropy import MAX_NEED
 from relay.client.paging import MAX_READ_BYTES
-from relay.client.sync_order import Order, only_names, rank
+from relay.client.sync_order import Order, in_order, only_names
 from relay.errors import Prefix
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import GROUP_RECORDS, RELAY_SIGNED
@@ -139,7 +139,7 @@ class RelaySide:
                     f"got {len(found)} of {number} events within {_FETCH_S:g} s"
                 ) from None
             if found:
-                yield sorted(found, key=lambda event: (event.created_at, rank(event), event.id))
+                yield in_order(found)
 
     async def _query(self, ids: Iterable[str]) -> Sequence[Event]:
         return await self._reader.query(Filter(ids=frozenset(ids)))

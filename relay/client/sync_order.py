@@ -27,6 +27,8 @@ from relay.nostr.kinds import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from relay.nostr.event import Event
 
 _MAX_CHAIN: Final = 8
@@ -34,7 +36,7 @@ _MAX_CHAIN: Final = 8
 _CLOCK_SKEW_S: Final = 900
 """How far the clocks of those who write into a group may differ: relays refuse later dates."""
 _RANKS: Final = {
-    CREATE_GROUP: -5,
+    CREATE_GROUP: -8,
     PUT_USER: -4,
     CREATE_INVITE: -4,
     REMOVE_USER: -1,
@@ -44,6 +46,8 @@ _RANKS: Final = {
 
 Place = tuple[int, int, int]
 """Time, rank among events of one second, created_at."""
+Making = tuple[str | None, str, int]
+"""`h`, author and created_at of a 9007."""
 
 
 def only_names(event: Event) -> bool:
@@ -51,11 +55,35 @@ def only_names(event: Event) -> bool:
     return not event.has_tag("h") and any(map(event.has_tag, ("e", "E", "a", "A")))
 
 
-def rank(event: Event) -> int:
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """By time, and place among the events of one second."""
+    events = [*events]
+    made = {_making(event) for event in events if event.kind == CREATE_GROUP}
+
+    def place(event: Event) -> tuple[int, int, str]:
+        is_first = event.kind == EDIT_METADATA and _making(event) in made
+        return event.created_at, _first(event) if is_first else _rank(event), event.id
+
+    return sorted(events, key=place)
+
+
+def _making(event: Event) -> Making:
+    return event.tag("h"), event.pubkey, event.created_at
+
+
+def _first(edit: Event) -> int:
+    """Rank of a 9002 of the second in which its author made the group: what it drops without a
+    confirmation, it may drop only before there are members (Z-03)."""
+    return -6 if _hides(edit) else -7
+
+
+def _rank(event: Event) -> int:
     """Place among the events of one second: a group, who gets rights, what makes it private, who
     loses them, what is in it."""
     if _hides(event):
         return -2
+    if event.kind == PUT_USER and any(len(tag) > 2 for tag in event.tags if tag[:1] == ["p"]):
+        return -5  # a 9000 without roles may take them away
     found = _RANKS.get(event.kind)
     if found is not None:
         return found
@@ -78,6 +106,9 @@ class Order:
         """id → ids and addresses in its tags."""
         self._written: list[tuple[bytes, str, str]] = []
         """(id, group, author) of what is no record."""
+        self._made: set[Making] = set()
+        self._edits: list[tuple[bytes, Making, int]] = []
+        """Each 9002, and its rank if its author made the group in that second."""
         self._described: dict[str, list[tuple[int, int, bool]]] = {}
         """Group → (created_at, rank, whether it hides) of its 9007 and 9002."""
         self._joined: dict[tuple[str, str], list[int]] = {}
@@ -85,7 +116,11 @@ class Order:
 
     def add(self, event: Event) -> None:
         id_, h, at = bytes.fromhex(event.id), event.tag("h"), event.created_at
-        self._places[id_] = at, rank(event), at
+        self._places[id_] = at, _rank(event), at
+        if event.kind == CREATE_GROUP:
+            self._made.add(_making(event))
+        elif event.kind == EDIT_METADATA:
+            self._edits.append((id_, _making(event), _first(event)))
         if class_of(event.kind) is KindClass.ADDRESSABLE:
             self._ids[f"{event.kind}:{event.pubkey}:{event.d}"] = id_
         if h is None:
@@ -94,7 +129,7 @@ class Order:
                     [value for name in ("e", "E", "a", "A") for value in event.tag_values(name)]
                 )
         elif event.kind in (CREATE_GROUP, EDIT_METADATA):
-            self._described.setdefault(h, []).append((at, rank(event), _hides(event)))
+            self._described.setdefault(h, []).append((at, _rank(event), _hides(event)))
         elif event.kind in (PUT_USER, JOIN_REQUEST):
             joined = event.tag_values("p") if event.kind == PUT_USER else (event.pubkey,)
             for pubkey in joined:
@@ -105,6 +140,9 @@ class Order:
     def places(self) -> dict[bytes, Place]:
         """By id."""
         places = self._places
+        for id_, making, first in self._edits:
+            if making in self._made:
+                places[id_] = places[id_][0], first, places[id_][2]
         changes = {h: _changes(records) for h, records in self._described.items()}
         joined = {key: sorted(times) for key, times in self._joined.items()}
         for id_, h, author in self._written:

@@ -286,15 +286,18 @@ async def test_a_message_comes_after_what_made_its_author_a_member_although_cloc
 async def test_of_one_second_rights_come_first_and_what_ends_them_last(
     ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    def den(kind: int, *tags: list[str]) -> Event:
-        return alice.sign(kind, [["h", "den"], *tags], "", NOW)
+    def den(kind: int, *tags: list[str], by: SecretKey = alice) -> Event:
+        return by.sign(kind, [["h", "den"], *tags], "", NOW)
 
     put, out = ["p", bob.pubkey, "admin"], ["p", bob.pubkey]
     wanted = [
         [den(9007)],
-        [den(9000, put), den(9009, ["code", "sesame"])],
-        [den(9002, ["name", "Den"], ["public"]), den(9021), den(9010)],
+        [den(9002, ["name", "Den"], ["public"])],  # before there are members, like the next
         [den(9002, ["name", "Den"], ["private"]), den(9002, ["hidden"])],
+        [den(9000, put)],
+        [den(9000, out), den(9009, ["code", "sesame"])],
+        [den(9002, ["name", "Den"], ["public"], by=bob), den(9021), den(9010)],
+        [den(9002, ["private"], by=bob), den(9002, ["hidden"], by=bob)],
         [den(9001, out), den(9022), den(9008)],
         [den(9), den(9, ["t", "tea"])],
     ]
