@@ -26,7 +26,7 @@ from relay.nostr.filters import Filter
 from relay.nostr.kinds import DELETE_GROUP, GROUP_MEMBER_NOTICES, is_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Iterator, Sequence, Set
+    from collections.abc import Collection, Container, Iterable, Iterator, Sequence, Set
 
     from relay.access.actors import Actors
     from relay.access.read_rules import Row, Target
@@ -548,7 +548,7 @@ def _lists_in(filter_: Filter) -> int:
     return len((filter_.kinds or _NO_KINDS) & _GROUP_LISTS) * len(filter_.tag_values("d") or ())
 
 
-def _overlap(values: frozenset[str] | None, keys: frozenset[str]) -> bool:
+def _overlap(values: Collection[str] | None, keys: frozenset[str]) -> bool:
     """Whether the condition (None: no condition) admits one of these keys."""
     return bool(keys) if values is None else not keys.isdisjoint(values)
 
@@ -563,7 +563,7 @@ def _combinations(
 ) -> Iterator[tuple[int, str | None, bool]]:
     """(kind, d or None for any, whether in a group) of the rows of these kinds that the filter can
     match."""
-    ds: list[str | None] = list(filter_.tag_values("d") or [None])
+    ds: list[str | None] = [*(filter_.tag_values("d") or (None,))]
     names_groups = filter_.tag_values("h") and kinds.isdisjoint(foreign_h)
     in_group = [True] if names_groups else [False, True]
     return product(sorted(kinds), ds, in_group)

@@ -17,7 +17,7 @@ from relay.nostr.event import event_from
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
     from relay.nostr.event import Event
@@ -123,7 +123,7 @@ def _checked_event(raw: bytes) -> Event:
         raise Damaged("an event in it was changed") from error
 
 
-def _json_list(values: frozenset[int] | frozenset[str] | None) -> str | None:
+def _json_list(values: Collection[int] | Collection[str] | None) -> str | None:
     return None if values is None else orjson.dumps(list(values)).decode()
 
 

@@ -20,7 +20,7 @@ from relay.errors import Invalid
 from relay.nostr.kinds import MAX_KIND, KindClass, class_of, is_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence, Set
+    from collections.abc import Collection, Sequence
 
 _HEX64: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 _HEX128: Final = re.compile(r"[0-9a-f]{128}").fullmatch
@@ -69,7 +69,7 @@ class Event(msgspec.Struct, frozen=True, gc=False):
                 return True
         return False
 
-    def has_value(self, name: str, values: Set[str]) -> bool:
+    def has_value(self, name: str, values: Collection[str]) -> bool:
         """Whether a tag with this name has one of these values."""
         for tag in self.tags:  # noqa: SIM110  # as above
             if len(tag) > 1 and tag[0] == name and tag[1] in values:
@@ -94,7 +94,7 @@ class IndexedEvent(Event, frozen=True, gc=False):
     def has_tag(self, name: str) -> bool:
         return name in self.firsts
 
-    def has_value(self, name: str, values: Set[str]) -> bool:
+    def has_value(self, name: str, values: Collection[str]) -> bool:
         found = self.values.get(name)
         return found is not None and not found.isdisjoint(values)
 

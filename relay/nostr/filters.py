@@ -6,6 +6,7 @@ compares the two.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -41,20 +42,28 @@ class FilterTerms(msgspec.Struct, frozen=True):
     """NIP-50 is supported; without it the key is refused, not ignored (N50-12)."""
 
 
+def _type_of(values: Collection[object]) -> type[frozenset[str]] | type[tuple[str, ...]]:
+    """See `Filter`."""
+    return tuple if len(values) == 1 else frozenset
+
+
 class Filter(msgspec.Struct, frozen=True, gc=False):
-    """All conditions must hold; None is no condition. An empty set matches nothing (N01-67).
+    """All conditions must hold; None is no condition. An empty collection matches nothing (N01-67).
+
+    Values have no order and none occurs twice. One value alone is in a tuple, which takes a quarter
+    of the memory of a set: most subscriptions that stay open name one author or one tag value.
 
     A Struct because each REQ makes one: 0.2 us, a frozen dataclass takes 2 us.
     """
 
-    ids: frozenset[str] | None = None
-    authors: frozenset[str] | None = None
+    ids: Collection[str] | None = None
+    authors: Collection[str] | None = None
     kinds: frozenset[int] | None = None
     since: int | None = None
     until: int | None = None
     limit: int | None = None
     search: str | None = None
-    tags: tuple[tuple[str, frozenset[str]], ...] = ()
+    tags: tuple[tuple[str, Collection[str]], ...] = ()
     """(tag name without `#`, values), sorted by name."""
     d_prefixes: tuple[str, ...] = ()
     """`#d` values that match as a prefix too (G-09); `tags` has them as well."""
@@ -68,14 +77,24 @@ class Filter(msgspec.Struct, frozen=True, gc=False):
 
     def __post_init__(self) -> None:
         number = 0
-        if self.ids is not None:
-            number += len(self.ids)
-        if self.authors is not None:
-            number += len(self.authors)
+        ids, authors = self.ids, self.authors
+        if ids is not None:
+            number += len(ids)
+            if type(ids) is not _type_of(ids):
+                force_setattr(self, "ids", _type_of(ids)(ids))
+        if authors is not None:
+            number += len(authors)
+            if type(authors) is not _type_of(authors):
+                force_setattr(self, "authors", _type_of(authors)(authors))
         if self.kinds is not None:
             number += len(self.kinds)
+        is_changed = False
         for _, values in self.tags:
             number += len(values)
+            is_changed |= type(values) is not _type_of(values)
+        if is_changed:
+            tags = [(name, _type_of(values)(values)) for name, values in self.tags]
+            force_setattr(self, "tags", tuple(tags))
         force_setattr(self, "values", number)
 
     @property
@@ -98,12 +117,12 @@ class Filter(msgspec.Struct, frozen=True, gc=False):
             return False
         return all(self._tag_holds(event, name, values) for name, values in self.tags)
 
-    def _tag_holds(self, event: Event, name: str, values: frozenset[str]) -> bool:
+    def _tag_holds(self, event: Event, name: str, values: Collection[str]) -> bool:
         if event.has_value(name, values):
             return True
         return name == "d" and bool(self.d_prefixes) and event.d.startswith(self.d_prefixes)
 
-    def tag_values(self, name: str) -> frozenset[str] | None:
+    def tag_values(self, name: str) -> Collection[str] | None:
         for key, values in self.tags:
             if key == name:
                 return values
@@ -117,7 +136,7 @@ def filter_from(value: object, terms: FilterTerms) -> Filter:
     ids = authors = kinds = None
     since = until = limit = None
     search = None
-    tags: list[tuple[str, frozenset[str]]] = []
+    tags: list[tuple[str, Collection[str]]] = []
     for key, given in value.items():
         if key == "kinds":
             kinds = _kinds(given)
@@ -167,7 +186,7 @@ def filter_from(value: object, terms: FilterTerms) -> Filter:
 
 
 def _d_prefixes(
-    tags: list[tuple[str, frozenset[str]]], kinds: frozenset[int] | None, terms: FilterTerms
+    tags: list[tuple[str, Collection[str]]], kinds: frozenset[int] | None, terms: FilterTerms
 ) -> tuple[str, ...]:
     if not kinds or not kinds <= terms.prefix_d_kinds:
         return ()
@@ -186,20 +205,20 @@ def _list(key: str, given: object) -> list[object]:
     return given
 
 
-def _hex_list(key: str, given: object) -> frozenset[str]:
+def _hex_list(key: str, given: object) -> Collection[str]:
     values = _list(key, given)
     for value in values:
         if not is_hex64(value):
             raise Invalid(f"{key}: every value must be 64 lowercase hex characters")
-    return frozenset(values)  # type: ignore[arg-type]
+    return _type_of(values)(values)  # type: ignore[arg-type]
 
 
-def _strings(key: str, given: object) -> frozenset[str]:
+def _strings(key: str, given: object) -> Collection[str]:
     values = _list(key, given)
     for value in values:
         if type(value) is not str:
             raise Invalid(f"{key}: every value must be a string")
-    return frozenset(values)  # type: ignore[arg-type]
+    return _type_of(values)(values)  # type: ignore[arg-type]
 
 
 def _kinds(given: object) -> frozenset[int]:

@@ -18,6 +18,7 @@ import orjson
 from relay.errors import Invalid, Prefix, Refused, TooManyRecords, Unsupported
 from relay.nostr.event import Event, event_from, is_hex64, submitted_event
 from relay.nostr.filters import Filter, FilterTerms, filter_from
+from relay.nostr.recent import Recent
 
 MAX_VALUES: Final = 10_000
 """Ids, authors, kinds and tag values in a REQ or COUNT: each takes the loop up to 5 us. A frame of
@@ -133,8 +134,8 @@ _MAX_REPEATED: Final = 256
 """Bytes of a REQ whose filters are kept parsed when they come for the second time: the next client
 that opens the same page of an app, or comes back to it, sends the same ones."""
 _REPEATED: Final = 2048
-_came_once: Final[set[int]] = set()
-"""Hashes of filters that came once; at most as many."""
+_came_once: Final = Recent(_REPEATED)
+"""Of filters that came once."""
 _MAX_REPEATED_VALUES: Final = 8
 _NOT_JSON: Final = Invalid("message is not JSON")
 _KEEP_ALIVE: Final = KeepAlive()
@@ -192,10 +193,7 @@ def _repeated(text: bytes, terms: FilterTerms, max_filters: int) -> Subscribe | 
     if not 0 < len(sub) <= MAX_SUBSCRIPTION_ID or end < 0:
         return None
     tail = text[end:]
-    if (number := hash(tail)) not in _came_once:
-        if len(_came_once) >= _REPEATED:
-            _came_once.clear()
-        _came_once.add(number)
+    if _came_once.is_new(hash(tail)):
         return None
     filters = _filters_after(tail, terms)
     return None if filters is None or len(filters) > max_filters else Subscribe(sub, filters)

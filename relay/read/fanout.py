@@ -19,7 +19,7 @@ from relay.read.outbox import framed
 from relay.read.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from relay.access.visibility import Viewer
     from relay.nostr.event import Event
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from relay.read.linked_rows import LinkedRows, Links
     from relay.read.outbox import Outbox
     from relay.read.peer import Reader
-    from relay.read.subscriptions import Entry
+    from relay.read.subscriptions import Entry, Key
     from relay.state import RelayState
 
 _log = logging.getLogger(__name__)
@@ -56,12 +56,8 @@ class Subscription:
         "backlog",
         "cursor",
         "filters",
-        "has_overflowed",
-        "head",
         "is_closed",
-        "is_long",
         "last_delivery",
-        "max_backlog",
         "outbox",
         "reader",
         "sub",
@@ -82,63 +78,80 @@ class Subscription:
         self.reader = reader
         self.outbox = outbox
         self.cursor = cursor
-        self.head = messages.event_head(sub)
-        self.max_backlog = max_backlog
-        self.backlog: list[tuple[int | Stored, Filter]] | None = []
-        """seq of stored rows, which are read again, and events that are not stored, with the filter
-        that matched. None: live rows are sent at once."""
-        self.has_overflowed = False
-        """Rows were dropped from the backlog: CLOSED must follow, not a gap."""
+        self.backlog: Backlog | None = Backlog(outbox, max_backlog)
+        """None: live rows are sent at once."""
         self.is_closed = False
-        self.is_long = False
-        """Its first page takes more than a short read."""
         self.last_delivery = 0
         """Number of the last row delivered, so that a row that matches two filters is sent once.
         The number and not the row: thousands of subscriptions would each keep a row in memory."""
 
-    def add_to_backlog(self, row: Stored, filter_: Filter) -> None:
-        backlog = self.backlog
-        if backlog is None or len(backlog) >= self.max_backlog or not self.outbox.may_hold:
-            self.has_overflowed = True
-            self.drop_from_backlog(len(backlog or ()))
-        elif row.seq:
-            backlog.append((row.seq, filter_))
-            self.outbox.held_bytes += _HELD_SEQ
-        else:
-            # Only its bytes: parsed tags can take twenty times as much memory.
-            bare = structs.replace(row.event, tags=[], content="")
-            backlog.append((structs.replace(row, event=bare), filter_))
-            self.outbox.held_bytes += len(bare.raw)
+    @property
+    def head(self) -> bytes:
+        """Made anew each time: most subscriptions wait for their events, and would keep it."""
+        return messages.event_head(self.sub)
 
-    def next_of_backlog(self) -> tuple[Sequence[int] | Stored, Filter] | None:
-        """What comes first: seqs of rows that match one filter, or an event that is not stored."""
-        if not self.backlog:
-            return None
-        first, filter_ = self.backlog[0]
-        if isinstance(first, Stored):
-            return _whole(first), filter_
-        run = takewhile(
-            lambda entry: entry[1] is filter_ and isinstance(entry[0], int),
-            self.backlog[:_BACKLOG_ROWS],
-        )
-        return [seq for seq, _ in run if isinstance(seq, int)], filter_
-
-    def drop_from_backlog(self, number: int) -> None:
-        """Its first entries were sent, or may not be read."""
-        if self.backlog is not None:
-            self.outbox.held_bytes -= _held(self.backlog[:number])
-            del self.backlog[:number]
+    @property
+    def has_overflowed(self) -> bool:
+        """Rows were dropped from the backlog: CLOSED must follow, not a gap."""
+        return self.backlog is not None and self.backlog.has_overflowed
 
     def end_backlog(self) -> None:
         """From now on live rows do not wait; those that did are dropped."""
         backlog, self.backlog = self.backlog, None
-        if backlog:
-            self.outbox.held_bytes -= _held(backlog)
+        if backlog is not None:
+            backlog.drop(len(backlog.rows))
 
 
-def _held(backlog: Sequence[tuple[int | Stored, Filter]]) -> int:
-    """Bytes."""
-    return sum([_HELD_SEQ if isinstance(row, int) else len(row.event.raw) for row, _ in backlog])
+class Backlog:
+    """Live rows that wait until the stored rows of a subscription are sent."""
+
+    __slots__ = ("has_overflowed", "is_long", "max_rows", "outbox", "rows")
+
+    def __init__(self, outbox: Outbox, max_rows: int) -> None:
+        self.outbox = outbox
+        self.max_rows = max_rows
+        self.rows: list[tuple[int | Stored, Filter]] = []
+        """seq of stored rows, which are read again, and events that are not stored, with the filter
+        that matched."""
+        self.has_overflowed = False
+        self.is_long = False
+        """The first page of stored rows takes more than a short read."""
+
+    def add(self, row: Stored, filter_: Filter) -> None:
+        if len(self.rows) >= self.max_rows or not self.outbox.may_hold:
+            self.has_overflowed = True
+            self.drop(len(self.rows))
+        elif row.seq:
+            self.rows.append((row.seq, filter_))
+            self.outbox.held_bytes += _HELD_SEQ
+        else:
+            # Only its bytes: parsed tags can take twenty times as much memory.
+            bare = structs.replace(row.event, tags=[], content="")
+            self.rows.append((structs.replace(row, event=bare), filter_))
+            self.outbox.held_bytes += len(bare.raw)
+
+    def next(self) -> tuple[Sequence[int] | Stored, Filter] | None:
+        """What comes first: seqs of rows that match one filter, or an event that is not stored."""
+        if not self.rows:
+            return None
+        first, filter_ = self.rows[0]
+        if isinstance(first, Stored):
+            return _whole(first), filter_
+        run = takewhile(
+            lambda entry: entry[1] is filter_ and isinstance(entry[0], int),
+            self.rows[:_BACKLOG_ROWS],
+        )
+        return [seq for seq, _ in run if isinstance(seq, int)], filter_
+
+    def drop(self, number: int) -> None:
+        """The first rows were sent, or may not be read."""
+        self.outbox.held_bytes -= sum(
+            [
+                _HELD_SEQ if isinstance(row, int) else len(row.event.raw)
+                for row, _ in self.rows[:number]
+            ]
+        )
+        del self.rows[:number]
 
 
 def _whole(row: Stored) -> Stored:
@@ -160,8 +173,8 @@ class _Compared:
     def __init__(self, row: Stored) -> None:
         self.stored = row
         self.compared = _indexed(row)
-        self.frames: dict[bytes, bytes] = {}
-        """Head of a subscription → the whole frame."""
+        self.frames: dict[str, bytes] = {}
+        """Subscription id → the whole frame."""
         self._text: tuple[str | None] | None = None
 
     def text(self, text_of: Callable[[Event], str | None]) -> str | None:
@@ -305,12 +318,18 @@ class Fanout:
         self._live.add(subscription, subscription.filters)
 
     def _delay(self, subscription: Subscription, row: Stored, filter_: Filter) -> None:
-        subscription.add_to_backlog(row, filter_)
-        if subscription.has_overflowed:  # what still comes is not for it: CLOSED follows
+        backlog = subscription.backlog
+        if backlog is None or backlog.has_overflowed:
+            return
+        backlog.add(row, filter_)
+        if backlog.has_overflowed:  # what still comes is not for it: CLOSED follows
             self._forget(subscription)
 
     def close(self, subscription: Subscription) -> None:
-        self._forget(subscription)
+        if subscription.is_closed:
+            return
+        if not subscription.has_overflowed:  # else it is forgotten since then
+            self._forget(subscription)
         subscription.is_closed = True
         subscription.end_backlog()
 
@@ -321,7 +340,7 @@ class Fanout:
             self._held = self._held.plus(costs, -1)
             if is_unknown:
                 self._held_unknown = self._held_unknown.plus(costs, -1)
-        self._live.remove(subscription)
+        self._live.remove(subscription, subscription.filters)
 
     async def may_send(self, subscription: Subscription, row: Stored, filter_: Filter) -> bool:
         """Whether its reader may read a row that matched this filter. Raises StoreFault."""
@@ -435,7 +454,7 @@ class Fanout:
         self._unfinished = None
         yield frames, done
 
-    def _alike(self, rows: Sequence[Stored], start: int) -> tuple[Sequence[Hashable], int]:
+    def _alike(self, rows: Sequence[Stored], start: int) -> tuple[Sequence[Key], int]:
         """Index keys of the row at `start`, and the end of the run of rows from there that can be
         delivered together: public rows with the same single key, whose subscriptions match all of
         them. The end is `start` if there is no such run."""
@@ -448,7 +467,7 @@ class Fanout:
         return keys, end
 
     def _pieces_of_alike(
-        self, rows: Sequence[Stored], key: Hashable, links: Links
+        self, rows: Sequence[Stored], key: Key, links: Links
     ) -> Iterator[tuple[int, int]]:
         """Yields (frames, work) for each piece."""
         entries = self._live.under(key)
@@ -457,7 +476,7 @@ class Fanout:
             yield self._deliver_together(piece, rows, links), len(piece)
 
     def _pieces_of_one(
-        self, row: Stored, keys: Sequence[Hashable], links: Links
+        self, row: Stored, keys: Sequence[Key], links: Links
     ) -> Iterator[tuple[int, int]]:
         """Yields (frames, work) for each piece."""
         if not keys:
@@ -478,7 +497,7 @@ class Fanout:
         before = self._delivered
         are_public = all(map(self._state.is_public, rows))
         is_large = sum([len(row.event.raw) for row in rows]) > _LARGE
-        joined: dict[bytes, bytes] = {}
+        joined: dict[str, bytes] = {}
         delivered = 0
         for entry in entries:
             subscription = entry.subscription
@@ -498,10 +517,11 @@ class Fanout:
                 for row in rows:
                     self._send(subscription, row)
                 continue
-            head = subscription.head
-            frames = joined.get(head)
+            sub = subscription.sub
+            frames = joined.get(sub)
             if frames is None:
-                frames = joined[head] = b"".join(
+                head = subscription.head
+                frames = joined[sub] = b"".join(
                     [framed(messages.event_frame(head, row.event.raw)) for row in rows]
                 )
             subscription.outbox.put_framed(frames, number)
@@ -585,10 +605,10 @@ class Fanout:
                 if is_large:
                     self._send(subscription, stored)
                     break
-                head = subscription.head
-                frame = frames.get(head)
+                sub = subscription.sub
+                frame = frames.get(sub)
                 if frame is None:
-                    frame = frames[head] = framed(messages.event_frame(head, raw))
+                    frame = frames[sub] = framed(messages.event_frame(subscription.head, raw))
                 subscription.outbox.put_framed(frame)
                 break
         return delivered

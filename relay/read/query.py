@@ -321,7 +321,8 @@ class QueryRunner:
             except StoreFault as fault:
                 self._fail(peer, subscription, fault)
                 return None
-            subscription.is_long = page is None
+            if page is None and subscription.backlog is not None:
+                subscription.backlog.is_long = True
             if page is not None and page.next is None:
                 found = perf_counter()
                 peer.outbox.put_each(subscription.head, page.raws, messages.EVENT_END)
@@ -399,15 +400,15 @@ class QueryRunner:
         """Send the rows that came live meanwhile and are still there, in pieces, while new ones go
         on waiting; then live rows are sent at once. False: CLOSED was sent instead of some."""
         try:
-            while not subscription.has_overflowed:
+            while (backlog := subscription.backlog) is not None and not backlog.has_overflowed:
                 began = perf_counter()
-                waiting = subscription.next_of_backlog()
+                waiting = backlog.next()
                 if waiting is None:
                     break
                 raws, number = await self._of_backlog(subscription, *waiting)
                 if subscription.is_closed:
                     return True
-                subscription.drop_from_backlog(number)
+                backlog.drop(number)
                 if not isinstance(waiting[0], Stored):
                     began = perf_counter()  # stored rows were read elsewhere
                 for raw in raws:
@@ -585,9 +586,9 @@ class QueryRunner:
             for filter_ in subscription.filters
             if filter_.search is None
         ]
-        scan = Scan(
-            self._store, filters, subscription.cursor, peer, sent, is_long=subscription.is_long
-        )
+        backlog = subscription.backlog
+        is_long = backlog is not None and backlog.is_long
+        scan = Scan(self._store, filters, subscription.cursor, peer, sent, is_long=is_long)
         retries = 0
         while not scan.is_done:
             visibility = self._state.visibility(peer.reader.viewer)

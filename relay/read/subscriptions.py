@@ -7,8 +7,7 @@ the indexed condition is the whole filter.
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 
@@ -16,12 +15,21 @@ from relay.nostr.filters import BROAD_TAGS, Filter
 from relay.nostr.nip50 import Search, search_from
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from relay.nostr.event import Event
 
 S = TypeVar("S")
-_ANY_EVENT: Final = ("*", "")
+Key: TypeAlias = tuple[str, str | int]
+"""A condition and its value. The condition is `_IDS`, `_AUTHORS`, `_KINDS`, `_ALL`, or a tag's name
+behind `_TAG`."""
+
+_IDS: Final = "ids"
+_AUTHORS: Final = "authors"
+_KINDS: Final = "kinds"
+_ALL: Final = "all"
+"""Of filters without an indexed condition; the value is ""."""
+_TAG: Final = "#"
 _MAX_NEW: Final = 64
 _MAX_NEW_VALUES: Final = 64
 """Subscriptions that wait to be indexed, and filter values of each: at most 3 ms of the loop."""
@@ -45,6 +53,23 @@ class Entry(msgspec.Struct, Generic[S], frozen=True):
         return self.is_exact and self.search is None
 
 
+class _Shared(Generic[S]):
+    """The entries of a key that has several."""
+
+    __slots__ = ("by_owner", "unsure")
+
+    def __init__(self) -> None:
+        self.by_owner: dict[int, tuple[Entry[S], ...]] = {}
+        """id() of the subscription → its entries."""
+        self.unsure = 0
+        """Number of entries that an event with this key may not match."""
+
+    def put(self, entry: Entry[S]) -> None:
+        owner = id(entry.subscription)
+        self.by_owner[owner] = (*self.by_owner.get(owner, ()), entry)
+        self.unsure += not entry.is_sure
+
+
 class Subscriptions(Generic[S]):
     """The live filters of all connections. `S` is compared by identity.
 
@@ -55,15 +80,16 @@ class Subscriptions(Generic[S]):
     def __init__(self) -> None:
         self._new: dict[int, tuple[S, Sequence[Filter]]] = {}
         """Not indexed yet."""
-        self._by_key: dict[Hashable, Entry[S] | dict[int, list[Entry[S]]]] = {}
-        """The entry itself while a key has one, as most keys have."""
-        self._keys: dict[int, tuple[Hashable, ...]] = {}
-        self._unsure: Counter[Hashable] = Counter()
-        """Key → number of entries that an event with this key may not match."""
+        self._by_condition: dict[str, dict[str | int, Entry[S] | _Shared[S]]] = {}
+        """The entry itself while a key has one, as most keys have. A dict for each condition: a key
+        of its own would take 56 bytes of each subscription."""
+        self._indexed = 0
+        """Subscriptions in the index."""
         self._unsure_in_all = 0
+        """Number of entries, for each of their keys, that are not sure."""
 
     def __len__(self) -> int:
-        return len(self._keys) + len(self._new)
+        return self._indexed + len(self._new)
 
     def add(self, subscription: S, filters: Sequence[Filter]) -> None:
         """Call once for each subscription."""
@@ -77,92 +103,120 @@ class Subscriptions(Generic[S]):
         self._new.clear()
 
     def _index(self, subscription: S, filters: Sequence[Filter]) -> None:
-        owner = id(subscription)
-        keys: dict[Hashable, None] = {}
         for filter_ in filters:
             if filter_.impossible:
                 continue
-            filter_keys, is_exact = _keys_of_filter(filter_)
+            condition, values, is_exact = _indexed_condition(filter_)
             search = None if filter_.search is None else search_from(filter_.search)
             entry = Entry(subscription, filter_, is_exact, search)
-            for key in filter_keys:
-                self._put(key, owner, entry)
-                keys[key] = None
-                if not entry.is_sure:
-                    self._unsure[key] += 1
-                    self._unsure_in_all += 1
-        self._keys[owner] = tuple(keys)
+            if not entry.is_sure:
+                self._unsure_in_all += len(values)
+            by_value = self._by_condition.setdefault(condition, {})
+            for value in values:
+                found = by_value.get(value)
+                if found is None:
+                    by_value[value] = entry
+                    continue
+                if isinstance(found, Entry):
+                    before, found = found, _Shared()
+                    by_value[value] = found
+                    found.put(before)
+                found.put(entry)
+        self._indexed += 1
 
-    def _put(self, key: Hashable, owner: int, entry: Entry[S]) -> None:
-        entries = self._by_key.get(key)
-        if entries is None:
-            self._by_key[key] = entry
+    def remove(self, subscription: S, filters: Sequence[Filter]) -> None:
+        """Call once for each subscription that was added, with the same filters."""
+        if self._new.pop(id(subscription), None) is not None:
             return
-        if isinstance(entries, Entry):
-            entries = self._by_key[key] = {id(entries.subscription): [entries]}
-        entries.setdefault(owner, []).append(entry)
+        for filter_ in filters:
+            if not filter_.impossible:
+                condition, values, _ = _indexed_condition(filter_)
+                self._remove(subscription, condition, values)
+        self._indexed -= 1
 
-    def remove(self, subscription: S) -> None:
-        owner = id(subscription)
-        if self._new.pop(owner, None) is not None:
-            return
-        for key in self._keys.pop(owner, ()):
-            entries = self._by_key[key]
-            if isinstance(entries, Entry):
-                removed = [entries]
-                del self._by_key[key]
+    def _remove(self, subscription: S, condition: str, values: Iterable[str | int]) -> None:
+        by_value = self._by_condition.get(condition)
+        if by_value is None:
+            return  # two filters with the same condition: it went with the first
+        for value in values:
+            found = by_value.get(value)
+            if isinstance(found, _Shared):
+                removed = found.by_owner.pop(id(subscription), ())
+                found.unsure -= (unsure := sum(not each.is_sure for each in removed))
+                is_last = not found.by_owner
+            elif found is not None and found.subscription is subscription:
+                unsure, is_last = not found.is_sure, True
             else:
-                removed = entries.pop(owner)
-                if not entries:
-                    del self._by_key[key]
-            if key in self._unsure:
-                number = sum(not each.is_sure for each in removed)
-                self._unsure[key] -= number
-                self._unsure_in_all -= number
-                if not self._unsure[key]:
-                    del self._unsure[key]
+                continue
+            self._unsure_in_all -= unsure
+            if is_last:
+                del by_value[value]
+        if not by_value:
+            del self._by_condition[condition]
 
-    def keys_of(self, event: Event) -> list[Hashable]:
+    def keys_of(self, event: Event) -> list[Key]:
         """The index keys of the event under which there are entries."""
         if self._new:
             self._index_new()
-        by_key = self._by_key
-        return [key for key in _keys_of_event(event) if key in by_key] if by_key else []
+        conditions = self._by_condition
+        if not conditions:
+            return []
+        keys: dict[Key, None] = {}
+        for key in ((_IDS, event.id), (_AUTHORS, event.pubkey), (_KINDS, event.kind), (_ALL, "")):
+            if key[0] in conditions and key[1] in conditions[key[0]]:
+                keys[key] = None
+        for tag in event.tags:
+            if len(tag) > 1:
+                of_tag = conditions.get(_TAG + tag[0])
+                if of_tag is not None and tag[1] in of_tag:
+                    keys[_TAG + tag[0], tag[1]] = None
+        return list(keys)
 
     def unsure_about(self, event: Event) -> int:
         """How many filters are compared with the event; 0 when there are few in all."""
         if self._unsure_in_all < _MANY:
             return 0
-        return sum([self._unsure[key] for key in _keys_of_event(event) if key in self._unsure])
+        return sum(map(self._unsure_under, self.keys_of(event)))
 
-    def are_sure(self, key: Hashable) -> bool:
+    def _unsure_under(self, key: Key) -> int:
+        entries = self._entries(key)
+        if isinstance(entries, Entry):
+            return not entries.is_sure
+        return 0 if entries is None else entries.unsure
+
+    def are_sure(self, key: Key) -> bool:
         """Whether every event with this key matches all entries under it."""
-        return key not in self._unsure
+        return not self._unsure_under(key)
 
-    def under(self, key: Hashable) -> list[Entry[S]]:
+    def under(self, key: Key) -> list[Entry[S]]:
         """For each subscription with entries under the key, one of these entries."""
-        entries = self._by_key.get(key)
+        entries = self._entries(key)
         if isinstance(entries, Entry):
             return [entries]
-        return [each[0] for each in entries.values()] if entries else []
+        return [each[0] for each in entries.by_owner.values()] if entries is not None else []
 
-    def candidates(self, keys: Iterable[Hashable]) -> Iterator[Sequence[Entry[S]]]:
+    def candidates(self, keys: Iterable[Key]) -> Iterator[Sequence[Entry[S]]]:
         """Entries under these keys, which may match: a list per subscription, which may be yielded
         repeatedly."""
         for key in keys:
-            entries = self._by_key.get(key)
+            entries = self._entries(key)
             if isinstance(entries, Entry):
                 yield (entries,)
-            elif entries:
+            elif entries is not None:
                 # A copy: delivery may close a connection, which removes its subscriptions.
-                yield from list(entries.values())
+                yield from list(entries.by_owner.values())
+
+    def _entries(self, key: Key) -> Entry[S] | _Shared[S] | None:
+        condition, value = key
+        by_value = self._by_condition.get(condition)
+        return None if by_value is None else by_value.get(value)
 
 
-def _keys_of_filter(filter_: Filter) -> tuple[list[Hashable], bool]:
-    """Index keys of a filter, and `Entry.is_exact`."""
+def _indexed_condition(filter_: Filter) -> tuple[str, Collection[str] | Collection[int], bool]:
+    """Condition under which a filter is indexed, its values, and `Entry.is_exact`."""
     conditions = _conditions(filter_)
     if filter_.ids is not None:
-        return [("i", value) for value in filter_.ids], conditions == 1
+        return _IDS, filter_.ids, conditions == 1
     narrow = [(n, v) for n, v in filter_.tags if n not in BROAD_TAGS]
     if filter_.d_prefixes:
         narrow = [(n, v) for n, v in narrow if n != "d"]  # an event cannot be looked up by prefix
@@ -171,12 +225,12 @@ def _keys_of_filter(filter_: Filter) -> tuple[list[Hashable], bool]:
     )
     if narrow or broad:
         name, values = min(narrow or broad, key=lambda tag: len(tag[1]))
-        return [("#", name, value) for value in values], conditions == 1
+        return _TAG + name, values, conditions == 1
     if filter_.authors is not None:
-        return [("a", value) for value in filter_.authors], conditions == 1
+        return _AUTHORS, filter_.authors, conditions == 1
     if filter_.kinds is not None:
-        return [("k", value) for value in filter_.kinds], conditions == 1
-    return [_ANY_EVENT], conditions == 0
+        return _KINDS, filter_.kinds, conditions == 1
+    return _ALL, ("",), conditions == 0
 
 
 def _conditions(filter_: Filter) -> int:
@@ -190,16 +244,3 @@ def _conditions(filter_: Filter) -> int:
         + len(filter_.tags)
         + len(filter_.d_prefixes)
     )
-
-
-def _keys_of_event(event: Event) -> set[Hashable]:
-    keys: set[Hashable] = {
-        ("i", event.id),
-        ("a", event.pubkey),
-        ("k", event.kind),
-        _ANY_EVENT,
-    }
-    for tag in event.tags:
-        if len(tag) > 1:
-            keys.add(("#", tag[0], tag[1]))
-    return keys

@@ -118,7 +118,8 @@ class RelaySocket(web.WebSocketResponse):
             autoping=False,  # or all pings that are buffered are answered before any other work
         )
         self._max_message_length = max_message_length
-        self._taken = (0, 0)
+        self._taken = 0
+        self._taken_bytes = 0
 
     def next(self) -> Awaitable[Any]:
         """`receive`, in half of the time for a message that has already arrived."""
@@ -130,12 +131,12 @@ class RelaySocket(web.WebSocketResponse):
 
     def taken(self, size: int) -> None:
         """A message of so many bytes was taken."""
-        number, before = self._taken
-        self._taken = (number + 1, before + size + _FRAME_HEAD)
+        self._taken += 1
+        self._taken_bytes += size + _FRAME_HEAD
 
     def arrived(self) -> tuple[int, int]:
         """How many messages have arrived whole, and their bytes; control frames do not count."""
-        number, size = self._taken
+        number, size = self._taken, self._taken_bytes
         # aiohttp has no public way to look at the queue.
         for message, length in self._reader._buffer if self._reader is not None else ():
             if message.type in _MESSAGES:

@@ -12,6 +12,7 @@ connection (1008). PING and PONG get no answer and count for nothing.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, assert_never
 
 import msgspec
@@ -129,7 +130,13 @@ def _held_by(filters: Sequence[Filter], size: int) -> _Held:
         values += each.values
         wide += each.is_wide
         searches += each.search is not None
-    return _Held(size, len(filters), values, wide, searches)
+    return _one_of(size, len(filters), values, wide, searches)
+
+
+@lru_cache(maxsize=256)
+def _one_of(size: int, filters: int, values: int, wide: int, searches: int) -> _Held:
+    """One object for equal ones: of each open subscription one is kept."""
+    return _Held(size, filters, values, wide, searches)
 
 
 class Session:

@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from relay.nostr.recent import Recent
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
@@ -63,7 +65,7 @@ class PageCache:
         self._state: Hashable = None
         self._bytes = 0
         self._pages: dict[Hashable, _Kept] = {}
-        self._read_once: set[int] = set()
+        self._read_once = Recent(_MAX_READ_ONCE)
         self._not_added = self._found = 0
         """Since it was full, or was last looked at."""
         self._patience = _LEAST_PATIENCE
@@ -76,7 +78,6 @@ class PageCache:
         if state != self._state:
             self._state = state
             self._clear()
-            self._read_once.clear()
             return None
         kept = self._pages.get(_asked(query))
         if kept is None or not (query.now == kept.now or (kept.lasts and query.now > kept.now)):
@@ -130,13 +131,7 @@ class PageCache:
 
     def _is_first(self, asked: Hashable) -> bool:
         """Whether the page was not read before, as far as is known."""
-        number = hash(asked)
-        if number in self._read_once:
-            return False
-        if len(self._read_once) >= _MAX_READ_ONCE:
-            self._read_once.clear()
-        self._read_once.add(number)
-        return True
+        return self._read_once.is_new(hash((self._state, asked)))
 
     def _clear(self) -> None:
         self._pages.clear()

@@ -26,7 +26,7 @@ from relay.storage.postgres.sql.parameters import Late, Parameters, Query
 from relay.storage.postgres.sql.visibility import NOW, ReadConditions, unexpired
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from relay.access.visibility import Visibility
     from relay.groups.group import Groups
@@ -100,7 +100,7 @@ def shape_of(filter_: Filter, after: Place | None = None) -> Shape:
     )
 
 
-def _number(values: frozenset[str] | None) -> int:
+def _number(values: Collection[str] | None) -> int:
     return 0 if values is None else min(2, len(values))
 
 
@@ -591,5 +591,5 @@ def _one_of_kinds(column: str, kinds: frozenset[int], p: Parameters) -> str:
     return f"{column} <@ {p.add(ranges, 'int4multirange')}"
 
 
-def _blobs(keys: frozenset[str]) -> list[bytes]:
+def _blobs(keys: Collection[str]) -> list[bytes]:
     return [bytes.fromhex(key) for key in sorted(keys)]

@@ -14,7 +14,7 @@ import orjson
 from relay.storage.hashes import id_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from relay.nostr.filters import Filter
     from relay.storage import Place
@@ -119,7 +119,7 @@ class Arguments:
 _NO_KEYS: Final[tuple[Sequence[Value], Sequence[Value]]] = (), ()
 
 
-def _keys(found: frozenset[str]) -> tuple[Sequence[Value], Sequence[Value]]:
+def _keys(found: Collection[str]) -> tuple[Sequence[Value], Sequence[Value]]:
     """Hex values as bytes, and their integer keys for the index."""
     values = sorted(found)
     keys = [id_key(value) for value in values]
