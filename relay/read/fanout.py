@@ -292,9 +292,9 @@ class Fanout:
     def __len__(self) -> int:
         return len(self._live)
 
-    def unsure_about(self, event: Event) -> int:
-        """As `Subscriptions.unsure_about`."""
-        return self._live.unsure_about(event)
+    def number_for(self, event: Event) -> int:
+        """As `Subscriptions.number_for`."""
+        return self._live.number_for(event)
 
     def open(self, subscription: Subscription) -> None:
         """Raises Refused when all subscriptions together would cost too much."""

@@ -34,7 +34,8 @@ _MAX_NEW: Final = 64
 _MAX_NEW_VALUES: Final = 64
 """Subscriptions that wait to be indexed, and filter values of each: at most 3 ms of the loop."""
 
-_MANY: Final = 1000
+_FEW: Final = 16
+"""Entries in all that an event need not be looked up for, to know how many of them it has."""
 
 
 class Entry(msgspec.Struct, Generic[S], frozen=True):
@@ -56,17 +57,20 @@ class Entry(msgspec.Struct, Generic[S], frozen=True):
 class _Shared(Generic[S]):
     """The entries of a key that has several."""
 
-    __slots__ = ("by_owner", "unsure")
+    __slots__ = ("by_owner", "number", "unsure")
 
     def __init__(self) -> None:
         self.by_owner: dict[int, tuple[Entry[S], ...]] = {}
         """id() of the subscription → its entries."""
+        self.number = 0
+        """Number of entries."""
         self.unsure = 0
-        """Number of entries that an event with this key may not match."""
+        """Number of those that an event with this key may not match."""
 
     def put(self, entry: Entry[S]) -> None:
         owner = id(entry.subscription)
         self.by_owner[owner] = (*self.by_owner.get(owner, ()), entry)
+        self.number += 1
         self.unsure += not entry.is_sure
 
 
@@ -85,8 +89,8 @@ class Subscriptions(Generic[S]):
         of its own would take 56 bytes of each subscription."""
         self._indexed = 0
         """Subscriptions in the index."""
-        self._unsure_in_all = 0
-        """Number of entries, for each of their keys, that are not sure."""
+        self._number = 0
+        """Number of entries, for each of their keys."""
 
     def __len__(self) -> int:
         return self._indexed + len(self._new)
@@ -109,8 +113,7 @@ class Subscriptions(Generic[S]):
             condition, values, is_exact = _indexed_condition(filter_)
             search = None if filter_.search is None else search_from(filter_.search)
             entry = Entry(subscription, filter_, is_exact, search)
-            if not entry.is_sure:
-                self._unsure_in_all += len(values)
+            self._number += len(values)
             by_value = self._by_condition.setdefault(condition, {})
             for value in values:
                 found = by_value.get(value)
@@ -142,13 +145,15 @@ class Subscriptions(Generic[S]):
             found = by_value.get(value)
             if isinstance(found, _Shared):
                 removed = found.by_owner.pop(id(subscription), ())
-                found.unsure -= (unsure := sum(not each.is_sure for each in removed))
+                number = len(removed)
+                found.number -= number
+                found.unsure -= sum(not each.is_sure for each in removed)
                 is_last = not found.by_owner
             elif found is not None and found.subscription is subscription:
-                unsure, is_last = not found.is_sure, True
+                number, is_last = 1, True
             else:
                 continue
-            self._unsure_in_all -= unsure
+            self._number -= number
             if is_last:
                 del by_value[value]
         if not by_value:
@@ -172,21 +177,23 @@ class Subscriptions(Generic[S]):
                     keys[_TAG + tag[0], tag[1]] = None
         return list(keys)
 
-    def unsure_about(self, event: Event) -> int:
-        """How many filters are compared with the event; 0 when there are few in all."""
-        if self._unsure_in_all < _MANY:
+    def number_for(self, event: Event) -> int:
+        """How many entries are under the event's keys: those that match and those that are compared
+        with it. 0 when there are few in all."""
+        if self._number + len(self._new) < _FEW:
             return 0
-        return sum(map(self._unsure_under, self.keys_of(event)))
-
-    def _unsure_under(self, key: Key) -> int:
-        entries = self._entries(key)
-        if isinstance(entries, Entry):
-            return not entries.is_sure
-        return 0 if entries is None else entries.unsure
+        number = 0
+        for key in self.keys_of(event):
+            entries = self._entries(key)
+            number += 1 if isinstance(entries, Entry) else 0 if entries is None else entries.number
+        return number
 
     def are_sure(self, key: Key) -> bool:
         """Whether every event with this key matches all entries under it."""
-        return not self._unsure_under(key)
+        entries = self._entries(key)
+        if isinstance(entries, Entry):
+            return entries.is_sure
+        return entries is None or not entries.unsure
 
     def under(self, key: Key) -> list[Entry[S]]:
         """For each subscription with entries under the key, one of these entries."""

@@ -101,8 +101,9 @@ _CHANGE_COST: Final = 4
 """What the relay signs for a group that changes: 39000 to 39005."""
 _TARGETS_PER_COST: Final = 4
 """Of a deletion: each leaves a tombstone, 30 us."""
-_FILTERS_PER_COST: Final = 32
-"""Of open subscriptions, that are asked whether they match the event: up to 4 us each."""
+_FILTERS_PER_COST: Final = 16
+"""Of open subscriptions that match the event or are compared with it: 2.5 us for each delivery, up
+to 10 in a private group. The next batch waits for the delivery of this one."""
 _ROWS_PER_COST: Final = 4
 """Of a sweep."""
 _SMALL_BATCH: Final = 32
@@ -172,8 +173,8 @@ class Subscribers(Protocol[Links]):
 
     def __len__(self) -> int: ...
 
-    def unsure_about(self, event: Event) -> int:
-        """How many filters are asked whether they match it."""
+    def number_for(self, event: Event) -> int:
+        """How many filters match it or are compared with it."""
 
     async def links_of(self, rows: Sequence[Stored]) -> Links:
         """What `deliver` must know beside these rows."""
@@ -522,7 +523,7 @@ class Ingest:
         match item:
             case WriteEvent(event=event, weight=weight):
                 cost = 1 + weight // _WEIGHT_PER_COST
-                cost += self._fanout.unsure_about(event) // _FILTERS_PER_COST
+                cost += self._fanout.number_for(event) // _FILTERS_PER_COST
                 if event.kind == kinds.DELETION:
                     cost += len(event.tags) // _TARGETS_PER_COST
                 groups = self._state.groups

@@ -272,21 +272,20 @@ def test_few_candidates_for_a_selective_event() -> None:
     assert [entry.subscription for entry in entries] == [mine]
 
 
-def test_how_many_filters_are_asked_about_an_event_is_known_without_asking_them(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_how_many_filters_an_event_is_delivered_by_or_compared_with_is_known_before() -> None:
     index: Subscriptions[Reader] = Subscriptions()
     event = unsigned(alice, 1, [["t", "x"], ["t", "y"]])
     for letter in "xyz":
         reader_of(index, asked(tag_t=[letter]), asked(tag_t=[letter], kinds=[7]))
+    assert index.number_for(event) == 0
     both = reader_of(index, *[asked(tag_t=["x", "y"], until=number) for number in range(10)])
-    found(index, event)
-    assert index.unsure_about(event) == 0
-    monkeypatch.setattr(subscriptions, "_MANY", 23)
-    assert index.unsure_about(event) == 22
-    assert index.unsure_about(unsigned(alice, 7)) == 0
+    found(index, event)  # so that all are indexed
+    assert index.number_for(event) == 24
+    assert index.number_for(unsigned(alice, 7)) == 0
     index.remove(both, both.filters)
-    monkeypatch.setattr(subscriptions, "_MANY", 3)
-    assert index.unsure_about(event) == 2
-    monkeypatch.setattr(subscriptions, "_MANY", 4)
-    assert index.unsure_about(event) == 0
+    assert index.number_for(event) == 0  # few in all
+    everybody = [reader_of(index, asked(tag_t=["x"])) for _ in range(20)]
+    assert index.number_for(event) == 24
+    for reader in everybody:
+        index.remove(reader, reader.filters)
+    assert not index.are_sure(("#t", "x"))

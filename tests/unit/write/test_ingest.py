@@ -272,7 +272,7 @@ async def test_an_event_that_many_open_filters_are_asked_about_is_not_one_of_man
     relay: Relay, sizes: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The next batch waits for its delivery: of 1,000 that 10,000 filters fit, for 45 s."""
-    monkeypatch.setattr(relay.live, "unsure_about", lambda event: 10_000 * (event.content == "hot"))
+    monkeypatch.setattr(relay.live, "number_for", lambda event: 10_000 * (event.content == "hot"))
     letters = [chat(alice, "hot") for _ in range(4)], [chat(alice, f"{n}") for n in range(100)]
     await relay.take(*letters[0])
     assert max(sizes) == 1
