@@ -297,9 +297,11 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
 async def _groups(
     store: Store, shared: PostgresStore | None, key: SecretKey, policy: policies.PolicySet
 ) -> Groups:
-    """The groups by the log up to `committed`, signed by this key."""
+    """The groups by the log up to `committed`, signed by this key. Raises StoreFault."""
     while True:
         groups = await rebuilt_groups(store, key.pubkey, store.committed())
+        if isinstance(store, SqliteStore):
+            await store.check_groups(groups)
         try:
             return await signed_again(
                 store, groups, key, policy.keep, policy.groups.compat, unix_now()

@@ -31,6 +31,13 @@ if TYPE_CHECKING:
     help="Repair what is found, in a folder whose relay is stopped, after a backup in the folder.",
 )
 @click.option(
+    "--drop-records",
+    "drops_records",
+    is_flag=True,
+    help="With --repair, without a backup: remove damaged records of groups too. A member whom one"
+    " removed is a member again: the keys are listed.",
+)
+@click.option(
     "--progress",
     "is_counted",
     is_flag=True,
@@ -38,14 +45,18 @@ if TYPE_CHECKING:
     help="Write the rows done to stderr, line by line.",
 )
 @json_option
-def verify_command(folder: Path, *, is_repair: bool, is_counted: bool, as_json: bool) -> int:
+def verify_command(
+    folder: Path, *, is_repair: bool, drops_records: bool, is_counted: bool, as_json: bool
+) -> int:
     """Check every event, its signature, and that all tables and indices agree with the events.
 
     Exit code 1 when something is wrong, and after a repair when something still is.
     """
     refuse_database(folder, "pg_amcheck checks its tables; a running relay compares every event")
     if is_repair:
-        return _repaired(folder, as_json=as_json)
+        return _repaired(folder, drops_records=drops_records, as_json=as_json)
+    if drops_records:
+        raise click.UsageError("--drop-records goes with --repair")
     began = perf_counter()
     report = verified(folder, _told if is_counted else None)
     if as_json:
@@ -124,7 +135,7 @@ def report_as_json(report: Report) -> dict[str, object]:
     }
 
 
-def _repaired(folder: Path, *, as_json: bool) -> int:
+def _repaired(folder: Path, *, drops_records: bool, as_json: bool) -> int:
     from relay.cli.backup import back_up_before_repair
     from relay.cli.folder_lock import locked
     from relay.storage.sqlite.repairing import repair
@@ -142,7 +153,13 @@ def _repaired(folder: Path, *, as_json: bool) -> int:
             report = verified(folder)
             if report.findings:
                 backup = back_up_before_repair(folder, now)
-                done = repair(folder / "rookery.db", _rules_of(folder), report, take_out)
+                done = repair(
+                    folder / "rookery.db",
+                    _rules_of(folder),
+                    report,
+                    take_out,
+                    drops_records=drops_records,
+                )
                 left = verified(folder)
             else:
                 left = report

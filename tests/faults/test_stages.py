@@ -72,6 +72,8 @@ async def prepared(folder: Path, stage: Stage, rules: PolicySet) -> int:
     path = folder / "rookery.db"
     if stage is Stage.MIGRATION:
         of_version_1(path)
+        with closing(sqlite3.connect(path, isolation_level=None)) as db:
+            db.executescript("DELETE FROM groups; DELETE FROM members")  # it has no records
         return 2000
     store = await SqliteStore.open(path, TERMS)
     async with Home(store, rules) as home:

@@ -129,6 +129,8 @@ class Home:
 
     async def __aenter__(self) -> Self:
         groups = await rebuilt_groups(self.store, self.relay.pubkey)
+        if isinstance(self.store, SqliteStore):
+            await self.store.check_groups(groups)
         policy = self.policy
         groups = await signed_again(
             self.store, groups, self.relay, policy.keep, policy.groups.compat, self.now

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from contextlib import closing
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from relay.access.quotas import recipients_of
 from relay.errors import StoreFault
@@ -19,6 +19,7 @@ from relay.nostr.event import event_from_raw
 from relay.storage.hashes import id_key
 from relay.storage.rows import stored
 from relay.storage.sqlite.connections import connection, fault_of, index_path
+from relay.storage.sqlite.group_tables import tables_of
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
 from relay.storage.sqlite.sql.writes import insert
@@ -29,25 +30,31 @@ from relay.storage.sqlite.verifying import (
     index_tags_of,
     pages,
     rows_of,
-    tables_of,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
+    from relay.nostr.event import Event
+    from relay.storage.sqlite.group_tables import MemberRow
     from relay.storage.sqlite.verifying import Report, Row, Rules
 
     TakeOut = Callable[[Sequence[tuple[int, str, bytes | str]]], None]
     """Gets (seq, why, raw) of rows to be removed; must store them durably before it returns."""
 
 _TAGS_AT_ONCE: Final = 500_000
+_MOST_TOLD: Final = 100
+"""Keys of a group."""
 
 
-def repair(path: Path, rules: Rules, report: Report, take_out: TakeOut) -> list[str]:
+def repair(
+    path: Path, rules: Rules, report: Report, take_out: TakeOut, *, drops_records: bool = False
+) -> list[str]:
     """Repair the file; returns a text for each repair. `take_out` gets the rows that are removed,
-    except those that had been deleted before. The caller holds the folder's lock, and no connection
-    is open. Raises StoreFault; then nothing is changed."""
+    except those that had been deleted before. `drops_records`: damaged records of groups are
+    removed too, and who has rights again without them is told. The caller holds the folder's lock,
+    and no connection is open. Raises StoreFault; then nothing is changed."""
     done: list[str] = []
     try:
         with closing(connection(path)) as db:
@@ -56,7 +63,7 @@ def repair(path: Path, rules: Rules, report: Report, take_out: TakeOut) -> list[
                 if report.counts[Check.FILE]:
                     db.execute(VERIFY["rebuild_indices"])
                     done.append("indices of the file built again")
-                _Repair(db, rules, report, take_out, done).run()
+                _Repair(db, rules, report, take_out, done, drops_records).run()
                 db.execute("COMMIT")
             except BaseException:
                 if db.in_transaction:
@@ -83,6 +90,7 @@ class _Repair:
         report: Report,
         take_out: TakeOut,
         done: list[str],
+        drops_records: bool,  # noqa: FBT001
     ) -> None:
         self._db = db
         self._rules = rules
@@ -90,6 +98,9 @@ class _Repair:
         self._take_out = take_out
         self._done = done
         self._check = RowCheck(hashes_of(db), rules)
+        self._drops_records = drops_records
+        self._unsure: set[str] = set()
+        """Groups with a damaged record."""
 
     def run(self) -> None:
         db, report = self._db, self._report
@@ -118,19 +129,20 @@ class _Repair:
 
     def _remove_broken(self) -> int:
         why = self._report.broken
-        kept: list[Row] = []
-        rows: list[Row] = []
-        for row in rows_of(self._db, why):
-            (kept if _is_record(row) else rows).append(row)
+        broken = rows_of(self._db, why)
+        records = [row for row in broken if row.kind in kinds.GROUP_RECORDS]
+        self._unsure = {row.grp for row in records if row.grp is not None}
+        rows = [row for row in broken if self._drops_records or row not in records]
         if rows:
             self._take_out([(row.seq, why[row.seq], row.raw) for row in rows])
             self._delete([row.seq for row in rows])
             self._done.append(f"{_rows(len(rows))} with a wrong id or signature moved out")
-        if kept:
-            groups = ", ".join(sorted({repr(row.grp) for row in kept}))
+        if records and not self._drops_records:
+            groups = ", ".join(sorted({repr(row.grp) for row in records}))
             self._done.append(
-                f"{_rows(len(kept))} left in place, records of {groups}: without them a member who"
-                " was removed could be one again; restore a backup"
+                f"{_rows(len(records))} left in place, records of {groups}: without them a member"
+                " who was removed could be one again; restore a backup; without one:"
+                " --drop-records"
             )
         return len(rows)
 
@@ -193,8 +205,7 @@ class _Repair:
             tags.clear()
 
         for page in pages(db):
-            for row in page:
-                event = event_from_raw(row.raw)
+            for row, event in self._events(page):
                 key = id_key(event.id)
                 tags += [
                     (hash_, event.created_at, key, row.seq, event.kind)
@@ -212,17 +223,21 @@ class _Repair:
         db.execute(VERIFY["count_sizes"])
         db.execute(VERIFY["empty_received"])
         for page in pages(db):
-            for row in page:
-                for recipient in recipients_of(event_from_raw(row.raw)):
+            for row, event in self._events(page):
+                for recipient in recipients_of(event):
                     db.execute(QUERIES["add_received"], (recipient, 1, len(row.raw)))
         self._done.append("totals of sizes counted again")
 
     def _rebuild_groups(self) -> None:
         db, groups = self._db, Groups()
         for page in pages(db):
-            events = [event_from_raw(row.raw) for row in page]
+            events = [event for _, event in self._events(page)]
             groups = replayed(groups, events, self._rules.relay_pubkey)
         flags, members = tables_of(groups)
+        if self._drops_records:
+            self._tell_widened(flags, members)
+        elif self._unsure:
+            members = self._narrowed(flags, members)
         db.execute(VERIFY["empty_groups"])
         db.execute(VERIFY["empty_members"])
         there = {row[0] for row in db.execute(VERIFY["groups"])}
@@ -234,15 +249,49 @@ class _Repair:
         db.executemany(QUERIES["put_member"], [(key, grp, admin) for key, grp, admin in members])
         self._done.append("groups and members taken from a replay of the log")
 
+    def _narrowed(
+        self, flags: dict[str, tuple[Any, ...]], members: set[MemberRow]
+    ) -> set[MemberRow]:
+        """The members that the tables have too, of groups with a damaged record; `flags` get what
+        the tables have. What the record took away, or made private, must not come back."""
+        noted = {row[0]: row[1:3] for row in self._db.execute(VERIFY["groups"]) if not row[3]}
+        for id_ in self._unsure & (flags.keys() | noted.keys()):
+            told, kept = flags.pop(id_, (False, False)), noted.get(id_)
+            if kept is not None:
+                flags[id_] = told[0] or kept[0], told[1] or kept[1]
+        there = {
+            (key, grp): is_admin
+            for key, grp, is_admin in self._db.execute(VERIFY["members"])
+            if grp in self._unsure
+        }
+        return {
+            (key, grp, is_admin and there.get((key, grp), True))
+            for key, grp, is_admin in members
+            if grp not in self._unsure or (key, grp) in there
+        }
 
-def _is_record(row: Row) -> bool:
-    """Whether the groups are replayed from this row, and can be although its event is wrong."""
-    if row.kind not in kinds.GROUP_RECORDS:
-        return False
-    try:
-        return event_from_raw(row.raw).kind == row.kind
-    except Exception:  # of any damage  # noqa: BLE001
-        return False
+    def _tell_widened(self, flags: dict[str, tuple[Any, ...]], members: set[MemberRow]) -> None:
+        """Who may do more than the tables say."""
+        noted = {row[0]: row[1:3] for row in self._db.execute(VERIFY["groups"]) if not row[3]}
+        there = {tuple(row) for row in self._db.execute(VERIFY["members"])}
+        for id_ in sorted(self._unsure & flags.keys()):
+            if flags[id_] < noted.get(id_, (False, False)):
+                self._done.append(f"group {id_!r} is no longer as private as it was")
+            new = sorted(key.hex() for key, grp, _ in members - there if grp == id_)
+            for key in new[:_MOST_TOLD]:
+                self._done.append(
+                    f"group {id_!r}: {key} has rights again; remove the key if it must not"
+                )
+            if len(new) > _MOST_TOLD:
+                self._done.append(f"group {id_!r}: and {len(new) - _MOST_TOLD} more keys")
+
+    def _events(self, rows: Iterable[Row]) -> Iterator[tuple[Row, Event]]:
+        """Without damaged records, which are left in place."""
+        for row in rows:
+            is_broken = row.seq in self._report.broken
+            event = self._check.event_of(row) if is_broken else event_from_raw(row.raw)
+            if not isinstance(event, str):
+                yield row, event
 
 
 def _rows(number: int) -> str:

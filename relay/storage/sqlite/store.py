@@ -57,6 +57,7 @@ from relay.storage.sqlite.connections import (
     is_damage,
     sqlite_faults,
 )
+from relay.storage.sqlite.group_tables import Comparison
 from relay.storage.sqlite.meanings import NEAREST, Meanings, fused
 from relay.storage.sqlite.opening import fill_tag_buffer, open_file
 from relay.storage.sqlite.readable_rows import ReadableRows
@@ -109,6 +110,9 @@ _READ_S: Final = 10.0
 _MAX_EXPLAINED: Final = 4
 _MAX_INT: Final = 2**63 - 1
 _MAX_STEPS: Final = 64
+_MEMBERS: Final = 20_000
+"""Rows of `members` that are read at a time."""
+_MOST_NAMED: Final = 10
 _STORED_COLUMNS: Final = "e.raw, e.seq, e.grp, e.quiet, e.slot, e.version, e.expires_at"
 _EVERYTHING: Final = everything_visible(Actors(), Groups())
 
@@ -555,6 +559,25 @@ class SqliteStore:
     async def ended_groups(self) -> Mapping[str, EndedGroup]:
         self._check_open()
         return ended_groups(await self._all_rows(Query(QUERIES["ended_groups"], ())))
+
+    async def check_groups(self, groups: Groups) -> None:
+        """Raises StoreFault, naming the groups, if the tables differ from these, replayed ones."""
+        self._check_open()
+        compared = Comparison(groups)
+        compared.flags(await self._all_rows(Query(QUERIES["group_rows"], ())))
+        after: tuple[Any, ...] = (b"", "")
+        while rows := await self._all_rows(Query(QUERIES["members_after"], (*after, _MEMBERS))):
+            compared.members(rows)
+            after = rows[-1][:2]
+        compared.finish()
+        if wrong := sorted(map(repr, compared.wrong)):
+            more = f" and {len(wrong) - _MOST_NAMED} more" if len(wrong) > _MOST_NAMED else ""
+            raise StoreFault(
+                f"store: the records of {', '.join(wrong[:_MOST_NAMED])}{more} give other members"
+                " or flags than the tables of groups have: one of them is damaged, and somebody"
+                " might read or write who may not. See `rookery verify`, and restore a backup;"
+                " `rookery verify --repair` takes the records for right unless one is damaged"
+            )
 
     async def head(self) -> int:
         self._check_open()

@@ -46,6 +46,7 @@ from relay.storage.hashes import Hashes, id_key
 from relay.storage.rows import INDEXED_BYTES
 from relay.storage.sqlite.connections import fault_of, index_path
 from relay.storage.sqlite.fts import Stems
+from relay.storage.sqlite.group_tables import tables_of
 from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, check_schema, check_values
 from relay.storage.sqlite.sql.named import QUERIES, SEARCH_QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
@@ -694,19 +695,6 @@ def pages(db: sqlite3.Connection) -> Iterator[list[Row]]:
 def rows_of(db: sqlite3.Connection, seqs: Iterable[int]) -> list[Row]:
     listed = orjson.dumps(list(seqs)).decode()
     return [Row(*row) for row in db.execute(VERIFY["rows_of"], (listed,))]
-
-
-def tables_of(
-    groups: Groups,
-) -> tuple[dict[str, tuple[Any, ...]], set[tuple[bytes, str, bool]]]:
-    """id → guarded, hidden; and (pubkey, group, admin): what the tables say of these groups."""
-    flags = {key: (each.only_members_read, each.is_hidden) for key, each in groups.by_id.items()}
-    members = {
-        (bytes.fromhex(key), group.id, group.is_moderated_by(key))
-        for group in groups.by_id.values()
-        for key in group.members
-    }
-    return flags, members
 
 
 def _name_of(row: Row) -> str:

@@ -251,6 +251,111 @@ def test_a_record_of_a_group_stays_although_its_signature_is_wrong(folder: Path)
     assert exported(folder) == before
 
 
+DAMAGED = {
+    "a 9001 that is no JSON": ("9001", '["p"', 'Z"p"'),
+    "a 9001 of another member": ("9001", f'["p","{cast.alice.pubkey[:1]}', '["p","g'),
+    "a 9001 of another group": ("9001", '"den"', '"dem"'),
+    "a 9000 of another key": ("9000", f'"{cast.bob.pubkey}', f'"{cast.carol.pubkey}'),
+    "a 9007 that is no JSON": ("9007", '["h"', 'Z"h"'),
+}
+
+
+def damage(folder: Path, kind: str, old: str, new: str) -> None:
+    plant(
+        folder,
+        f"UPDATE events SET raw = CAST(replace(raw, '{old}', '{new}') AS BLOB)"
+        f" WHERE kind = {kind} AND grp = 'den'",
+    )
+
+
+def tables(folder: Path) -> tuple[list[object], set[object]]:
+    with closing(sqlite3.connect(folder / "rookery.db")) as db:
+        members = set(db.execute("SELECT pubkey, admin FROM members WHERE grp = 'den'"))
+        return db.execute("SELECT * FROM groups WHERE id = 'den'").fetchall(), members
+
+
+@pytest.fixture
+def den(folder: Path) -> Path:
+    """A folder with a hidden group that alice was removed from."""
+    now = int(time.time())
+
+    def record(kind: int, *tags: list[str]) -> bytes:
+        return cast.owner.sign(kind, [["h", "den"], *tags], "", now).raw
+
+    lines = folder.parent / "den.jsonl"
+    records = [
+        record(9007, ["private"], ["hidden"], ["closed"]),
+        record(9000, ["p", cast.alice.pubkey]),
+        record(9000, ["p", cast.bob.pubkey]),
+        record(9001, ["p", cast.alice.pubkey]),
+    ]
+    lines.write_bytes(b"\n".join(records))
+    assert rookery("import", lines, "--data", folder)[1] == 0
+    assert findings(folder) == []
+    return folder
+
+
+@pytest.mark.parametrize("what", DAMAGED)
+def test_a_damaged_record_of_a_group_lets_nobody_in(den: Path, what: str) -> None:
+    """The tables know that alice is out; a replay without the record does not."""
+    [flags], members = tables(den)
+    damage(den, *DAMAGED[what])
+    started = rookery("import", den.parent / "den.jsonl", "--data", den)
+    assert started[1] == 1, "the relay would start"
+    assert "damaged" in started[0]
+
+    report = as_json("verify", "--data", den, "--repair", code=1)
+    assert "records of 'den'" in " ".join(report["repaired"])
+    assert "restore a backup" in " ".join(report["repaired"])
+    assert report["left"]["findings"]
+    after, left = tables(den)
+    assert after == [flags]
+    assert left <= members
+    assert rookery("import", den.parent / "den.jsonl", "--data", den)[1] == 1
+    backup = den / "before-repair.tar.gz"
+    assert rookery("restore", backup, den.parent / "old")[1] == 0
+    assert tables(den.parent / "old") == ([flags], members)
+
+
+def test_damaged_records_are_dropped_when_asked_for_and_who_has_rights_again_is_told(
+    den: Path,
+) -> None:
+    damage(den, *DAMAGED["a 9001 that is no JSON"])
+    assert rookery("verify", "--drop-records", "--data", den)[1] == 2
+    report = as_json("verify", "--data", den, "--repair", "--drop-records")
+    told = " ".join(report["repaired"])
+    assert f"group 'den': {cast.alice.pubkey} has rights again" in told
+    assert cast.bob.pubkey not in told
+    assert report["moved_to"] is not None
+    assert rookery("import", den.parent / "den.jsonl", "--data", den)[1] == 0
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        f"DELETE FROM members WHERE pubkey = {ALICE} AND grp = 'tea'",
+        f"UPDATE members SET admin = 1 WHERE pubkey = {ALICE}",
+        "INSERT INTO members VALUES (x'{}', 'tea', 0)".format("ab" * 32),
+        "UPDATE groups SET guarded = 0 WHERE id = 'tea'",
+        "UPDATE groups SET hidden = 1 WHERE id = 'tea'",
+        "DELETE FROM groups WHERE id = 'tea'",
+    ],
+)
+def test_a_relay_does_not_start_on_tables_that_differ_from_the_records(
+    folder: Path, sql: str
+) -> None:
+    """Stored rows would be shown by the ones, live ones by the others."""
+    lines = folder.parent / "note.jsonl"
+    lines.write_bytes(cast.alice.sign(1, [], "hello", int(time.time())).raw)
+    plant(folder, sql)
+    printed, code = rookery("import", lines, "--data", folder)
+    assert code == 1
+    assert "'tea'" in printed
+    assert "rookery verify" in printed
+    as_json("verify", "--data", folder, "--repair")
+    assert rookery("import", lines, "--data", folder)[1] == 0
+
+
 def test_a_group_without_its_metadata_event_is_hidden(folder: Path) -> None:
     """It may have been: other records do not tell."""
     hides = cast.owner.sign(9002, [["h", "food"], ["hidden"]], "", int(time.time()))

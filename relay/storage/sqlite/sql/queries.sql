@@ -373,6 +373,12 @@ INSERT INTO former_members (pubkey, grp) VALUES (?, ?);
 SELECT g.id, g.guarded, m.pubkey FROM groups AS g LEFT JOIN former_members AS m ON m.grp = g.id
 WHERE g.ended = 1;
 
+-- :group_rows  -> id, guarded, hidden, ended
+SELECT id, guarded, hidden, ended FROM groups;
+
+-- :members_after  pubkey, group, limit -> pubkey, group, admin of the next ones
+SELECT pubkey, grp, admin FROM members WHERE (pubkey, grp) > (?, ?) ORDER BY pubkey, grp LIMIT ?;
+
 -- :management  -> register, item, note
 SELECT register, item, note FROM management;
 
