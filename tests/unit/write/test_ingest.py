@@ -624,7 +624,13 @@ async def test_a_note_waits_for_few_changes_of_a_large_group(relay: Relay, kind:
         await asyncio.sleep(0.001)
     relay.store.may_commit.set()
     assert [await letter.answer for letter in letters] == [STORED] * 301
-    batches = [[row.event.kind for row in plan.adds.values()] for plan in relay.store.plans]
+
+    def batches_now() -> list[list[int]]:
+        return [[row.event.kind for row in plan.adds.values()] for plan in relay.store.plans]
+
+    while not any(39002 in batch for batch in batches_now()):  # noqa: ASYNC110 -- after a pause
+        await asyncio.sleep(0.001)
+    batches = batches_now()
     mine = next(n for n, plan in enumerate(relay.store.plans) if note.id in plan.adds)
     # Each costs 13, a batch 512 at most; the first one was at work before.
     assert sum(batch.count(kind) for batch in batches[: mine + 1]) <= 1 + 512 // 13 + 1
