@@ -50,6 +50,7 @@ from relay.write.world import (
     is_told_of,
     may_know_by_id,
     seen_by_sender,
+    told_facts,
 )
 
 if TYPE_CHECKING:
@@ -235,9 +236,12 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
     if refusal is not None:
         return Judgement(refusal)
     facts = facts_of(candidate, world)
-    refusal = policy.refusal(event, facts)
+    told = told_facts(candidate, world, facts)
+    refusal = policy.refusal(event, told)
     if refusal is not None:
         return Judgement(refusal)
+    if told is not facts and policy.refusal(event, facts) is not None:
+        return _untold(candidate, world, facts)
     if event.kind in kinds.GROUP_STATE:
         return Judgement(_RELAY_ONLY)
     if event.kind in kinds.MEMBERSHIP_RECORDS:
@@ -285,13 +289,7 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
     if outcome in _ABOUT_ROWS and _may_be_told(outcome, candidate, world):
         return Judgement(outcome)
     if is_concealed or outcome in _ABOUT_ROWS:
-        tokens = _tokens(candidate, world, facts, None, is_stored=not is_ephemeral(event.kind))
-        if isinstance(tokens, Reject):
-            return Judgement(tokens)
-        # Only the sender's: anybody who sends the event again could use up those of its author or
-        # group.
-        own = [token for token in tokens if token[0].per in _OF_SENDER]
-        return Judgement(WriteOutcome.UNTOLD, tokens=own)
+        return _untold(candidate, world, facts)
     tokens = _tokens(candidate, world, facts, holder, is_stored=outcome is None)
     if isinstance(tokens, Reject):
         return Judgement(tokens)
@@ -312,6 +310,17 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
         outdated,
         tokens,
     )
+
+
+def _untold(candidate: Candidate, world: World, facts: Facts) -> Judgement:
+    """The answer for an event that is stored; nothing changes."""
+    is_stored = not is_ephemeral(candidate.event.kind)
+    tokens = _tokens(candidate, world, facts, None, is_stored=is_stored)
+    if isinstance(tokens, Reject):
+        return Judgement(tokens)
+    # Only those of the sender: anybody who sends it again could use up its author's or group's.
+    own = [token for token in tokens if token[0].per in _OF_SENDER]
+    return Judgement(WriteOutcome.UNTOLD, tokens=own)
 
 
 def _ruled(candidate: Candidate, context: GroupContext) -> Ruling | Reject | None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
+import msgspec
+
 from relay.access.actors import author_words, is_known, lent_words, vouches
 from relay.access.management import ListName, Management
 from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCounter, TokenBuckets
@@ -159,18 +161,40 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         and any(is_known(pubkey, actors, groups) for pubkey in event.tag_values("p")),
         deletes_own=targets is not None
         and (
-            bool(world.removed.rows)
-            or any(is_told_of(row, candidate, world) for row in deleted_rows(event, targets, found))
+            bool(world.removed.rows or deleted_rows(event, targets, found))
             or misses_login(candidate, world.policy)
         ),
         replaces=slot is not None
-        and (
-            ((holder := found.slots.get(slot)) is not None and is_told_of(holder, candidate, world))
-            or misses_login(candidate, world.policy)
-        ),
+        and (slot in found.slots or misses_login(candidate, world.policy)),
         has_group=groups.get(group_id) is not None,
         h_is_foreign=kind in world.policy.groups.foreign_h,
         records=_records(candidate, world),
+    )
+
+
+def told_facts(candidate: Candidate, world: World, facts: Facts) -> Facts:
+    """These facts, as if rows of groups that the connection may not read were not stored; the same
+    object if nothing is different.
+
+    Anybody may send what others signed, and would learn of such rows by the answer.
+    """
+    event, sender, found = candidate.event, candidate.sender, world.found
+    if sender.origin is not Origin.WIRE or event.pubkey in sender.authenticated:
+        return facts
+    deletes_own, replaces, records = facts.deletes_own, facts.replaces, facts.records
+    if not (deletes_own or replaces or records) or misses_login(candidate, world.policy):
+        return facts
+    if deletes_own and candidate.targets is not None and not world.removed.rows:
+        rows = deleted_rows(event, candidate.targets, found)
+        deletes_own = any(is_told_of(row, candidate, world) for row in rows)
+    if replaces and candidate.slot is not None:
+        replaces = is_told_of(found.slots[candidate.slot], candidate, world)
+    if records:
+        records = _records(candidate, world, are_told=True)
+    if (deletes_own, replaces, records) == (facts.deletes_own, facts.replaces, facts.records):
+        return facts
+    return msgspec.structs.replace(
+        facts, deletes_own=deletes_own, replaces=replaces, records=records
     )
 
 
@@ -256,10 +280,12 @@ FOLLOW_CHAINS: Final = frozenset({Who.AGENT, Who.OWNER})
 """Only for owners and agents: following a long chain takes a tenth of a second."""
 
 
-def _records(candidate: Candidate, world: World) -> tuple[RecordFacts, ...]:
+def _records(
+    candidate: Candidate, world: World, *, are_told: bool = False
+) -> tuple[RecordFacts, ...]:
     """The stored events that the record refers to, and the chains of records behind them. A row
-    that the author or the connection may not read counts as not stored, so that no refusal reveals
-    it (X-16)."""
+    that the author may not read counts as not stored, so that no refusal reveals it (X-16).
+    `are_told`: those alone that the connection may know."""
     references, found, now = candidate.references, world.found, world.now
     if not references.ids and not references.names:
         return ()
@@ -272,7 +298,7 @@ def _records(candidate: Candidate, world: World) -> tuple[RecordFacts, ...]:
         if (row := found.rows.get(id_)) is not None
         and _lasts(row, now)
         and _may_read_by_id(row, seen)
-        and is_told_of(row, candidate, world)
+        and (not are_told or is_told_of(row, candidate, world))
     ]
     follows = not world.who(pubkey, candidate.group).isdisjoint(FOLLOW_CHAINS)
     names = references.names
@@ -280,7 +306,9 @@ def _records(candidate: Candidate, world: World) -> tuple[RecordFacts, ...]:
     by_name = [
         row
         for row in named
-        if _lasts(row, now) and _may_know(row, seen, world) and is_told_of(row, candidate, world)
+        if _lasts(row, now)
+        and _may_know(row, seen, world)
+        and (not are_told or is_told_of(row, candidate, world))
     ]
     return tuple([systems.facts_of(row.event) for row in (*by_id, *by_name)])
 

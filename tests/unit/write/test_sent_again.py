@@ -92,6 +92,31 @@ async def test_a_deletion_sent_by_others_tells_nothing_of_what_a_former_member_w
         assert {event.id for event in await home.log()}.isdisjoint({message.id, article.id})
 
 
+@pytest.mark.proves("N01-96")
+async def test_a_rule_about_stored_events_is_not_passed_by_leaving_out_the_login() -> None:
+    rule = "".join(
+        f'[[rule]]\nname = "{name}"\nmatch = {{ kinds = [{kind}], replaces = true }}\n'
+        'write = ["owner"]\nreject = "only owners"\n'
+        for name, kind in (("once", 30023), ("kept", 5))
+    )
+    async with Home(ReferenceStore(), policy_of("open", rule)) as home:
+        await home.do(owner, 9007, ["private"], h="den")
+        await home.do(owner, 9000, ["p", alice.pubkey], h="den")
+        article = await home.do(alice, 30023, ["d", "essay"], h="den")
+        message = await home.do(alice, 9, h="den")
+        refused = [
+            home.made(alice, 30023, ["d", "essay"], h="den", at=home.now + 1),
+            home.made(alice, 5, ["e", message.id]),
+            home.made(alice, 5, ["a", f"30023:{alice.pubkey}:essay"]),
+        ]
+        assert await home.take(*refused) == [STORED] * 3  # untold
+        answers = await home.take(*refused, logins=[alice.pubkey])
+        assert answers == [(False, "restricted: only owners")] * 3
+        stored = {event.id for event in await home.log()}
+        assert {article.id, message.id} <= stored
+        assert stored.isdisjoint([event.id for event in refused])
+
+
 @pytest.mark.proves("N09-11")
 @pytest.mark.parametrize("kind", ["reference", "sqlite"])
 async def test_a_deleted_address_refuses_older_versions_also_where_all_are_kept(kind: str) -> None:

@@ -254,6 +254,26 @@ async def test_a_record_sent_by_others_tells_nothing_of_an_entry_in_a_group(
     assert await answers(NOON + 1) == while_stored
 
 
+@pytest.mark.proves("X-05", "X-16")
+async def test_an_agent_takes_over_no_entry_of_its_group_by_leaving_out_the_login(
+    home: Home,
+) -> None:
+    """What others are not told of protects it all the same: the copy is not stored."""
+    await home.do(alice, 9007, ["private"], h="tea")
+    for agent in (robot, rover):
+        await home.do(alice, 9000, ["p", agent.pubkey], h="tea")
+    await home.take(told(robot, "a", group="tea"), told(robot, "b"))
+    copies = [told(rover, "a", at=NOON - 1), told(rover, "a", at=NOON - 1, group="tea")]
+    assert await home.take(*copies, logins=[rover.pubkey]) == [SOMEBODY_ELSES] * 2
+    assert await home.take(*copies) == [STORED] * 2  # as if there were none
+    assert {event.id for event in await home.log()}.isdisjoint([copy.id for copy in copies])
+    later = told(rover, "a", at=NOON + 1)
+    patch = patched(rover, A, tags=["x"])
+    assert await home.take(later, patch) == [STORED] * 2
+    assert patch.id not in {event.id for event in await home.log()}
+    assert await home.take(superseded(rover, A, B), logins=[rover.pubkey]) == [MAY_NOT_SUPERSEDE]
+
+
 @pytest.mark.proves("X-16", "X-22")
 async def test_whoever_wrote_it_first_in_secret_is_no_author_to_others(home: Home) -> None:
     await home.do(alice, 9007, ["private"], h="tea")
