@@ -596,12 +596,20 @@ class Batch:
         elif change.list_name is ListName.ROLES:
             self._state_role(change)
         if change.bans_event:
+            self._keep_in(change.item)
             remove_by_id(change.item, self._found, self.plan)
             self.plan.forgotten.append(Forgotten(self._found.last_seq, id=change.item))
         elif change.is_ban and self._world.policy.banned_rows is BannedAuthorRows.DELETE:
             delete_banned_author(change.item, self._found, self.plan)
         if change.is_ban:
             self._unpin(all_pinning(self._world.groups))
+
+    def _keep_in(self, event_id: str) -> None:
+        """A banned event of a group that only members read: once allowed, it must not be public."""
+        row = self._found.rows.get(event_id)
+        group = None if row is None else self._world.groups.get(row.group)
+        if row is not None and (group is None or group.only_members_read):
+            self._keep_out(placed_tombstone(row.event, row.group, "banevent"))
 
     def _set_entry(self, change: ListChange) -> bool:
         """Whether it has an effect."""

@@ -191,6 +191,30 @@ async def test_a_banned_event_is_no_longer_pinned(home: Home) -> None:
     assert await home.rebuilt() == home.groups
 
 
+@pytest.mark.parametrize("flag", ["private", "hidden"])
+async def test_a_banned_comment_of_a_private_group_does_not_come_back_public(
+    home: Home, flag: str
+) -> None:
+    """Without `h` it is of the group only while the message that it answers is stored."""
+    await home.do(alice, 9007, [flag], h="den")
+    message = await home.do(alice, 9, h="den")
+    comment, own = await home.do(alice, 1111, ["e", message.id]), await home.do(alice, 9, h="den")
+    await home.do(alice, 5, ["e", message.id], h="den")
+    for event in (comment, own):
+        await home.call("banevent", event.id)
+        await home.call("allowevent", event.id)
+        await home.take(event)
+    assert await home.found(kinds=[9, 1111]) == [own]
+
+
+async def test_a_banned_comment_of_a_public_group_comes_back_when_it_is_allowed(home: Home) -> None:
+    message = await home.do(alice, 9, h="tea")
+    comment = await home.do(alice, 1111, ["e", message.id])
+    await home.call("banevent", comment.id)
+    await home.call("allowevent", comment.id)
+    assert await home.take(comment) == [STORED]
+
+
 @pytest.mark.proves("N86-11", "N29-172")
 async def test_events_removed_with_their_author_are_unpinned(strict: Home) -> None:
     _one, two = await pinned(strict)
