@@ -10,6 +10,7 @@ import re
 import unicodedata
 from difflib import get_close_matches
 from functools import wraps
+from secrets import token_hex
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -128,12 +129,12 @@ def check_new_id(group_id: str) -> None:
 
 
 @group.command("create", epilog="Example: rookery group create tea --name 'Tea room' --private")
-@group_argument
+@click.argument("group_id", metavar="[ID]", required=False)
 @_described
 @client_options
 @json_option
 def create(
-    group_id: str,
+    group_id: str | None,
     server: Server,
     texts: Mapping[str, str],
     flags: Mapping[str, bool],
@@ -142,13 +143,15 @@ def create(
 ) -> None:
     """Create a group; its creator becomes admin.
 
-    Without flags the relay chooses them. If some are given, the others default to --private
-    --restricted --closed --visible.
+    Without ID it gets a random one, which nobody can guess. Without flags the relay chooses them.
+    If some are given, the others default to --private --restricted --closed --visible.
     """
-    check_new_id(group_id)
+    if group_id is not None:
+        check_new_id(group_id)
+    new_id = group_id or token_hex(8)
 
     async def work(client: Client) -> GroupView:
-        return await _created(client, group_id, texts, flags)
+        return await _created(client, new_id, texts, flags)
 
     view = with_client(Actor.OWNER, server, work)
     _say_made("created", view, flags, as_json=as_json)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -111,6 +112,18 @@ async def test_a_group_is_created_with_its_metadata(
     assert relay.flags("tea") == {"private", "restricted", "closed"}
     assert relay.sent(kinds.EDIT_METADATA) == []
     assert capsys.readouterr().out == "created tea (private, restricted, closed)\n"
+
+
+async def test_a_group_without_an_id_gets_one_that_nobody_can_guess(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert await rookery("create", "--name", "Tea room") == 0
+    assert await rookery("create", "--hidden") == 0
+    ids = [event.tag("h") or "" for event in relay.sent(kinds.CREATE_GROUP)]
+    assert len(set(ids)) == 2
+    assert all(re.fullmatch(r"[0-9a-f]{16}", each) for each in ids)
+    assert capsys.readouterr().out.splitlines()[0].startswith(f"created {ids[0]} (")
+    assert await rookery("create", "") == 2
 
 
 async def test_giving_one_flag_keeps_the_others_on(relay: GroupRelay, rookery: Rookery) -> None:
