@@ -320,6 +320,11 @@ class Connection:
             await asyncio.sleep(0)  # let other tasks run between two pages
 
     @property
+    def is_compressed(self) -> bool:
+        """See `Messages.is_compressed`."""
+        return bool(self._socket.compress)
+
+    @property
     def account(self) -> Account:
         """The turns that its work counts for."""
         return self._slice.account

@@ -26,6 +26,8 @@ MAX_HEAD: Final = 20_480
 """Bytes of a request line with its headers; up to 16,384 are always accepted. In memory each takes
 up to five bytes, for as long as a websocket is open."""
 _PIECE: Final = 4096
+_COMPRESSED_PIECE: Final = 1024
+"""Bytes: they expand to at most 1 MB, 5 ms of the loop."""
 MAX_UNFINISHED: Final = 64 << 20
 """Bytes of unfinished messages (their end has not arrived) of all websockets."""
 _SMALL: Final = 16_384
@@ -46,6 +48,10 @@ class Messages(Protocol):
     @property
     def account(self) -> Account:
         """The turns that its input counts for."""
+
+    @property
+    def is_compressed(self) -> bool:
+        """Whether its frames may be compressed."""
 
     def arrived(self) -> tuple[int, int]:
         """How many messages have arrived whole, and their bytes; control frames do not count."""
@@ -157,18 +163,16 @@ class SocketInput(web.RequestHandler):
 
     def _take(self, data: bytes) -> None:
         """Parse until the time slice is over; the rest waits for the next turn."""
-        work = self._work
-        if self._websocket is not None:
+        work, websocket = self._work, self._websocket
+        take, size = self._take_piece, _PIECE
+        if websocket is not None:
+            take = self._take_of_websocket
+            size = _COMPRESSED_PIECE if websocket.is_compressed else len(data) or 1
+        for start in range(0, len(data) or 1, size):
             work.begin()
-            self._take_of_websocket(data)
+            take(data[start : start + size])
             if work.end() and self._resting is None:
-                self._wait_for_turn(b"")
-            return
-        for start in range(0, len(data) or 1, _PIECE):
-            work.begin()
-            self._take_piece(data[start : start + _PIECE])
-            if work.end() and self._resting is None:
-                self._wait_for_turn(data[start + _PIECE :])
+                self._wait_for_turn(data[start + size :])
                 return
 
     def _wait_for_turn(self, left: bytes) -> None:

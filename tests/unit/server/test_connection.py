@@ -6,6 +6,8 @@ Over real sockets; `serving` is a relay in this process.
 from __future__ import annotations
 
 import asyncio
+import struct
+import zlib
 from collections import deque
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -576,6 +578,36 @@ async def test_an_event_in_flight_gets_its_ok_before_the_close(relay: Relay) -> 
         stopping = ["CLOSED", "s", "error: the relay is stopping"]
         assert sorted(heard) == [stopping, ["OK", event.id, True, ""]]
         assert end == ["closed", 1001]
+
+
+def compressed(payload: bytes) -> bytes:
+    """A client's frame. RFC 7692."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    data = (packer.compress(payload) + packer.flush(zlib.Z_SYNC_FLUSH))[:-4]
+    return struct.pack("!BBH4x", 0xC1, 0x80 | 126, len(data)) + data
+
+
+async def test_compressed_frames_that_come_at_once_are_parsed_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """120 frames of 533 bytes that expand to 520,000 each took the loop 0.28 s."""
+    ticks, turns, wait = count(), list[str](), Turns.wait
+
+    async def noted(self: Turns, account: Account) -> None:
+        task = asyncio.current_task()
+        turns.append("" if task is None else task.get_name())
+        await wait(self, account)
+
+    async with serving("[server]\ncompression = true\n") as relay:
+        url = f"ws://{relay.at}/"
+        visit = Visit(await relay.browser.ws_connect(url, compress=15))
+        await visit.hears()
+        monkeypatch.setattr("relay.server.socket_input.perf_counter", lambda: next(ticks) / 100)
+        monkeypatch.setattr(Turns, "wait", noted)
+        frames = compressed(b'["CLOSE","%s"]' % b"s".ljust(100_000)) * 60
+        visit.socket._writer.transport.write(frames)
+        await visit.asks({"ids": ["0" * 64]})
+        assert turns.count("input waits for its turn") >= len(frames) // 1024 > 5
 
 
 async def test_compression_does_not_change_the_messages() -> None:
