@@ -599,10 +599,10 @@ async def test_compressed_frames_that_come_at_once_are_parsed_in_pieces(
         await wait(self, account)
 
     async with serving("[server]\ncompression = true\n") as relay:
+        monkeypatch.setattr("relay.server.socket_input.perf_counter", lambda: next(ticks) / 100)
         url = f"ws://{relay.at}/"
         visit = Visit(await relay.browser.ws_connect(url, compress=15))
         await visit.hears()
-        monkeypatch.setattr("relay.server.socket_input.perf_counter", lambda: next(ticks) / 100)
         monkeypatch.setattr(Turns, "wait", noted)
         frames = compressed(b'["CLOSE","%s"]' % b"s".ljust(100_000)) * 60
         visit.socket._writer.transport.write(frames)
