@@ -152,14 +152,17 @@ def _asks_for_rights_once() -> Sequence[Patch]:
 
 def _registers_after_the_scan() -> Sequence[Patch]:
     finish = QueryRunner._finish
+    registered: set[int] = set()
 
     def late(self: QueryRunner, peer: Any, subscription: Subscription) -> bool:
+        registered.add(id(subscription))
         self._fanout._live.add(subscription, subscription.filters)
         return finish(self, peer, subscription)
 
     def close(self: Fanout, subscription: Subscription) -> None:
-        if id(subscription) in self._live._keys:
-            self._live.remove(subscription)
+        if id(subscription) in registered:
+            registered.remove(id(subscription))
+            self._live.remove(subscription, subscription.filters)
         subscription.is_closed = True
         subscription.end_backlog()
 
