@@ -17,8 +17,11 @@ from relay.nostr.filters import FilterTerms, filter_from
 from relay.nostr.keys import read_key_file
 from relay.read.search_indexer import SearchIndexer
 from relay.storage import PageQuery
-from relay.storage.sqlite import checkpoints, opening
+from relay.storage.sqlite import checkpoints, wal
+from relay.storage.sqlite.compacting import compact
+from relay.storage.sqlite.copying import schema_of
 from relay.storage.sqlite.store import SqliteStore
+from relay.storage.sqlite.verifying import snapshot
 from relay.write.sweeper import Sweeper
 from tests import cast
 from tests.contract.writing import EVERYTHING, MAX, TERMS, asked
@@ -197,7 +200,7 @@ def _no_check(patch: pytest.MonkeyPatch) -> None:
 
 
 def _any_log(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(opening, "is_cut_short", lambda *_: False)
+    patch.setattr(wal, "is_cut_short", lambda *_: False)
 
 
 @pytest.mark.mutant
@@ -215,6 +218,28 @@ async def test_a_relay_that_looks_away_is_found(
         if "SERVED" in await tried(tmp_path / f"{seed}", *made[:1], rules, made[1], seed):
             return
     pytest.fail("no seed found it")
+
+
+@pytest.mark.parametrize(
+    "first", [schema_of, snapshot, compact, None], ids=["start", "verify", "compact", "store"]
+)
+async def test_a_damaged_log_is_refused_whatever_opens_the_file_first(
+    tmp_path: Path, made: tuple[Path, Answers], first: Callable[[Path], object] | None
+) -> None:
+    """SQLite deletes the log when the last connection is closed, and the next start sees none."""
+    shutil.copytree(made[0] / "killed", tmp_path / "data")
+    store = tmp_path / "data" / "rookery.db"
+    log = store.with_name("rookery.db-wal")
+    content = bytearray(log.read_bytes())
+    content[last_commit_at(log) // 2] ^= 4
+    log.write_bytes(content)
+    for _ in range(2):
+        if first is not None:
+            with pytest.raises(StoreFault, match="wal is damaged"):
+                first(store)
+        with pytest.raises(StoreFault, match="wal is damaged"):
+            await SqliteStore.open(store, TERMS)
+    assert log.read_bytes() == content
 
 
 async def without_tags(folder: Path, source: Path, rules: PolicySet, whole: Answers) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from relay.errors import StoreFault
 from relay.files import sync
 from relay.storage.sqlite.connections import connection, index_path
+from relay.storage.sqlite.wal import check_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -37,6 +38,7 @@ def compact(path: Path) -> None:
     The file of an older version is changed so that later it shrinks by itself.
     """
     copy = unfinished(path)
+    check_log(path)
     try:
         copy.unlink(missing_ok=True)
         os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))

@@ -17,6 +17,7 @@ from relay.files import sync
 from relay.storage.sqlite.connections import connection, fault_of
 from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, check_schema, check_values
 from relay.storage.sqlite.sql.named import QUERIES, VERIFY_QUERIES
+from relay.storage.sqlite.wal import check_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,10 +39,11 @@ class CopyFacts(NamedTuple):
 def schema_of(path: Path) -> int | None:
     """The schema of a store's file; None when there is none or it is empty.
 
-    Raises StoreFault, StoreVersion for a database of another program.
+    Raises StoreFault, also for a damaged log, and StoreVersion for a database of another program.
     """
     if not path.exists():
         return None
+    check_log(path)
     try:
         with closing(sqlite3.connect(path, timeout=10, isolation_level=None)) as db:
             application = db.execute("PRAGMA application_id").fetchone()[0]

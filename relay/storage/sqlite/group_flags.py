@@ -10,6 +10,7 @@ from relay.groups.actions import FLAGS
 from relay.nostr.event import event_from_raw
 from relay.storage.sqlite.connections import connection, fault_of
 from relay.storage.sqlite.sql.named import QUERIES
+from relay.storage.sqlite.wal import check_log
 
 if TYPE_CHECKING:
     from collections.abc import Set
@@ -22,6 +23,7 @@ def groups_without(path: Path, flags: Set[Flag]) -> dict[str, Set[Flag]]:
     """id of a group that lacks some of these → which. Raises StoreFault."""
     if not path.exists():
         return {}
+    check_log(path)
     found: dict[str, Set[Flag]] = {}
     try:
         with closing(connection(path)) as db:

@@ -19,7 +19,7 @@ from relay.storage.sqlite.connections import MAX_VALUE, connection, fault_of, in
 from relay.storage.sqlite.sql.moving import LOG_SCRIPT
 from relay.storage.sqlite.sql.named import FILES, QUERIES
 from relay.storage.sqlite.sql.value_types import KEYS, columns_of, rows_of_another_type
-from relay.storage.sqlite.wal import is_cut_short
+from relay.storage.sqlite.wal import check_log
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -53,6 +53,7 @@ def open_file(
             unfinished(file).unlink(missing_ok=True)
         # Private events must not be readable by other users; -wal and -shm get the same mode.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        check_log(path)
         db = connection(path)
     except (OSError, sqlite3.OperationalError) as error:
         raise StoreFault(f"{path}: {error}; check the folder and its permissions") from error
@@ -63,12 +64,6 @@ def open_file(
         db.execute("PRAGMA journal_mode = WAL")
         db.execute(f"PRAGMA synchronous = {'NORMAL' if synchronous == 'NORMAL' else 'FULL'}")
         db.execute("PRAGMA wal_autocheckpoint = 0")
-        page_size = db.execute("PRAGMA page_size").fetchone()[0]
-        if is_cut_short(path, page_size):
-            raise StoreFault(
-                f"{path}-wal is damaged: SQLite reads only the commits before the damage."
-                f" Restore a backup, or delete {path}-wal to go on without all of its commits"
-            )
         # After a crash it may hold texts that were deleted.
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
         key = bytes.fromhex(_needed(db, "hash_key"))

@@ -50,6 +50,7 @@ from relay.storage.sqlite.group_tables import tables_of
 from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, check_schema, check_values
 from relay.storage.sqlite.sql.named import QUERIES, SEARCH_QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
+from relay.storage.sqlite.wal import check_log
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -183,6 +184,7 @@ def snapshot(path: Path) -> sqlite3.Connection:
     """A connection in a transaction that reads. Raises StoreFault, StoreVersion."""
     if not path.exists():
         raise StoreFault(f"{path} does not exist: nothing is stored yet")
+    check_log(path)
     db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
     try:
         db.execute("PRAGMA query_only = ON")

@@ -11,12 +11,15 @@ Format: https://www.sqlite.org/fileformat2.html#walformat, https://www.sqlite.or
 
 from __future__ import annotations
 
+import ctypes
 import os
+import sqlite3
 import struct
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import Final
 
-if TYPE_CHECKING:
-    from pathlib import Path
+from relay.errors import StoreFault
+from relay.storage.sqlite.connections import fault_of
 
 _HEADER: Final = struct.Struct(">8I")
 _FRAME: Final = struct.Struct(">6I")
@@ -28,6 +31,37 @@ _MAX_CHECKED: Final = 8
 _Sums = tuple[int, int]
 
 
+def check_log(store: Path) -> None:
+    """Call it before anything else opens the file: the last connection that is closed copies what
+    it reads of the log into the file and deletes the log, and then no damage can be seen.
+
+    Raises StoreFault when the log is damaged in its middle.
+    """
+    log = Path(f"{store}-wal")
+    if not log.exists() or log.stat().st_size <= _HEADER.size:
+        return
+    try:
+        db = sqlite3.connect(store, timeout=10, isolation_level=None, check_same_thread=False)
+        try:
+            page_size = db.execute("PRAGMA page_size").fetchone()[0]
+            db.execute("PRAGMA schema_version").fetchone()  # SQLite recovers the log
+            is_damaged = is_cut_short(store, page_size)
+            if is_damaged:
+                # Never closed, not even when the program ends: the next start must refuse it too.
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))
+        except BaseException:
+            db.close()
+            raise
+    except sqlite3.Error as error:
+        raise fault_of(error, store) from error
+    if is_damaged:
+        raise StoreFault(
+            f"{log} is damaged: SQLite reads only the commits before the damage."
+            f" Restore a backup, or delete {log} to go on without all of its commits"
+        )
+    db.close()
+
+
 def is_cut_short(store: Path, page_size: int) -> bool:
     """Call it once SQLite has recovered the log, before a checkpoint."""
     try:
@@ -37,13 +71,18 @@ def is_cut_short(store: Path, page_size: int) -> bool:
     try:
         if os.fstat(log).st_size <= _HEADER.size:
             return False
-        with open(f"{store}-shm", "rb") as index:
-            read = struct.unpack_from("=I", index.read(32), _MAX_FRAME_AT)[0]
-        return _goes_on(log, read, page_size)
+        read = _frames_read(store)
+        # A relay that runs may have committed meanwhile.
+        return _goes_on(log, read, page_size) and _frames_read(store) == read
     except (OSError, struct.error):
         return False
     finally:
         os.close(log)
+
+
+def _frames_read(store: Path) -> int:
+    with open(f"{store}-shm", "rb") as index:
+        return int(struct.unpack_from("=I", index.read(32), _MAX_FRAME_AT)[0])
 
 
 def _goes_on(log: int, read: int, page_size: int) -> bool:
