@@ -102,8 +102,10 @@ _CHANGE_COST: Final = 4
 _TARGETS_PER_COST: Final = 4
 """Of a deletion: each leaves a tombstone, 30 us."""
 _FILTERS_PER_COST: Final = 16
-"""Of open subscriptions that match the event or are compared with it: 2.5 us for each delivery, up
-to 10 in a private group. The next batch waits for the delivery of this one."""
+"""Of open subscriptions that match the event or are compared with it: 2.5 us for each delivery. The
+next batch waits for the delivery of this one."""
+_PRIVATE_FILTERS_PER_COST: Final = 4
+"""The same in a group that members alone read: each reader is looked at, up to 10 us."""
 _ROWS_PER_COST: Final = 4
 """Of a sweep."""
 _SMALL_BATCH: Final = 32
@@ -523,10 +525,15 @@ class Ingest:
         match item:
             case WriteEvent(event=event, weight=weight):
                 cost = 1 + weight // _WEIGHT_PER_COST
-                cost += self._fanout.number_for(event) // _FILTERS_PER_COST
+                groups = self._state.groups
+                if filters := self._fanout.number_for(event):
+                    group = groups.get(event.tag("h"))
+                    is_private = group is not None and group.only_members_read
+                    cost += filters // (
+                        _PRIVATE_FILTERS_PER_COST if is_private else _FILTERS_PER_COST
+                    )
                 if event.kind == kinds.DELETION:
                     cost += len(event.tags) // _TARGETS_PER_COST
-                groups = self._state.groups
                 if event.kind == kinds.VANISH:
                     cost += len(groups.by_id) // _GROUPS_PER_COST
                 if event.kind in _CHANGES_GROUP:

@@ -281,6 +281,18 @@ async def test_an_event_that_many_open_filters_are_asked_about_is_not_one_of_man
     assert max(sizes) > 50
 
 
+async def test_deliveries_in_a_private_group_count_four_times(
+    relay: Relay, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """45 members with 20 subscriptions each: a batch took the loop 80 ms and more."""
+    monkeypatch.setattr(relay.live, "number_for", lambda _: 160)
+    await relay.take(*[chat(alice, f"private {n}") for n in range(100)])
+    assert max(sizes) == 512 // (1 + 160 // 4) + 1
+    sizes.clear()
+    await relay.take(*[alice.sign(1, [], f"{n}", NOON) for n in range(100)])
+    assert max(sizes) == 512 // (1 + 160 // 16) + 1
+
+
 async def test_changes_for_which_the_relay_signs_many_notices_are_few_in_a_batch(
     relay: Relay, sizes: list[int]
 ) -> None:
