@@ -234,14 +234,17 @@ async def test_what_was_acknowledged_survives_kills(tmp_path: Path) -> None:
     [
         ("answers_first", "is missing"),
         ("deletes_later", "came back"),
-        ("groups_in_memory", "groups:"),
+        ("groups_in_memory", "give other members or flags than the tables"),  # the next start
     ],
 )
 async def test_a_relay_that_loses_something_by_a_kill_is_found(
     tmp_path: Path, name: str, fault: str
 ) -> None:
     async with Mutant(tmp_path / "data", name) as rookery:
-        found = await killed_again_and_again(rookery, Load(seed=20), 6)
+        try:
+            found = await killed_again_and_again(rookery, Load(seed=20), 6)
+        except AssertionError as refusal:
+            found = [str(refusal)]
     assert any(fault in line for line in found), found
 
 
