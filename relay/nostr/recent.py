@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-from array import array
 from typing import Final
 
-_MASK: Final = (1 << 64) - 1
-
-
-_ALIKE: Final = 4
-"""Hashes that share a place: the oldest of them is forgotten first."""
+_PLACES: Final = 1 << 16
 
 
 class Recent:
-    """Hashes that came before, as far as is known: at most `number`, in 8 bytes each."""
+    """The last hashes that came, at most `number`; then it begins anew. One that shares its place
+    with another counts as having come."""
 
-    __slots__ = ("_hashes", "_places")
+    __slots__ = ("_came", "_left", "_number")
 
     def __init__(self, number: int) -> None:
-        self._places = number // _ALIKE
-        self._hashes = array("Q", bytes(8 * _ALIKE * self._places))
+        self._number = self._left = number
+        self._came = bytearray(_PLACES)
 
     def is_new(self, hash_: int) -> bool:
         """Whether it did not come before. From now on it did."""
-        hash_ &= _MASK
-        place = hash_ % self._places * _ALIKE
-        alike = self._hashes[place : place + _ALIKE]
-        if hash_ in alike:
+        place = hash_ % _PLACES
+        if self._came[place]:
             return False
-        alike.insert(0, hash_)
-        self._hashes[place : place + _ALIKE] = alike[:_ALIKE]
+        if not self._left:
+            self._came, self._left = bytearray(_PLACES), self._number
+        self._came[place] = 1
+        self._left -= 1
         return True

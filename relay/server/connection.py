@@ -292,6 +292,8 @@ class Connection:
 
     def _count_unsent(self) -> None:
         unsent = self.outbox.buffered_bytes
+        if unsent <= _FEW_UNSENT:
+            unsent = 0
         if unsent != self._unsent:
             self._unsent_of_all.add(self.counted_as, unsent - self._unsent)
             self._unsent = unsent

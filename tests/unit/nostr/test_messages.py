@@ -543,4 +543,4 @@ def test_few_filters_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(parsed) == 200
     for number in range(100, 20_000):
         messages.parse(request % number, TERMS, 5)
-    assert messages._filters_after.cache_info().currsize == 100
+    assert 100 <= messages._filters_after.cache_info().currsize < 1000  # few look as if they came
