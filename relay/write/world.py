@@ -131,9 +131,7 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
     """What policy rules may look at. The only builder of Facts.
 
     For an event that will be refused for a missing login nothing is looked up: rows that it deletes
-    or replaces count as its author's, so that the login is the reason given. A row of a group that
-    the connection may not read counts as not stored: anybody may send what others signed, and would
-    learn of it by the answer.
+    or replaces count as its author's, so that the login is the reason given.
 
     A new fact is added in two places: a field of `Facts`, and its value here. One that needs rows
     that are not looked up yet also takes a line in `relay.write.lookups`.
