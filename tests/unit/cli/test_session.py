@@ -631,7 +631,7 @@ async def test_queued_refusals_are_reported_by_the_next_run(
     relay.on["EVENT"] = refuse
     line = "refused in an earlier run: restricted: only agents may write memory\n"
     reported = 0
-    for _ in range(500):  # a run sends what is queued if it is connected again in time
+    for _ in range(5000):  # a run sends what is queued if it is connected again in time
         assert await rookery("follow", str(file), "--once") == 0
         reported += capsys.readouterr().err.count(line)
         if reported == 8:
