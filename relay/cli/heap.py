@@ -1,8 +1,8 @@
 """Heap: gives the memory that a burst of large answers took back to the system.
 
-Connections that close leave cycles with what they had not sent, which Python finds late. And glibc
-keeps what was freed: the size from which a block gets pages of its own (mmap) grows with each such
-block, up to 32 MiB; later ones come from the heap, where small blocks between them keep the pages.
+Connections that close leave some cycles, which Python finds late. And glibc keeps what was freed:
+the size from which a block gets pages of its own (mmap) grows with each such block, up to 32 MiB;
+later ones come from the heap, where small blocks between them keep the pages.
 """
 
 from __future__ import annotations

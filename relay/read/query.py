@@ -373,14 +373,15 @@ class QueryRunner:
                     return True
                 rows += len(raws)
                 found = perf_counter()
+                head = subscription.head
                 *pieces, last = _pieces_of(raws)
                 for piece in pieces:
-                    peer.outbox.put_each(subscription.head, piece, messages.EVENT_END)
+                    peer.outbox.put_each(head, piece, messages.EVENT_END)
                     await peer.drained()
                     if not is_open(subscription):
                         return True
                 began_last = perf_counter()
-                peer.outbox.put_each(subscription.head, last, messages.EVENT_END)
+                peer.outbox.put_each(head, last, messages.EVENT_END)
                 peer.worked(perf_counter() - began_last)
                 if not (is_last and peer.is_reading):  # else EOSE goes with it, in one write
                     await peer.drained()
@@ -423,8 +424,9 @@ class QueryRunner:
                 backlog.drop(number)
                 if not isinstance(waiting[0], Stored):
                     began = perf_counter()  # stored rows were read elsewhere
+                head = subscription.head
                 for raw in raws:
-                    peer.outbox.put_live(subscription.head, raw, messages.EVENT_END)
+                    peer.outbox.put_live(head, raw, messages.EVENT_END)
                 if not peer.is_reading:
                     await peer.drained()
                 elif peer.worked(perf_counter() - began) or not peer.has_time:

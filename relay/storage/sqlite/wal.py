@@ -38,7 +38,10 @@ def check_log(store: Path) -> None:
     Raises StoreFault when the log is damaged in its middle.
     """
     log = Path(f"{store}-wal")
-    if not log.exists() or log.stat().st_size <= _HEADER.size:
+    try:
+        if log.stat().st_size <= _HEADER.size:
+            return
+    except FileNotFoundError:
         return
     try:
         db = sqlite3.connect(store, timeout=10, isolation_level=None, check_same_thread=False)
