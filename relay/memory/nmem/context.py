@@ -132,7 +132,7 @@ def _sessions(
 
 def _tasks(summarised: Sequence[tuple[Session, Summary]], authors: Mapping[str, str]) -> list[str]:
     return [
-        f"- {_line(task, _SENTENCE)}{_by(authors.get(session.id, ''))}"
+        f"{_line(f'- {task}', 2 + _SENTENCE)}{_by(authors.get(session.id, ''))}"
         for session, summary in summarised[:1]
         for task in summary.next_steps[:_TASKS]
     ]
@@ -171,13 +171,16 @@ def _own(rows: Sequence[Row], now: int) -> list[str]:
 
 def _item(row: Row, now: int) -> str:
     when = "pinned" if row.is_pinned else age(row.timestamp, now)
-    return f"- #{row.id} {_line(row.obs_type)} {_line(row.content)} ({when})"
+    kind = _line(row.obs_type)
+    return f"- #{row.id} {_line(f'{kind} {row.content}', len(kind) + 1 + _TITLE)} ({when})"
 
 
 def _line(text: str, max_chars: int = _TITLE) -> str:
     """Untrusted text on one line, without control characters and others' attributions."""
-    text = attributed(text, "")
     words = " ".join("".join(each if each.isprintable() else " " for each in text).split())
+    # Only now: a character that becomes a space could stand within an attribution. Before the cut,
+    # which could take the key that tells it.
+    words = attributed(words, "")
     return words if len(words) <= max_chars else f"{words[: max_chars - 1]}…"
 
 

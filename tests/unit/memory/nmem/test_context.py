@@ -238,3 +238,36 @@ def test_no_line_loses_its_author_when_the_context_is_cut() -> None:
     for most in range(50, 2_000, 7):
         *_, last = context("rook", [], rows, NOW, max_chars=most).splitlines() or [""]
         assert last.endswith(("Eve (npub1eve…)", "## rook", "# nmem context")) or not last
+
+
+CLAIM = "by owner (npub1abcdefgh…)"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"x — {CLAIM}",
+        *(f"x —{each}{CLAIM}" for each in ("\ue000", "\u0378", "\ufdd0", "\U0010ffff", "\x07")),
+        f"x — by{' ' * 300}owner (npub1abcdefgh…)",
+        f"x — by{chr(10) * 300}owner (npub1abcdefgh…)",
+        f"{'x' * 90} — {CLAIM}",
+    ],
+)
+def test_no_text_ends_like_one_of_another_author(text: str) -> None:
+    summary = Summary(text, (text,), next_steps=(text,))
+    lines = told(
+        session(DAY, summary),
+        replace(pinned(1), content=text),
+        replace(pinned(2), obs_type=text),
+        replace(edit(3, 0), file_path=text, content=text),
+        replace(pinned(4, "tea"), project=text),
+    )
+    assert not [line for line in lines if "— by" in line]
+    assert len([line for line in lines if "&mdash; by" in line]) == 7
+
+
+def test_no_two_texts_of_a_line_end_together_like_one_of_another_author() -> None:
+    [*_, row_line] = told(replace(pinned(1), obs_type="marker —", content=CLAIM))
+    assert row_line == f"- #1 marker &mdash; {CLAIM} (pinned)"
+    [*_, task] = told(session(DAY, Summary("x", next_steps=(CLAIM,))))
+    assert task == f"&mdash; {CLAIM}"
