@@ -38,6 +38,9 @@ _CONTROLS: Final = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 """Control characters: shown as nothing or obeyed by a terminal. Not those that begin a line."""
 _IGNORABLE: Final = re.compile("[\U000e0000-\U000e0fff\u2065\ufff0-\ufff8]")
 """Variation selectors and other characters that are shown as nothing: each may hide a letter."""
+_PASSED_OVER: Final = ("Cf", "Mn", "Me", "Co", "Cn")
+"""Categories of characters that are no letter to a reader: formats, marks, private use and
+unassigned."""
 _JOINERS: Final = frozenset("\u200c\u200d")
 """Shown as nothing, but part of words and emoji."""
 _NOT_IN_A_NAME: Final = re.compile(r"[^\w .,'’+&@!?/_-]+|npub1\w*|(?<!\w)by(?!\w)", re.IGNORECASE)
@@ -138,7 +141,8 @@ def _may_hold(text: str, word: str) -> bool:
 
 
 def folded(text: str) -> tuple[str, list[int] | range]:
-    """The text as it looks: compatibility forms and case folded, invisible characters removed.
+    """The text as it looks: compatibility forms and case folded, without characters that are
+    invisible, of private use or unassigned.
 
     Second: for each of its characters, and for its end, the index in `text`.
     """
@@ -151,7 +155,7 @@ def folded(text: str) -> tuple[str, list[int] | range]:
             continue
         if each.isascii():
             seen = each.lower()
-        elif each in _INVISIBLE or unicodedata.category(each) in ("Cf", "Mn", "Me"):
+        elif each in _INVISIBLE or unicodedata.category(each) in _PASSED_OVER:
             continue
         elif each in _BREAKS:
             seen = each

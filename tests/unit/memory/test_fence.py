@@ -89,6 +89,8 @@ def test_there_is_one_end_and_it_is_the_last(parts: list[str]) -> None:
         "ᐸ⧸memoryᐳ",
         "\u2329/memory\u232a",
         "<\U0001d159/memory>",
+        "</mem\ue000ory>",
+        "<\U0010ffff/\u0378memory>",
     ],
 )
 def test_no_disguised_text_ends_the_fence(tag: str) -> None:
@@ -138,6 +140,8 @@ def test_a_whole_context_begins_with_what_it_is() -> None:
         "—\n",
         "\u202e—",
         "—\x07",
+        "—\ue000",
+        "—\u0378",
         "⎯",
     ],
 )
