@@ -96,7 +96,8 @@ class QueryQueue:
     def __init__(self, queries: QueryRunner, peer: Peer) -> None:
         self._queries = queries
         self._peer = peer
-        self._open: dict[str, Subscription] = {}
+        self._open: list[Subscription] = []
+        """At most `max_subscriptions`. Not a dict: see `Session`."""
         self._catching_up: dict[str, tuple[Subscription, float, str]] = {}
         """With the time at which each was queued, and the id of its request."""
         self._counts: list[tuple[str, tuple[Filter, ...], str]] = []
@@ -113,7 +114,7 @@ class QueryQueue:
         if subscription is None:
             self._peer.closed_by_relay(sub)
             return
-        self._open[sub] = subscription
+        self._open.append(subscription)
         if subscription.backlog is not None:
             self._catching_up[sub] = subscription, perf_counter(), self._peer.request_id()
             self._start()
@@ -141,10 +142,12 @@ class QueryQueue:
 
     def cancel(self, sub: str) -> None:
         """CLOSE, or a REQ with the same id: nothing more is sent for the old one."""
-        subscription = self._open.pop(sub, None)
         self._catching_up.pop(sub, None)
-        if subscription is not None:
-            self._queries.stop(subscription)
+        for index, subscription in enumerate(self._open):
+            if subscription.sub == sub:
+                del self._open[index]
+                self._queries.stop(subscription)
+                return
 
     def _start(self) -> None:
         if self._task is None or self._task.done():
@@ -196,11 +199,11 @@ class QueryQueue:
             self._peer.outbox.put(messages.closed(sub, _INTERNAL))
 
     def _is_open(self, subscription: Subscription) -> bool:
-        return self._open.get(subscription.sub) is subscription
+        return subscription in self._open
 
     def _close(self, subscription: Subscription) -> None:
         if self._is_open(subscription):
-            del self._open[subscription.sub]
+            self._open.remove(subscription)
             self._peer.closed_by_relay(subscription.sub)
         self._queries.stop(subscription)
 
@@ -216,14 +219,14 @@ class QueryQueue:
                 await asyncio.gather(task, return_exceptions=True)
             values = 0
             while self._open:
-                _, subscription = self._open.popitem()
+                subscription = self._open.pop()
                 self._queries.stop(subscription)
                 values += _values_in(subscription.filters)
                 if values > _CLOSED_AT_ONCE and self._open:
                     await self._peer.turn(values * _VALUE_S)
                     values = 0
         finally:
-            for subscription in self._open.values():
+            for subscription in self._open:
                 self._queries.stop(subscription)
             self._open.clear()
             self._hold(-self._values)

@@ -281,7 +281,7 @@ class Connection:
 
     @property
     def subscriptions(self) -> int:
-        return len(self._session.open)
+        return self._session.number_open
 
     @property
     def is_reading(self) -> bool:
@@ -350,7 +350,7 @@ class Connection:
 
     def _count(self, number: int | None = None) -> None:
         """Count its open subscriptions; `number`: as if it had so many."""
-        number = len(self._session.open) if number is None else number
+        number = self._session.number_open if number is None else number
         self._slice.account.subscriptions += number - self._counted
         self._counted = number
 
@@ -386,20 +386,20 @@ class Connection:
     def close_subscriptions(self) -> None:
         """One of its keys was banned: close what is open; `gate` refuses further requests
         (N42-16)."""
-        for sub in list(self._session.open):
+        for sub in self._session.open:
             self._queries.cancel(sub)
             self._session.closed_by_relay(sub)
             self.outbox.put(messages.closed(sub, BANNED.refused()))
 
     def close_blocked(self) -> None:
         """Its address was blocked (N86-27)."""
-        for sub in list(self._session.open):
+        for sub in self._session.open:
             self._queries.cancel(sub)
         self._hang_up(POLICY_VIOLATION, "blocked: your address is blocked")
 
     def close_displaced(self) -> None:
         """Its place was given to another connection."""
-        for sub in list(self._session.open):
+        for sub in self._session.open:
             self._queries.cancel(sub)
         self._hang_up(
             WSCloseCode.TRY_AGAIN_LATER, "error: too many connections; a member who logs in stays"
@@ -613,7 +613,7 @@ class Connection:
 
     def _too_slow(self) -> None:
         self._services.metrics.too_slow()
-        for sub in list(self._session.open):
+        for sub in self._session.open:
             self._queries.cancel(sub)
         self._hang_up(WSCloseCode.TRY_AGAIN_LATER, f"{_SLOW.prefix}: {_SLOW.text}")
 
@@ -636,7 +636,7 @@ class Connection:
         """The relay stops: CLOSED for what is open, the OKs that are still due, a close frame."""
         self._is_stopping = True
         code, said = why.value
-        for sub in list(self._session.open):
+        for sub in self._session.open:
             self._queries.cancel(sub)
             self.outbox.put(messages.closed(sub, said))
         if self._unanswered:

@@ -134,7 +134,7 @@ def test_a_req_opens_a_subscription(client: Client) -> None:
     assert isinstance(effect, Subscribe)
     assert effect.sub == "tea"
     assert [filter_.kinds for filter_ in effect.filters] == [frozenset({9})]
-    assert client.session.open == {"tea"}
+    assert client.session.open == ["tea"]
 
 
 @pytest.mark.proves("N45-05")
@@ -143,7 +143,7 @@ def test_a_count_opens_nothing(client: Client) -> None:
     (effect,) = client.says("COUNT", "tea", {"kinds": [9]}, {"kinds": [1]})
     assert isinstance(effect, Count)
     assert len(effect.filters) == 2
-    assert client.session.open == set()
+    assert client.session.open == []
 
 
 @pytest.mark.proves("N01-56")
@@ -153,7 +153,7 @@ def test_close_ends_an_open_subscription_and_ignores_others(client: Client) -> N
     assert client.says("CLOSE", "tea") == (Close("tea"),)
     assert client.says("CLOSE", "tea") == ()
     assert client.says("CLOSE", "never opened") == ()
-    assert client.session.open == set()
+    assert client.session.open == []
 
 
 @pytest.mark.proves("N01-54")
@@ -163,7 +163,7 @@ def test_a_req_with_an_open_id_replaces_it(client: Client) -> None:
     dropped, asked = client.asks("tea", kinds=[1])
     assert dropped == Close("tea")
     assert isinstance(asked, Subscribe)
-    assert client.session.open == {"tea"}
+    assert client.session.open == ["tea"]
 
 
 # limits ------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ def test_one_subscription_too_many_is_refused_and_the_others_stay(client: Client
         client.asks(sub)
     (refusal,) = told(client.asks("d"))
     assert refusal == ["CLOSED", "d", "rate-limited: at most 3 open subscriptions"]
-    assert client.session.open == set("abc")
+    assert client.session.open == list("abc")
 
 
 @pytest.mark.proves("N11-14")
@@ -249,7 +249,7 @@ def test_a_replacement_that_is_refused_ends_the_old_one_too(client: Client) -> N
     dropped, refusal = client.asks("a", **{"#t": ["x" * MAX_OPEN_BYTES]})
     assert dropped == Close("a")
     assert told([refusal])[0][:2] == ["CLOSED", "a"]
-    assert client.session.open == set()
+    assert client.session.open == []
 
 
 @pytest.mark.proves("N01-93")
@@ -259,7 +259,7 @@ def test_a_malformed_req_closes_the_subscription_of_its_id(client: Client) -> No
     dropped, refusal = client.asks("tea", kinds="9")
     assert dropped == Close("tea")
     assert told([refusal]) == [["CLOSED", "tea", "invalid: kinds: must be an array"]]
-    assert client.session.open == set()
+    assert client.session.open == []
 
 
 def test_a_malformed_req_is_closed(client: Client) -> None:
@@ -267,7 +267,7 @@ def test_a_malformed_req_is_closed(client: Client) -> None:
     client.asks("coffee")
     refusals = told([*client.asks("tea", nonsense=1), *client.says("REQ", "x" * 65, {})])
     assert [refusal[:2] for refusal in refusals] == [["CLOSED", "tea"], ["CLOSED", "x" * 65]]
-    assert client.session.open == {"coffee"}
+    assert client.session.open == ["coffee"]
 
 
 @pytest.mark.proves("N45-05")
@@ -276,7 +276,7 @@ def test_a_malformed_count_does_not_close_the_subscription_of_its_id(client: Cli
     client.asks("tea")
     refusal = told(client.says("COUNT", "tea", {"kinds": "9"}))
     assert refusal == [["CLOSED", "tea", "invalid: kinds: must be an array"]]
-    assert client.session.open == {"tea"}
+    assert client.session.open == ["tea"]
 
 
 def test_negentropy_messages_are_taken_over_as_they_are(client: Client) -> None:
@@ -461,7 +461,7 @@ def test_a_login_does_not_repeat_open_queries(client: Client) -> None:
     """N42-13: the client asks again; nothing is dropped or asked for it."""
     client.asks("tea")
     client.is_logged_in_as(alice)
-    assert client.session.open == {"tea"}
+    assert client.session.open == ["tea"]
 
 
 def test_trusted_address_and_logins_are_independent() -> None:
