@@ -13,10 +13,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
-from collections import deque
 from contextlib import contextmanager, suppress
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
 
 from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCounter, TokenBuckets
 from relay.access.shares import Shares
@@ -45,6 +44,7 @@ from relay.write.commands import (
     sender_of,
     turn_of,
 )
+from relay.write.delivery import Delivery
 from relay.write.judge import BAD_SIGNATURE, TOO_MANY_VANISH, screen, screen_and_judge
 from relay.write.lane import Lane
 from relay.write.lookups import lookups_for
@@ -67,6 +67,7 @@ if TYPE_CHECKING:
     from relay.state import RelayState
     from relay.storage import Appender
     from relay.write.commands import Author
+    from relay.write.delivery import Subscribers
 
 _log = logging.getLogger(__name__)
 
@@ -122,11 +123,6 @@ _TAGS_PER_COST: Final = 8
 _MAX_WAITING: Final = 32_768
 _MAX_WEIGHT: Final = 256 << 20
 """Bytes of all waiting events of clients, as `weight_of` estimates it; see `Shares`."""
-_READ_AT_ONCE: Final = 500
-"""Rows that other relays on the store wrote."""
-_DELIVERY_S: Final = 0.02
-"""After that the other tasks of the loop go on. Each time all outboxes are written to their
-sockets, so rows that go to many cost less together."""
 _VERIFIED_HERE: Final = 2
 """Up to so many events are verified on the loop: 25 us each, and a trip to a thread and back takes
 twice as long."""
@@ -155,9 +151,6 @@ STORE_FAILED: Final = Reject(
 )
 
 
-Links = TypeVar("Links")
-
-
 class Plugins(Protocol):
     """Programs of the admin that may refuse events."""
 
@@ -168,22 +161,6 @@ class Plugins(Protocol):
 
     async def stop(self) -> None:
         """All pending and later requests get `error:`."""
-
-
-class Subscribers(Protocol[Links]):
-    """Satisfied by `relay.read.fanout.Fanout`."""
-
-    def __len__(self) -> int: ...
-
-    def number_for(self, event: Event) -> int:
-        """How many filters match it or are compared with it."""
-
-    async def links_of(self, rows: Sequence[Stored]) -> Links:
-        """What `deliver` must know beside these rows."""
-
-    def deliver(self, rows: Sequence[Stored], links: Links) -> Iterator[tuple[int, int]]:
-        """Committed rows, in order of seq, in pieces; others may have the loop between them. Yields
-        the number of frames that were put into outboxes, and of rows that are done."""
 
 
 class _Limit:
@@ -224,6 +201,7 @@ class Ingest:
         self._state = state
         self._relay_key = relay_key
         self._fanout = fanout
+        self._delivery = Delivery(store, state, fanout, metrics)
         self._clock = clock
         self._verifiers = verifiers
         self._metrics = metrics
@@ -251,12 +229,6 @@ class Ingest:
         """Time of the loop from which on the next may be."""
         self._list_pause: float = _LIST_PAUSE
         self._lists_timer: asyncio.TimerHandle | None = None
-        self._due: deque[Sequence[Stored] | range] = deque()
-        """What is to be delivered, in order; seq of rows that other relays on the store wrote."""
-        self._rights = state.rights
-        """`RelayState.rights` as of which it is due."""
-        self._delivering = asyncio.Lock()
-        self._delivery: asyncio.Task[None] | None = None
         stages = metrics.write
         self._verifying = Lane(
             self._verify,
@@ -363,7 +335,7 @@ class Ingest:
     @property
     def undelivered(self) -> int:
         """Batches of rows, committed or taken over, that live subscriptions do not have yet."""
-        return len(self._due) + self._delivering.locked()
+        return len(self._delivery)
 
     def _screened(self, event: Event, origin: Origin) -> Reject | None:
         state = self._state
@@ -560,26 +532,18 @@ class Ingest:
         """Between two batches; begin to deliver what others wrote. Raises what `change` does."""
         async with self._changing:
             await change()
-        if self._due and (self._delivery is None or self._delivery.done()):
-            self._delivery = asyncio.create_task(self._deliver_due(), name="deliver")
+        self._delivery.begin()
 
     async def delivered(self) -> None:
         """Wait until what is due is delivered, as far as it may be."""
-        if self._delivery is not None:
-            await self._delivery
+        await self._delivery.ended()
 
     def overtaken(self, seqs: range, passed_on: Mapping[int, Sequence[Stored]]) -> Lookups | None:
         """Others wrote these, and their state is in force: what the batch must look up now.
 
         `passed_on`: by the seq after which it is delivered, ascending.
         """
-        self._forget_passed_on()
-        start = seqs.start
-        for seq, rows in passed_on.items():
-            self._due += (range(start, seq + 1), rows)
-            start = seq + 1
-        if start < seqs.stop:
-            self._due.append(range(start, seqs.stop))
+        self._delivery.add_others(seqs, passed_on)
         if self._batch is None:
             return None
         self._state.begin_commit(seqs.stop - 1)
@@ -691,8 +655,7 @@ class Ingest:
             if not committed.is_piece:
                 self._answer(batch, None)
             self._sign_lists()
-            if self._due:
-                await self._deliver_due()
+            await self._delivery.run()
             if self._metrics.traces is not None:
                 _trace(self._metrics.traces, batch, committed)
             if committed.is_piece:
@@ -718,60 +681,6 @@ class Ingest:
                     self._signs_lists = False
                 case _:
                     assert_never(item)
-
-    def _forget_passed_on(self) -> None:
-        """Of what is due, if rights have changed: others might get it who could not read it then.
-        Stored rows are read again, they may have been deleted before."""
-        if self._rights != self._state.rights:
-            self._rights = self._state.rights
-            self._due = deque(filter(None, map(_seqs_of, self._due)))
-
-    async def _deliver_due(self) -> None:
-        async with self._delivering:
-            while self._due:
-                if not self._state.is_current():
-                    # Others may remove some of it and then give rights, so it is read again.
-                    self._due = deque(filter(None, map(_seqs_of, self._due)))
-                    return
-                due = self._due.popleft()
-                try:
-                    rows = await self._read(due) if isinstance(due, range) else due
-                except StoreFault as fault:
-                    _log.error("events of other relays are not delivered yet: %s", fault)
-                    self._due.appendleft(due)
-                    return
-                await self._deliver(rows)
-
-    async def _read(self, seqs: range) -> Sequence[Stored]:
-        """The first of these; the others are due next. Raises StoreFault."""
-        if not len(self._fanout):
-            return ()
-        rows = await self._store.since(seqs.start - 1, min(len(seqs), _READ_AT_ONCE))
-        if rows and rows[-1].seq + 1 < seqs.stop:
-            self._due.appendleft(range(rows[-1].seq + 1, seqs.stop))
-        return [row for row in rows if row.seq in seqs]
-
-    async def _deliver(self, rows: Sequence[Stored]) -> None:
-        began, rights = perf_counter(), self._rights
-        are_stored = all(row.seq for row in rows)
-        try:
-            pieces = self._fanout.deliver(rows, await self._fanout.links_of(rows))
-            rest_at, done = perf_counter() + _DELIVERY_S, 0
-            while self._state.is_current() and (are_stored or self._state.rights == rights):
-                piece = next(pieces, None)
-                if piece is None:
-                    break
-                frames, done = piece
-                self._metrics.delivered(frames)
-                if perf_counter() > rest_at:
-                    await asyncio.sleep(0)
-                    rest_at = perf_counter() + _DELIVERY_S
-            else:  # nobody knows who may read the rest, or others may than before
-                if rest := [row for row in rows[done:] if row.seq]:
-                    self._due.appendleft(rest)
-        except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
-            _log.exception("%d stored events were not delivered live", len(rows))
-        self._metrics.write.deliver.add(perf_counter() - began)
 
     def _sign_lists(self) -> None:
         """As many in a transaction as take some 50 ms, and then none for a while: the lists of all
@@ -816,9 +725,7 @@ class Ingest:
             _log_changes(self._state.groups, batch.plan.groups)
             self._state.adopt(batch.groups)
             self._state.manage(batch.management)
-            self._forget_passed_on()
-            if batch.delivered:
-                self._due.append(batch.delivered)
+            self._delivery.add(batch.delivered)
             if batch.restated > _MAX_RESTATED:
                 pause = batch.restated * _RESTATED_S
                 self._vanish_from = asyncio.get_running_loop().time() + pause
@@ -893,14 +800,6 @@ def _cost_of_check(item: WriteEvent) -> int:
 
 def _events_in(batch: Sequence[LaneItem]) -> list[WriteEvent]:
     return [item for item in batch if isinstance(item, WriteEvent)]
-
-
-def _seqs_of(due: range | Sequence[Stored]) -> range:
-    """Empty for what is only passed on: it is not delivered late."""
-    if isinstance(due, range):
-        return due
-    seqs = [row.seq for row in due if row.seq]
-    return range(seqs[0], seqs[-1] + 1) if seqs else range(0)
 
 
 def _set_done(item: ExpireRows | SweepRows | SweepVersions, *, is_done: bool) -> None:

@@ -321,7 +321,7 @@ async def test_others_have_the_loop_between_the_pieces_of_a_delivery(
             yield 1, 0
         yield 0, len(rows)
 
-    monkeypatch.setattr("relay.write.ingest._DELIVERY_S", 0)
+    monkeypatch.setattr("relay.write.delivery._TURN_S", 0)
     monkeypatch.setattr(relay.live, "deliver", deliver)
     other = asyncio.create_task(another())
     await relay.take(chat(alice, "tea?"))

@@ -1,0 +1,167 @@
+"""Delivery: committed rows to live subscriptions, in the order of their commits.
+
+Invariants: nothing is delivered while it is not known who may read (`RelayState.is_current`), and
+an event that is only passed on reaches those alone who could read it when it came.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from relay.errors import StoreFault
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from relay.lifecycle.rows import Stored
+    from relay.nostr.event import Event
+    from relay.observe import Metrics
+    from relay.state import RelayState
+    from relay.storage import EventLog
+
+_log = logging.getLogger(__name__)
+
+_READ_AT_ONCE: Final = 500
+"""Rows that other relays on the store wrote."""
+_TURN_S: Final = 0.02
+"""After that the other tasks of the loop go on. Each time all outboxes are written to their
+sockets, so rows that go to many cost less together."""
+
+Links = TypeVar("Links")
+
+
+class Subscribers(Protocol[Links]):
+    """Satisfied by `relay.read.fanout.Fanout`."""
+
+    def __len__(self) -> int: ...
+
+    def number_for(self, event: Event) -> int:
+        """How many filters match it or are compared with it."""
+
+    async def links_of(self, rows: Sequence[Stored]) -> Links:
+        """What `deliver` must know beside these rows."""
+
+    def deliver(self, rows: Sequence[Stored], links: Links) -> Iterator[tuple[int, int]]:
+        """Committed rows, in order of seq, in pieces; others may have the loop between them. Yields
+        the number of frames that were put into outboxes, and of rows that are done."""
+
+
+class Delivery:
+    """What is due to subscribers. One batch of rows is delivered at a time."""
+
+    def __init__(
+        self, store: EventLog, state: RelayState, fanout: Subscribers[Any], metrics: Metrics
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._fanout = fanout
+        self._metrics = metrics
+        self._due: deque[Sequence[Stored] | range] = deque()
+        """In order; seqs of rows that other relays on the store wrote."""
+        self._rights = state.rights
+        """`RelayState.rights` as of which it is due."""
+        self._delivering = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+
+    def __len__(self) -> int:
+        """Batches of rows that are due or being delivered."""
+        return len(self._due) + self._delivering.locked()
+
+    def add(self, rows: Sequence[Stored]) -> None:
+        """Rows of a commit whose state is in force."""
+        self._forget_passed_on()
+        if rows:
+            self._due.append(rows)
+
+    def add_others(self, seqs: range, passed_on: Mapping[int, Sequence[Stored]]) -> None:
+        """Other relays wrote these, and their state is in force. `passed_on`: by the seq after
+        which it is delivered, ascending."""
+        self._forget_passed_on()
+        start = seqs.start
+        for seq, rows in passed_on.items():
+            self._due += (range(start, seq + 1), rows)
+            start = seq + 1
+        if start < seqs.stop:
+            self._due.append(range(start, seqs.stop))
+
+    def _forget_passed_on(self) -> None:
+        """Of what is due, if rights have changed: others might get it who could not read it then.
+        Stored rows are read again, they may have been deleted before."""
+        if self._rights != self._state.rights:
+            self._rights = self._state.rights
+            self._keep_stored()
+
+    def _keep_stored(self) -> None:
+        self._due = deque(filter(None, map(_seqs_of, self._due)))
+
+    def begin(self) -> None:
+        """Deliver what is due, beside the caller."""
+        if self._due and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self.run(), name="deliver")
+
+    async def ended(self) -> None:
+        """Wait for what `begin` has begun."""
+        if self._task is not None:
+            await self._task
+
+    async def run(self) -> None:
+        """Deliver what is due, as far as it may be."""
+        if not self._due:
+            return
+        async with self._delivering:
+            while self._due:
+                if not self._state.is_current():
+                    # Others may remove some of it and then give rights, so it is read again.
+                    self._keep_stored()
+                    return
+                due = self._due.popleft()
+                try:
+                    rows = await self._read(due) if isinstance(due, range) else due
+                except StoreFault as fault:
+                    _log.error("events of other relays are not delivered yet: %s", fault)
+                    self._due.appendleft(due)
+                    return
+                await self._deliver(rows)
+
+    async def _read(self, seqs: range) -> Sequence[Stored]:
+        """The first of these; the others are due next. Raises StoreFault."""
+        if not len(self._fanout):
+            return ()
+        rows = await self._store.since(seqs.start - 1, min(len(seqs), _READ_AT_ONCE))
+        if rows and rows[-1].seq + 1 < seqs.stop:
+            self._due.appendleft(range(rows[-1].seq + 1, seqs.stop))
+        return [row for row in rows if row.seq in seqs]
+
+    async def _deliver(self, rows: Sequence[Stored]) -> None:
+        began, rights = perf_counter(), self._rights
+        are_stored = all(row.seq for row in rows)
+        try:
+            pieces = self._fanout.deliver(rows, await self._fanout.links_of(rows))
+            rest_at, done = perf_counter() + _TURN_S, 0
+            while self._state.is_current() and (are_stored or self._state.rights == rights):
+                piece = next(pieces, None)
+                if piece is None:
+                    break
+                frames, done = piece
+                self._metrics.delivered(frames)
+                if perf_counter() > rest_at:
+                    await asyncio.sleep(0)
+                    rest_at = perf_counter() + _TURN_S
+            else:  # nobody knows who may read the rest, or others may than before
+                if rest := [row for row in rows[done:] if row.seq]:
+                    self._due.appendleft(rest)
+        except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
+            _log.exception("%d stored events were not delivered live", len(rows))
+        self._metrics.write.deliver.add(perf_counter() - began)
+
+
+def _seqs_of(due: range | Sequence[Stored]) -> range:
+    """Empty for what is only passed on: it is not delivered late."""
+    if isinstance(due, range):
+        return due
+    seqs = [row.seq for row in due if row.seq]
+    return range(seqs[0], seqs[-1] + 1) if seqs else range(0)
