@@ -47,6 +47,7 @@ from relay.write.commands import (
 from relay.write.delivery import Delivery
 from relay.write.judge import BAD_SIGNATURE, TOO_MANY_VANISH, screen, screen_and_judge
 from relay.write.lane import Lane
+from relay.write.list_signing import ListSigning
 from relay.write.lookups import lookups_for
 from relay.write.pieces import pieces_for
 from relay.write.world import MAX_EVENT, World, facts_of
@@ -89,10 +90,6 @@ _CODES_PER_COST: Final = 500
 """Of such a group: a request to join is compared with each, and each use copies them."""
 _LISTED_PER_COST: Final = 10
 """Of a group whose lists are signed with the event: 10 us each."""
-_MEMBERS_AT_ONCE: Final = 5000
-"""Of groups whose lists are signed in one transaction, unless it is one group."""
-_LIST_PAUSE: Final = 20
-"""Times as long as that took, until others are signed: 19 of 20 events meet none."""
 _MAX_RESTATED: Final = 1 << 20
 """Bytes of the records of groups that a key had moderated which vanishes. Larger ones are read and
 replayed in one transaction, 40 to 140 ms for each megabyte; after that others wait for a while."""
@@ -221,14 +218,6 @@ class Ingest:
         """Held from the look-ups of a batch until its state is in force."""
         self._batch: Batch | None = None
         """That the store has."""
-        self._unlisted: dict[str, Group] = {}
-        """Groups whose lists are still to be signed, as they were when the last ones were."""
-        self._signs_lists = False
-        """A `SignLists` is in the lane."""
-        self._lists_from = 0.0
-        """Time of the loop from which on the next may be."""
-        self._list_pause: float = _LIST_PAUSE
-        self._lists_timer: asyncio.TimerHandle | None = None
         stages = metrics.write
         self._verifying = Lane(
             self._verify,
@@ -253,6 +242,7 @@ class Ingest:
             cost_of=self._cost_of,
             waited=stages.commit_queue.add,
         )
+        self._lists = ListSigning(self._lane.put)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Ingest:
@@ -272,8 +262,7 @@ class Ingest:
         if self._plugins is not None and not asking.done():
             await self._plugins.stop()
         await asking
-        self._list_pause = self._lists_from = 0.0
-        self._sign_lists()
+        self._lists.hurry()
         await self._finished(self._lane, committing, deadline)
         await self.delivered()
 
@@ -654,7 +643,7 @@ class Ingest:
         else:
             if not committed.is_piece:
                 self._answer(batch, None)
-            self._sign_lists()
+            self._lists.begin()
             await self._delivery.run()
             if self._metrics.traces is not None:
                 _trace(self._metrics.traces, batch, committed)
@@ -678,30 +667,9 @@ class Ingest:
                 case ExpireRows() | SweepRows() | SweepVersions():
                     _set_done(item, is_done=fault is None)
                 case SignLists():
-                    self._signs_lists = False
+                    self._lists.answered()
                 case _:
                     assert_never(item)
-
-    def _sign_lists(self) -> None:
-        """As many in a transaction as take some 50 ms, and then none for a while: the lists of all
-        groups of ten thousand, one after another, would keep every writer waiting."""
-        if self._lists_timer is not None:
-            self._lists_timer.cancel()
-            self._lists_timer = None
-        if self._signs_lists or not self._unlisted:
-            return
-        loop = asyncio.get_running_loop()
-        if loop.time() < self._lists_from:
-            self._lists_timer = loop.call_at(self._lists_from, self._sign_lists)
-            return
-        groups: dict[str, Group] = {}
-        members = 0
-        for group_id, before in self._unlisted.items():
-            members += len(before.members)
-            if groups and members > _MEMBERS_AT_ONCE:
-                break
-            groups[group_id] = before
-        self._signs_lists = self._lane.put(SignLists(groups))
 
     async def _stored(self, items: Sequence[LaneItem]) -> Batch:
         """Judge and commit. Raises StoreFault."""
@@ -714,7 +682,7 @@ class Ingest:
             guesses=self._guesses,
             buckets=self._buckets,
             vanished=self._vanished,
-            unlisted=self._unlisted,
+            unlisted=self._lists.due,
         )
         self._state.begin_commit(self._store.committed())
         batch.taken_at = perf_counter()
@@ -729,13 +697,10 @@ class Ingest:
             if batch.restated > _MAX_RESTATED:
                 pause = batch.restated * _RESTATED_S
                 self._vanish_from = asyncio.get_running_loop().time() + pause
-            self._unlisted.update(batch.unlisted)
+            self._lists.add(batch.unlisted)
             for item in items:
                 if isinstance(item, SignLists):
-                    pause = self._list_pause * (perf_counter() - batch.taken_at)
-                    self._lists_from = asyncio.get_running_loop().time() + pause
-                    for group_id in item.groups:
-                        self._unlisted.pop(group_id, None)
+                    self._lists.signed(item, perf_counter() - batch.taken_at)
         finally:
             self._batch = None
             self._state.end_commit()

@@ -23,8 +23,8 @@ from relay.groups.notices import notices_for
 from relay.nostr.event import Event, event_from
 from relay.nostr.filters import Filter
 from relay.read.fanout import Subscription
-from relay.write import ingest
-from relay.write.ingest import Ingest
+from relay.write import ingest, list_signing
+from relay.write.list_signing import ListSigning
 from relay.write.replay import rebuilt_groups
 from tests.cast import alice, bob, carol, dave, owner, person, robot
 from tests.harness.client_in_memory import Client
@@ -486,8 +486,8 @@ async def test_the_lists_of_a_very_large_group_are_signed_after_its_changes(
 ) -> None:
     """A key that vanished from 24 groups of 10,000 kept all writers waiting for 5 s."""
     monkeypatch.setattr("relay.groups.notices._LONG_LIST", 3)
-    monkeypatch.setattr(ingest, "_MEMBERS_AT_ONCE", 10)
-    monkeypatch.setattr(relay.ingest, "_list_pause", 0.0)
+    monkeypatch.setattr(list_signing, "_MEMBERS_AT_ONCE", 10)
+    monkeypatch.setattr(list_signing, "_PAUSE", 0)
     groups = [f"g{number}" for number in range(5)]
     for h in groups:
         people = [["p", who.pubkey] for who in (alice, bob, carol, dave)]
@@ -513,14 +513,14 @@ async def test_lists_of_very_large_groups_are_signed_with_pauses(
 ) -> None:
     """Those of 24 groups of 10,000, one after another, kept a writer waiting for 0.4 s."""
     monkeypatch.setattr("relay.groups.notices._LONG_LIST", 3)
-    monkeypatch.setattr(ingest, "_MEMBERS_AT_ONCE", 5)
-    monkeypatch.setattr(relay.ingest, "_list_pause", 0.0)
+    monkeypatch.setattr(list_signing, "_MEMBERS_AT_ONCE", 5)
+    monkeypatch.setattr(list_signing, "_PAUSE", 0)
     people = [["p", who.pubkey] for who in (alice, carol, dave)]
     groups = ["g0", "g1", "g2"]
     for h in groups:
         assert await relay.take(on(owner, 9007, h=h), on(owner, 9000, *people, h=h)) == [STORED] * 2
     await relay.ingest._lane.drained()
-    monkeypatch.setattr(relay.ingest, "_list_pause", 1e9)
+    monkeypatch.setattr(list_signing, "_PAUSE", 1e9)
     relay.live.said.clear()
     changes = [on(owner, 9000, ["p", bob.pubkey], h=h) for h in groups]
     assert await relay.take(*changes) == [STORED] * 3
@@ -553,7 +553,7 @@ async def test_lists_that_were_not_signed_before_the_end_are_signed_at_the_start
     message = chat(alice, "to pin")
     assert await relay.take(on(owner, 9000, *people), message) == [STORED] * 2
     await relay.ingest._lane.drained()
-    monkeypatch.setattr(Ingest, "_sign_lists", lambda _: None)  # as if killed before
+    monkeypatch.setattr(ListSigning, "begin", lambda _: None)  # as if killed before
     await relay.take(out(bob), on(owner, 9002, ["name", "Tea"]), on(owner, 9010, ["e", message.id]))
     before = relay.state.groups
     await relay.restart()
