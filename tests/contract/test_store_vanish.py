@@ -371,3 +371,10 @@ async def _on(kind: str, work: Callable[[Store], Coroutine[Any, Any, None]]) -> 
         return
     async with world.sqlite_store() as store:
         await work(store)
+
+
+async def test_a_key_that_is_only_named_has_nothing_stored(store: Store) -> None:
+    """What is kept of its request is little, however lately the row that names it was stored."""
+    await write(store, unsigned(cast.bob, 1, [["p", cast.alice.pubkey]]))
+    found = await look_up(store, vanishing=[cast.alice.pubkey, cast.bob.pubkey])
+    assert found.stored_keys == {cast.bob.pubkey}

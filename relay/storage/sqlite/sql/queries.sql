@@ -154,7 +154,8 @@ SELECT 1 FROM events INDEXED BY events_author WHERE author_key = :key AND pubkey
 UNION ALL
 SELECT 1 FROM tags WHERE hash = :p AND kind IN (1059, 9000, 44100, 44101)
 UNION ALL
-SELECT 1 FROM json_each(:newest)
+SELECT 1 FROM json_each(:newest) AS j CROSS JOIN events AS e ON e.seq = j.value
+WHERE e.kind IN (1059, 9000, 44100, 44101)
 LIMIT 1;
 
 -- :groups_with_key  id_key, hash of p, [newest seq] -> groups in which something would go with the key, at least
