@@ -174,7 +174,7 @@ def note_erased(request: Event, rows: Iterable[Stored], plan: WritePlan, now: in
     erasure = plan.erasures.setdefault(
         request.id, Erasure(request.id, request.pubkey, request.kind, now)
     )
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row.seq):
         erasure.add(row.event.id, row.event.kind)
 
 
@@ -240,8 +240,9 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
     """
     vanished = Vanish(request.pubkey, request.created_at, request.id, found.last_seq)
     rows = chain(found.rows.values(), found.slots.values(), found.group_records)
-    deleted = {row.seq: row for row in rows if vanished.covers(row.event)}
-    for row in deleted.values():
+    by_seq = {row.seq: row for row in rows if vanished.covers(row.event)}
+    deleted = [row for _, row in sorted(by_seq.items())]
+    for row in deleted:
         remove(row, found, plan)
     for named, about in list(found.present.items()):
         if vanished.covers_present(about):
@@ -253,7 +254,7 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
     elif not any(_is_whole(stone.request) for stone in found.tombstones.get(target, ())):
         kept = request.id.encode()  # anybody may send them by any number of new keys
     add_tombstone(Tombstone(target, vanished.pubkey, vanished.until, "kind 62", kept), found, plan)
-    return list(deleted.values())
+    return deleted
 
 
 def ban_tombstone(event_id: str) -> Tombstone:

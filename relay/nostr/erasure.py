@@ -37,7 +37,8 @@ class Erasure:
     numbers: dict[int, int] = field(default_factory=dict)
     """kind → events deleted."""
     ids: list[tuple[str, int]] = field(default_factory=list)
-    """(id, kind) of the first MAX_IDS."""
+    """(id, kind) of the first MAX_IDS. What is deleted together is in the order of the log, old
+    versions before the rows: every store names the same."""
 
     def add(self, event_id: str, kind: int) -> None:
         self.numbers[kind] = self.numbers.get(kind, 0) + 1

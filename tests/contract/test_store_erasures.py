@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from relay.lifecycle.rows import ERASURE_DAYS, Vanish, WritePlan
+from relay.lifecycle.versions import History
 from relay.nostr.erasure import MAX_IDS, Erasure
 from tests import cast
-from tests.contract.writing import NOTHING_WANTED, change, unsigned, write
+from tests.contract.writing import NOTHING_WANTED, Batch, change, unsigned, write
 from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
@@ -99,7 +100,25 @@ async def test_a_vanish_names_what_the_store_deletes(store: Store) -> None:
     assert found is not None
     assert found.numbers == {1: MAX_IDS + 5}
     assert len(found.ids) == MAX_IDS
-    assert {event_id for event_id, _ in found.ids} <= {event.id for event in events}
+    assert [event_id for event_id, _ in found.ids] == [event.id for event in events[:MAX_IDS]]
+
+
+async def test_an_erasure_names_old_versions_first_and_all_as_they_came(store: Store) -> None:
+    """Whatever store and index find them, a receipt reads the same."""
+    versions = [unsigned(cast.alice, 30023, [["d", d]], at=at) for at in (3, 4, 5) for d in "ba"]
+    notes = [unsigned(cast.alice, content=f"{n}", at=100 - n) for n in range(3)]
+    written = Batch(*versions, *notes, history=History(5))
+    await store.append(written.wanted, written.decide)
+
+    def vanish(plan: WritePlan) -> None:
+        plan.vanishes.append(Vanish(cast.alice.pubkey, 9999, REQUEST))
+        plan.erasures[REQUEST] = Erasure(REQUEST, cast.alice.pubkey, 62, 1000)
+
+    await change(store, vanish)
+    found = await store.erasure(REQUEST)
+    assert found is not None
+    assert found.ids == [(event.id, event.kind) for event in (*versions, *notes)]
+    assert list(found.numbers.items()) == [(30023, 6), (1, 3)]
 
 
 async def test_it_is_erased_when_nothing_is_left_to_do(store: Store) -> None:

@@ -249,15 +249,12 @@ class ReferenceStore:
         for seq, drop_at in plan.version_deadlines.items():
             self._old[seq] = self._old[seq]._replace(drop_at=drop_at)
         for request, seqs in plan.leaving.items():
-            rows = [self._rows.pop(seq) for seq in seqs]
-            left = [row.event for row in rows]
+            rows = [self._rows.pop(seq) for seq in sorted(seqs)]
             if request in plan.ending:
                 self._keep_out(rows)
-            for seq, old in list(self._old.items()):
-                if not self._has_holder(old.row):
-                    left.append(self._old.pop(seq).row.event)
-            for event in left if request in plan.erasures else ():
-                plan.erasures[request].add(event.id, event.kind)
+            left = [*self._without_holder(), *rows]
+            for row in left if request in plan.erasures else ():
+                plan.erasures[request].add(row.event.id, row.event.kind)
         # After the adds: rows that the same batch adds to a deleted group are deleted too.
         for seq, row in list(self._rows.items()):
             if row.group in plan.deleted_groups and row.event.kind not in _OUTLIVE_THEIR_GROUP:
@@ -268,15 +265,15 @@ class ReferenceStore:
                 del self._old[seq]
         for gone in plan.vanishes:
             rows = [row for seq, row in self._rows.items() if seq <= gone.upto]
-            rows = [row for row in rows if gone.covers(row.event)]
-            events = [self._rows.pop(row.seq).event for row in rows]
-            for seq, old in list(self._old.items()):
-                if gone.covers(old.row.event) or not self._has_holder(old.row):
-                    events.append(self._old.pop(seq).row.event)
+            rows = [self._rows.pop(row.seq) for row in rows if gone.covers(row.event)]
+            went = self._without_holder()
+            went += sorted(rows, key=lambda row: row.seq)
+            of_key = [seq for seq, old in self._old.items() if gone.covers(old.row.event)]
+            went += [self._old.pop(seq).row for seq in sorted(of_key)]
             erasure = plan.erasures.get(gone.request)
             if erasure is not None:
-                for event in events:
-                    erasure.add(event.id, event.kind)
+                for row in went:
+                    erasure.add(row.event.id, row.event.kind)
         for noted in [each for each in plan.erasures.values() if each.total]:
             if noted.request in self._erasures:
                 noted.add_earlier(self._erasures[noted.request])
@@ -307,6 +304,11 @@ class ReferenceStore:
     def _counted(self) -> list[Stored]:
         return [*self._rows.values(), *(old.row for old in self._old.values())]
 
+    def _without_holder(self) -> list[Stored]:
+        """Old versions whose current one is deleted, in order of seq; they are taken out."""
+        gone = [seq for seq, old in self._old.items() if not self._has_holder(old.row)]
+        return [self._old.pop(seq).row for seq in sorted(gone)]
+
     def _has_holder(self, old: Stored) -> bool:
         return any(row.slot == old.slot for row in self._rows.values())
 
@@ -319,7 +321,7 @@ class ReferenceStore:
         return sum(len(each.event.raw) for each in (row, *old))
 
     def _forget(self, named: Forgotten, plan: WritePlan) -> None:
-        for seq, (row, *_) in list(self._old.items()):
+        for seq, (row, *_) in sorted(self._old.items()):
             event = row.event
             is_named = row.slot == named.slot if named.slot is not None else event.id == named.id
             if (

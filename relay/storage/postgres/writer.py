@@ -33,7 +33,7 @@ from relay.storage.postgres.sql.named import QUERIES
 from relay.storage.rows import Growth, erasure_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Mapping, Sequence
+    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 
     from relay.groups.group import Group
     from relay.lifecycle.rows import (
@@ -355,7 +355,7 @@ class Writer:
     ) -> list[str]:
         """Delete the old versions that this statement names; returns their ids."""
         ids = []
-        for id_, pubkey, kind, group, size in await db.fetch(QUERIES[name], *values):
+        for _, id_, pubkey, kind, group, size in _by_seq(await db.fetch(QUERIES[name], *values)):
             change.grow((pubkey, kind, group), -1, -size)
             change.erases = True
             ids.append(id_.hex())
@@ -375,7 +375,7 @@ class Writer:
         if not seqs:
             return
         gone = await db.fetch(QUERIES["delete_events"], list(seqs))
-        for seq, id_, pubkey, kind, group, size, wrap in gone:
+        for seq, id_, pubkey, kind, group, size, wrap in _by_seq(gone):
             if seq not in kept:
                 change.grow((pubkey, kind, group), -1, -size)
                 change.erases = True
@@ -390,6 +390,7 @@ class Writer:
     ) -> None:
         """Delete rows and their old versions, in chunks: a key may have written most of the
         store."""
+        seqs = sorted(seqs)
         for start in range(0, len(seqs), _DELETE_CHUNK):
             chunk = seqs[start : start + _DELETE_CHUNK]
             await self._forget(db, change, erasure, "forget_of_rows", chunk)
@@ -441,6 +442,11 @@ class Writer:
             )
         if noted:
             await db.execute(QUERIES["drop_erasures"], noted[-1].at - ERASURE_DAYS * _DAY_S)
+
+
+def _by_seq(rows: Iterable[Any]) -> list[Any]:
+    """An erasure names rows in this order, whatever plan the server chose."""
+    return sorted(rows, key=lambda row: row[0])
 
 
 async def _rolled_back(db: Any) -> None:

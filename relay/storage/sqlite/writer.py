@@ -466,7 +466,7 @@ class Writer:
         if not found:
             return []
         ids = []
-        for _, id_, pubkey, kind, grp, size in found:
+        for _, id_, pubkey, kind, grp, size in sorted(found):
             change.grow((pubkey, kind, grp), -1, -size)
             ids.append(id_.hex())
             if erasure is not None:
@@ -500,7 +500,7 @@ class Writer:
         if not seqs:
             return
         db = self._db
-        named = orjson.dumps(list(seqs)).decode()
+        named = orjson.dumps(sorted(seqs)).decode()
         tags, stones = [], []
         for seq, created_at, key, *of, raw in db.execute(QUERIES["raws_by_seq"], {"seqs": named}):
             event = event_from_raw(raw)
@@ -588,6 +588,7 @@ class Writer:
     ) -> None:
         """In chunks, for a key may have written most of the store; with their old versions. `ends`:
         the group that all are of, which ends."""
+        seqs = sorted(seqs)
         for start in range(0, len(seqs), _DELETE_CHUNK):
             chunk = seqs[start : start + _DELETE_CHUNK]
             named = {"seqs": orjson.dumps(chunk).decode()}

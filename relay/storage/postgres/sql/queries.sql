@@ -313,35 +313,35 @@ FROM (
 ) AS found JOIN old_versions AS o ON o.seq = found.seq WHERE found.before < $3
 ORDER BY found.before;
 
--- :forget_by_seq  [seq] -> id, pubkey, kind, group or empty, bytes of what is deleted
+-- :forget_by_seq  [seq] -> seq, id, pubkey, kind, group or empty, bytes of what is deleted
 DELETE FROM old_versions AS o WHERE o.seq = ANY($1::bigint[])
-RETURNING o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
+RETURNING o.seq, o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
 
 -- :forget_named  slot or null, id or null, upto, by or null, until or null -> as `forget_by_seq`
 DELETE FROM old_versions AS o
 WHERE (o.slot = $1::bigint OR o.id = $2::bytea) AND o.seq <= $3
 AND ($4::bytea IS NULL OR o.pubkey = $4) AND ($5::bigint IS NULL OR o.created_at <= $5)
-RETURNING o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
+RETURNING o.seq, o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
 
 -- :forget_over_number  [slot], number that is kept -> as `forget_by_seq`
 DELETE FROM old_versions AS o USING unnest($1::bigint[]) AS w (slot)
 WHERE o.slot = w.slot AND o.seq <= (
     SELECT n.seq FROM old_versions AS n WHERE n.slot = w.slot ORDER BY n.seq DESC LIMIT 1 OFFSET $2)
-RETURNING o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
+RETURNING o.seq, o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
 
 -- :forget_of_rows  [seq] -> as `forget_by_seq`, of the slots of these rows
 DELETE FROM old_versions AS o USING events AS e
 WHERE e.seq = ANY($1::bigint[]) AND o.slot = e.slot AND o.pubkey = e.pubkey
-RETURNING o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
+RETURNING o.seq, o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
 
 -- :forget_of_group  group -> as `forget_by_seq`
 DELETE FROM old_versions AS o
 WHERE substring(o.grp, 1, 64) = substring($1::bytea, 1, 64) AND o.grp = $1
-RETURNING o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
+RETURNING o.seq, o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
 
 -- :forget_of_key  pubkey, until, upto -> as `forget_by_seq`
 DELETE FROM old_versions AS o WHERE o.pubkey = $1 AND o.created_at <= $2 AND o.seq <= $3
-RETURNING o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
+RETURNING o.seq, o.id, o.pubkey, o.kind, coalesce(o.grp, ''), octet_length(o.raw);
 
 -- :set_drop_at  [seq], [drop_at]
 UPDATE old_versions AS o SET drop_at = w.drop_at
