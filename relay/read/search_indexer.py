@@ -57,7 +57,6 @@ class SearchIndexer:
         store: SearchIndex,
         state: RelayState,
         *,
-        clock: Callable[[], int],
         reading_s: Callable[[], float] = lambda: 0.0,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
@@ -67,7 +66,6 @@ class SearchIndexer:
         """Time of the last call of `reading_s`, and the value it returned."""
         self._store = store
         self._state = state
-        self._clock = clock
         self._timeout_s = timeout_s
         self._upto = 0
         self._rules = ""
@@ -154,7 +152,7 @@ class SearchIndexer:
         """Remove deleted texts for a while; True: there is more to do."""
         loop = asyncio.get_running_loop()
         until = loop.time() + _TIDY_S
-        while has_more := await self._store.tidy_index(self._clock()):
+        while has_more := await self._store.tidy_index():
             if loop.time() > until:
                 break
         self._tidy_at = loop.time() + (0 if has_more else _TIDY_EVERY_S)

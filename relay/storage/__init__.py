@@ -269,10 +269,11 @@ class SearchIndex(EventLog, Protocol):
         True: call again. `search` with `match:any` then also finds rows with none of the words
         whose text is close in meaning."""
 
-    async def tidy_index(self, now: int) -> bool:
-        """A bounded step that removes texts of deleted and expired rows; True: call again at once.
+    async def tidy_index(self) -> bool:
+        """A bounded step that removes texts of deleted rows; True: call again at once.
 
-        Such rows are never found, whether their texts were removed or not.
+        Such rows are never found, whether their texts were removed or not. Expired rows keep theirs
+        until they are swept: the clock may be wrong.
         """
 
 

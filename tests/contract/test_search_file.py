@@ -115,7 +115,7 @@ async def test_words_of_deleted_texts_leave_the_file(tmp_path: Path) -> None:
     assert holds(tmp_path, b"wombat")
     await write(store, unsigned(cast.alice, 5, [["e", secret.id]], "", 2))
     await indexed(store)
-    while await store.tidy_index(5000):
+    while await store.tidy_index():
         pass
     assert not holds(tmp_path, b"wombat")
     assert len(await found(store, "tea")) == 50
@@ -139,7 +139,7 @@ async def test_long_texts_leave_the_file_few_at_a_time(
 
     monkeypatch.setattr(text_index, "_columns_of", counted)
     await write(store, unsigned(cast.alice, 5, [["e", each.id] for each in texts], "", 10))
-    while await store.tidy_index(0):
+    while await store.tidy_index():
         pass
     assert dropped == [3, 3, 2]
     assert not holds(tmp_path, b"tea tea")
@@ -157,17 +157,18 @@ async def test_rows_that_a_crash_left_in_the_index_are_removed(tmp_path: Path) -
     with closing(sqlite3.connect(tmp_path / "rookery.db")) as db, db:
         db.execute("DELETE FROM events WHERE seq = 1")  # as if the news of it had been lost
     assert await found(store, "tea") == []
-    await store.tidy_index(0)
+    await store.tidy_index()
     with closing(sqlite3.connect(tmp_path / "search.db")) as db:
         assert db.execute("SELECT seq FROM ranks").fetchall() == [(2,)]
         assert db.execute("SELECT seq, text FROM texts").fetchall() == [(2, "coffee")]
     await store.close()
 
 
-async def test_expired_rows_are_removed_from_the_index(tmp_path: Path) -> None:
+async def test_expired_rows_are_removed_from_the_index_when_they_are_swept(tmp_path: Path) -> None:
     store = await opened(tmp_path)
     await says(store, "tea", tags=[["expiration", "100"]])
-    await store.tidy_index(100)
+    await change(store, lambda plan: plan.removes.add(1))
+    await store.tidy_index()
     with closing(sqlite3.connect(tmp_path / "search.db")) as db:
         assert db.execute("SELECT count(*) FROM ranks").fetchone() == (0,)
     await store.close()
@@ -277,7 +278,7 @@ async def test_deleting_earlier_rows_leaves_the_words_of_a_row(tmp_path: Path) -
     await says(store, "tea 1", "tea 2", "tea 3")
     await change(store, lambda plan: plan.removes.update({1, 2}))
     await indexed(store)
-    await store.tidy_index(5000)
+    await store.tidy_index()
     seqs = await store.search(sought("tea"), EVERYTHING, limit=5, upto=MAX, now=0)
     raws, _ = await store.rows(seqs, sought("tea"), EVERYTHING, now=0)
     assert [event_from_raw(raw).content for raw in raws] == ["tea 3"]

@@ -121,7 +121,7 @@ async def test_a_vector_goes_with_its_row_and_outlives_a_restart(tmp_path: Path)
     assert (store.vectors, stored(tmp_path)) == (2, 2)
     await write(store, unsigned(cast.alice, 5, [["e", tea.id]], "", 3))
     assert await found(store, "match:any drink") == ["coffee"]
-    while await store.tidy_index(5):
+    while await store.tidy_index():
         pass
     assert (store.vectors, stored(tmp_path)) == (1, 1)
     await store.close()

@@ -43,7 +43,7 @@ async def running(folder: Path) -> AsyncIterator[SqliteStore]:
     async def follow() -> None:
         while True:
             await store.index(lambda event: event.content, "content", 100)
-            if not await store.tidy_index(1):
+            if not await store.tidy_index():
                 await asyncio.sleep(0.02)
 
     following = asyncio.create_task(follow())
@@ -207,7 +207,7 @@ async def test_searches_one_after_another_do_not_hold_up_an_erasure(tmp_path: Pa
     with closing(OneSearchAfterAnother(tmp_path)) as searches:
         await write(store, deletion(*events))
         pausing: Any = searches
-        while await store._index.tidy(1, pausing):
+        while await store._index.tidy(pausing):
             pass
         assert store._index.pending_s == 0
         assert not any("search" in name for name in left_of(texts, tmp_path))
@@ -262,7 +262,7 @@ async def test_what_a_crash_left_is_erased_at_the_next_start(
         texts, events = await plant(store, 9)
         await write(store, deletion(*events))
         if is_indexed_before:
-            await store.tidy_index(1)
+            await store.tidy_index()
         for name in ("search.db-wal", "search.db", "rookery.db-wal", "rookery.db"):
             shutil.copy(running_in / name, left / name)
     assert left_of(texts, left)

@@ -127,6 +127,6 @@ async def test_it_is_erased_when_nothing_is_left_to_do(store: Store) -> None:
     await noted(store, made)
     async with until("the row is erased") as tries:
         async for _ in tries:
-            await store.tidy_index(0)
+            await store.tidy_index()
             if store.is_erased(REQUEST):
                 return

@@ -66,7 +66,7 @@ async def _made(tmp_path_factory: pytest.TempPathFactory, rules: PolicySet) -> t
     copy = tmp_path_factory.mktemp("copy")
     async with (
         Home(store, rules) as home,
-        SearchIndexer(store, home.state, clock=lambda: 0) as index,
+        SearchIndexer(store, home.state) as index,
     ):
         script = Script(5)
         await script.begin(home)
@@ -90,7 +90,7 @@ async def answers_of(home: Home) -> Answers:
         query = PageQuery(asked(**conditions), EVERYTHING, 10_000, MAX, now=0, size=10_000)
         page = await home.store.page(query)
         found.append(frozenset(page.raws))
-    async with SearchIndexer(home.store, home.state, clock=lambda: 0) as index:
+    async with SearchIndexer(home.store, home.state) as index:
         if not await index.reached(home.store.committed()):
             raise StoreFault("the index does not follow")
         wanted = filter_from({"search": "word"}, FilterTerms(search=True))

@@ -136,7 +136,7 @@ async def _lived(
         disk.fails = None
         await home.__aenter__()
     try:
-        async with SearchIndexer(store, home.state, clock=lambda: home.now):
+        async with SearchIndexer(store, home.state):
             script = Script(seed)
             await script.begin(home)
             if start is Start.WELL:

@@ -96,7 +96,7 @@ async def recorded(
         home = Witness(store, rules)
         home.run = run
         script = Script(seed)
-        async with home, SearchIndexer(store, home.state, clock=lambda: home.now):
+        async with home, SearchIndexer(store, home.state):
             await script.begin(home)
             for _ in range(STEPS):
                 await script.step(home)
@@ -208,7 +208,7 @@ async def _wrong_in_reads(store: SqliteStore, home: Home, now: Contents) -> str 
         for row in now.get("events", ())
         if row[5] in (1, 9) and b'"expiration"' not in row[-1]
     }
-    async with SearchIndexer(store, home.state, clock=lambda: 0) as indexer:
+    async with SearchIndexer(store, home.state) as indexer:
         await indexer.reached(store.committed())
         for seq in sorted(said)[-2:]:
             by_text = filter_from({"search": said[seq].decode()}, FilterTerms(search=True))

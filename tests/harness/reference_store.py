@@ -436,7 +436,7 @@ class ReferenceStore:
     async def embed_texts(self, limit: int) -> bool:
         return False
 
-    async def tidy_index(self, now: int) -> bool:
+    async def tidy_index(self) -> bool:
         self._must_be_open()
         return False
 

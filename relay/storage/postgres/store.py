@@ -409,8 +409,8 @@ class PostgresStore(Reader):
     async def embed_texts(self, limit: int) -> bool:
         return False
 
-    async def tidy_index(self, now: int) -> bool:
-        if await self._index.tidy_index(now):
+    async def tidy_index(self) -> bool:
+        if await self._index.tidy_index():
             return True
         self._erasing.start_vacuum()
         return False

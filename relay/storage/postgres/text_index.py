@@ -74,15 +74,14 @@ class TextIndex:
             out.append((*place, *found.scores, words, *more))
         return out
 
-    async def tidy_index(self, now: int) -> bool:
-        """Remove texts of expired rows, and of rows deleted while they were indexed; in rounds over
-        all texts."""
+    async def tidy_index(self) -> bool:
+        """Remove texts of rows deleted while they were indexed; in rounds over all texts."""
         async with self._lock, self._connections.reading() as db:
             rows = await db.fetch(QUERIES["next_texts"], self._checked, _CHECK_CHUNK)
             seqs = [row["seq"] for row in rows]
             self._checked = seqs[-1] if len(seqs) == _CHECK_CHUNK else 0
             if seqs:
-                await db.execute(QUERIES["drop_gone"], seqs, now)
+                await db.execute(QUERIES["drop_gone"], seqs)
         return False
 
     def close(self) -> None:

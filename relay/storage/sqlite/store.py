@@ -661,10 +661,10 @@ class SqliteStore:
         async with self._index_faults():
             return await self._index.embed_next(limit)
 
-    async def tidy_index(self, now: int) -> bool:
+    async def tidy_index(self) -> bool:
         self._check_open()
         async with self._index_faults():
-            return await self._index.tidy(now, self._search_conn)
+            return await self._index.tidy(self._search_conn)
 
     async def search(
         self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int

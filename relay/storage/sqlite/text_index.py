@@ -229,21 +229,21 @@ class TextIndex:
             meanings.add([(seq, vector) for seq, vector in found if seq in there])
         return True
 
-    async def tidy(self, now: int, searches: AsyncReader) -> bool:
-        """Remove some texts of deleted and expired rows; True: call again at once.
+    async def tidy(self, searches: AsyncReader) -> bool:
+        """Remove some texts of deleted rows; True: call again at once.
 
         `searches`: reads the index, and is paused while its WAL is truncated.
         """
         async with self._lock:
-            return await self._tidy(now, searches)
+            return await self._tidy(searches)
 
-    async def _tidy(self, now: int, searches: AsyncReader | None = None) -> bool:
+    async def _tidy(self, searches: AsyncReader | None = None) -> bool:
         async with _transaction(self._db):
-            # In rounds over all rows: finds expired rows, and those that a crash left.
+            # In rounds over all rows: finds those that a crash left.
             rows = await self._rows("next_ranks", self._checked, _CHECK_CHUNK)
             seqs = [seq for (seq,) in rows]
             self._checked = seqs[-1] if len(seqs) == _CHECK_CHUNK else 0
-            gone = await self._rows("gone", _json(seqs), now)
+            gone = await self._rows("gone", _json(seqs))
             self._deleted.extend([seq for (seq,) in gone])
             await self._drop_deleted()
         if not self._checked and self._rounds_wanted:
@@ -312,7 +312,7 @@ class TextIndex:
             async with self._lock:
                 with suppress(sqlite3.Error):  # disk full: the next start continues
                     self._merge_at = 0.0
-                    while not self._is_clean and await self._tidy(0) and monotonic() < until:
+                    while not self._is_clean and await self._tidy() and monotonic() < until:
                         pass
                     await self._put_meta("is_clean", int(self._is_clean))
         finally:  # also when cancelled

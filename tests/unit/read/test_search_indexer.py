@@ -33,9 +33,7 @@ class IndexSide(ReadSide):
     def another(
         self, timeout_s: float = 5.0, reading_s: Callable[[], float] = lambda: 0.0
     ) -> SearchIndexer:
-        return SearchIndexer(
-            self.store, self.state, clock=lambda: 0, reading_s=reading_s, timeout_s=timeout_s
-        )
+        return SearchIndexer(self.store, self.state, reading_s=reading_s, timeout_s=timeout_s)
 
     async def write_texts(self, *texts: str, kind: int = 1) -> None:
         await self.write(*[unsigned(alice, kind, content=text) for text in texts])

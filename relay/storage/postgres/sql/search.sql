@@ -25,8 +25,7 @@ TRUNCATE texts;
 -- :next_texts  seq, limit -> seq of later ones
 SELECT seq FROM texts WHERE seq > $1 ORDER BY seq LIMIT $2;
 
--- :drop_gone  [seq], now: those whose events are deleted or expired
+-- :drop_gone  [seq]: those whose events are deleted
 DELETE FROM texts AS t WHERE t.seq = ANY($1::bigint[]) AND NOT EXISTS (
-    SELECT 1 FROM events AS e
-    WHERE e.seq = t.seq AND (e.expires_at IS NULL OR e.expires_at > $2)
+    SELECT 1 FROM events AS e WHERE e.seq = t.seq
 );

@@ -96,10 +96,9 @@ DELETE FROM texts WHERE seq = ?;
 -- :next_ranks  seq, limit -> seq of later rows
 SELECT seq FROM ranks WHERE seq > ? ORDER BY seq LIMIT ?;
 
--- :gone  [seq], now -> seq of those whose events are deleted or expired
+-- :gone  [seq] -> seq of those whose events are deleted
 SELECT j.value FROM json_each(?) AS j WHERE NOT EXISTS (
-    SELECT 1 FROM store.events AS e
-    WHERE e.seq = j.value AND (e.expires_at IS NULL OR e.expires_at > ?)
+    SELECT 1 FROM store.events AS e WHERE e.seq = j.value
 );
 
 -- :merge  pages: rewrite so much of the index without deleted words; negative: begin with all of it
