@@ -48,8 +48,7 @@ class Subscription:
     """One open REQ of one connection.
 
     Rows up to seq `cursor` are sent as stored rows, later ones live: none is missed, none is sent
-    twice. Live rows wait in `backlog` until the stored rows are sent; at most `max_backlog`, and as
-    many bytes in all subscriptions of a connection as its outbox takes.
+    twice. Live rows wait in `backlog` until the stored rows are sent, unless they are sent at once.
     """
 
     __slots__ = (
@@ -70,15 +69,13 @@ class Subscription:
         reader: Reader,
         outbox: Outbox,
         cursor: int,
-        *,
-        max_backlog: int,
     ) -> None:
         self.sub = sub
         self.filters = filters
         self.reader = reader
         self.outbox = outbox
         self.cursor = cursor
-        self.backlog: Backlog | None = Backlog(outbox, max_backlog)
+        self.backlog: Backlog | None = None
         """None: live rows are sent at once."""
         self.is_closed = False
         self.last_delivery = 0
@@ -94,6 +91,12 @@ class Subscription:
     def has_overflowed(self) -> bool:
         """Rows were dropped from the backlog: CLOSED must follow, not a gap."""
         return self.backlog is not None and self.backlog.has_overflowed
+
+    def begin_backlog(self, max_rows: int) -> Backlog:
+        """From now on live rows wait: at most so many, and as many bytes in all subscriptions of a
+        connection as its outbox takes."""
+        self.backlog = Backlog(self.outbox, max_rows)
+        return self.backlog
 
     def end_backlog(self) -> None:
         """From now on live rows do not wait; those that did are dropped."""

@@ -305,7 +305,6 @@ class QueryRunner:
             peer.reader,
             peer.outbox,
             self._store.committed(),
-            max_backlog=_MAX_BACKLOG,
         )
         try:
             self._fanout.open(subscription)
@@ -314,6 +313,7 @@ class QueryRunner:
             return None
         began = perf_counter()
         stages.plan.add(began - arrived)
+        is_long = False
         if (
             len(filters) == 1
             and filters[0].search is None
@@ -336,8 +336,7 @@ class QueryRunner:
             except StoreFault as fault:
                 self._fail(peer, subscription, fault)
                 return None
-            if page is None and subscription.backlog is not None:
-                subscription.backlog.is_long = True
+            is_long = page is None
             if page is not None and page.next is None:
                 found = perf_counter()
                 peer.outbox.put_each(subscription.head, page.raws, messages.EVENT_END)
@@ -350,10 +349,11 @@ class QueryRunner:
                     reading_s=found - began,
                     sending_s=sent - found,
                 )
-                if not self._finish(peer, subscription):
-                    self._fanout.close(subscription)
-                    return None
-                subscription.end_backlog()  # it is empty: nothing was awaited
+                if self._finish(peer, subscription):
+                    return subscription  # no live row had to wait: nothing was awaited
+                self._fanout.close(subscription)
+                return None
+        subscription.begin_backlog(_MAX_BACKLOG).is_long = is_long
         return subscription
 
     def stop(self, subscription: Subscription) -> None:

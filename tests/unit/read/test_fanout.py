@@ -84,8 +84,8 @@ class Subscribed(ReadSide):
             client,
             client.outbox,
             self.head if cursor is None else cursor,
-            max_backlog=max_backlog,
         )
+        subscription.begin_backlog(max_backlog)
         self.fanout.open(subscription)
         return subscription
 

@@ -87,8 +87,9 @@ async def sent(home: Home, *events: Event) -> list[tuple[bool, str]]:
 def opens(home: Home, client: Client, *filters: Filter) -> Subscription:
     """A REQ whose stored rows are still being read."""
     subscription = Subscription(
-        "s", filters or (asked(),), client, client.outbox, home.store.committed(), max_backlog=100
+        "s", filters or (asked(),), client, client.outbox, home.store.committed()
     )
+    subscription.begin_backlog(100)
     home.live.open(subscription)
     return subscription
 

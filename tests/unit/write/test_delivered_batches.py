@@ -36,7 +36,8 @@ async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
 
 def reads(home: Home, client: Client) -> Client:
     """Everything, live."""
-    subscription = Subscription("s", (Filter(),), client, client.outbox, 0, max_backlog=100)
+    subscription = Subscription("s", (Filter(),), client, client.outbox, 0)
+    subscription.begin_backlog(100)
     home.live.open(subscription)
     subscription.end_backlog()
     return client

@@ -209,7 +209,8 @@ async def den(server: PostgresServer) -> AsyncIterator[tuple[Relay, Relay]]:
 def reads(relay: Relay, *who: SecretKey) -> Client:
     """Everything, live."""
     client = Client(*who)
-    subscription = Subscription("s", (Filter(),), client, client.outbox, 0, max_backlog=100)
+    subscription = Subscription("s", (Filter(),), client, client.outbox, 0)
+    subscription.begin_backlog(100)
     relay.live.open(subscription)
     subscription.end_backlog()
     return client

@@ -344,7 +344,8 @@ async def test_a_delivery_that_was_left_off_goes_on_with_the_first_row_that_is_n
         raise AssertionError("it is not known who may read")
 
     reader = Client(alice)
-    subscription = Subscription("s", (Filter(),), reader, reader.outbox, 0, max_backlog=9)
+    subscription = Subscription("s", (Filter(),), reader, reader.outbox, 0)
+    subscription.begin_backlog(9)
     relay.live.open(subscription)
     subscription.end_backlog()
     monkeypatch.setattr(relay.live, "deliver", deliver)
