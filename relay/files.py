@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -38,6 +39,35 @@ def opened_below(root: Path, name: str) -> int:
         finally:
             os.close(parent)
     return fd
+
+
+def is_open_for_writing(path: Path) -> bool | None:
+    """Whether a program has the file open for writing: it may be in the middle of a text.
+
+    None: the system does not tell. The file is another user's, its file system has no leases, or
+    this is not Linux.
+    """
+    if sys.platform != "linux":
+        return None
+    from fcntl import F_RDLCK, F_SETLEASE, F_SETSIG, F_UNLCK, fcntl
+    from signal import SIGURG
+
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:  # gone, or nobody of us can read it
+        return False
+    try:
+        # Sent to this process if a program opens the file now; the default, SIGIO, would end it.
+        fcntl(fd, F_SETSIG, SIGURG)
+        fcntl(fd, F_SETLEASE, F_RDLCK)
+        fcntl(fd, F_SETLEASE, F_UNLCK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return False
 
 
 def replace_file(path: Path, data: bytes) -> None:

@@ -2,7 +2,8 @@
 
 Invariants: a set of files takes effect whole or not at all. While a file has a fault, the previous
 set stays in force, and the log, `/readyz` and a metric say so. Policy files that change between two
-polls, or while they are read, are being written: they are left alone until they rest.
+polls, or while they are read, or that a program has open for writing, are being written: they are
+left alone until they rest.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from policies.changes import rule_changes
@@ -17,6 +19,7 @@ from policies.reload import emptied, fingerprint, policy_files, reloaded
 from relay.access.management import BannedAuthorRows
 from relay.cli.policy_files import plugin_faults
 from relay.errors import ConfigFaults, Fault, StoreFault
+from relay.files import is_open_for_writing
 from relay.write.commands import ManagementChange
 
 if TYPE_CHECKING:
@@ -30,6 +33,8 @@ _log = logging.getLogger("rookery")
 
 _POLL_S: Final = 0.8
 """Two and the reading take less than the two seconds that are promised."""
+_UNTOLD_REST_S: Final = 15.0
+"""How long a change rests where the system does not tell whether a program is writing."""
 
 
 class PolicyReload:
@@ -50,6 +55,9 @@ class PolicyReload:
         self._in_force = services.policy_files
         self._seen: Fingerprint = ()
         """The policy files at the last look."""
+        self._seen_at = 0.0
+        """When they were first seen so."""
+        self._waits_for = ""
         self._faults = ""
         self._task: asyncio.Task[None] | None = None
 
@@ -67,7 +75,7 @@ class PolicyReload:
     async def _run(self) -> None:
         self._files = self._look()
         # After the other: a change between the two is seen here, a later one by the next poll.
-        self._seen = fingerprint(self._folder)
+        self._seen, self._seen_at = fingerprint(self._folder), asyncio.get_running_loop().time()
         if self._seen != self._in_force:
             self._files = None
         _log_notes(self._policy.notes)
@@ -99,12 +107,16 @@ class PolicyReload:
                 self._report(faults)
             return
         files = await asyncio.to_thread(self._look)
+        now = asyncio.get_running_loop().time()
         rests = policy_files(files) == self._seen
-        self._seen = policy_files(files)
+        if not rests:
+            self._seen, self._seen_at = policy_files(files), now
         # A fault can be mended without a change of the fingerprint (a missing file, a permission):
         # while there is one, every poll reads the files again.
         is_changed = files != self._files or is_asked
         if not (rests or is_asked) or not (is_changed or self._faults):
+            return
+        if not is_asked and await self._is_being_written(now - self._seen_at):
             return
         policy = await asyncio.to_thread(self._read, files)
         if policy_files(await asyncio.to_thread(self._look)) != self._seen:
@@ -117,6 +129,21 @@ class PolicyReload:
             self._enforce(policy, changes)
         elif is_changed or str(policy) != self._faults:
             self._report(policy)
+
+    async def _is_being_written(self, rested_s: float) -> bool:
+        """Whether a changed policy file may be in the middle of a text; says so once."""
+        why = ""
+        for path in sorted({path for path, *_ in set(self._seen) - set(self._in_force or ())}):
+            is_open = await asyncio.to_thread(is_open_for_writing, Path(path))
+            if is_open:
+                why = f"{path} is open for writing"
+                break
+            if is_open is None and rested_s < _UNTOLD_REST_S:
+                why = f"no file may change for {_UNTOLD_REST_S:g} s: {path} may be being written"
+        if why not in ("", self._waits_for):
+            _log.info("policies not reloaded yet: %s", why)
+        self._waits_for = why
+        return bool(why)
 
     def _look(self) -> Fingerprint:
         return fingerprint(self._folder, self._policy.watched)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from relay import hook
-from relay.files import make_private, replace_file
+from relay.files import is_open_for_writing, make_private, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,3 +57,31 @@ def test_a_file_of_a_name_that_is_alike_stays(tmp_path: Path) -> None:
     replace_file(tmp_path / "notes.jsonl", b"exported")
     assert mine.read_text() == "mine"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["notes.jsonl", "notes.part"]
+
+
+# whether a file is being written ------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
+def test_a_file_is_open_for_writing_until_it_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    assert is_open_for_writing(path) is False, "there is none"
+    with path.open("w"):
+        assert is_open_for_writing(path)
+    with path.open():
+        assert is_open_for_writing(path) is False
+    with path.open("a"), path.open():
+        assert is_open_for_writing(path)
+    assert is_open_for_writing(path) is False
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EINVAL, errno.ENOLCK])
+def test_where_the_system_does_not_tell_nothing_is_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    (tmp_path / "a").write_text("")
+    monkeypatch.setattr("fcntl.fcntl", refused)
+    assert is_open_for_writing(tmp_path / "a") is None

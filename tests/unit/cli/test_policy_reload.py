@@ -4,6 +4,7 @@ taken that may not be. Whole relays: tests/e2e/test_pushed_policies.py."""
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, cast
 from unittest.mock import MagicMock
 
@@ -130,6 +131,79 @@ async def test_a_file_that_is_written_while_it_is_read_is_read_again(
     async with relay.reload, asyncio.timeout(ANSWER_S):
         relay.requested.set()
         assert (await relay.enforced.get()).limits.max_event_tags == 10
+
+
+@pytest.fixture
+async def looks(monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[Fingerprint]:
+    """Of a relay that looks at the files without a pause."""
+    found: asyncio.Queue[Fingerprint] = asyncio.Queue()
+
+    def seen(folder: Path, watched: Iterable[str] = ()) -> Fingerprint:
+        files = fingerprint(folder, watched)
+        loop.call_soon_threadsafe(found.put_nowait, files)
+        return files
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr("relay.cli.policy_reload.fingerprint", seen)
+    monkeypatch.setattr("relay.cli.policy_reload._POLL_S", 0)
+    return found
+
+
+async def many(looks: asyncio.Queue[Fingerprint]) -> None:
+    for _ in range(20 + looks.qsize()):
+        await looks.get()
+
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
+
+
+@LINUX
+async def test_a_file_that_a_program_writes_is_not_taken_however_long_it_pauses(
+    tmp_path: Path, looks: asyncio.Queue[Fingerprint]
+) -> None:
+    own = tmp_path / "20-own.toml"
+    own.write_text("[limits]\nmax_event_tags = 9\nmax_content_length = 900\n")
+    relay = Polling(tmp_path)
+    async with relay.reload, asyncio.timeout(ANSWER_S):
+        with own.open("w") as file:
+            file.write("[limits]\nmax_event_tags = 8\n")
+            file.flush()
+            await many(looks)
+            assert relay.enforced.empty()
+            file.write("max_content_length = 800\n")
+        limits = (await relay.enforced.get()).limits
+    assert (limits.max_event_tags, limits.max_content_length) == (8, 800)
+
+
+async def test_a_file_that_is_open_is_taken_at_once_when_asked(
+    tmp_path: Path, looks: asyncio.Queue[Fingerprint]
+) -> None:
+    own = tmp_path / "20-own.toml"
+    own.write_text("[limits]\nmax_event_tags = 9\n")
+    relay = Polling(tmp_path)
+    async with relay.reload, asyncio.timeout(ANSWER_S):
+        with own.open("w") as file:
+            file.write("[limits]\nmax_event_tags = 8\n")
+            file.flush()
+            await many(looks)
+            relay.requested.set()
+            assert (await relay.enforced.get()).limits.max_event_tags == 8
+
+
+async def test_where_the_system_does_not_tell_who_writes_a_file_must_rest_for_long(
+    tmp_path: Path, looks: asyncio.Queue[Fingerprint], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = tmp_path / "20-own.toml"
+    own.write_text("[limits]\nmax_event_tags = 9\n")
+    monkeypatch.setattr("relay.cli.policy_reload.is_open_for_writing", lambda _: None)
+    monkeypatch.setattr("relay.cli.policy_reload._UNTOLD_REST_S", 3600)
+    relay = Polling(tmp_path)
+    async with relay.reload, asyncio.timeout(ANSWER_S):
+        own.write_text("[limits]\nmax_event_tags = 8\n")
+        await many(looks)
+        assert relay.enforced.empty()
+        monkeypatch.setattr("relay.cli.policy_reload._UNTOLD_REST_S", 0)
+        assert (await relay.enforced.get()).limits.max_event_tags == 8
 
 
 @pytest.mark.parametrize("asked", [False, True])
