@@ -242,6 +242,46 @@ async def test_a_damaged_log_is_refused_whatever_opens_the_file_first(
     assert log.read_bytes() == content
 
 
+HEADS = [
+    *[(f"bit {bit} of the header", bit // 8, 1 << bit % 8) for bit in range(0, 32 * 8, 3)],
+    ("order of the checksums", 3, 1),
+    *[(f"first {size} bytes", slice(size), None) for size in (4, 32, 512, 4096, 16384)],
+]
+
+
+@pytest.mark.parametrize(("_what", "place", "mask"), HEADS, ids=[each[0] for each in HEADS])
+async def test_a_log_with_a_damaged_header_is_refused(
+    tmp_path: Path,
+    made: tuple[Path, Answers],
+    _what: str,
+    place: int | slice,
+    mask: int | None,
+) -> None:
+    """SQLite reads nothing of it: a start lost all of its commits, without a word."""
+    shutil.copytree(made[0] / "killed", tmp_path / "data")
+    log = tmp_path / "data" / "rookery.db-wal"
+    content = bytearray(log.read_bytes())
+    if isinstance(place, slice):
+        content[place] = bytes(len(content[place]))
+    else:
+        content[place] ^= mask or 0
+    log.write_bytes(content)
+    with pytest.raises(StoreFault, match="wal is damaged"):
+        await SqliteStore.open(log.with_name("rookery.db"), TERMS)
+    assert log.read_bytes() == content
+
+
+async def test_an_empty_log_and_one_of_a_header_alone_are_opened(
+    tmp_path: Path, made: tuple[Path, Answers]
+) -> None:
+    """A crash may leave them."""
+    shutil.copytree(made[0] / "closed", tmp_path / "data")
+    store = tmp_path / "data" / "rookery.db"
+    for content in (b"", bytes(32), bytes(500)):
+        store.with_name("rookery.db-wal").write_bytes(content)
+        await (await SqliteStore.open(store, TERMS)).close()
+
+
 async def without_tags(folder: Path, source: Path, rules: PolicySet, whole: Answers) -> str:
     """What comes of a row that the table of tags does not have."""
     shutil.copytree(source / "closed", folder)

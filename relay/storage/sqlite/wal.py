@@ -1,10 +1,11 @@
-"""Whether a write-ahead log was damaged in its middle.
+"""Whether a write-ahead log was damaged before its end.
 
 SQLite reads a log up to the first frame with a wrong checksum: after a crash this is the end of the
 log, but a damaged disk looks the same, and then acknowledged commits are lost silently. The frames
 after it show which of the two it is: a commit is synced before the next one is written, so a frame
-that continues a commit that SQLite does not read proves that the log was longer. Nothing follows
-the last commit: damage in it is not found, nor is a log that was cut off.
+that continues a commit that SQLite does not read proves that the log was longer. So does any frame
+behind a wrong header, which is synced before the first frame; SQLite then reads none. Nothing
+follows the last commit: damage in it is not found, nor is a log that was cut off.
 
 Format: https://www.sqlite.org/fileformat2.html#walformat, https://www.sqlite.org/walformat.html
 """
@@ -23,7 +24,8 @@ from relay.storage.sqlite.connections import fault_of
 
 _HEADER: Final = struct.Struct(">8I")
 _FRAME: Final = struct.Struct(">6I")
-_BIG_ENDIAN: Final = 0x377F0683
+_ORDERS: Final = {0x377F0682: "<", 0x377F0683: ">"}
+"""First word of the header → order of bytes in the checksums."""
 _MAX_FRAME_AT: Final = 16
 """Position in the wal-index of the number of frames that SQLite reads."""
 _MAX_CHECKED: Final = 8
@@ -35,7 +37,7 @@ def check_log(store: Path) -> None:
     """Call it before anything else opens the file: the last connection that is closed copies what
     it reads of the log into the file and deletes the log, and then no damage can be seen.
 
-    Raises StoreFault when the log is damaged in its middle.
+    Raises StoreFault when the log is damaged before its end.
     """
     log = Path(f"{store}-wal")
     try:
@@ -91,11 +93,11 @@ def _frames_read(store: Path) -> int:
 def _goes_on(log: int, read: int, page_size: int) -> bool:
     header = os.pread(log, _HEADER.size, 0)
     magic, _, _, _, *salts, sum1, sum2 = _HEADER.unpack(header)
-    order = ">" if magic == _BIG_ENDIAN else "<"
-    if _sums(header[:24], (0, 0), order) != (sum1, sum2):
-        salts = list(_FRAME.unpack(os.pread(log, _FRAME.size, _HEADER.size))[2:4])
     size = _FRAME.size + page_size
     frames = (os.fstat(log).st_size - _HEADER.size) // size
+    order = _ORDERS.get(magic)
+    if order is None or _sums(header[:24], (0, 0), order) != (sum1, sum2):
+        return frames > 0
     committed: _Sums | None = None
     checked = 0
     for number in range(read, frames):
