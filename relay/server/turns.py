@@ -4,10 +4,11 @@ A task that reads input never gives up the loop while more is buffered: it must 
 `SLICE_S` of work, or `BUSY_SLICE_S` while others wait.
 
 Invariants: of all tasks that wait for a turn one goes on per iteration of the loop. So an iteration
-takes one slice longer, however many wait. The next is the one whose `Account` has used least. Who
-has used nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it goes
-first for that much work, then they share; nobody waits for ever. Of many that begin at once few
-have credit. Work while nobody else waits counts for nothing.
+takes one slice longer, however many wait. When deliveries make iterations long, a few go on in
+each, of different accounts. The next is the one whose `Account` has used least. Who has used
+nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it goes first for
+that much work, then they share; nobody waits for ever. Of many that begin at once few have credit.
+Work while nobody else waits counts for nothing.
 """
 
 from __future__ import annotations
@@ -36,6 +37,12 @@ LIGHT_ITERATION_S: Final = 0.016
 _SHORT_S: Final = 0.001
 """Work that does not end the count: to schedule a callback in each iteration takes 2 us."""
 
+_OTHER_S: Final = 0.002
+"""Time that an iteration took for other reasons than work of connections, for which one more turn
+is given: a delivery to many takes 20 to 60 ms, and turns would become 20 a second."""
+_MAX_TURNS: Final = 4
+"""Of one iteration."""
+
 CREDIT_S: Final = 0.05
 """What one may have used less than the others that still counts."""
 _BEGIN_S: Final = 0.01
@@ -47,13 +54,11 @@ _KNOWN_WEIGHT: Final = 0.1
 class Account:
     """The work that several connections have done together; they compete for turns as one."""
 
-    __slots__ = ("__weakref__", "is_known", "subscriptions", "used", "waiting", "weight")
+    __slots__ = ("__weakref__", "is_known", "subscriptions", "used", "weight")
 
     def __init__(self, used: float, *, is_known: bool = False) -> None:
         self.used = used
         """Seconds of work, times `weight`."""
-        self.waiting = 0
-        """Tasks that wait for a turn."""
         self.subscriptions = 0
         """Open on these connections: an event of somebody else may have to be sent to each."""
         self.is_known = is_known
@@ -63,9 +68,18 @@ class Account:
 class Turns:
     """For one event loop."""
 
-    def __init__(self) -> None:
-        self._waiting: list[tuple[float, int, Account, asyncio.Future[None]]] = []
+    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
+        """`clock`: seconds, from any point in time."""
+        self._clock = clock
+        self._waiting: list[tuple[float, int, Account]] = []
+        """Heap of the accounts in `_turns`."""
+        self._turns: dict[Account, list[asyncio.Future[None]]] = {}
+        """Of tasks that wait, in order."""
         self._numbers = count()
+        self._given_at = 0.0
+        """When turns were given, or could first have been."""
+        self._worked = 0.0
+        """Seconds of work since then."""
         self._accounts: WeakValueDictionary[tuple[str, bool], Account] = WeakValueDictionary()
         """Of each client address: that of its unknown keys, and that of known ones."""
         self.reached = 0.0
@@ -84,6 +98,7 @@ class Turns:
 
     def spend(self, seconds: float) -> None:
         """Work was done in this iteration."""
+        self._worked += seconds
         self._spent += seconds
         if self._spent > _SHORT_S and not self._ends:
             self._ends = True
@@ -118,24 +133,46 @@ class Turns:
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         if not self._waiting:
-            loop.call_soon(self._give)
-        heappush(self._waiting, (account.used, next(self._numbers), account, turn))
-        account.waiting += 1
+            self._schedule()
+        queued = self._turns.get(account)
+        if queued is None:
+            queued = self._turns[account] = []
+            self._push(account)
+        queued.append(turn)
         await turn
 
+    def _push(self, account: Account) -> None:
+        heappush(self._waiting, (account.used, next(self._numbers), account))
+
+    def _schedule(self) -> None:
+        self._given_at, self._worked = self._clock(), 0.0
+        asyncio.get_running_loop().call_soon(self._give)
+
     def _give(self) -> None:
-        while self._waiting:
-            used, _, account, turn = heappop(self._waiting)
-            account.waiting -= 1
-            if not turn.done():  # its task was cancelled
-                if len(self._waiting) > account.waiting:
-                    self.reached = max(self.reached, used)
-                else:  # what kept nobody else waiting is forgotten
-                    account.used = min(account.used, self.reached)
-                turn.set_result(None)
-                break
+        others_s = self._clock() - self._given_at - self._worked
+        number = min(1 + int(others_s / _OTHER_S), _MAX_TURNS)
+        served: list[Account] = []
+        while self._waiting and len(served) < number:
+            used, _, account = heappop(self._waiting)
+            queued = self._turns[account]
+            while queued and queued[0].done():  # its task was cancelled
+                del queued[0]
+            if not queued:
+                del self._turns[account]
+                continue
+            if self._waiting or served:
+                self.reached = max(self.reached, used)
+            else:  # what kept nobody else waiting is forgotten
+                account.used = min(account.used, self.reached)
+            queued.pop(0).set_result(None)
+            served.append(account)
+        for account in served:
+            if self._turns[account]:
+                self._push(account)
+            else:
+                del self._turns[account]
         if self._waiting:
-            asyncio.get_running_loop().call_soon(self._give)
+            self._schedule()
 
 
 class Slice:

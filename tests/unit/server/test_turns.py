@@ -69,6 +69,30 @@ async def test_one_goes_on_per_iteration_in_the_order_of_coming() -> None:
     assert [each for each in text if each != "."] == [*"abcabcabc"]
 
 
+async def test_after_a_long_delivery_several_accounts_go_on_and_each_once() -> None:
+    """A delivery to many made 20 iterations a second, and somebody else had a turn of ten."""
+    clock = Clock()
+    turns, seen = Turns(clock), list[str]()
+    accounts = {name: turns.account() for name in "abcdef"}
+
+    async def waits(name: str) -> None:
+        await turns.wait(accounts[name])
+        seen.append(name)
+
+    waiting = [asyncio.create_task(waits(name)) for name in "aaabbbcdef"]
+    await asyncio.sleep(0)
+    clock.now += 0.04  # a delivery
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert seen == [*"abcd"]
+    for number in range(5, 10):
+        clock.now += 0.04
+        turns.spend(0.04)  # work of connections gives nobody more
+        await asyncio.sleep(0)
+        assert len(seen) == number
+    await asyncio.gather(*waiting)
+
+
 async def test_a_cancelled_wait_takes_no_turn() -> None:
     turns = Turns()
     tasks = [asyncio.create_task(turns.wait(turns.account())) for _ in range(3)]
