@@ -129,6 +129,11 @@ class RelaySocket(web.WebSocketResponse):
         arrived = reader._buffer
         return reader.read() if arrived and arrived[0][0].type in _MESSAGES else self.receive()
 
+    @property
+    def has_arrived(self) -> bool:
+        """Whether `next` would not wait."""
+        return self._reader is not None and bool(self._reader._buffer)
+
     def taken(self, size: int) -> None:
         """A message of so many bytes was taken."""
         self._taken += 1
@@ -156,7 +161,28 @@ class RelaySocket(web.WebSocketResponse):
             loop = asyncio.get_running_loop()
             assert self._req is not None
             self._reader = WebSocketDataQueue(self._req.protocol, 0, loop=loop)
+        elif self.compress and self._reader is not None:
+            self._reader = cast("WebSocketDataQueue", _InTurns(self._reader))
         return await super().close(code=code, message=message, drain=drain)
+
+
+class _InTurns:
+    """The messages that arrived before a close frame. aiohttp takes them all in one iteration of
+    the loop, and each that it takes may make it expand the next."""
+
+    def __init__(self, reader: WebSocketDataQueue) -> None:
+        self._reader = reader
+
+    @property
+    def _buffer(self) -> object:
+        return self._reader._buffer
+
+    async def read(self) -> object:
+        await asyncio.sleep(0)
+        return await self._reader.read()
+
+    def feed_data(self, message: Any, size: int) -> None:
+        self._reader.feed_data(message, size)
 
 
 class Connection:
@@ -420,7 +446,10 @@ class Connection:
         self.outbox.put(self._session.greeting())
         try:
             while True:
-                frame = await socket.next()
+                if socket.compress and socket.has_arrived:
+                    frame = await self._next_compressed()
+                else:
+                    frame = await socket.next()
                 if frame.type not in _HANDLED:  # the socket is closed, or closes
                     break
                 if self._is_stopping:
@@ -477,6 +506,14 @@ class Connection:
             if self._hangup is not None:
                 await self._hangup
             _log.debug("connection closed")
+
+    async def _next_compressed(self) -> Any:
+        """aiohttp expands a further message when it gives one: this is work too."""
+        self._slice.begin()
+        frame = await self._socket.next()
+        if self._slice.end():
+            await self._slice.rest()
+        return frame
 
     def _take_text(self, data: bytes) -> None:
         services = self._services

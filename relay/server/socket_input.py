@@ -156,10 +156,18 @@ class SocketInput(web.RequestHandler):
             self._messages = []  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        if self._resting is None or not data:  # aiohttp passes b"" when it resumes
+        if not data:  # aiohttp resumes
             self._take(data)
-        else:
+        elif self._resting is not None:
             self._left += data
+        elif self._is_compressed and not self._work.has_time:
+            self._wait_for_turn(data)  # many sockets may be ready at once, and a piece takes 5 ms
+        else:
+            self._take(data)
+
+    @property
+    def _is_compressed(self) -> bool:
+        return self._websocket is not None and self._websocket.is_compressed
 
     def _take(self, data: bytes) -> None:
         """Parse until the time slice is over; the rest waits for the next turn."""
@@ -167,7 +175,7 @@ class SocketInput(web.RequestHandler):
         take, size = self._take_piece, _PIECE
         if websocket is not None:
             take = self._take_of_websocket
-            size = _COMPRESSED_PIECE if websocket.is_compressed else len(data) or 1
+            size = _COMPRESSED_PIECE if self._is_compressed else len(data) or 1
         for start in range(0, len(data) or 1, size):
             work.begin()
             take(data[start : start + size])
