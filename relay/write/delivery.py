@@ -104,9 +104,11 @@ class Delivery:
             self._task = asyncio.create_task(self.run(), name="deliver")
 
     async def ended(self) -> None:
-        """Wait for what `begin` has begun."""
+        """Wait for what `begin` has begun, or another call of `run`."""
         if self._task is not None:
             await self._task
+        async with self._delivering:
+            pass
 
     async def run(self) -> None:
         """Deliver what is due, as far as it may be."""
