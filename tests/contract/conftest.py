@@ -11,12 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import pytest
 import pytest_asyncio
 
+from relay.storage.postgres import listening, replica
 from relay.storage.postgres.store import PostgresStore
 from relay.storage.sqlite.store import SqliteStore
 from relay.storage.sqlite.tag_buffer import TAG_BUFFER_ROWS
 from tests.contract.crowd import a_wide_crowd
 from tests.contract.writing import TERMS, write
 from tests.effort import tries
+from tests.harness.patience import ANSWER_S
 from tests.harness.postgres import postgres
 from tests.harness.reference_store import ReferenceStore
 
@@ -159,6 +161,18 @@ def follower(postgres: PostgresServer) -> Iterator[PostgresServer]:
     server = postgres.replica()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that is there is given the time that it takes on a busy machine. One that has gone
+    says so: its sockets are closed."""
+    for module, names in (
+        (listening, ("_ANSWER_S", "_ALONE_ANSWER_S", "_RECENT_S")),
+        (replica, ("_ANSWER_S",)),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, ANSWER_S)
 
 
 # The short tail writes the tags of its newest rows to the file in slices of a few: what the

@@ -55,6 +55,15 @@ async def stored_again(store: PostgresStore, event: Event) -> Stored:
     raise AssertionError
 
 
+async def read_again(store: PostgresStore) -> list[bytes]:
+    """As soon as the connection that follows the database is back, too."""
+    async with until("it is read") as tries:
+        async for _ in tries:
+            with suppress(StoreFault):
+                return await read(store)
+    raise AssertionError
+
+
 @pytest.mark.parametrize("is_shared", [True, False])
 async def test_a_commit_whose_answer_is_lost_is_known_to_be_one(
     postgres: PostgresServer, *, is_shared: bool

@@ -12,8 +12,8 @@ import pytest
 
 from relay.storage.postgres.store import PostgresStore
 from tests import cast
-from tests.contract.test_postgres_commits import own_server, stored_again
-from tests.contract.writing import TERMS, in_order, read, stored, unsigned
+from tests.contract.test_postgres_commits import own_server, read_again, stored_again
+from tests.contract.writing import TERMS, in_order, stored, unsigned
 from tests.harness.database_proxy import Proxy
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import until
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["own_server"]
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
+    pytest.mark.usefixtures("unhurried"),
+]
 
 
 @asynccontextmanager
@@ -87,7 +91,7 @@ async def test_a_store_goes_on_where_the_replica_has_all(
         own_server.crash()
         await replica.promote()
         assert (await stored_again(store, after)).seq == 2
-        assert await read(store) == in_order(before, after)
+        assert await read_again(store) == in_order(before, after)
         assert not store.set_back.is_set()
 
 

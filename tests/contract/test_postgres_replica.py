@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from relay.storage.postgres.replica import ReplicaReader
     from tests.harness.postgres import PostgresServer
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("unhurried")]
 
 
 class Relay:
@@ -247,8 +247,10 @@ async def test_a_read_that_takes_too_long_is_ended_on_the_replica(
 async def test_a_server_that_does_not_follow_the_database_is_not_read(
     postgres: PostgresServer, follower: PostgresServer, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with relay(postgres, postgres.url("SCHEMA")) as other:
-        await stored(other.store, unsigned(cast.bob))
+    async with relay(postgres, follower.url("SCHEMA")) as other:
+        event = unsigned(cast.bob)
+        await stored(other.store, event)
+        await other.is_level(event)  # else the first reason is that its tables are not there
         of_another = follower.url(postgres.schema_of(other.url))
         for replica, why in ((postgres.url("SCHEMA"), "no replica"), (of_another, "not followed")):
             caplog.clear()
