@@ -17,6 +17,8 @@ RULE_TAGS: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
 """Tag names that read rules use: indexed although no filter may name them."""
 _LETTERS: Final = frozenset(ascii_letters)
 _LONG_VALUE: Final = 256
+_CACHED_TAGS: Final = 1000
+"""An event with more tags is hashed without the cache of hashes."""
 
 
 def id_key(event_id: str) -> int:
@@ -62,7 +64,9 @@ class Hashes:
     def of_event(self, event: Event, index_tags: frozenset[str]) -> set[int]:
         """Every hash under which the event can be found by a tag (N01-31)."""
         out = set[int]()
-        add, short, long = out.add, self._short, self._hash
+        add, long = out.add, self._hash
+        # Many are met once, and would push those of other events out.
+        short = self._short if len(event.tags) <= _CACHED_TAGS else long
         for tag in event.tags:
             if len(tag) > 1:
                 name = tag[0]

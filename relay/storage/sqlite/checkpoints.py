@@ -7,8 +7,9 @@ another program that reads the file delays it.
 
 Shortly after the last commit the tags of the newest rows are flushed and the WAL is checkpointed:
 reads then find tags in one index, and pages in the memory map. Under load the WAL is truncated
-whenever it has 48 MiB. Its space and free pages are returned to the file system after a longer time
-without commits.
+whenever it has 48 MiB, and tags that come faster than the commits flush them are flushed between
+these, a slice at a time. The space of the WAL and free pages are returned to the file system after
+a longer time without commits.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Checkpoints:
         writing: Executor,
         check_files: Callable[[], None],
         flush: Callable[[], bool],
+        is_behind: Callable[[], bool],
         vacuum: Callable[[], int],
     ) -> None:
         """`check_files` raises StoreFault when the files are no longer those that were opened: the
@@ -91,6 +93,7 @@ class Checkpoints:
 
         `writing`: the writer's thread; there `flush` flushes some tags and returns whether there
         were any, and `vacuum` returns some free pages to the file system and their number.
+        `is_behind`: whether tags are to be flushed during the commits.
         """
         self._wal = f"{store}-wal"
         self._connection = connection
@@ -98,6 +101,7 @@ class Checkpoints:
         self._writing = writing
         self._check_files = check_files
         self._flush = flush
+        self._is_behind = is_behind
         self._vacuum = vacuum
         self.upkeep = Upkeep()
         self._is_settled = True
@@ -130,7 +134,7 @@ class Checkpoints:
         self._is_settled = False
         if self._task is None:
             self._start()
-        elif self._wal_bytes() > _LARGE_BYTES:
+        elif self._is_behind() or self._is_large():
             self._woken.set()
 
     def erased(self) -> None:
@@ -179,7 +183,8 @@ class Checkpoints:
         if self._oldest is not None:
             due.append(self._erase_at)
         if not self._is_settled:
-            due.append(0.0 if self._is_large() else self._committed_at + _SETTLE_S)
+            is_due = self._is_behind() or self._is_large()
+            due.append(0.0 if is_due else self._committed_at + _SETTLE_S)
         elif self._may_have_free_pages or self._wal_bytes() > _KEPT_BYTES:
             due.append(self._committed_at + _QUIET_S)
         return max(min(due), self._retry_at) - monotonic() if due else None
@@ -194,6 +199,8 @@ class Checkpoints:
         elif self._is_large():
             if not await self._truncate():
                 self._retry_at = monotonic() + _GATHER_S
+        elif self._is_behind():
+            await asyncio.get_running_loop().run_in_executor(self._writing, self._flush)
         elif not self._is_settled:
             await self._settle()
         else:

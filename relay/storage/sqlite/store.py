@@ -170,6 +170,7 @@ class SqliteStore:
             self._writing,
             self._writer.check_files,
             self._writer.flush_some,
+            lambda: tag_buffer.is_behind,
             self._writer.give_back,
         )
         self._open_connections = AsyncExitStack()

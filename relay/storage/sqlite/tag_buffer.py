@@ -3,8 +3,9 @@
 The tags of one batch belong to pages all over the table. Inserted at once, each would dirty a page
 of its own, and pages are the cost of a commit. So tags are collected in a list; a full list is
 sorted, and slices of it, whose tags belong on neighbouring pages, are inserted with the commits of
-later batches. `tags_upto` in the file is the seq up to which the table has all tags; after a crash
-the rows after it are read again.
+later batches. A batch may bring more tags than a slice has: full lists then wait, and are flushed
+between the batches. `tags_upto` in the file is the seq up to which the table has all tags; after a
+crash the rows after it are read again.
 
 Invariants: changed on the writer's thread only, after its commit; read on any thread. A reader that
 takes a snapshot of this before its statement begins misses no row: each is here, in the table, or
@@ -13,6 +14,8 @@ in both.
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -21,14 +24,19 @@ if TYPE_CHECKING:
 TagRow = tuple[int, int, int, int, int]
 """hash, created_at, id_key, seq, kind"""
 
-Snapshot = tuple[dict[int, list[int]], dict[int, list[int]]]
-"""hash → seqs, of the list being filled and of the list being flushed."""
+Snapshot = tuple[dict[int, list[int]], ...]
+"""hash → seqs, for each list: from the one being flushed, if any, to the one being filled."""
 
 TAG_BUFFER_ROWS: Final = 32_768
-"""Tag rows of one list; both lists together take about 10 MB."""
+"""Tag rows of one list; two lists together take about 10 MB."""
+_MOST_LISTS: Final = 4
+"""Rows in so many lists; with more, as many as a batch has are flushed with it."""
 _SLICE_PER_NEW_ROW: Final = 2
 _MIN_SLICE: Final = 512
 """Tag rows of a slice at least; more if the other list would be full before the flush ends."""
+MAX_SLICE: Final = 2048
+"""Tag rows of a slice at most, for the commit and what waits for it: in a table of 8 million most
+rows are on pages of their own, 8 us each."""
 
 
 def buffered_seqs(snapshot: Snapshot, hashes: Sequence[int]) -> list[int]:
@@ -43,20 +51,29 @@ def buffered_seqs(snapshot: Snapshot, hashes: Sequence[int]) -> list[int]:
 
 
 class TagBuffer:
-    """Two lists: one fills up while the other is flushed."""
+    """Lists: one fills up while an earlier one is flushed."""
 
     def __init__(self, list_rows: int = TAG_BUFFER_ROWS) -> None:
         self._list_rows = list_rows
         self._slice = max(1, min(_MIN_SLICE, list_rows // 8))
         self._filling: list[TagRow] = []
+        self._full: deque[list[TagRow]] = deque()
+        """Lists that wait for the flush, the oldest first."""
         self._flushing: list[TagRow] = []
         self._flushed = 0
+        self._newest_flushing = 0
+        """The greatest seq in the list being flushed."""
         self._deleted: set[int] = set()
-        self._filling_seqs: dict[int, list[int]] = {}
-        self._flushing_seqs: dict[int, list[int]] = {}
+        self._seqs: Snapshot = ({},)
 
     def __len__(self) -> int:
-        return len(self._filling) + len(self._flushing) - self._flushed
+        waiting = sum(map(len, self._full))
+        return len(self._filling) + waiting + len(self._flushing) - self._flushed
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether a full list waits while another one is flushed."""
+        return bool(self._full)
 
     def seqs_of(self, hashes: Sequence[int]) -> list[int]:
         """Rows with one of these tags that the table may lack; perhaps deleted since."""
@@ -64,36 +81,45 @@ class TagBuffer:
 
     def has_any(self, hashes: frozenset[int]) -> bool:
         """False: `seqs_of` finds no row."""
-        filling, flushing = self.snapshot()
-        return not (filling.keys().isdisjoint(hashes) and flushing.keys().isdisjoint(hashes))
+        return not all(seqs.keys().isdisjoint(hashes) for seqs in self.snapshot())
 
     def snapshot(self) -> Snapshot:
         """The tags that `seqs_of` reads now; tags that are flushed later stay in it."""
-        filling = self._filling_seqs  # read first: it becomes the other one
-        return filling, self._flushing_seqs
+        return self._seqs
 
     # -- before the commit ----------------------------------------------------------------------
 
     def start_flush(self) -> None:
-        """Begin to flush the list being filled, although it is not full."""
-        if self._filling and not self._flushing:
-            # In this order: a concurrent reader finds a row twice rather than not at all.
-            self._flushing_seqs = self._filling_seqs
-            self._filling_seqs = {}
-            self._flushing = sorted(self._filling)
-            self._filling = []
+        """Begin to flush the oldest list, although it may not be full."""
+        if self._flushing:
+            return
+        if not self._full:
+            if not self._filling:
+                return
+            self._end_list()
+        self._flushing = sorted(self._full.popleft())
+        self._newest_flushing = max(row[3] for row in self._flushing)
+
+    def _end_list(self) -> None:
+        self._full.append(self._filling)
+        self._filling = []
+        self._seqs = (*self._seqs, {})
 
     def next_slice(self, new_rows: int) -> list[TagRow]:
         """The next tags to insert, with a batch of `new_rows` tag rows; then call
         `slice_flushed`."""
         if self._flushed == len(self._flushing):
             return []
-        size = max(self._slice, _SLICE_PER_NEW_ROW * new_rows)
+        size = max(self._slice, min(_SLICE_PER_NEW_ROW * new_rows, MAX_SLICE))
+        if len(self) + new_rows > _MOST_LISTS * self._list_rows:
+            size = max(size, new_rows)
         return self._flushing[self._flushed : self._flushed + size]
 
     def all_rows(self) -> list[TagRow]:
         """All tags, sorted."""
-        return sorted([*self._flushing[self._flushed :], *self._filling])
+        return sorted(
+            [*self._flushing[self._flushed :], *chain.from_iterable(self._full), *self._filling]
+        )
 
     def without_deleted(self, rows: Iterable[TagRow]) -> list[TagRow]:
         deleted = self._deleted
@@ -104,16 +130,18 @@ class TagBuffer:
         unchanged."""
         if not self._flushing or self._flushed + rows < len(self._flushing):
             return None
-        return max(row[3] for row in self._flushing)
+        return self._newest_flushing
 
     # -- after the commit -----------------------------------------------------------------------
 
     def slice_flushed(self, rows: int) -> None:
         self._flushed += rows
         if self._flushing and self._flushed == len(self._flushing):
-            newest = max(row[3] for row in self._flushing)
-            self._flushing, self._flushed, self._flushing_seqs = [], 0, {}
+            newest = self._newest_flushing
+            self._flushing, self._flushed, self._seqs = [], 0, self._seqs[1:]
             self._deleted = {seq for seq in self._deleted if seq > newest}
+            if self._full:
+                self.start_flush()
 
     def rows_deleted(self, seqs: Iterable[int]) -> None:
         if len(self):
@@ -122,7 +150,7 @@ class TagBuffer:
     def add(self, rows: Sequence[TagRow]) -> None:
         """The tags of rows that were just committed."""
         self._filling += rows
-        seqs = self._filling_seqs
+        seqs = self._seqs[-1]
         for row in rows:
             known = seqs.get(row[0])
             if known is None:
@@ -130,4 +158,5 @@ class TagBuffer:
             else:
                 known.append(row[3])
         if len(self._filling) >= self._list_rows:
+            self._end_list()
             self.start_flush()

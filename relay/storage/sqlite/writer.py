@@ -41,6 +41,7 @@ from relay.storage.rows import (
 from relay.storage.sqlite.lookups import Finder, key_of
 from relay.storage.sqlite.sql.named import QUERIES
 from relay.storage.sqlite.sql.writes import chunks, insert
+from relay.storage.sqlite.tag_buffer import MAX_SLICE
 
 if TYPE_CHECKING:
     from collections.abc import (
@@ -77,8 +78,6 @@ _DAY_S: Final = 86_400
 _MAX_INT: Final = 2**63 - 1
 _KEPT_FREE_PAGES: Final = 64
 _VACUUM_PAGES: Final = 256
-_QUIET_ROWS: Final = 2048
-"""In a quiet moment twice as many tag rows are flushed at once: some 10 ms."""
 
 _Columns = tuple[tuple[bytes, int, bytes, int, int, int], str, set[int]]
 """What follows from the event alone: id to created_at, `d`, hashes of its tags."""
@@ -235,7 +234,7 @@ class Writer:
         return orjson.dumps([*seqs, *(row[3] for row in change.tags if row[0] in hashes)]).decode()
 
     def flush_some(self) -> bool:
-        """Flush some of the tag buffer, in a transaction of its own. False: it is empty.
+        """Flush a slice of the tag buffer, in a transaction of its own. False: it is empty.
 
         Tag queries look at each row of the buffer that has the tag, however few they ask for.
         """
@@ -245,7 +244,7 @@ class Writer:
         change = _Change(head=self.head)
         self._db.execute("BEGIN IMMEDIATE")
         try:
-            self._flush_slice(change, _QUIET_ROWS)
+            self._flush_slice(change, MAX_SLICE)
             self._db.execute("COMMIT")
         except BaseException:
             if self._db.in_transaction:

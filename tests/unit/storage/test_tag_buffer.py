@@ -1,0 +1,119 @@
+"""relay/storage/sqlite/tag_buffer.py: events of many tags are flushed in steps, none is missed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from relay.nostr.event import event_from_raw
+from relay.storage.sqlite import checkpoints
+from relay.storage.sqlite.store import SqliteStore
+from relay.storage.sqlite.tag_buffer import MAX_SLICE, TagBuffer
+from tests import cast
+from tests.contract.writing import TERMS, asked, read, unsigned, write
+from tests.harness.relay_program import until
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+    from relay.storage.sqlite.tag_buffer import TagRow
+
+TAGS = 4900
+LIST_ROWS = 10_000
+
+
+def batch(seq: int, tags: int = TAGS) -> list[TagRow]:
+    """The tags of one event; nobody else has them."""
+    return [(seq * TAGS + n, 1000, seq, seq, 1) for n in range(tags)]
+
+
+def commit(buffer: TagBuffer, rows: list[TagRow]) -> list[TagRow]:
+    """As the writer does it; what is flushed with it."""
+    flushed = buffer.next_slice(len(rows))
+    buffer.slice_flushed(len(flushed))
+    buffer.add(rows)
+    return flushed
+
+
+def step(buffer: TagBuffer) -> list[TagRow]:
+    """Of the flush between commits."""
+    buffer.start_flush()
+    return commit(buffer, [])
+
+
+def test_a_commit_flushes_no_more_than_a_slice_however_many_tags_it_brings() -> None:
+    buffer = TagBuffer(LIST_ROWS)
+    for seq in range(1, 7):
+        assert len(commit(buffer, batch(seq))) <= MAX_SLICE
+
+
+def test_full_lists_wait_until_steps_between_commits_have_flushed_them() -> None:
+    buffer = TagBuffer(LIST_ROWS)
+    written: list[TagRow] = []
+    flushed: list[TagRow] = []
+    for seq in range(1, 7):
+        written += batch(seq)
+        flushed += commit(buffer, batch(seq))
+    assert buffer.is_behind
+    while buffer.is_behind:
+        rows = step(buffer)
+        assert 0 < len(rows) <= MAX_SLICE
+        flushed += rows
+    assert len(buffer) <= 2 * LIST_ROWS
+    while len(buffer):
+        flushed += step(buffer)
+    assert sorted(flushed) == written
+
+
+def test_the_buffer_is_bounded_also_without_steps_between_commits() -> None:
+    buffer = TagBuffer(LIST_ROWS)
+    for seq in range(1, 60):
+        commit(buffer, batch(seq))
+        assert len(buffer) <= 4 * LIST_ROWS + TAGS
+
+
+def test_a_tag_is_found_in_each_list_until_it_is_flushed() -> None:
+    buffer = TagBuffer(LIST_ROWS)
+    flushed = set[int]()
+    for seq in range(1, 7):
+        flushed.update(row[0] for row in commit(buffer, batch(seq)))
+    assert buffer.is_behind
+    for seq in range(1, 7):
+        for hash_ in (seq * TAGS, seq * TAGS + TAGS - 1):
+            assert buffer.seqs_of([hash_]) == [seq] or hash_ in flushed
+            assert buffer.has_any(frozenset([hash_])) or hash_ in flushed
+
+
+def test_the_table_is_complete_up_to_the_newest_row_of_the_list_that_ends() -> None:
+    buffer = TagBuffer(LIST_ROWS)
+    for seq in range(1, 8):
+        buffer.add(batch(seq))
+    upto = list[int | None]()
+    while len(buffer):
+        buffer.start_flush()
+        due = buffer.next_slice(0)
+        complete = buffer.complete_upto(len(due))
+        if complete is not None:
+            upto.append(complete)
+        buffer.slice_flushed(len(due))
+    assert upto == [3, 6, 7]
+
+
+async def test_the_store_flushes_full_lists_without_a_pause_between_commits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpoints, "_SETTLE_S", 3600.0)
+    store = await SqliteStore.open(tmp_path / "rookery.db", TERMS, tag_buffer_rows=LIST_ROWS)
+    try:
+        for n in range(1, 11):
+            tags = [["t", f"{n} {place}"] for place in range(TAGS)]
+            await write(store, unsigned(cast.alice, 1, tags, f"{n}"))
+        async with until("the lists are flushed") as tries:
+            async for _ in tries:
+                if len(store._writer._tag_buffer) <= 2 * LIST_ROWS:
+                    break
+        found = await read(store, asked(tag_t=["1 0", "5 4899", "10 7"]))
+        assert {event_from_raw(raw).content for raw in found} == {"1", "5", "10"}
+    finally:
+        await store.close()
