@@ -1,13 +1,15 @@
 """Outbox: frames queued for one connection, bounded in bytes; one write per loop iteration.
 
 A websocket message costs its system call, not its bytes: payloads that are put within one iteration
-of the event loop are written together. Invariants: a client that reads too slowly is closed with a
-reason; no frame is dropped from the middle; no buffer grows without bound.
+of the event loop are written together. Where very much is queued for many connections, some are
+written in later iterations, so that the loop is not held up. Invariants: a client that reads too
+slowly is closed with a reason; no frame is dropped from the middle; no buffer grows without bound.
 """
 
 from __future__ import annotations
 
 import struct
+from collections import deque
 from itertools import chain, repeat
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -15,6 +17,11 @@ from relay.observe import Traffic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+_LARGE_BYTES: Final = 65_536
+"""An outbox with more may wait for a later iteration; others are written at once."""
+_LARGE_AT_ONCE: Final = 2 << 20
+"""Bytes of such outboxes in one iteration, until one exceeds it: 1 ms for each megabyte."""
 
 _HEADS: Final = [
     bytes((0x81, n)) if n < 126 else b"\x81\x7e" + struct.pack("!H", n) for n in range(8192)
@@ -39,7 +46,7 @@ class Sink(Protocol):
 
 
 class FlushQueue:
-    """The outboxes to be flushed in this iteration of the event loop."""
+    """The outboxes to be flushed in this iteration of the event loop, and large ones that wait."""
 
     def __init__(
         self,
@@ -50,16 +57,35 @@ class FlushQueue:
         self._call_soon = call_soon
         self.traffic = Traffic() if traffic is None else traffic
         self._waiting: list[Outbox] = []
+        self._late: deque[Outbox] = deque()
+        """Large ones, in the order in which they were added."""
+        self._is_due = False
 
     def add(self, outbox: Outbox) -> None:
-        if not self._waiting:
-            self._call_soon(self.flush)
         self._waiting.append(outbox)
+        self._schedule()
+
+    def _schedule(self) -> None:
+        if not self._is_due:
+            self._is_due = True
+            self._call_soon(self.flush)
 
     def flush(self) -> None:
         waiting, self._waiting = self._waiting, []
+        self._is_due = False
+        late = self._late
         for outbox in waiting:
-            outbox.flush()
+            if outbox.queued_bytes <= _LARGE_BYTES:
+                outbox.flush()
+            else:
+                outbox.is_late = True
+                late.append(outbox)
+        left = _LARGE_AT_ONCE
+        while late and left > 0:
+            left -= late[0].queued_bytes
+            late.popleft().flush()
+        if late:
+            self._schedule()
 
 
 def framed(payload: bytes) -> bytes:
@@ -87,6 +113,7 @@ class Outbox:
         "closed",
         "held_bytes",
         "is_held",
+        "is_late",
     )
 
     def __init__(
@@ -104,6 +131,8 @@ class Outbox:
         self.is_held = False
         """True: `put` schedules no write. The code that sets it calls `flush` before it returns to
         the loop."""
+        self.is_late = False
+        """Whether what is queued could have been written in an earlier iteration."""
         self.held_bytes = 0
         """Bytes of live rows in the backlogs of this client's subscriptions."""
 
@@ -160,6 +189,7 @@ class Outbox:
 
     def flush(self) -> None:
         """Write what is queued."""
+        self.is_late = False
         pieces, frames = self._pieces, self._frames
         if not pieces or self.closed:
             return
@@ -176,11 +206,18 @@ class Outbox:
         self._check()
 
     @property
+    def queued_bytes(self) -> int:
+        """Bytes queued here."""
+        return self._bytes
+
+    @property
     def buffered_bytes(self) -> int:
         """Bytes queued here and in the transport."""
         return self._bytes + self._sink.get_write_buffer_size()
 
     def _check(self) -> None:
+        if self.is_late:  # a client that reads would have read it
+            self.flush()
         if not (self.closed or self._full) and self.buffered_bytes > self._max_bytes:
             self._full = True
             self._overflow()

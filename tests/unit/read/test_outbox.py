@@ -181,6 +181,77 @@ def test_an_early_flush_writes_nothing_twice(sink: Sink, loop: Loop) -> None:
     assert sink.payloads == [b"one", b"two"]
 
 
+# very much in one iteration ----------------------------------------------------------------------
+
+
+def test_much_for_many_connections_is_written_over_several_iterations(loop: Loop) -> None:
+    """36 connections with 50 subscriptions each to an event of 75 kB held up the loop 110 ms."""
+    sinks = [Sink(reads=False) for _ in range(36)]
+    body = b"x" * 75_000
+    for sink in sinks:
+        outbox = outbox_to(sink, loop, max_bytes=4 << 20)
+        for _ in range(50):
+            outbox.put_live(b"<", body, b">")
+    written = 0
+    while loop.soon:
+        assert len(loop.soon) == 1
+        loop.turns()
+        assert loop.traffic.bytes_out - written <= 6 << 20
+        written = loop.traffic.bytes_out
+    assert [len(sink.writes) for sink in sinks] == [1] * 36
+    assert [len(sink.payloads) for sink in sinks] == [50] * 36
+
+
+def test_a_short_answer_does_not_wait_for_much_of_others(sink: Sink, loop: Loop) -> None:
+    for _ in range(36):
+        outbox_to(Sink(), loop, max_bytes=4 << 20).put(b"x" * (3 << 20))
+    loop.turns()
+    outbox_to(sink, loop).put(b"answer")
+    loop.turns()
+    assert sink.payloads == [b"answer"]
+
+
+def test_what_is_put_while_an_outbox_waits_is_written_with_it(sink: Sink, loop: Loop) -> None:
+    for _ in range(4):
+        outbox_to(Sink(), loop, max_bytes=4 << 20).put(b"x" * (3 << 20))
+    outbox = outbox_to(sink, loop)
+    outbox.put(b"x" * 100_000)
+    loop.turns()
+    outbox.put(b"y")
+    while loop.soon:
+        loop.turns()
+    assert sink.payloads == [b"x" * 100_000, b"y"]
+    assert len(sink.writes) == 1
+
+
+def test_a_client_that_reads_is_not_too_slow_because_its_outbox_waited(
+    sink: Sink, loop: Loop
+) -> None:
+    for _ in range(4):
+        outbox_to(Sink(), loop, max_bytes=4 << 20).put(b"x" * (3 << 20))
+    outbox = outbox_to(sink, loop, max_bytes=150_000)
+    outbox.put(b"x" * 100_000)
+    loop.turns()
+    assert sink.writes == []
+    outbox.put(b"y" * 100_000)
+    assert sink.payloads == [b"x" * 100_000, b"y" * 100_000]
+    while loop.soon:
+        loop.turns()
+    assert len(sink.writes) == 1
+
+
+def test_an_outbox_that_waits_may_be_closed(sink: Sink, loop: Loop) -> None:
+    for _ in range(4):
+        outbox_to(Sink(), loop, max_bytes=4 << 20).put(b"x" * (3 << 20))
+    outbox = outbox_to(sink, loop)
+    outbox.put(b"x" * 100_000)
+    loop.turns()
+    outbox.close()
+    while loop.soon:
+        loop.turns()
+    assert sink.payloads == [b"x" * 100_000]
+
+
 # bounds ------------------------------------------------------------------------------------------
 
 
