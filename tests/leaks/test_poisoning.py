@@ -101,6 +101,14 @@ def _session(summary: Summary) -> list[Event]:
     return [EVE.sign(*session_draft(Session("s", "rook", NOW, NOW, (), summary), None, "den"))]
 
 
+def _edited(text: str) -> list[Event]:
+    """The context tells of them in one line."""
+    return [
+        _observed(f"edit {n}", obs_type=ObsType.FILE_EDIT, file_path=f"{text} {MARK}")[0]
+        for n in range(3)
+    ]
+
+
 WAYS = {
     "observation": Way(_observed),
     "tool result": Way(lambda text: _observed("x " + MARK, metadata={"response": text})),
@@ -114,6 +122,7 @@ WAYS = {
         lambda text: [EVE.sign(*prompt_draft(Prompt("s", NOW, Source.USER, text), "den"))],
         is_in_context=False,
     ),
+    "edits of a file": Way(_edited),
     "name": Way(lambda _: _observed(MARK), name="planted"),
 }
 
@@ -199,9 +208,33 @@ def _told_by_tools(database: Database) -> list[dict[str, Any]]:
     traced_ = traced(*of_session, labels.get("s", ""))
     rows += [prompt for prompt in traced_["prompts"] if prompt["content"] is not None]
     rows += [each for prompt in traced_["prompts"] for each in prompt["observations"]]
-    rows += [traced_] if traced_["summary"] is not None else []
+    rows.append(traced_)
     assert rows
     return rows
+
+
+def test_a_session_of_another_key_that_goes_on_here_is_signed_without_what_they_wrote(
+    databases: list[Database], way: Way
+) -> None:
+    """`rookery session resume` continues sessions of others."""
+    for database in databases:
+        told(database, "SessionStart", NOW + 1, "s", source="resume")
+        for number in range(4):
+            told(
+                database,
+                "PostToolUse",
+                NOW + 2 + number,
+                tool_name="Edit",
+                tool_input={"file_path": f"/w/{number}.py"},
+            )
+        told(database, "Stop", NOW + 9)
+        with database.reading() as db:
+            queued = db.execute("SELECT tags, content FROM _rk_outbox").fetchall()
+        assert len(queued) == 6  # the session, that it was resumed, four edits
+        assert MARK not in str(queued)
+        answer = told(database, "SessionStart", NOW + 60, "own", source="clear")
+        check_fenced(answer)
+        check_lines(answer)
 
 
 @pytest.mark.proves("M-06")

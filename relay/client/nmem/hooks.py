@@ -16,9 +16,9 @@ from relay.client.nmem.updates import (
     begin_session,
     end_session,
     newest_prompt,
+    own_session_in,
     record_observation,
     record_prompt,
-    session_in,
     set_about,
 )
 from relay.memory.junk import without_echo
@@ -99,7 +99,7 @@ def _record(db: Any, record: Captured, group: str | None) -> None:
         case Prompt():
             record_prompt(db, record, group)
         case Observation():
-            session = session_in(db, record.session)
+            session = own_session_in(db, record.session)
             assert session is not None
             record_observation(db, record, session.project, group)
         case Ending():

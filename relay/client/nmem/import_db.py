@@ -21,12 +21,12 @@ from relay.client.nmem.updates import (
     Origin,
     begin_session,
     event_id_of,
+    own_session_in,
     put_session,
     queue,
     record_observation,
     record_pin,
     record_prompt,
-    session_in,
     set_about,
 )
 from relay.errors import Invalid
@@ -194,7 +194,7 @@ def adopt(db: Any, secrets: SecretFilter, group: str | None) -> Imported:
 
     def put_observation_row(row: Sequence[Any]) -> None:
         observation = _observation_of(row, secrets, hashes)
-        session = session_in(db, observation.session)
+        session = own_session_in(db, observation.session)
         if session is None:
             raise Invalid("a record must have a session")
         values = (
@@ -238,7 +238,7 @@ def _adopt_row(db: Any, table: str, number: int, draft: Draft) -> bool:
 
 def _put_session(db: Any, row: Sequence[Any], settings: ImportSettings, done: Imported) -> None:
     session = _session_of(row, settings.secrets)
-    if session_in(db, session.id) is None:
+    if own_session_in(db, session.id) is None:
         _queue_session(db, session, settings.group)
         done.sessions += 1
 
@@ -311,7 +311,7 @@ def _put_observation(
 ) -> None:
     observation = _observation_of(row, settings.secrets, hashes)
     _ensure_session(db, observation.session, observation.timestamp, settings)
-    known = session_in(db, observation.session)
+    known = own_session_in(db, observation.session)
     assert known is not None
     number = record_observation(db, observation, known.project, settings.group)
     if number is None:

@@ -160,6 +160,18 @@ def _found(row: Sequence[Any]) -> Found:
     )
 
 
+_SESSION_AUTHOR: Final = """
+SELECT coalesce(
+    (SELECT min(author) FROM _rk_sessions WHERE session_id = :session),
+    (SELECT author FROM observations JOIN _rk_observations ON observation_id = id
+     WHERE session_id = :session ORDER BY id LIMIT 1),
+    (SELECT author FROM prompts JOIN _rk_prompts ON prompt_id = id
+     WHERE session_id = :session ORDER BY id LIMIT 1)
+)
+"""
+"""A prompt names a session but no project."""
+
+
 def _author(pubkey: str | None, name: str | None) -> str:
     """`NAME (npub1abc…)`; empty for one's own rows."""
     return attribution(pubkey, name) if pubkey else ""
@@ -323,16 +335,16 @@ def commits_of(db: Any, file_path: str, limit: int) -> list[Found]:
 
 
 def session_authors(db: Any, session_ids: Iterable[str]) -> dict[str, str]:
-    """Authors of the versions shown of these sessions, as of `Found`; without one's own."""
+    """Authors of the versions shown of these sessions, as of `Found`; without one's own. Where no
+    record of a session is known, the author of the record that named it first."""
     shown: dict[str, str] = {}
     for session_id in session_ids:
-        row = db.execute(
-            "SELECT min(author), value FROM _rk_sessions LEFT JOIN _rk_about"
-            " ON name = 'name:' || author WHERE session_id = ?",
-            (session_id,),
-        ).fetchone()
-        if author := _author(*row):
-            shown[session_id] = author
+        (author,) = db.execute(_SESSION_AUTHOR, {"session": session_id}).fetchone()
+        if author:
+            name = db.execute(
+                "SELECT value FROM _rk_about WHERE name = 'name:' || ?", (author,)
+            ).fetchone()
+            shown[session_id] = _author(author, None if name is None else name[0])
     return shown
 
 

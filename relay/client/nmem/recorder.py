@@ -26,10 +26,10 @@ from relay.client.nmem.updates import (
     newest_observation,
     newest_prompt,
     newest_session,
+    own_session_in,
     record_observation,
     record_pin,
     record_prompt,
-    session_in,
 )
 from relay.errors import Invalid
 from relay.memory.fields import compact
@@ -101,7 +101,7 @@ class NmemRecorder(NmemReader):
 
         def create(db: Any) -> Session:
             begin_session(db, Session(id, project, self._client.now()), self._group)
-            session = session_in(db, id)
+            session = own_session_in(db, id)
             assert session is not None
             return session
 
@@ -239,7 +239,7 @@ class NmemRecorder(NmemReader):
 
 
 def _existing_session(db: Any, session_id: str) -> Session:
-    session = session_in(db, session_id)
+    session = own_session_in(db, session_id)
     if session is None:
         raise NotFound(f"session not found: {session_id}")
     return session

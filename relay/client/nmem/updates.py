@@ -61,8 +61,8 @@ class Origin:
 
 
 def begin_session(db: Any, session: Session, group: str | None) -> bool:
-    """Record a session unless it exists; whether it is new."""
-    if session_in(db, session.id) is not None:
+    """Record a session unless one's own version exists; whether it is new."""
+    if own_session_in(db, session.id) is not None:
         return False
     _record_session(db, session, group)
     return True
@@ -71,11 +71,16 @@ def begin_session(db: Any, session: Session, group: str | None) -> bool:
 def end_session(
     db: Any, session_id: str, at: int, group: str | None, summary: Summary | None = None
 ) -> Session | None:
-    """End a session (M-04, M-06); None: unknown session."""
-    session = session_in(db, session_id)
+    """End a session (M-04, M-06); None: unknown, or only others have it: what they wrote about it
+    is not signed by oneself."""
+    session = own_session_in(db, session_id)
     if session is None:
         return None
-    types = db.execute("SELECT obs_type FROM observations WHERE session_id = ?", (session_id,))
+    types = db.execute(
+        "SELECT obs_type FROM observations JOIN _rk_observations ON observation_id = id"
+        " WHERE session_id = ? AND author = ?",
+        (session_id, ONESELF),
+    )
     ended = closed(session, at, [name for (name,) in types])
     if summary is not None:
         ended = _summarised(ended, summary)
@@ -85,7 +90,7 @@ def end_session(
 
 def summarise(db: Any, session_id: str, summary: Summary, group: str | None) -> None:
     """Store a model's summary of an ended session; ignored if the session was continued."""
-    session = session_in(db, session_id)
+    session = own_session_in(db, session_id)
     if session is not None and session.ended_at is not None:
         _record_session(db, _summarised(session, summary), group)
 
@@ -217,10 +222,20 @@ def session_in(db: Any, session_id: str) -> Session | None:
     return None if row is None else session_of(row)
 
 
+def own_session_in(db: Any, session_id: str) -> Session | None:
+    """The session if there is one's own version of it, which is the one that is shown."""
+    row = db.execute(
+        "SELECT 1 FROM _rk_sessions WHERE session_id = ? AND author = ?", (session_id, ONESELF)
+    ).fetchone()
+    return None if row is None else session_in(db, session_id)
+
+
 def newest_session(db: Any, project: str) -> str | None:
-    """Id of the project's newest session; None: it has none."""
+    """Id of one's own newest session of the project; None: it has none."""
     found = db.execute(
-        "SELECT id FROM sessions WHERE project = ? ORDER BY started_at DESC, id LIMIT 1", (project,)
+        "SELECT id FROM sessions JOIN _rk_sessions ON session_id = id"
+        " WHERE project = ? AND author = ? ORDER BY started_at DESC, id LIMIT 1",
+        (project, ONESELF),
     ).fetchone()
     return None if found is None else str(found[0])
 

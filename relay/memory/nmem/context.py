@@ -164,8 +164,9 @@ def _own(rows: Sequence[Row], now: int) -> list[str]:
         if row not in joined or len(joined) == 1:
             lines.append(f"{_item(row, now)}{_by(row.author)}")
         elif row is joined[0]:
-            text = f"{_line(row.file_path or '')} — {len(joined)} edits"
-            lines.append(f"- {text} ({age(row.timestamp, now)}){_by(row.author)}")
+            text = _line(f"- {row.file_path or ''}", 2 + _TITLE)
+            when = age(row.timestamp, now)
+            lines.append(f"{text} — {len(joined)} edits ({when}){_by(row.author)}")
     return lines
 
 
