@@ -71,6 +71,8 @@ _FEW_UNSENT: Final = 64 << 10
 """Bytes up to which a transport asks nobody to wait: this much of each does not count."""
 _CLOSE_S: Final = 1.0
 _LINGER_S: Final = 5.0
+"""How long a client may still read what was sent before the close frame. It keeps its place until
+then: or clients that read nothing and come again would have as much memory with each."""
 _STOP_S: Final = 2.5
 """How long a stop waits for the OKs of accepted events."""
 _HEARTBEAT_S: Final = 60.0
@@ -427,6 +429,10 @@ class Connection:
         """Its place was given to another connection."""
         for sub in self._session.open:
             self._queries.cancel(sub)
+        transport = self._request.transport
+        unsent = self.outbox.buffered_bytes
+        if transport is not None and unsent >= self._outbox_bytes // _IS_READING_SHARE:
+            transport.abort()  # it has no place to keep until it reads the reason
         self._hang_up(
             WSCloseCode.TRY_AGAIN_LATER, "error: too many connections; a member who logs in stays"
         )
@@ -664,10 +670,15 @@ class Connection:
         with contextlib.suppress(ConnectionError, TimeoutError):
             async with asyncio.timeout(2 * _CLOSE_S):
                 await self._socket.close(code=code, message=reason.encode(), drain=False)
-        if transport is not None:
-            # Leaves time for buffered data to arrive; then a client that does not read is
-            # disconnected.
-            asyncio.get_running_loop().call_later(_LINGER_S, transport.abort)
+        if transport is None:
+            return
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _LINGER_S
+        if not self._is_stopping:
+            with contextlib.suppress(ConnectionError, TimeoutError):
+                async with asyncio.timeout_at(end):
+                    await self._request.writer.drain()
+        loop.call_at(end, transport.abort)
 
     async def stop(self, why: Stop) -> None:
         """The relay stops: CLOSED for what is open, the OKs that are still due, a close frame."""
@@ -683,7 +694,9 @@ class Connection:
                     await self._all_answered.wait()
         self._hang_up(code, said.text)
         assert self._hangup is not None
-        await asyncio.shield(self._hangup)
+        await asyncio.wait([self._hangup], timeout=2 * _CLOSE_S)
+        if not self._hangup.done() and self._request.transport is not None:
+            self._request.transport.abort()
 
 
 async def check_all(connections: Iterable[Connection]) -> Never:

@@ -521,6 +521,34 @@ async def test_a_client_that_does_not_read_live_events_is_closed() -> None:
         await relay.is_left()
 
 
+async def test_a_client_that_was_closed_keeps_its_place_while_it_has_unread_bytes() -> None:
+    """With a new place at once, one address held 4 MB for each of a hundred closed connections."""
+    async with serving() as relay:
+        slow = await overwhelmed(relay)
+        (held,) = [each for each in relay.server.connections if each.outbox.closed]
+        transport = held._request.transport
+        assert transport is not None
+        async with until("the relay waits for its close frame no longer") as tries:
+            async for _ in tries:
+                if transport.is_closing():
+                    break
+        assert held in relay.server.connections
+        assert transport.get_write_buffer_size() > 1_000_000
+        await slow.hears_all()
+        await relay.is_left()
+
+
+async def test_a_displaced_client_with_many_unread_bytes_is_cut_off() -> None:
+    """It has no place any more to keep until it reads the reason."""
+    async with serving() as relay:
+        await overwhelmed(relay)
+        (held,) = [each for each in relay.server.connections if each.outbox.closed]
+        assert held.outbox.buffered_bytes > 1_000_000
+        held.close_displaced()
+        assert held.outbox.buffered_bytes == 0
+        await relay.is_left()
+
+
 async def test_a_commit_too_large_for_one_outbox_does_not_affect_others() -> None:
     """The outbox overflows during a delivery."""
     async with serving("[limits]\noutbox_bytes = 5000\n") as relay:
