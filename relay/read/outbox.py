@@ -225,5 +225,10 @@ class Outbox:
     def close(self) -> None:
         """Write what is queued; further frames are ignored."""
         self.flush()
+        self.discard()
+
+    def discard(self) -> None:
+        """Drop what is queued; further frames are ignored."""
         self.closed = True
         self._pieces = []
+        self._frames = self._bytes = 0

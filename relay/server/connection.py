@@ -658,6 +658,7 @@ class Connection:
         self._services.metrics.too_slow()
         for sub in self._session.open:
             self._queries.cancel(sub)
+        self.outbox.discard()  # nobody would read it in time, and it takes the loop 1 ms a megabyte
         self._hang_up(WSCloseCode.TRY_AGAIN_LATER, f"{_SLOW.prefix}: {_SLOW.text}")
 
     def _hang_up(self, code: int, reason: str) -> None:
