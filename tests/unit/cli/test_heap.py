@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import sys
+from itertools import chain
 from typing import Any
 
 import pytest
@@ -62,6 +64,46 @@ async def test_it_is_looked_at_when_the_process_has_grown(
     monkeypatch.setattr(heap, "_CHECK_S", 0)
     monkeypatch.setattr(heap, "own_bytes", own_bytes)
     monkeypatch.setattr(heap, "give_back", give_back)
+    with pytest.raises(asyncio.CancelledError):
+        await heap.keep_small()
+    assert given_back == times
+
+
+@pytest.mark.parametrize(
+    ("blocks", "times"),
+    [
+        ([400_000, 2_900_000, 2_800_000, 2_700_000], 0),
+        ([400_000, 2_900_000, 400_000, 400_000, 390_000], 1),
+        ([2_900_000, 1_900_000, 900_000, 800_000], 2),
+        ([400_000, 400_000, 2_900_000, 400_000, 2_900_000, 400_000], 2),
+    ],
+    ids=["little is freed", "all is", "in parts", "again"],
+)
+async def test_it_is_looked_at_when_much_was_freed(
+    monkeypatch: pytest.MonkeyPatch, blocks: list[int], times: int
+) -> None:
+    """After 1.28 million values of subscriptions were closed it stayed as large as with them."""
+    given_back = 0
+    left = iter(blocks)
+    last = 0
+
+    def allocated_blocks() -> int:
+        nonlocal last
+        size = next(left, None)
+        if size is None:
+            raise asyncio.CancelledError
+        last = size
+        return size
+
+    async def give_back(*_: Any) -> None:
+        nonlocal given_back, left
+        given_back += 1
+        left = chain([last], left)  # it is read once more
+
+    monkeypatch.setattr(heap, "_CHECK_S", 0)
+    monkeypatch.setattr(heap, "own_bytes", lambda: 100 * MIB)
+    monkeypatch.setattr(heap, "give_back", give_back)
+    monkeypatch.setattr(sys, "getallocatedblocks", allocated_blocks)
     with pytest.raises(asyncio.CancelledError):
         await heap.keep_small()
     assert given_back == times
