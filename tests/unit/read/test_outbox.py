@@ -234,6 +234,9 @@ def test_a_client_that_reads_is_not_too_slow_because_its_outbox_waited(
     loop.turns()
     assert sink.writes == []
     outbox.put(b"y" * 100_000)
+    assert sink.writes == []
+    while not sink.writes:
+        loop.turns()
     assert sink.payloads == [b"x" * 100_000, b"y" * 100_000]
     while loop.soon:
         loop.turns()
