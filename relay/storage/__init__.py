@@ -154,6 +154,13 @@ class Appender(EventLog, Protocol):
         rows that the same plan adds.
         """
 
+    async def make_room(self, tags: int) -> bool:
+        """Before events with so many tags are appended: do some of what earlier ones left to do, in
+        a short transaction. False: nothing had to be done.
+
+        It only keeps the transaction of `append` short. Raises StoreFault.
+        """
+
     def prepare(self, events: Sequence[Event]) -> None:
         """A hint: these events will probably be appended soon.
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections import Counter
 from contextlib import contextmanager, suppress
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
@@ -543,7 +544,7 @@ class Ingest:
         """First all turns that can be committed together, in more than one part if they read too
         much; then some changes of one turn that is known to read much. What is left waits for its
         turn again."""
-        together, alone = self._by_turn(self._paced(batch))
+        together, alone = self._by_turn(await self._with_room(self._paced(batch)))
         parts = [together] if together else []
         while parts:
             part = parts.pop()
@@ -580,6 +581,23 @@ class Ingest:
             (early if is_early else left).append(item)
         self._answer(early, TOO_MANY_VANISH)
         return left
+
+    async def _with_room(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
+        """Without the turn that has most tags, while the store makes room for them: it waits again,
+        as if it had committed, so that others come before the rest of that work."""
+        tags = sum(map(_tags_of, batch))
+        try:
+            if not (tags and await self._store.make_room(tags)):
+                return batch
+        except StoreFault:
+            return batch  # cannot be stored either
+        by_turn: Counter[object] = Counter()
+        for item in batch:
+            by_turn[turn_of(item)] += _tags_of(item)
+        ((most, _),) = by_turn.most_common(1)
+        own = [item for item in batch if turn_of(item) == most]
+        self._lane.put_back(own, self._cost_of(own[0]))
+        return [item for item in batch if turn_of(item) != most]
 
     def _by_turn(
         self, batch: Sequence[LaneItem]
@@ -761,6 +779,13 @@ def _shrink(item: LaneItem) -> None:
 
 def _cost_of_check(item: WriteEvent) -> int:
     return 1 + len(item.event.tags) // _TAGS_PER_COST
+
+
+def _tags_of(item: LaneItem) -> int:
+    """Those that the store will index."""
+    if isinstance(item, WriteEvent) and not is_ephemeral(item.event.kind):
+        return len(item.event.tags)
+    return 0
 
 
 def _events_in(batch: Sequence[LaneItem]) -> list[WriteEvent]:

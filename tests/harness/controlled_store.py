@@ -27,6 +27,10 @@ class ControlledStore(ReferenceStore):
         self.is_full = False
         """`append` fails once the plan is made, and /readyz says so."""
         self.plans: list[WritePlan] = []
+        self.room_to_make = 0
+        """So many calls of `make_room` have something to do."""
+        self.tags_to_come: list[int] = []
+        """What each call of it was told."""
 
         self.page_size = page_size
         """At most so many rows in a page; the port allows fewer than were asked for."""
@@ -64,6 +68,14 @@ class ControlledStore(ReferenceStore):
             return plan
 
         return await super().append(wanted, noted)
+
+    async def make_room(self, tags: int) -> bool:
+        self.tags_to_come.append(tags)
+        await asyncio.sleep(0)
+        if self.is_full:
+            raise StoreFault("disk full")
+        self.room_to_make -= 1
+        return self.room_to_make >= 0
 
     def page_now(self, query: PageQuery) -> Any:
         if self.is_slow:

@@ -337,6 +337,9 @@ class ReferenceStore:
                     if request in plan.erasures:
                         plan.erasures[request].add(event.id, event.kind)
 
+    async def make_room(self, tags: int) -> bool:
+        return False
+
     def prepare(self, events: Sequence[Event]) -> None:
         pass
 

@@ -275,6 +275,9 @@ class PostgresStore(Reader):
         self._committed.set()
         self._committed = asyncio.Event()
 
+    async def make_room(self, tags: int) -> bool:
+        return False
+
     def prepare(self, events: Sequence[Event]) -> None:
         self._writer.prepare(events)
 

@@ -153,6 +153,7 @@ class SqliteStore:
             index.forget,
             self._sweeps,
         )
+        self._has_room_for = tag_buffer.has_room_for
         self._committed = asyncio.Event()
         self._writing = ThreadPoolExecutor(1, "store-writer")
         self._factory = ReaderFactory(path, hashes, tag_buffer)
@@ -264,6 +265,15 @@ class SqliteStore:
         """Wake the tasks in `committed_after`, on the loop."""
         self._committed.set()
         self._committed = asyncio.Event()
+
+    async def make_room(self, tags: int) -> bool:
+        self._check_open()
+        if self._has_room_for(tags):
+            return False
+        was_made = await self._on_writer(self._writer.flush_some)
+        if was_made:
+            self._checkpoints.committed()
+        return was_made
 
     def prepare(self, events: Sequence[Event]) -> None:
         self._writer.prepare(events)

@@ -75,6 +75,10 @@ class TagBuffer:
         """Whether a full list waits while another one is flushed."""
         return bool(self._full)
 
+    def has_room_for(self, rows: int) -> bool:
+        """Whether a batch with so many flushes no more than a slice."""
+        return rows <= MAX_SLICE or len(self) + rows <= _MOST_LISTS * self._list_rows
+
     def seqs_of(self, hashes: Sequence[int]) -> list[int]:
         """Rows with one of these tags that the table may lack; perhaps deleted since."""
         return buffered_seqs(self.snapshot(), hashes)

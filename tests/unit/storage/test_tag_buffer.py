@@ -117,3 +117,18 @@ async def test_the_store_flushes_full_lists_without_a_pause_between_commits(
         assert {event_from_raw(raw).content for raw in found} == {"1", "5", "10"}
     finally:
         await store.close()
+
+
+def test_a_batch_for_which_there_is_room_flushes_no_more_than_a_slice() -> None:
+    buffer = TagBuffer()
+    made = 0
+    for seq in range(1, 80):
+        while not buffer.has_room_for(4_900):
+            buffer.start_flush()
+            buffer.slice_flushed(len(buffer.next_slice(MAX_SLICE)))
+            made += 1
+        due = len(buffer.next_slice(4_900))
+        assert due <= MAX_SLICE
+        buffer.slice_flushed(due)
+        buffer.add([(seq * 10_000 + row, 1, 1, seq, 1) for row in range(4_900)])
+    assert made > 0

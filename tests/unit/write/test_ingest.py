@@ -304,6 +304,38 @@ async def test_changes_for_which_the_relay_signs_many_notices_are_few_in_a_batch
     assert max(sizes) < 10
 
 
+async def test_others_are_committed_while_the_store_makes_room_for_many_tags(relay: Relay) -> None:
+    """150 events of 4,900 tags kept an event of another for 50 to 110 ms each."""
+    relay.store.tags_to_come.clear()
+    relay.store.room_to_make = 3
+    many = chat_of_tags(900)
+    large = relay.post(many, connection=1)
+    after = relay.post(chat(alice, "after it"), connection=1)
+    small = relay.post(bob.sign(1, [], "small", NOON), connection=2)
+    assert [await each.answer for each in (large, after, small)] == [STORED] * 3
+    assert relay.store.tags_to_come[0] > 900
+    assert [
+        [event.event.content for event in plan.adds.values()] for plan in relay.store.plans
+    ] == [["small"], ["many tags", "after it"]]
+
+
+async def test_an_event_for_which_the_store_cannot_make_room_is_answered(relay: Relay) -> None:
+    relay.store.is_full = True
+    assert await relay.take(chat_of_tags(900)) == [NOT_HERE]
+
+
+async def test_an_event_that_is_only_passed_on_needs_no_room(relay: Relay) -> None:
+    """Its tags are not stored."""
+    relay.store.tags_to_come.clear()
+    tags = [["t", f"{number}"] for number in range(900)]
+    assert await relay.take(alice.sign(20_001, tags, "", NOON)) == [STORED]
+    assert relay.store.tags_to_come == []
+
+
+def chat_of_tags(number: int) -> Event:
+    return on(alice, 9, *(["t", f"{n}"] for n in range(number)), content="many tags")
+
+
 async def test_others_have_the_loop_between_the_pieces_of_a_delivery(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
