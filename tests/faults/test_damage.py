@@ -242,6 +242,23 @@ async def test_a_damaged_log_is_refused_whatever_opens_the_file_first(
     assert log.read_bytes() == content
 
 
+async def test_damage_in_the_sums_of_the_commit_before_the_last_is_refused(
+    tmp_path: Path, made: tuple[Path, Answers]
+) -> None:
+    """Both commits were lost, without a word: nothing continues wrong sums."""
+    shutil.copytree(made[0] / "killed", tmp_path / "data")
+    log = tmp_path / "data" / "rookery.db-wal"
+    content = bytearray(log.read_bytes())
+    page = int.from_bytes(content[8:12])
+    last = last_commit_at(log)
+    for place in range(8, 24):
+        damaged = bytearray(content)
+        damaged[last - (24 + page) + place] ^= 1
+        log.write_bytes(damaged)
+        with pytest.raises(StoreFault, match="wal is damaged"):
+            await SqliteStore.open(log.with_name("rookery.db"), TERMS)
+
+
 HEADS = [
     *[(f"bit {bit} of the header", bit // 8, 1 << bit % 8) for bit in range(0, 32 * 8, 3)],
     ("order of the checksums", 3, 1),

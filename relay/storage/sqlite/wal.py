@@ -61,8 +61,8 @@ def check_log(store: Path) -> None:
         raise fault_of(error, store) from error
     if is_damaged:
         raise StoreFault(
-            f"{log} is damaged: SQLite reads only the commits before the damage."
-            f" Restore a backup, or delete {log} to go on without all of its commits"
+            f"{log} is damaged: SQLite reads only the commits before the damage. Restore a backup,"
+            f" or go on with those: sqlite3 {store} 'PRAGMA wal_checkpoint(TRUNCATE)'"
         )
     db.close()
 
@@ -92,25 +92,48 @@ def _frames_read(store: Path) -> int:
 
 def _goes_on(log: int, read: int, page_size: int) -> bool:
     header = os.pread(log, _HEADER.size, 0)
-    magic, _, _, _, *salts, sum1, sum2 = _HEADER.unpack(header)
-    size = _FRAME.size + page_size
-    frames = (os.fstat(log).st_size - _HEADER.size) // size
+    magic, _, _, _, salt1, salt2, sum1, sum2 = _HEADER.unpack(header)
+    frames = (os.fstat(log).st_size - _HEADER.size) // (_FRAME.size + page_size)
     order = _ORDERS.get(magic)
     if order is None or _sums(header[:24], (0, 0), order) != (sum1, sum2):
         return frames > 0
-    committed: _Sums | None = None
+    before = _frame(log, read - 1, page_size)[2] if read else (sum1, sum2)
+    is_intact = True
+    """No frame was wrong so far: SQLite leaves out what belongs to no whole commit."""
+    ends: tuple[_Sums, ...] = ()
+    """Of the frame before, if it ends a commit: the sums that continue."""
     checked = 0
     for number in range(read, frames):
-        at = _HEADER.size + number * size
-        _, is_commit, *own, sum1, sum2 = _FRAME.unpack(os.pread(log, _FRAME.size, at))
-        if committed is not None and own == salts and checked < _MAX_CHECKED:
+        is_commit, salts, sums = _frame(log, number, page_size)
+        is_of_log = salts == (salt1, salt2)
+        if is_intact:
+            should_be = _sums(_summed(log, number, page_size), before, order)
+            if is_of_log and sums == should_be:
+                before = sums
+                continue
+        elif ends and is_of_log and checked < _MAX_CHECKED:
             checked += 1
-            page = os.pread(log, page_size, at + _FRAME.size)
-            frame = os.pread(log, 8, at)
-            if _sums(frame + page, committed, order) == (sum1, sum2):
+            data = _summed(log, number, page_size)
+            if any(_sums(data, each, order) == sums for each in ends):
                 return True
-        committed = (sum1, sum2) if is_commit and own == salts else None
+        ends = (sums,) if is_commit and is_of_log else ()
+        if is_intact and is_commit:  # its salts or sums alone may be damaged
+            ends += (should_be,)
+        is_intact = False
     return False
+
+
+def _frame(log: int, number: int, page_size: int) -> tuple[bool, tuple[int, int], _Sums]:
+    """Whether it ends a commit; its salts and sums."""
+    at = _HEADER.size + number * (_FRAME.size + page_size)
+    _, pages, salt1, salt2, sum1, sum2 = _FRAME.unpack(os.pread(log, _FRAME.size, at))
+    return bool(pages), (salt1, salt2), (sum1, sum2)
+
+
+def _summed(log: int, number: int, page_size: int) -> bytes:
+    """What the sums of a frame are of, beside those of the frame before."""
+    at = _HEADER.size + number * (_FRAME.size + page_size)
+    return os.pread(log, 8, at) + os.pread(log, page_size, at + _FRAME.size)
 
 
 def _sums(data: bytes, sums: _Sums, order: str) -> _Sums:
