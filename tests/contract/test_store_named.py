@@ -60,6 +60,15 @@ async def test_rows_are_found_by_their_kind_and_d_whoever_wrote_them(store: Stor
     assert found.rows_named(entries_of(B)) == []
 
 
+async def test_a_name_is_no_longer_name_cut_at_a_nul(store: Store) -> None:
+    """A session's id may be any text."""
+    short, long = (RecordName(kinds.APP_DATA, f"nmem:session:{id_}") for id_ in ("a", "a\0b"))
+    events = [unsigned(cast.robot, name.kind, [["d", name.d]]) for name in (short, long)]
+    await write(store, *events)
+    for name, event in zip((short, long), events, strict=True):
+        assert ids(await found_by(store, name), name) == {event.id}
+
+
 async def test_references_are_followed(store: Store) -> None:
     first, second, back = superseding(A, B), superseding(B, C), superseding(C, A)
     entries = [entry(B), entry(C)]

@@ -134,6 +134,12 @@ async def test_history_keys_are_counted_for_each_author(store: Store) -> None:
     assert await ids(store, rule(TOOLS, MaxAmount(Scope.HK, 1))) == named(first)
 
 
+async def test_history_keys_differ_after_a_nul_too(store: Store) -> None:
+    tools = [tool(hk, ts) for hk in ("a", "a\0b", "a\0c") for ts in (1, 2)]
+    await write(store, *tools)
+    assert set(await ids(store, rule(TOOLS, MaxAmount(Scope.HK, 1)))) == set(named(*tools[::2]))
+
+
 async def test_rows_are_counted_per_group_and_ungrouped_rows_not_at_all(store: Store) -> None:
     den = [unsigned(cast.alice, 9, [["h", "den"]], at=at) for at in (1, 2)]
     tea = unsigned(cast.bob, 9, [["h", "tea"]], at=1)

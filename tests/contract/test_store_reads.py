@@ -685,6 +685,40 @@ async def test_a_rule_may_ask_for_any_tag(store: Store, name: str) -> None:
         assert 0 < len(readable) < len(events), wanted
 
 
+@pytest.mark.parametrize("name", ["t", "hk", "enc", "team", "te\0am"])
+async def test_a_rule_compares_tags_to_their_end(store: Store, name: str) -> None:
+    """A NUL ends no text: neither a name nor a value is cut there."""
+    values = ["a", "a\0", "a\0b", "", "\0", "\\u0000", "a\\u0000b"]
+    tags = [*([name, value] for value in values), ["te", "a"], ["team\0", "a"]]
+    events = [unsigned(cast.alice, 1, [tag], str(n)) for n, tag in enumerate(tags)]
+    await write(store, *events)
+    asked_for = [frozenset({value}) for value in values]
+    for match in (
+        Match(tags=((name, True),)),
+        *(Match(tags=((name, wanted),)) for wanted in (*asked_for, frozenset(values[:3]))),
+    ):
+        visibility = seen_by(ANONYMOUS, rule(match, Who.NOBODY))
+        readable = [event for event in events if visibility.may_read(Stored(1, event), asked())]
+        assert await read(store, visibility=visibility) == in_order(*readable), match
+        assert 0 < len(readable) < len(events), match
+
+
+async def test_a_key_is_no_reader_by_the_beginning_of_a_tag(store: Store) -> None:
+    notes = [unsigned(cast.alice, 1, [["team", BOB + end]]) for end in ("", "\0", "\0x")]
+    await write(store, *notes)
+    guard = replace(rule(Match(), Who.NOBODY), tag_readers=("team",))
+    assert await read(store, visibility=seen_by(keys(BOB), guard)) == raws(notes[0])
+
+
+async def test_a_rule_may_name_many_texts_with_a_nul(store: Store) -> None:
+    events = [unsigned(cast.alice, 30078, [["d", d]]) for d in ("a", "a\0b", "a\0c", "9", "x")]
+    await write(store, *events)
+    many = frozenset({"a\0b", *map(str, range(40))})
+    visibility = seen_by(ANONYMOUS, rule(Match(d=many), Who.NOBODY))
+    shown = [event for event in events if event.d not in many]
+    assert await read(store, visibility=visibility) == in_order(*shown)
+
+
 async def test_an_admin_of_one_group_is_no_admin_of_another(store: Store) -> None:
     """Who may read: a store compiles a Visibility and never weakens it."""
     chats = [unsigned(cast.bob, 9, [["h", group]]) for group in ("tea", "den", "gone")]

@@ -20,7 +20,7 @@ from relay.errors import StoreFault, TooSlow
 from relay.storage import PAGE_BYTES
 from relay.storage.rows import DAMAGED
 from relay.storage.sqlite.sql.conditions import Query
-from relay.storage.sqlite.tag_functions import TagFunctions, tag_value
+from relay.storage.sqlite.tag_functions import TagFunctions, add_functions
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
@@ -75,6 +75,7 @@ def connection(
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         db.execute("PRAGMA temp_store = MEMORY")
         db.execute("PRAGMA secure_delete = ON")
+        add_functions(db)
     except sqlite3.Error:  # the file is no database
         db.close()
         raise
@@ -141,7 +142,6 @@ class TagReader(sqlite3.Connection):
 
     def follow(self, functions: TagFunctions) -> None:
         self.create_function("tag_hash", 3, functions.tag_hash, deterministic=True)
-        self.create_function("tag_value", 2, tag_value, deterministic=True)
         self.create_function("buffered_rows", 1, functions.buffered_rows)
         self._functions = functions
 

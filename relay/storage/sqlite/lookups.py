@@ -245,7 +245,7 @@ class Finder:
         for _ in range(steps):
             if not step:
                 return
-            names = orjson.dumps([list(name) for name in step]).decode()
+            names = orjson.dumps([(kind, d.encode().hex()) for kind, d in step]).decode()
             rows = self._rows("rows_by_name", {"names": names})
             step = found.add_named(step, rows, lookups)
 

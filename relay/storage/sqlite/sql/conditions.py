@@ -235,6 +235,9 @@ def _in_list(column: str, values: Sequence[int] | Sequence[str] | Sequence[bytes
     if isinstance(values[0], bytes):
         column = f"lower(hex({column}))"
         text = _as_hex(tuple([value for value in values if isinstance(value, bytes)]))
+    elif any(isinstance(value, str) and "\0" in value for value in values):
+        column = f"lower(hex({column}))"  # SQLite cuts texts from JSON at a NUL
+        text = _as_hex(tuple([value.encode() for value in values if isinstance(value, str)]))
     else:
         text = orjson.dumps(values).decode()
     return Condition(f"{column} IN (SELECT value FROM json_each(?))", (text,))

@@ -50,10 +50,10 @@ WHERE e.kind IN (1059, 44100, 44101) AND (
     )
 );
 
--- :rows_by_name  [[kind, d]] -> columns of a row; index events_d
+-- :rows_by_name  [[kind, d in hex]] -> columns of a row; index events_d
 SELECT {row}
 FROM json_each(:names) AS j CROSS JOIN events AS e INDEXED BY events_d
-ON e.d = json_extract(j.value, '$[1]') AND e.d > '' AND e.kind = json_extract(j.value, '$[0]');
+ON e.d = text_of(json_extract(j.value, '$[1]')) AND e.d > '' AND e.kind = json_extract(j.value, '$[0]');
 
 -- :rows_referring  [hash of e, E, a or A], [newest seq], [kind], limit -> columns of a row of no group
 SELECT {row}

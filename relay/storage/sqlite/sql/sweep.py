@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
 _MAX_KINDS: Final = 64
 """Rules of more kinds than these scan all rows."""
-_HK: Final = (
-    "(SELECT coalesce(json_extract(j.value, '$[1]'), '')"
-    " FROM json_each(CAST(e.raw AS TEXT), '$.tags') AS j"
-    " WHERE json_extract(j.value, '$[0]') = 'hk' LIMIT 1)"
-)
 
 
 class SweepQueries:
@@ -187,7 +182,7 @@ def _scope(match: Match, per: Scope | None) -> Condition:
         case Scope.GROUP:
             return Condition("e.grp AS a, '' AS b")
         case Scope.HK:
-            return Condition(f"e.pubkey AS a, {_HK} AS b")
+            return Condition("e.pubkey AS a, first_tag(e.raw, 'hk') AS b")
         case Scope.D_PREFIX:
             of = [starts_with(prefix) for prefix in match.d_prefixes or ()]
             cases = " ".join([f"WHEN {one.sql} THEN {number}" for number, one in enumerate(of)])

@@ -10,6 +10,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import orjson
+
 from relay.facts import Who
 from relay.nostr.kinds import KindSet
 from relay.storage.hashes import RULE_TAGS, Hashes
@@ -55,7 +57,8 @@ class ReadConditions:
 
     A store has the functions `tag_hash(raw, name, d_prefix)`, the hash of an event's first value of
     a tag, or of the tag `d` that is the prefix and this value, `tag_value(raw, name)`, the value,
-    and `buffered_rows(hash)`, a list of the rows with such a tag that the tag table may lack.
+    `buffered_rows(hash)`, a list of the rows with such a tag that the tag table may lack, and
+    `has_tag(raw, name, values)`, whether it has the tag with one of these values.
     """
 
     def __init__(self, hashes: Hashes, index_tags: frozenset[str]) -> None:
@@ -248,21 +251,12 @@ class ReadConditions:
     def _with_tag(self, name: str, values: Sequence[str]) -> Condition:
         if self._is_indexed(name):
             return self._has(name, values)
-        found = one_of("json_extract(j.value, '$[1]')", values)
-        return Condition(
-            "EXISTS (SELECT 1 FROM json_each(CAST(e.raw AS TEXT), '$.tags') AS j"
-            f" WHERE json_extract(j.value, '$[0]') = ? AND {found.sql})",
-            (name, *found.values),
-        )
+        return Condition("has_tag(e.raw, ?, ?)", (name, orjson.dumps(values).decode()))
 
     def _with_name(self, name: str) -> Condition:
         if name in RULE_TAGS:
             return has_hash([self._hashes.tag_name(name)])
-        return Condition(
-            "EXISTS (SELECT 1 FROM json_each(CAST(e.raw AS TEXT), '$.tags') AS j"
-            " WHERE json_extract(j.value, '$[0]') = ? AND json_array_length(j.value) > 1)",
-            (name,),
-        )
+        return Condition("has_tag(e.raw, ?, NULL)", (name,))
 
     def _is_indexed(self, name: str) -> bool:
         return name in self._indexed or (len(name) == 1 and name.isascii() and name.isalpha())
