@@ -31,7 +31,7 @@ def worked(work: Slice, clock: Clock, seconds: float) -> bool:
 
 async def test_a_turn_is_due_after_a_slice_of_work_however_it_is_cut() -> None:
     clock = Clock()
-    work = Slice(Turns(), clock)
+    work = Slice(Turns(clock), clock)
     assert not worked(work, clock, SLICE_S * 0.9)
     clock.now += 60  # nothing to read: this is no work
     assert not worked(work, clock, SLICE_S * 0.05)
@@ -41,7 +41,8 @@ async def test_a_turn_is_due_after_a_slice_of_work_however_it_is_cut() -> None:
 
 
 async def test_work_that_was_not_measured_counts() -> None:
-    work = Slice(Turns(), Clock())
+    clock = Clock()
+    work = Slice(Turns(clock), clock)
     work.begin()
     assert not work.end(SLICE_S * 0.9)
     work.begin()
@@ -49,7 +50,7 @@ async def test_work_that_was_not_measured_counts() -> None:
 
 
 async def test_one_goes_on_per_iteration_in_the_order_of_coming() -> None:
-    turns, seen = Turns(), list[str]()
+    turns, seen = Turns(Clock()), list[str]()
 
     async def greedy(name: str) -> None:
         for _ in range(3):
@@ -94,7 +95,7 @@ async def test_after_a_long_delivery_several_accounts_go_on_and_each_once() -> N
 
 
 async def test_a_cancelled_wait_takes_no_turn() -> None:
-    turns = Turns()
+    turns = Turns(Clock())
     tasks = [asyncio.create_task(turns.wait(turns.account())) for _ in range(3)]
     await asyncio.sleep(0)
     tasks[0].cancel()
@@ -107,7 +108,8 @@ async def test_a_cancelled_wait_takes_no_turn() -> None:
 
 async def test_who_has_used_least_goes_next_however_many_wait() -> None:
     """200 floods, each with a slice behind it: somebody with small questions waits for none."""
-    turns, clock, asked = Turns(), Clock(), list[str]()
+    clock = Clock()
+    turns, asked = Turns(clock), list[str]()
 
     async def flood(name: str) -> None:
         work = Slice(turns, clock)
@@ -139,7 +141,8 @@ async def test_who_has_used_least_goes_next_however_many_wait() -> None:
 
 async def test_while_others_wait_a_slice_is_shorter() -> None:
     """Else 500 that begin at once would each have a whole one before the first small answer."""
-    turns, clock = Turns(), Clock()
+    clock = Clock()
+    turns = Turns(clock)
     work = Slice(turns, clock)
     assert not worked(work, clock, BUSY_SLICE_S)
     waiting = asyncio.create_task(turns.wait(turns.account()))
@@ -150,7 +153,8 @@ async def test_while_others_wait_a_slice_is_shorter() -> None:
 
 async def test_an_iteration_has_time_for_some_work_of_all_together() -> None:
     """40 connections that ask at once, each less than a slice, kept others out for 0.7 s."""
-    turns, clock = Turns(), Clock()
+    clock = Clock()
+    turns = Turns(clock)
     asking = [Slice(turns, clock) for _ in range(40)]
     for _ in range(2):
         began = 0
@@ -164,7 +168,8 @@ async def test_an_iteration_has_time_for_some_work_of_all_together() -> None:
 
 async def test_who_was_idle_has_credit_for_some_work_only() -> None:
     """Its first flood does not keep all others out."""
-    turns, clock, order = Turns(), Clock(), list[str]()
+    clock = Clock()
+    turns, order = Turns(clock), list[str]()
 
     async def greedy(name: str, rounds: int) -> None:
         work = Slice(turns, clock)
@@ -182,7 +187,8 @@ async def test_who_was_idle_has_credit_for_some_work_only() -> None:
 
 async def test_who_worked_while_nobody_waited_waits_for_nobody_longer() -> None:
     """20 idle connections that begin at once took a second before somebody with small questions."""
-    turns, clock, order = Turns(), Clock(), list[str]()
+    clock = Clock()
+    turns, order = Turns(clock), list[str]()
     idle = [Slice(turns, clock) for _ in range(20)]
 
     async def works(work: Slice, name: str, rounds: int) -> None:
@@ -199,7 +205,8 @@ async def test_who_worked_while_nobody_waited_waits_for_nobody_longer() -> None:
 
 async def test_who_always_comes_anew_keeps_nobody_out() -> None:
     """20 connections, each closed and opened again after the work that it had credit for."""
-    turns, clock, order = Turns(), Clock(), list[str]()
+    clock = Clock()
+    turns, order = Turns(clock), list[str]()
 
     async def anew() -> None:
         while order.count("steady") < 40:
@@ -224,7 +231,8 @@ async def test_who_always_comes_anew_keeps_nobody_out() -> None:
 
 async def test_works_that_come_at_once_go_in_order_behind_who_has_little() -> None:
     """Thousands of HTTP requests, and somebody with small questions."""
-    turns, clock, order = Turns(), Clock(), list[str]()
+    clock = Clock()
+    turns, order = Turns(clock), list[str]()
     requests = Slice(turns, clock)
 
     async def request(number: int) -> None:
@@ -245,7 +253,8 @@ async def test_works_that_come_at_once_go_in_order_behind_who_has_little() -> No
 
 async def test_connections_of_one_address_have_the_turns_of_one() -> None:
     """Somebody alone at an address has half of the turns, not one in 51."""
-    turns, clock, order = Turns(), Clock(), list[str]()
+    clock = Clock()
+    turns, order = Turns(clock), list[str]()
 
     async def flood(name: str) -> None:
         work = Slice(turns, clock, turns.account(name))
@@ -260,7 +269,8 @@ async def test_connections_of_one_address_have_the_turns_of_one() -> None:
 
 
 async def test_known_keys_have_more_turns() -> None:
-    turns, clock, order = Turns(), Clock(), list[str]()
+    clock = Clock()
+    turns, order = Turns(clock), list[str]()
 
     async def flood(name: str) -> None:
         work = Slice(turns, clock, turns.account(is_known=name == "known"))
