@@ -298,11 +298,15 @@ async def _groups(
     """The groups by the log up to `committed`, signed by this key. Raises StoreFault."""
     while True:
         groups = await rebuilt_groups(store, key.pubkey, store.committed())
-        if isinstance(store, SqliteStore):
-            await store.check_groups(groups)
         try:
             return await signed_again(
-                store, groups, key, policy.keep, policy.groups.compat, unix_now()
+                store,
+                groups,
+                key,
+                policy.keep,
+                policy.groups.compat,
+                unix_now(),
+                check=store.check_groups if isinstance(store, SqliteStore) else None,
             )
         except Outdated:  # other relays have written since
             if shared is None:

@@ -24,7 +24,7 @@ from relay.nostr.filters import Filter
 from relay.storage import PageQuery
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Awaitable, Callable, Set
 
     from relay.groups.group import Groups
     from relay.groups.notices import Compat
@@ -46,10 +46,12 @@ async def signed_again(
     keep: KeepRules,
     compat: Set[Compat],
     now: int,
+    check: Callable[[Groups], Awaitable[None]] | None = None,
 ) -> Groups:
     """Sign and store again what is by another key or outdated; returns the groups afterwards.
 
-    `groups`: replayed from the log with this key. Raises StoreFault.
+    `groups`: replayed from the log with this key. `check` gets them with what an earlier key says,
+    before anything is stored. Raises StoreFault.
     """
     stored = await _state_rows(store, groups, now)
     inherited = [event for event in stored if event.pubkey != relay_key.pubkey]
@@ -59,11 +61,13 @@ async def signed_again(
         if group is not None and is_outdated(event, group, compat):
             outdated.setdefault(group.id, set()).add(event.kind)
     own = {(event.kind, event.d) for event in stored if event.pubkey == relay_key.pubkey}
-    if not inherited and not outdated:
-        return groups
     for event in inherited:
         if event.kind in kinds.GROUP_STATE and (event.kind, event.d) not in own:
             groups = replayed(groups, (event,), event.pubkey)
+    if check is not None:
+        await check(groups)
+    if not inherited and not outdated:
+        return groups
     changed = {event.d for event in inherited if event.kind in kinds.GROUP_STATE}
     plan = WritePlan()
 

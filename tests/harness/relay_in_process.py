@@ -129,11 +129,15 @@ class Home:
 
     async def __aenter__(self) -> Self:
         groups = await rebuilt_groups(self.store, self.relay.pubkey)
-        if isinstance(self.store, SqliteStore):
-            await self.store.check_groups(groups)
         policy = self.policy
         groups = await signed_again(
-            self.store, groups, self.relay, policy.keep, policy.groups.compat, self.now
+            self.store,
+            groups,
+            self.relay,
+            policy.keep,
+            policy.groups.compat,
+            self.now,
+            check=self.store.check_groups if isinstance(self.store, SqliteStore) else None,
         )
         self.state = RelayState(self.policy, groups, await self.store.management())
         self.live = self.speaker(self.state, LinkedRows(self.store, self.state, lambda: self.now))

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.facts import Origin
 from relay.nostr import kinds
 from tests.cast import admin, alice, bob, carol, person
 from tests.contract.writing import stored
@@ -108,6 +109,19 @@ async def test_an_old_key_may_be_taken_up_again(home: Home) -> None:
         (RELAY.pubkey, row.tags) for row in before
     ]
     assert await home.take(home.made(bob, 9, h="tea")) == [STORED]
+
+
+async def test_a_group_of_which_only_the_old_key_tells_is_taken_over(home: Home) -> None:
+    """All of its records went with their author. The start was refused: the tables alone had it."""
+    lone = home.made(alice, 9005, ["e", "7" * 64], h="den")
+    assert await home.take(lone, origin=Origin.TRUSTED_IMPORT) == [STORED]
+    await home.take(alice.sign(62, [["relay", "ALL_RELAYS"]], "", home.now))
+    assert {row.pubkey for row in await state(home) if row.d == "den"} == {RELAY.pubkey}
+    flags = home.groups.by_id["den"].flags
+    home.relay = NEW
+    await home.restart()
+    assert home.groups.by_id["den"].flags == flags
+    assert {row.pubkey for row in await state(home) if row.d == "den"} == {NEW.pubkey}
 
 
 OXCHAT = '[groups]\ncompat = ["0xchat"]\n'
