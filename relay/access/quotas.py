@@ -396,9 +396,15 @@ class CountedEvent(msgspec.Struct, frozen=True, gc=False):
     """False: ephemeral; quotas do not apply."""
     replaces: Row | None
     address: IPv4Address | IPv6Address | None = None
+    is_told: bool = True
+    """False: its buckets are not those on which other answers depend."""
 
     def bucket(self, per: Per) -> str | None:
         """The name of the event's bucket; None: it has none."""
+        name = self._name(per)
+        return name if name is None or self.is_told else f"untold {name}"
+
+    def _name(self, per: Per) -> str | None:
         match per:
             case Per.AUTHOR:
                 return self.event.pubkey

@@ -240,8 +240,7 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
     refusal = policy.refusal(event, told)
     if refusal is not None:
         return Judgement(refusal)
-    if told is not facts and policy.refusal(event, facts) is not None:
-        return _untold(candidate, world, facts)
+    is_concealed = told is not facts and policy.refusal(event, facts) is not None
     if event.kind in kinds.GROUP_STATE:
         return Judgement(_RELAY_ONLY)
     if event.kind in kinds.MEMBERSHIP_RECORDS:
@@ -256,20 +255,24 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
         return Judgement(_OTHER_RELAYS)
     if event.kind in kinds.MEMBERSHIP_REQUESTS:
         return _judge_membership(candidate, world, facts)
-    if not _tries_code(candidate):
-        return _judge_after_rules(candidate, world, facts)
-    if not world.guesses.allows(event.pubkey, candidate.sender.address, world.now):
+    tries = _tries_code(candidate)
+    if tries and not world.guesses.allows(event.pubkey, candidate.sender.address, world.now):
         return Judgement(_TOO_MANY_CODES, tries_code=True)
-    judged = _judge_after_rules(candidate, world, facts)
-    return msgspec.structs.replace(judged, tries_code=True)
+    judged = _judge_after_rules(candidate, world, facts, told, is_concealed=is_concealed)
+    return msgspec.structs.replace(judged, tries_code=True) if tries else judged
 
 
-def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judgement:
-    """Group rules, if it is in a group; then versions; then rates and quotas."""
+def _judge_after_rules(
+    candidate: Candidate, world: World, facts: Facts, told: Facts, *, is_concealed: bool
+) -> Judgement:
+    """Group rules, if it is in a group; then versions; then rates and quotas.
+
+    `is_concealed`: it is refused for what the connection may not know, and answered as if it were
+    stored, unless it would be refused anyway.
+    """
     event, named, slot, found = candidate.event, candidate.group, candidate.slot, world.found
     holder = None if slot is None else found.slots.get(slot)
     ruling: Ruling | None = None
-    is_concealed = False
     if named is not None or (holder is not None and holder.group is not None):
         context = group_context(candidate, world, facts)
         # A reader of the group's messages knows its rows and its state.
@@ -288,11 +291,21 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
         return Judgement(outcome)
     if outcome in _ABOUT_ROWS and _may_be_told(outcome, candidate, world):
         return Judgement(outcome)
-    if is_concealed or outcome in _ABOUT_ROWS:
-        return _untold(candidate, world, facts)
-    tokens = _tokens(candidate, world, facts, holder, is_stored=outcome is None)
+    is_concealed = is_concealed or outcome in _ABOUT_ROWS
+    is_stored = not is_ephemeral(event.kind) if is_concealed else outcome is None
+    if is_concealed:
+        holder = None
+    tokens = _tokens(candidate, world, told, holder, is_stored=is_stored)
     if isinstance(tokens, Reject):
         return Judgement(tokens)
+    if told is not facts and not is_concealed:
+        others = _tokens(candidate, world, facts, holder, is_stored=is_stored, told=told)
+        is_concealed = isinstance(others, Reject)
+        tokens = [*tokens, *([] if isinstance(others, Reject) else others)]
+    if is_concealed:
+        # Only those of the sender: anybody who sends it again could use up its author's or group's.
+        own = [token for token in tokens if token[0].per in _OF_SENDER]
+        return Judgement(WriteOutcome.UNTOLD, tokens=own)
     group_id, quiet = candidate.row_group, False
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
@@ -312,17 +325,6 @@ def _judge_after_rules(candidate: Candidate, world: World, facts: Facts) -> Judg
     )
 
 
-def _untold(candidate: Candidate, world: World, facts: Facts) -> Judgement:
-    """The answer for an event that is stored; nothing changes."""
-    is_stored = not is_ephemeral(candidate.event.kind)
-    tokens = _tokens(candidate, world, facts, None, is_stored=is_stored)
-    if isinstance(tokens, Reject):
-        return Judgement(tokens)
-    # Only those of the sender: anybody who sends it again could use up its author's or group's.
-    own = [token for token in tokens if token[0].per in _OF_SENDER]
-    return Judgement(WriteOutcome.UNTOLD, tokens=own)
-
-
 def _ruled(candidate: Candidate, context: GroupContext) -> Ruling | Reject | None:
     """What the rules of groups say; None: nothing."""
     event = candidate.event
@@ -335,11 +337,21 @@ def _ruled(candidate: Candidate, context: GroupContext) -> Ruling | Reject | Non
 
 
 def _tokens(
-    candidate: Candidate, world: World, facts: Facts, holder: Stored | None, *, is_stored: bool
+    candidate: Candidate,
+    world: World,
+    facts: Facts,
+    holder: Stored | None,
+    *,
+    is_stored: bool,
+    told: Facts | None = None,
 ) -> Sequence[Token] | Reject:
     """The tokens to take for an event that no other check refuses, or the refusal by a rate or
-    quota."""
+    quota. `told`: only of the limits that do not apply by these facts; they have buckets of their
+    own, since the others' answers are told."""
     limits = world.policy.usage_limits(candidate.event, facts)
+    if told is not None:
+        known = world.policy.usage_limits(candidate.event, told)
+        limits = [limit for limit in limits if limit not in known]
     if not limits:
         return ()
     if holder is not None and world.policy.keep.history.of(holder) is not None:
@@ -352,6 +364,7 @@ def _tokens(
         is_stored=is_stored,
         replaces=holder,
         address=candidate.sender.address,
+        is_told=told is None,
     )
     return check_usage_limits(limits, counted, world.found.usage, world.buckets, world.now)
 

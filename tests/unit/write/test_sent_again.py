@@ -6,7 +6,15 @@ import pytest
 
 from tests.cast import admin, alice, owner, stranger
 from tests.harness.reference_store import ReferenceStore
-from tests.harness.relay_in_process import DELETED, DUPLICATE, STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import (
+    DELETED,
+    DUPLICATE,
+    NOON,
+    STORED,
+    Home,
+    policy_of,
+    store_of,
+)
 
 
 @pytest.mark.proves("N01-96")
@@ -115,6 +123,83 @@ async def test_a_rule_about_stored_events_is_not_passed_by_leaving_out_the_login
         stored = {event.id for event in await home.log()}
         assert {article.id, message.id} <= stored
         assert stored.isdisjoint([event.id for event in refused])
+
+
+_BY_ADDRESS = [
+    'rate = { per = "address", burst = 1, per_minute = 1 }',
+    'rate = { per = "connection", burst = 1, per_minute = 1 }',
+    'quota = { per = "address", events = 1 }',
+]
+_BY_AUTHOR = [
+    'rate = { per = "author", burst = 1, per_minute = 1 }',
+    'rate = { per = "group", burst = 1, per_minute = 1 }',
+]
+
+
+@pytest.mark.proves("N01-96")
+@pytest.mark.parametrize("kind", [30023, 5])
+@pytest.mark.parametrize(
+    ("which", "limit"),
+    [
+        *(("match", limit) for limit in (*_BY_ADDRESS, *_BY_AUTHOR)),
+        *(("except", limit) for limit in _BY_ADDRESS),
+    ],
+)
+async def test_a_limit_of_what_is_stored_tells_others_nothing_of_a_hidden_group(
+    kind: int, which: str, limit: str
+) -> None:
+    """The sender fills his own bucket with some events, and asks it with the next."""
+    match = f"match = {{ kinds = [{kind}], replaces = true }}"
+    if which == "except":
+        match = f"match = {{ kinds = [{kind}] }}\nexcept = {{ replaces = true }}"
+    policy = policy_of("open", f'[[rule]]\nname = "paced"\n{match}\n{limit}\n')
+    answers: dict[str, list[tuple[bool, str]]] = {}
+    taken: dict[str, int] = {}
+    for state in ("never", "stored", "deleted"):
+        async with Home(ReferenceStore(), policy) as home:
+            await home.do(owner, 9007, ["hidden"], h="den")
+            await home.do(owner, 9000, ["p", alice.pubkey], h="den")
+            article = ["d", "open"]
+            public = [await home.do(alice, 30023, article), await home.do(alice, 1)]
+            hidden = [home.made(alice, 30023, ["d", name], h="den") for name in "abc"]
+            if state != "never":
+                assert await home.take(*hidden, logins=[alice.pubkey]) == [STORED] * 3
+            for event in hidden if state == "deleted" else ():
+                home.now += 3600
+                await home.take(home.made(owner, 9005, ["e", event.id], h="den"))
+            home.now = NOON + 86_400
+            if kind == 5:
+                sent = [home.made(alice, 5, ["e", event.id], h="den") for event in hidden]
+                sent += [home.made(alice, 5, ["e", event.id]) for event in public]
+            else:
+                sent = [home.made(alice, 30023, ["d", name], h="den") for name in "abc"]
+                sent += [home.made(alice, 30023, article, at=home.now + n) for n in (1, 2)]
+            letters = [home.post(event, connection=7) for event in sent]
+            answers[state] = [await letter.answer for letter in letters]
+            stored = {event.id for event in await home.log()}
+            taken[state] = len(stored & {event.id for event in sent[:3]})
+    assert answers["stored"] == answers["never"] == answers["deleted"]
+    if which == "match":
+        assert answers["never"][:3] == [STORED] * 3
+        assert taken["stored"] <= 1 < taken["never"]  # it holds all the same
+
+
+@pytest.mark.proves("N01-96")
+async def test_a_rule_about_hidden_events_is_not_told_by_the_refusals_after_it() -> None:
+    """The event would be refused anyway, by a group that anybody may read."""
+    rule = (
+        '[[rule]]\nname = "once"\nmatch = { kinds = [30023], replaces = true }\n'
+        'write = ["owner"]\nreject = "only owners"\n'
+    )
+    async with Home(ReferenceStore(), policy_of("open", rule)) as home:
+        for group, flag in (("den", "hidden"), ("club", "restricted")):
+            await home.do(owner, 9007, [flag], h=group)
+        await home.do(owner, 9000, ["p", alice.pubkey], h="den")
+        await home.do(alice, 30023, ["d", "essay"], h="den")
+        sent = [home.made(alice, 30023, ["d", name], h="club") for name in ("essay", "other")]
+        there, never = await home.take(*sent)
+        assert there == never
+        assert not never[0]
 
 
 @pytest.mark.proves("N09-11")
