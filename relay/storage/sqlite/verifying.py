@@ -299,9 +299,9 @@ class _Verification:
         """Tags of rows whose tags may be in the writer's memory only; some of them are stored."""
         self._suspects: list[tuple[Row, list[Reference]]] = []
         """Rows that a tombstone refuses, and the references of these tombstones."""
-        self._deleting_in: dict[tuple[str, str, str], set[str]] = {}
-        """(author, reference) → the `h` of kind 5s that have one. Read from the rows: the index of
-        tags may be wrong, and a repair deletes suspects."""
+        self._deleting_in: dict[tuple[str, str, str], dict[str, int]] = {}
+        """(author, reference) → the `h` of kind 5s that have one, and `created_at` of the newest.
+        Read from the rows: the index of tags may be wrong, and a repair deletes suspects."""
         self._received: dict[str, list[int]] = {}
         self._groups = Groups()
         kept = db.execute(QUERIES["get_meta"], ("head",)).fetchone()
@@ -381,7 +381,8 @@ class _Verification:
                     self._late_tags.setdefault(row.seq, set()).add(tag)
             if event.kind == kinds.DELETION and (h := event.tag("h")) is not None:
                 for name in references_of(event):
-                    self._deleting_in.setdefault((event.pubkey, *name), set()).add(h)
+                    groups = self._deleting_in.setdefault((event.pubkey, *name), {})
+                    groups[h] = max(groups.get(h, 0), event.created_at)
             for recipient in recipients_of(event):
                 grown = self._received.setdefault(recipient, [0, 0])
                 grown[0] += 1
@@ -445,24 +446,29 @@ class _Verification:
         another group leaves a tombstone but does not delete the row (N09-14), and it may be gone
         since."""
         for row, names in self._suspects:
-            author = row.pubkey.hex()
-            groups = {h for name in names for h in self._deleting_in.get((author, *name), ())}
-            if row.grp in groups or self._is_named(row, names):
+            if self._is_named_in_group(row, names) or self._is_named(row, names):
                 self._report_deleted(row)
 
     def _report_deleted(self, row: Row) -> None:
         self.report.tombstoned.append(row.seq)
         self.report.add(Check.TOMBSTONE, f"{_name_of(row)}: was deleted, and is stored")
 
+    def _is_named_in_group(self, row: Row, names: Sequence[Reference]) -> bool:
+        """Whether a kind 5 of the row's author with the `h` of its group names it."""
+        author, group = row.pubkey.hex(), row.grp or ""
+        found = ((name, self._deleting_in.get((author, *name), {}).get(group)) for name in names)
+        return any(at is not None and _reaches(name, at, row) for name, at in found)
+
     def _is_named(self, row: Row, names: Sequence[Reference]) -> bool:
         """Whether a kind 5 of the row's author, without `h`, names it; the newest may not be
         indexed yet."""
         return any(
-            not event_from_raw(raw).has_tag("h")
+            not event.has_tag("h") and _reaches(name, event.created_at, row)
             for name in names
             for (raw,) in self._db.execute(
                 VERIFY["deletions_naming"], (self._hashes.tag(*name), row.pubkey)
             )
+            for event in [event_from_raw(raw)]
         )
 
     def _check_versions(self) -> None:
@@ -697,6 +703,11 @@ def pages(db: sqlite3.Connection) -> Iterator[list[Row]]:
 def rows_of(db: sqlite3.Connection, seqs: Iterable[int]) -> list[Row]:
     listed = orjson.dumps(list(seqs)).decode()
     return [Row(*row) for row in db.execute(VERIFY["rows_of"], (listed,))]
+
+
+def _reaches(name: Reference, deleted_at: int, row: Row) -> bool:
+    """A deletion by address reaches only rows that are not newer than itself (N09-04)."""
+    return name[0] == "e" or row.created_at <= deleted_at
 
 
 def _name_of(row: Row) -> str:

@@ -454,6 +454,28 @@ def test_a_deletion_within_another_group_deletes_nothing_here(folder: Path) -> N
     assert {each["check"] for each in findings(folder)} == {"tags"}
 
 
+@pytest.mark.parametrize("group", [["h", "tea"], ["alt", "of no group"]])
+def test_a_deletion_of_earlier_versions_deletes_no_later_one(
+    folder: Path, group: list[str]
+) -> None:
+    """With the tombstone of a deletion in another group, `--repair` deleted an article that nothing
+    had deleted. N09-04, N09-14."""
+    now = int(time.time())
+    article = cast.alice.sign(30023, [["d", "x"], ["h", "tea"]], "a whole pot", now)
+    address = f"30023:{cast.alice.pubkey}:x"
+    events = [
+        cast.alice.sign(5, [["a", address], group], "", now - 10),
+        article,
+        cast.alice.sign(5, [["e", article.id], ["h", "food"]], "", now),
+    ]
+    lines = folder.parent / "events.jsonl"
+    lines.write_bytes(b"\n".join(event.raw for event in events))
+    printed, code = rookery("import", lines, "--data", folder, "--trust")
+    assert code == 0, printed
+    assert "a whole pot" in exported(folder)
+    assert findings(folder) == []
+
+
 def test_what_was_not_deleted_stays_after_the_deletion_has_expired(folder: Path) -> None:
     """Its tombstone remains, and does not say in which group it holds."""
     with closing(connection(folder / "rookery.db")) as db:
