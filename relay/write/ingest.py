@@ -661,8 +661,11 @@ class Ingest:
         else:
             if not committed.is_piece:
                 self._answer(batch, None)
-            self._lists.begin()
             await self._delivery.run()
+            for item in batch:
+                if isinstance(item, SignLists):
+                    self._lists.signed(item, perf_counter() - committed.taken_at)
+            self._lists.begin()
             if self._metrics.traces is not None:
                 _trace(self._metrics.traces, batch, committed)
             if committed.is_piece:
@@ -716,9 +719,6 @@ class Ingest:
                 pause = batch.restated * _RESTATED_S
                 self._vanish_from = asyncio.get_running_loop().time() + pause
             self._lists.add(batch.unlisted)
-            for item in items:
-                if isinstance(item, SignLists):
-                    self._lists.signed(item, perf_counter() - batch.taken_at)
         finally:
             self._batch = None
             self._state.end_commit()

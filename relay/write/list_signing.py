@@ -64,7 +64,8 @@ class ListSigning:
         self._is_queued = self._put(SignLists(groups))
 
     def signed(self, signing: SignLists, seconds: float) -> None:
-        """It is committed; `seconds`: how long that took."""
+        """It is committed and delivered; `seconds`: how long both took. The list of a large group
+        that many look at is hundreds of megabytes."""
         if not self._is_ending:
             self._next_at = asyncio.get_running_loop().time() + _PAUSE * seconds
         for group_id in signing.groups:

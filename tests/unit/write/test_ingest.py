@@ -565,6 +565,28 @@ async def test_lists_of_very_large_groups_are_signed_with_pauses(
     assert all(bob.pubkey in lists[h].tag_values("p") for h in groups)
 
 
+async def test_the_pause_after_lists_counts_their_delivery(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of 5,000 members is 250 MB for 720 subscriptions, and came with each change."""
+    monkeypatch.setattr("relay.groups.notices._LONG_LIST", 3)
+    monkeypatch.setattr(list_signing, "_PAUSE", 1)
+    seconds, deliver = [0.0], relay.live.deliver
+
+    def slowly(rows: Sequence[Stored], *links: Any) -> Iterator[tuple[int, int]]:
+        seconds[0] += 1e6 * any(row.event.kind == 39002 for row in rows)
+        yield from deliver(rows, *links)
+
+    monkeypatch.setattr("relay.write.ingest.perf_counter", lambda: seconds[0])
+    monkeypatch.setattr(relay.live, "deliver", slowly)
+    people = [["p", who.pubkey] for who in (alice, bob, carol, dave)]
+    for h in ("g0", "g1"):
+        assert await relay.take(on(owner, 9007, h=h), on(owner, 9000, *people, h=h)) == [STORED] * 2
+        await relay.ingest._lane.drained()
+    long = [event.d for event in relay.live.said if event.kind == 39002 and len(event.tags) > 4]
+    assert long == ["g0"]
+
+
 async def test_the_lists_of_a_batch_take_a_bounded_time(relay: Relay) -> None:
     """Events of 70 groups of 2000 each kept all others waiting for more than a second."""
     people = [["p", f"{number:064x}"] for number in range(1, 201)]
