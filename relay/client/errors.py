@@ -33,6 +33,10 @@ ABOUT_AUTHOR: Final = frozenset({Prefix.RESTRICTED, Prefix.BLOCKED, Prefix.AUTH_
 _PREFIX: Final = re.compile(r"([a-z][a-z0-9-]*): ?(.*)", re.DOTALL).fullmatch
 
 
+_NOT_IN_AN_ID: Final = re.compile(r"[^\w-]")
+_MAX_ID: Final = 64
+"""Characters."""
+
 MAX_SAID: Final = 2000
 """Characters kept and shown of a text by the relay: a frame may hold 16 million."""
 
@@ -46,6 +50,11 @@ def split_reason(reason: str) -> tuple[str, str]:
     reason = " ".join(reason[:MAX_SAID].splitlines())
     found = _PREFIX(reason)
     return (found[1], found[2]) if found else ("", reason)
+
+
+def quoted_id(id_: str) -> str:
+    """The id of a session in an error: another key may have chosen it, a line or more of text."""
+    return _NOT_IN_AN_ID.sub("\N{REPLACEMENT CHARACTER}", id_[:_MAX_ID])
 
 
 class ClientError(RookeryError):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import pytest
 from mcp import Client as McpClient
+from mcp.types import TextContent
 
 import relay.client
 from relay.cli import rookery
@@ -27,6 +28,7 @@ from relay.mcp.tools import TOOLS, Effect, Place, Toolbox
 from relay.memory.fence import DATA, FENCE_END, attributed, attribution, fenced, recalled
 from relay.memory.fields import compact
 from relay.memory.nmem.capture import HookEvent
+from relay.memory.nmem.records import Session, session_draft
 from tests import cast
 from tests.harness.fake_relay import FakeRelay
 from tests.harness.patience import ANSWER_S
@@ -42,6 +44,7 @@ from tests.leaks.planted import (
 )
 from tests.leaks.test_poisoning import WAYS
 from tests.unit.client.nmem_cache import NOW
+from tests.unit.client.nmem_cache import told as hooked
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -273,6 +276,35 @@ def check_json(value: object, is_attributed: bool = False) -> None:  # noqa: FBT
             check_json(each, is_attributed)
     elif isinstance(value, str) and MARK in value:
         assert is_attributed, value
+
+
+@pytest.mark.proves("M-29", "G-23")
+async def test_the_beginning_of_several_ids_is_answered_without_what_others_chose(
+    tmp_path: Path,
+) -> None:
+    async with boxed(tmp_path) as (nmem, toolbox), McpClient(server_of(toolbox)) as agent:
+
+        async def fault() -> str:
+            answer = await agent.call_tool("session_trace", {"session_id": "s-"})
+            assert answer.is_error
+            (content,) = answer.content
+            assert isinstance(content, TextContent)
+            return content.text
+
+        sessions = [
+            Session(f"s-{number}{text}", "rook", NOW) for number, text in enumerate(PLANTED)
+        ]
+        events = [EVE.sign(*session_draft(each, None, "den")) for each in sessions]
+        put_all(nmem.database, events, cast.robot.pubkey, frozenset())
+        assert await fault() == "several sessions begin with s-: some of other keys"
+        hooked(nmem.database, "SessionStart", NOW, "s-me", source="startup")
+        assert await fault() == "several sessions begin with s-: s-me, some of other keys"
+        for number in (1, 16):  # `session resume` continues sessions of others
+            hooked(nmem.database, "SessionStart", NOW, sessions[number].id, source="resume")
+        named = (await fault()).removeprefix("several sessions begin with s-: ").split(", ")
+        assert len(named) == 4
+        assert all(re.fullmatch("[\\w\N{REPLACEMENT CHARACTER}-]{1,64}", id_) for id_ in named[:3])
+        assert named[3] == "some of other keys"
 
 
 async def _no_repository(*_: object) -> None:

@@ -443,15 +443,17 @@ def refused(db: Any) -> list[tuple[str, str]]:
     return list(rows.fetchall())
 
 
-def sessions_beginning(db: Any, begin: str, most: int) -> list[str]:
-    """Session ids: this id alone if there is such a session, else those that begin with it,
-    sorted."""
+def sessions_beginning(db: Any, begin: str, most: int) -> list[tuple[str, bool]]:
+    """Session ids, and whether it is one's own: this id alone if there is such a session, else
+    those that begin with it, one's own first."""
+    author = _SESSION_AUTHOR.replace(":session", "sessions.id")
     rows = db.execute(
-        "SELECT id FROM sessions WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id LIMIT ?2",
+        f"SELECT id, coalesce(({author}), '') = '' AS own FROM sessions"
+        " WHERE substr(id, 1, length(?1)) = ?1 ORDER BY id <> ?1, own DESC, id LIMIT ?2",
         (begin, most),
     ).fetchall()
-    ids = [str(row[0]) for row in rows]
-    return ids[:1] if begin in ids else ids
+    found = [(str(id_), bool(is_own)) for id_, is_own in rows]
+    return found[:1] if found and found[0][0] == begin else found
 
 
 def last_session(db: Any) -> Session | None:

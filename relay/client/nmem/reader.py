@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from relay.client.base import BaseClient
-from relay.client.errors import ClientError
+from relay.client.errors import ClientError, quoted_id
 from relay.client.nmem import queries
 from relay.client.nmem.apply import bind
 from relay.client.nmem.cipher import CacheKey
@@ -160,12 +160,16 @@ class NmemReader(BaseClient):
     async def session_id(self, begin: str) -> str:
         """The id of the session that is meant. `begin`: an id, or the beginning of a single one.
         Raises NotFound."""
-        ids = await self._read(lambda db: queries.sessions_beginning(db, begin, _MAX_CANDIDATES))
-        if not (begin and ids):
+        found = await self._read(lambda db: queries.sessions_beginning(db, begin, _MAX_CANDIDATES))
+        if not (begin and found):
             raise NotFound(f"session not found: {begin}")
-        if len(ids) > 1:
-            raise NotFound(f"several sessions begin with {begin}: {', '.join(ids)}")
-        return ids[0]
+        if len(found) > 1:
+            # A model may read this: no text that another key chose.
+            named = [quoted_id(id_) for id_, is_own in found if is_own]
+            if len(named) < len(found):
+                named.append("some of other keys")
+            raise NotFound(f"several sessions begin with {begin}: {', '.join(named)}")
+        return found[0][0]
 
     async def last_session(self) -> Session | None:
         """The session that started last."""

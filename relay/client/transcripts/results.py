@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from relay.client.errors import ClientError
+from relay.client.errors import ClientError, quoted_id
 from relay.client.transcripts.session_events import title_of
 from relay.memory.transcripts.order import order_of
 from relay.memory.transcripts.records import SessionState, Status, state_of
@@ -36,14 +36,16 @@ class NoSession(ClientError):
     """Nothing of this session is readable."""
 
     def __init__(self, session: str, what: str = "session") -> None:
-        super().__init__(f"no {what} {session} is readable with this key")
+        super().__init__(f"no {what} {quoted_id(session)} is readable with this key")
 
 
 class Incomplete(ClientError):
     """Parts of a session's file are missing or duplicate."""
 
     def __init__(self, session: str, assembly: Assembly) -> None:
-        super().__init__(f"session {session} is incomplete: {'; '.join(assembly.faults)}")
+        super().__init__(
+            f"session {quoted_id(session)} is incomplete: {'; '.join(assembly.faults)}"
+        )
         self.assembly = assembly
 
 

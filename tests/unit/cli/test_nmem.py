@@ -195,6 +195,9 @@ def test_a_session_is_named_by_the_beginning_of_its_id(here: Database, nmem: Nme
         code, out, err = nmem("maintain", "--session", begin, "--json")
         assert (code, out, said[2] in err) == (*said[:2], True)
     assert nmem("purge", "--session", "1111-2")[1].startswith("would delete 0 observations")
+    told(here, "SessionStart", NOW, "1111-3\nrookery: deleted", source="resume")
+    several = "several sessions begin with 1111-3: 1111-3�rookery��deleted, 1111-3333"
+    assert nmem("purge", "--session", "1111-3")[::2] == (1, f"rookery: {several}\n")
     assert nmem("purge", "--session", "2")[::2] == (1, "rookery: session not found: 2\n")
 
 

@@ -265,6 +265,8 @@ async def test_an_unknown_session_raises(fake: FakeRelay) -> None:
     async with transcripts(fake) as memory:
         with pytest.raises(NoSession, match="no session nope is readable"):
             await memory.export("nope")
+        with pytest.raises(NoSession, match="no session s�rookery��done is readable"):
+            await memory.export("s\nrookery: done")  # another key may have chosen it
         fake.events += [event for event in EVENTS if event.kind == 1988]
         with pytest.raises(NoSession, match="no archive of session s-1 is readable"):
             await memory.export(SESSION)
