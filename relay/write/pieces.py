@@ -26,7 +26,7 @@ from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.write.judge import are_restricted
 from relay.write.pins import row_of_pin
-from relay.write.world import Removed, target_row
+from relay.write.world import Removed, is_told_of, target_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
@@ -152,6 +152,8 @@ class _Named(Pieces):
         self.removed.slots.update(row.slot for row in rows if row.slot is not None)
         if are_restricted(rows, world):
             self.removed.were_restricted = True
+        if any(is_told_of(row, candidate, world) for row in rows):
+            self.removed.are_told = True
         return rows
 
     def advance(self, found: Found) -> None:

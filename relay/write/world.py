@@ -63,6 +63,8 @@ class Removed:
     """Slots of the rows that have one."""
     were_restricted: bool = False
     """True: some of the rows may not be read by everybody."""
+    are_told: bool = False
+    """True: an answer may depend on some of the rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,9 +184,11 @@ def told_facts(candidate: Candidate, world: World, facts: Facts) -> Facts:
     deletes_own, replaces, records = facts.deletes_own, facts.replaces, facts.records
     if not (deletes_own or replaces or records) or misses_login(candidate, world.policy):
         return facts
-    if deletes_own and candidate.targets is not None and not world.removed.rows:
+    if deletes_own and candidate.targets is not None:
         rows = deleted_rows(event, candidate.targets, found)
-        deletes_own = any(is_told_of(row, candidate, world) for row in rows)
+        deletes_own = world.removed.are_told or any(
+            is_told_of(row, candidate, world) for row in rows
+        )
     if replaces and candidate.slot is not None:
         replaces = is_told_of(found.slots[candidate.slot], candidate, world)
     if records:

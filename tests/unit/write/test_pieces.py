@@ -107,6 +107,26 @@ async def test_a_code_ends_with_the_piece_that_deletes_it(
     assert home.groups == before
 
 
+async def test_pieces_of_a_deletion_tell_others_nothing_of_a_hidden_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each pass is judged by what the connection may know, of rows that are deleted already too."""
+    monkeypatch.setattr(BOUND, SMALL)
+    paced = (
+        '[[rule]]\nname = "paced"\nmatch = { kinds = [5], replaces = true }\n'
+        'rate = { per = "address", burst = 1, per_minute = 1 }\n'
+    )
+    async with Home(ReferenceStore(), policy_of("open", paced)) as home:
+        await home.do(owner, 9007, ["hidden"], h="den")
+        await home.do(owner, 9000, ["p", alice.pubkey], h="den")
+        rows = await rows_of_alice(home, h="den")
+        deletions = [home.made(alice, 5, *named(some)) for some in (rows[:6], rows[6:])]
+        letters = [home.post(deletion, connection=7) for deletion in deletions]
+        assert [await letter.answer for letter in letters] == [STORED] * 2
+        left = {event.id for event in await home.log()} & {row.id for row in rows}
+        assert left == {row.id for row in rows[6:]}
+
+
 async def tea_with_admin(home: Home) -> None:
     await home.do(owner, 9007, h="tea")
     await home.do(owner, 9002, ["closed"], h="tea")
