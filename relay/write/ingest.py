@@ -23,7 +23,6 @@ from relay.access.shares import Shares
 from relay.errors import Prefix, Reject, StoreFault, TooMuchToRead, ok_reply
 from relay.facts import Arrival, Origin
 from relay.groups.group import EndedGroup
-from relay.groups.notices import MAX_MEMBER_NOTICES, is_listed_apart
 from relay.lifecycle.rows import WritePlan
 from relay.nostr import kinds
 from relay.nostr.event import weight_of
@@ -45,6 +44,7 @@ from relay.write.commands import (
     sender_of,
     turn_of,
 )
+from relay.write.costs import CHANGES_GROUP, MAX_BATCH, cost_of, cost_of_check
 from relay.write.delivery import Delivery
 from relay.write.judge import BAD_SIGNATURE, TOO_MANY_VANISH, screen, screen_and_judge
 from relay.write.lane import Lane
@@ -73,40 +73,16 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_MAX_BATCH: Final = 512
-"""Cost of what is judged and committed together; 1: an event as most are, some 0.1 ms."""
-_WEIGHT_PER_COST: Final = 4096
-"""Bytes as `weight_of` has them: 5,000 tags cost as much as 340 events of few."""
-_CHANGES_GROUP: Final = frozenset({*kinds.MODERATION, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
-_MAY_GIVE_RIGHTS: Final = _CHANGES_GROUP | {kinds.RELAY_JOIN}
+_MAY_GIVE_RIGHTS: Final = CHANGES_GROUP | {kinds.RELAY_JOIN}
 _MAX_LIMITS: Final = 1024
 """Turns that are known to read much; those that committed last are kept."""
 _CALM: Final = 8
 """After so many commits a limited turn may commit twice as many changes at once."""
-_GROUPS_PER_COST: Final = 1000
-"""Of all groups: each is asked about a key that vanishes."""
-_MEMBERS_PER_COST: Final = 1000
-"""Of a group that an event changes."""
-_CODES_PER_COST: Final = 500
-"""Of such a group: a request to join is compared with each, and each use copies them."""
-_LISTED_PER_COST: Final = 10
-"""Of a group whose lists are signed with the event: 10 us each."""
 _MAX_RESTATED: Final = 1 << 20
 """Bytes of the records of groups that a key had moderated which vanishes. Larger ones are read and
 replayed in one transaction, 40 to 140 ms for each megabyte; after that others wait for a while."""
 _RESTATED_S: Final = 4e-6
 """Seconds of that pause for each byte."""
-_CHANGE_COST: Final = 4
-"""What the relay signs for a group that changes: 39000 to 39005."""
-_TARGETS_PER_COST: Final = 4
-"""Of a deletion: each leaves a tombstone, 30 us."""
-_FILTERS_PER_COST: Final = 16
-"""Of open subscriptions that match the event or are compared with it: 2.5 us for each delivery. The
-next batch waits for the delivery of this one."""
-_PRIVATE_FILTERS_PER_COST: Final = 4
-"""The same in a group that members alone read: each reader is looked at, up to 10 us."""
-_ROWS_PER_COST: Final = 4
-"""Of a sweep."""
 _SMALL_BATCH: Final = 32
 """Changes in a batch whose OKs are to come soon even while the loop is busy."""
 _SMALL_SWITCH_S: Final = 0.00005
@@ -116,8 +92,6 @@ SWITCH_S: Final = 0.0005
 """The same for a larger one, where each hand-over costs more than the wait."""
 _MAX_VERIFIED: Final = 128
 """Cost of a batch of signature checks, 16 to 64 events per thread; 1: an event of few tags."""
-_TAGS_PER_COST: Final = 8
-"""Where signatures are checked: the store prepares each tag, 5 us."""
 _MAX_WAITING: Final = 32_768
 _MAX_WEIGHT: Final = 256 << 20
 """Bytes of all waiting events of clients, as `weight_of` estimates it; see `Shares`."""
@@ -225,7 +199,7 @@ class Ingest:
             max_batch=_MAX_VERIFIED,
             max_waiting=_MAX_WAITING,
             turn_of=turn_of,
-            cost_of=_cost_of_check,
+            cost_of=cost_of_check,
             waited=stages.verify_queue.add,
         )
         self._asking = Lane(
@@ -237,7 +211,7 @@ class Ingest:
         )
         self._lane: Lane[LaneItem] = Lane(
             self._commit,
-            max_batch=_MAX_BATCH,
+            max_batch=MAX_BATCH,
             max_waiting=2 * _MAX_WAITING,
             turn_of=turn_of,
             cost_of=self._cost_of,
@@ -484,39 +458,7 @@ class Ingest:
     # -- the lane -------------------------------------------------------------------------------
 
     def _cost_of(self, item: LaneItem) -> int:
-        match item:
-            case WriteEvent(event=event, weight=weight):
-                cost = 1 + weight // _WEIGHT_PER_COST
-                groups = self._state.groups
-                if filters := self._fanout.number_for(event):
-                    group = groups.get(event.tag("h"))
-                    is_private = group is not None and group.only_members_read
-                    cost += filters // (
-                        _PRIVATE_FILTERS_PER_COST if is_private else _FILTERS_PER_COST
-                    )
-                if event.kind == kinds.DELETION:
-                    cost += len(event.tags) // _TARGETS_PER_COST
-                if event.kind == kinds.VANISH:
-                    cost += len(groups.by_id) // _GROUPS_PER_COST
-                if event.kind in _CHANGES_GROUP:
-                    cost += _CHANGE_COST + min(len(event.tags), MAX_MEMBER_NOTICES)
-                    group = groups.get(event.tag("h"))
-                    if group is not None:
-                        cost += len(group.involved) // _MEMBERS_PER_COST
-                        cost += len(group.invites) // _CODES_PER_COST
-                        if not is_listed_apart(group):
-                            cost += len(group.members) // _LISTED_PER_COST
-                return cost
-            case ManagementChange():
-                return 1 + len(item.changes)
-            case ExpireRows() | SweepRows():
-                return 1 + len(item.rows) // _ROWS_PER_COST
-            case SweepVersions():
-                return 1 + len(item.due) // _ROWS_PER_COST
-            case SignLists():
-                return _MAX_BATCH
-            case _:
-                assert_never(item)
+        return cost_of(item, self._state.groups, self._fanout.number_for)
 
     async def change_state(self, change: Callable[[], Awaitable[None]]) -> None:
         """Between two batches; begin to deliver what others wrote. Raises what `change` does."""
@@ -616,7 +558,7 @@ class Ingest:
     async def _limited(self, part: Sequence[LaneItem]) -> int:
         """Commit as many of a turn as it may at once; how many were answered."""
         turn = turn_of(part[0])
-        limit = self._limits.pop(turn, None) or _Limit(_MAX_BATCH)
+        limit = self._limits.pop(turn, None) or _Limit(MAX_BATCH)
         while True:
             tried = part[: min(_together(part), limit.number)]
             answered = await self._committed(tried)
@@ -626,7 +568,7 @@ class Ingest:
                 _shrink(tried[0])
             limit = _Limit(max(len(tried) // 2, 1))
         limit.succeeded()
-        if limit.number < _MAX_BATCH:
+        if limit.number < MAX_BATCH:
             self._limits[turn] = limit
             if len(self._limits) > _MAX_LIMITS:  # most are of connections that are closed
                 del self._limits[next(iter(self._limits))]
@@ -775,10 +717,6 @@ def _shrink(item: LaneItem) -> None:
         item.pieces = pieces_for(item.event)
     else:
         item.pieces.shrink()
-
-
-def _cost_of_check(item: WriteEvent) -> int:
-    return 1 + len(item.event.tags) // _TAGS_PER_COST
 
 
 def _tags_of(item: LaneItem) -> int:

@@ -730,9 +730,9 @@ async def test_a_note_waits_for_few_large_events(
     code = on(owner, 9009, ["code", "reusable"], ["reusable"])
     assert await relay.take(code) == [STORED]
     relay.store.plans.clear()
-    monkeypatch.setattr("relay.write.ingest._CODES_PER_COST", 1 / 12)
-    monkeypatch.setattr("relay.write.ingest._MEMBERS_PER_COST", 1 / 12)
-    monkeypatch.setattr("relay.write.ingest._GROUPS_PER_COST", 1 / 12)
+    monkeypatch.setattr("relay.write.costs._CODES_PER_COST", 1 / 12)
+    monkeypatch.setattr("relay.write.costs._MEMBERS_PER_COST", 1 / 12)
+    monkeypatch.setattr("relay.write.costs._GROUPS_PER_COST", 1 / 12)
     relay.store.append_called.clear()
     relay.store.may_commit.clear()
     events = [large(number) for number in range(40)]

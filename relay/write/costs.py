@@ -1,0 +1,99 @@
+"""What items of the lanes cost: 1 is an event as most are, some 0.1 ms.
+
+A batch is filled by cost, and connections take turns by it: see `relay.write.lane`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, assert_never
+
+from relay.groups.notices import MAX_MEMBER_NOTICES, is_listed_apart
+from relay.nostr import kinds
+from relay.write.commands import (
+    ExpireRows,
+    ManagementChange,
+    SignLists,
+    SweepRows,
+    SweepVersions,
+    WriteEvent,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from relay.groups.group import Group, Groups
+    from relay.nostr.event import Event
+    from relay.write.commands import LaneItem
+
+MAX_BATCH: Final = 512
+"""Cost of what is judged and committed together."""
+CHANGES_GROUP: Final = frozenset({*kinds.MODERATION, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
+_WEIGHT_PER_COST: Final = 4096
+"""Bytes as `weight_of` has them: 5,000 tags cost as much as 340 events of few."""
+_GROUPS_PER_COST: Final = 1000
+"""Of all groups: each is asked about a key that vanishes."""
+_MEMBERS_PER_COST: Final = 1000
+"""Of a group that an event changes."""
+_CODES_PER_COST: Final = 500
+"""Of such a group: a request to join is compared with each, and each use copies them."""
+_LISTED_PER_COST: Final = 10
+"""Of a group whose lists are signed with the event: 10 us each."""
+_CHANGE_COST: Final = 4
+"""What the relay signs for a group that changes: 39000 to 39005."""
+_TARGETS_PER_COST: Final = 4
+"""Of a deletion: each leaves a tombstone, 30 us."""
+_FILTERS_PER_COST: Final = 16
+"""Of open subscriptions that match the event or are compared with it: 2.5 us for each delivery. The
+next batch waits for the delivery of this one."""
+_PRIVATE_FILTERS_PER_COST: Final = 4
+"""The same in a group that members alone read: each reader is looked at, up to 10 us."""
+_ROWS_PER_COST: Final = 4
+"""Of a sweep."""
+_TAGS_PER_COST: Final = 8
+"""Where signatures are checked: the store prepares each tag, 5 us."""
+
+
+def cost_of_check(item: WriteEvent) -> int:
+    """Where signatures are checked."""
+    return 1 + len(item.event.tags) // _TAGS_PER_COST
+
+
+def cost_of(item: LaneItem, groups: Groups, number_for: Callable[[Event], int]) -> int:
+    """Where batches are committed. `number_for`: as `Subscribers.number_for`."""
+    match item:
+        case WriteEvent():
+            return _cost_of_event(item, groups, number_for)
+        case ManagementChange():
+            return 1 + len(item.changes)
+        case ExpireRows() | SweepRows():
+            return 1 + len(item.rows) // _ROWS_PER_COST
+        case SweepVersions():
+            return 1 + len(item.due) // _ROWS_PER_COST
+        case SignLists():
+            return MAX_BATCH
+        case _:
+            assert_never(item)
+
+
+def _cost_of_event(item: WriteEvent, groups: Groups, number_for: Callable[[Event], int]) -> int:
+    event, filters = item.event, number_for(item.event)
+    changes_group = event.kind in CHANGES_GROUP
+    group = groups.get(event.tag("h")) if filters or changes_group else None
+    cost = 1 + item.weight // _WEIGHT_PER_COST
+    if filters:
+        is_private = group is not None and group.only_members_read
+        cost += filters // (_PRIVATE_FILTERS_PER_COST if is_private else _FILTERS_PER_COST)
+    if event.kind == kinds.DELETION:
+        cost += len(event.tags) // _TARGETS_PER_COST
+    if event.kind == kinds.VANISH:
+        cost += len(groups.by_id) // _GROUPS_PER_COST
+    if changes_group:
+        cost += _CHANGE_COST + min(len(event.tags), MAX_MEMBER_NOTICES)
+        if group is not None:
+            cost += _cost_of_change(group)
+    return cost
+
+
+def _cost_of_change(group: Group) -> int:
+    cost = len(group.involved) // _MEMBERS_PER_COST + len(group.invites) // _CODES_PER_COST
+    return cost if is_listed_apart(group) else cost + len(group.members) // _LISTED_PER_COST
