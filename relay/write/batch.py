@@ -317,7 +317,7 @@ class Batch:
         pieces = self._pieces
         if pieces is None or pieces.is_last:
             return self._carry_out(candidate, self._judge(candidate, self._world))
-        if pieces.begin(candidate, self._found):
+        if pieces.begin(candidate, self._world):
             judged = self._judge(candidate, self._world)
             if not _is_accepted(judged, candidate):
                 return self._carry_out(candidate, judged)

@@ -26,7 +26,7 @@ from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.write.judge import are_restricted
 from relay.write.pins import row_of_pin
-from relay.write.world import Removed, is_told_of, target_row
+from relay.write.world import Removed, is_told_of, knows_own_rows, target_row
 
 if TYPE_CHECKING:
     from collections.abc import Sequence, Set
@@ -68,7 +68,7 @@ class Pieces(ABC):
         """The part of `wanted`, the event's lookups, that this pass needs."""
 
     @abstractmethod
-    def begin(self, candidate: Candidate, found: Found) -> bool:
+    def begin(self, candidate: Candidate, world: World) -> bool:
         """Whether this pass may have rows to delete."""
 
     @abstractmethod
@@ -88,7 +88,12 @@ class Pieces(ABC):
 
 
 class _Named(Pieces):
-    """Rows that a kind 5 or 9005 names, by id or address."""
+    """Rows that a kind 5 or 9005 names, by id or address.
+
+    A kind 5 is judged by whether it deletes rows of its author that may be told of: without the
+    author's login, passes that only look for one come first. Else the answer would depend on the
+    place of hidden rows among its targets.
+    """
 
     def __init__(self, event: Event) -> None:
         super().__init__()
@@ -99,6 +104,8 @@ class _Named(Pieces):
         """Index of its first target."""
         self._kept: set[Target] = set()
         """Targets that were found and that this event must not delete."""
+        self._is_looking: bool | None = None
+        """None: not known before the first pass."""
 
     @property
     def is_last(self) -> bool:
@@ -131,11 +138,19 @@ class _Named(Pieces):
             most_own=_MOST_DELETED if is_divisible else None,
         )
 
-    def begin(self, candidate: Candidate, found: Found) -> bool:
-        targets, removed = candidate.targets, self.removed
-        if candidate.event.id in found.begun and not removed.rows:  # it broke off
+    def begin(self, candidate: Candidate, world: World) -> bool:
+        event, targets, removed = candidate.event, candidate.targets, self.removed
+        if event.id in world.found.begun and not removed.rows:  # it broke off
             removed.were_restricted = True
-        return targets is None or bool(deleted_rows(candidate.event, targets, found))
+        if targets is None:
+            return True
+        if self._is_looking is None:
+            self._is_looking = not knows_own_rows(candidate)
+        rows = deleted_rows(event, targets, world.found)
+        if self._is_looking:
+            removed.are_told = any(is_told_of(row, candidate, world) for row in rows)
+            return False
+        return bool(rows)
 
     def delete(
         self, candidate: Candidate, judged: Judgement, world: World, plan: WritePlan
@@ -157,6 +172,11 @@ class _Named(Pieces):
         return rows
 
     def advance(self, found: Found) -> None:
+        if self._is_looking:
+            self._place += self._size
+            if self.removed.are_told or self.is_last:
+                self._place, self._is_looking = 0, False
+            return
         there = found.rows.keys() | found.slots.keys()
         self._kept |= self._next & there
         self._place += self._size
@@ -203,10 +223,10 @@ class _Emptying(Pieces):
             ),
         )
 
-    def begin(self, candidate: Candidate, found: Found) -> bool:
-        if found.leaving:
-            found.stored_keys = frozenset({candidate.event.pubkey})
-        return bool(found.leaving)
+    def begin(self, candidate: Candidate, world: World) -> bool:
+        if world.found.leaving:
+            world.found.stored_keys = frozenset({candidate.event.pubkey})
+        return bool(world.found.leaving)
 
     def delete(
         self, candidate: Candidate, judged: Judgement, world: World, plan: WritePlan

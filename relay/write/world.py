@@ -178,8 +178,8 @@ def told_facts(candidate: Candidate, world: World, facts: Facts) -> Facts:
 
     Anybody may send what others signed, and would learn of such rows by the answer.
     """
-    event, sender, found = candidate.event, candidate.sender, world.found
-    if sender.origin is not Origin.WIRE or event.pubkey in sender.authenticated:
+    event, found = candidate.event, world.found
+    if knows_own_rows(candidate):
         return facts
     deletes_own, replaces, records = facts.deletes_own, facts.replaces, facts.records
     if not (deletes_own or replaces or records) or misses_login(candidate, world.policy):
@@ -198,6 +198,12 @@ def told_facts(candidate: Candidate, world: World, facts: Facts) -> Facts:
     return msgspec.structs.replace(
         facts, deletes_own=deletes_own, replaces=replaces, records=records
     )
+
+
+def knows_own_rows(candidate: Candidate) -> bool:
+    """Whether the author's rows, wherever they are, may be told of to who sent the event."""
+    sender = candidate.sender
+    return sender.origin is not Origin.WIRE or candidate.event.pubkey in sender.authenticated
 
 
 def target_row(row: Stored) -> TargetRow:

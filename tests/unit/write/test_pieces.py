@@ -127,6 +127,37 @@ async def test_pieces_of_a_deletion_tell_others_nothing_of_a_hidden_group(
         assert left == {row.id for row in rows[6:]}
 
 
+@pytest.mark.parametrize("preset", ["group", "open"])
+@pytest.mark.parametrize("last", ["public", "hidden"])
+async def test_the_answer_to_pieces_does_not_depend_on_the_place_of_hidden_rows(
+    preset: str, last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first piece of a former member's kind 5 was refused if it had hidden rows alone."""
+    monkeypatch.setattr(BOUND, SMALL)
+    own = (
+        '[[rule]]\nname = "own"\nmatch = { kinds = [5], replaces = true }\nwrite = ["owner"]\n'
+        'reject = "only owners"\n'
+    )
+    answers = []
+    for are_stored in (True, False):
+        more = [own] if preset == "open" else []
+        async with Home(ReferenceStore(), policy_of(preset, *more)) as home:
+            await home.do(owner, 9007, ["hidden"], h="den")
+            await home.do(owner, 9007, h="tea")
+            for h in ("den", "tea"):
+                await home.do(owner, 9000, ["p", alice.pubkey], h=h)
+            public = await home.do(alice, 1)
+            rows = [home.made(alice, 9, h="den", content="x" * 500) for _ in range(12)]
+            if are_stored:
+                assert await home.take(*rows) == [STORED] * len(rows)
+            for h in ("den", "tea"):
+                await home.do(owner, 9001, ["p", alice.pubkey], h=h)
+            targets = [*rows, public] if last == "public" else [public, *rows]
+            deletion = home.made(alice, 5, *named(targets))
+            answers.append(await home.take(deletion))
+    assert answers[0] == answers[1]
+
+
 async def tea_with_admin(home: Home) -> None:
     await home.do(owner, 9007, h="tea")
     await home.do(owner, 9002, ["closed"], h="tea")
