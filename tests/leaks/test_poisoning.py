@@ -232,6 +232,7 @@ def test_a_session_of_another_key_that_goes_on_here_is_signed_without_what_they_
             queued = db.execute("SELECT tags, content FROM _rk_outbox").fetchall()
         assert len(queued) == 6  # the session, that it was resumed, four edits
         assert MARK not in str(queued)
+        assert '"prompt":"' not in str(queued), "an edit follows another's prompt"
         answer = told(database, "SessionStart", NOW + 60, "own", source="clear")
         check_fenced(answer)
         check_lines(answer)

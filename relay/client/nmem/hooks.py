@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 from relay.client.nmem.queries import fenced_context_of
 from relay.client.nmem.updates import (
     ECHOES,
+    ONESELF,
     about,
     begin_session,
     end_session,
@@ -159,7 +160,9 @@ def _record_thoughts(
     if _offset_of(db, session) != scan.start_offset:
         return  # another hook of this session was faster
     known = db.execute(
-        "SELECT content FROM prompts WHERE session_id = ? AND source = 'agent'", (session,)
+        "SELECT content FROM prompts JOIN _rk_prompts ON prompt_id = id"
+        " WHERE session_id = ? AND source = 'agent' AND author = ?",
+        (session, ONESELF),
     ).fetchall()
     for thought in thoughts_in(scan.lines, session, now, secrets, [text for (text,) in known]):
         record_prompt(db, thought, group)

@@ -331,11 +331,11 @@ def _prompt_id_of(db: Any, observation: Observation) -> int | None:
 
 
 def newest_prompt(db: Any, session_id: str) -> str | None:
-    """Hash of the prompt that current observations follow."""
+    """Hash of one's own prompt that current observations follow."""
     found = db.execute(
-        "SELECT d FROM prompts JOIN _rk_prompts ON prompt_id = id WHERE session_id = ?"
-        " ORDER BY id DESC LIMIT 1",
-        (session_id,),
+        "SELECT d FROM prompts JOIN _rk_prompts ON prompt_id = id"
+        " WHERE session_id = ? AND author = ? ORDER BY id DESC LIMIT 1",
+        (session_id, ONESELF),
     ).fetchone()
     return None if found is None else hash_in(found[0])
 
