@@ -141,7 +141,7 @@ class PolicyReload:
             if is_open is None and rested_s < _UNTOLD_REST_S:
                 why = f"no file may change for {_UNTOLD_REST_S:g} s: {path} may be being written"
         if why not in ("", self._waits_for):
-            _log.info("policies not reloaded yet: %s", why)
+            _log.warning("policies not reloaded yet: %s", why)
         self._waits_for = why
         return bool(why)
 

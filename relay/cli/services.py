@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import disk_usage
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import policies
 from policies.plugins import Chain
@@ -28,6 +28,7 @@ from relay.cli.pushed_policies import NONE_YET, PushedPolicies
 from relay.clock import unix_now
 from relay.config import PolicySource
 from relay.errors import ConfigFaults, Outdated, StoreFault, UserError, how_to_install
+from relay.files import is_open_for_writing
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms
 from relay.nostr.keys import read_key_file
@@ -74,6 +75,10 @@ if TYPE_CHECKING:
     from relay.storage.postgres.store import PostgresStore
 
 _log = logging.getLogger("rookery")
+
+_WRITTEN_S: Final = 5.0
+"""How long a start waits for policy files that are being written."""
+_LOOK_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +161,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
     """
     relay_key, pushed = _relay_key(folder), None
     if config.storage.policies is PolicySource.FOLDER:
+        await _until_written(folder / "policies")
         policy_files, policy = _rules(folder / "policies", relay_key)
     terms = FilterTerms(
         config.storage.index_tags, config.storage.prefix_d_kinds, SqliteStore.features.search
@@ -392,6 +398,25 @@ def check_start(folder: Path, config: Config) -> None:
     server = config.server
     if server.tls_cert is not None and server.tls_key is not None:
         usable(server.tls_cert, server.tls_key)
+
+
+async def _until_written(folder: Path) -> None:
+    """Wait while a program has a policy file open for writing, at most `_WRITTEN_S`: a program may
+    hold one open for hours, and the relay must start."""
+    end = asyncio.get_running_loop().time() + _WRITTEN_S
+    while being_written := [*filter(is_open_for_writing, _paths(fingerprint(folder)))]:
+        if asyncio.get_running_loop().time() >= end:
+            _log.warning(
+                "policies: %s is open for writing and may be half written; it is read again when it"
+                " is closed",
+                being_written[0],
+            )
+            return
+        await asyncio.sleep(_LOOK_S)
+
+
+def _paths(files: Fingerprint) -> list[Path]:
+    return [Path(path) for path, *_ in files]
 
 
 def _rules(folder: Path, key: SecretKey) -> tuple[Fingerprint, policies.PolicySet]:
