@@ -626,8 +626,6 @@ class Connection:
         await self._may_read_on.wait()
         self._may_read_on = None
 
-    # -- closing ----------------------------------------------------------------------------------
-
     def _take_account(self) -> None:
         """Have the turns of known keys, or of unknown ones: either may have become the other."""
         is_known = self.is_known
@@ -649,6 +647,8 @@ class Connection:
         elif self._silent_checks >= _CHECKS // 2 and self._request.transport is not None:
             self._request.transport.abort()
         self._silent_checks += 1
+
+    # -- closing ----------------------------------------------------------------------------------
 
     def _overflowed(self) -> None:
         # Not at once: it may be called while the fanout iterates over the subscriptions.
