@@ -43,6 +43,7 @@ class Socket:
         self.is_cut = False
         self.transport = self.protocol = self.writer = self
         self.silent_s = 0.0
+        self.compress = 0
 
     def send(self, frame: bytes) -> None:
         self._frames.put_nowait(_Frame(WSMsgType.TEXT, frame))
