@@ -63,6 +63,7 @@ class Memory:
         self.close_code: int | None = None
         self.transport = self.protocol = self.writer = self
         self.silent_s = 0.0
+        self.compress = 0
 
     # the client's end
 

@@ -14,6 +14,7 @@ from typing import cast as typed
 import relay.read.query
 import relay.read.scan
 import relay.server.connection
+import relay.write.delivery
 import relay.write.ingest
 from relay.config import config_from
 from relay.nostr.nip42 import relay_address
@@ -134,8 +135,10 @@ class World:
             worked += dice.random() * 0.004
             return worked
 
+        self._work_clock = clock
         modules: tuple[Any, ...] = (
             relay.server.connection,
+            relay.write.delivery,
             relay.write.ingest,
             relay.read.query,
             relay.read.scan,
@@ -217,7 +220,7 @@ class World:
             negentropy=Negentropy(store, state, limits, clock=self.now, workers=unused),
             flush_queue=FlushQueue(loop.call_soon),
         )
-        self._turns = Turns()
+        self._turns = Turns(self._work_clock)
         await self._ingest.__aenter__()
         self._fail_again()
 
