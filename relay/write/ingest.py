@@ -525,8 +525,8 @@ class Ingest:
         return left
 
     async def _with_room(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
-        """Without the turn that has most tags, while the store makes room for them: it waits again,
-        as if it had committed, so that others come before the rest of that work."""
+        """What can be committed now. If the store had to make room for tags, the items of the turn
+        with most tags are queued again, at their cost, so that others are committed first."""
         tags = sum(map(_tags_of, batch))
         try:
             if not (tags and await self._store.make_room(tags)):

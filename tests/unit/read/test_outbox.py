@@ -211,9 +211,14 @@ def test_a_short_answer_does_not_wait_for_much_of_others(sink: Sink, loop: Loop)
     assert sink.payloads == [b"answer"]
 
 
-def test_what_is_put_while_an_outbox_waits_is_written_with_it(sink: Sink, loop: Loop) -> None:
+def queue_much(loop: Loop) -> None:
+    """Of others: more than is written in one iteration."""
     for _ in range(4):
         outbox_to(Sink(), loop, max_bytes=4 << 20).put(b"x" * (3 << 20))
+
+
+def test_what_is_put_while_an_outbox_waits_is_written_with_it(sink: Sink, loop: Loop) -> None:
+    queue_much(loop)
     outbox = outbox_to(sink, loop)
     outbox.put(b"x" * 100_000)
     loop.turns()
@@ -227,8 +232,7 @@ def test_what_is_put_while_an_outbox_waits_is_written_with_it(sink: Sink, loop: 
 def test_a_client_that_reads_is_not_too_slow_because_its_outbox_waited(
     sink: Sink, loop: Loop
 ) -> None:
-    for _ in range(4):
-        outbox_to(Sink(), loop, max_bytes=4 << 20).put(b"x" * (3 << 20))
+    queue_much(loop)
     outbox = outbox_to(sink, loop, max_bytes=150_000)
     outbox.put(b"x" * 100_000)
     loop.turns()
@@ -244,8 +248,7 @@ def test_a_client_that_reads_is_not_too_slow_because_its_outbox_waited(
 
 
 def test_an_outbox_that_waits_may_be_closed(sink: Sink, loop: Loop) -> None:
-    for _ in range(4):
-        outbox_to(Sink(), loop, max_bytes=4 << 20).put(b"x" * (3 << 20))
+    queue_much(loop)
     outbox = outbox_to(sink, loop)
     outbox.put(b"x" * 100_000)
     loop.turns()
