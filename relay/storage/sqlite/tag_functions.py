@@ -65,6 +65,7 @@ def _listed(values: str) -> frozenset[str]:
 
 
 def first_tag(raw: bytes, name: str) -> str | None:
+    """As `Event.tag`: "" if the first such tag has no value, where `tag_value` looks further."""
     return event_from_raw(raw).tag(name)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,8 @@ from tests.harness.stocked_folder import stocked
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
 
 HALF = '[[rule]]\nname = "one"\nmatch = { kinds = [4444] }\nwrite = ["owner"]\n'
 REST = '[[rule]]\nname = "two"\nmatch = { kinds = [4445] }\nwrite = ["owner"]\n'
