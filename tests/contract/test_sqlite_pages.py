@@ -149,6 +149,8 @@ def is_settled(path: Path) -> bool:
     try:
         tables = {name for (name,) in db.execute("SELECT name FROM sqlite_master")}
         return "tags" in tables and db.execute("SELECT count(*) FROM tags").fetchone()[0] >= 300
+    except sqlite3.DatabaseError:  # some pages of a commit are in the file, others are not yet
+        return False
     finally:
         db.close()
 
