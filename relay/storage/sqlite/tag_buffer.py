@@ -4,8 +4,9 @@ The tags of one batch belong to pages all over the table. Inserted at once, each
 of its own, and pages are the cost of a commit. So tags are collected in a list; a full list is
 sorted, and slices of it, whose tags belong on neighbouring pages, are inserted with the commits of
 later batches. A batch may bring more tags than a slice has: full lists then wait, and are flushed
-between the batches. `tags_upto` in the file is the seq up to which the table has all tags; after a
-crash the rows after it are read again.
+between the batches, all that wait together: the more, the fewer pages for each tag. `tags_upto` in
+the file is the seq up to which the table has all tags; after a crash the rows after it are read
+again.
 
 Invariants: changed on the writer's thread only, after its commit; read on any thread. A reader that
 takes a snapshot of this before its statement begins misses no row: each is here, in the table, or
@@ -14,8 +15,9 @@ in both.
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import chain
+from bisect import bisect_right
+from heapq import merge
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ TagRow = tuple[int, int, int, int, int]
 """hash, created_at, id_key, seq, kind"""
 
 Snapshot = tuple[dict[int, list[int]], ...]
-"""hash → seqs, for each list: from the one being flushed, if any, to the one being filled."""
+"""hash → seqs, for each list: from those being flushed, if any, to the one being filled."""
 
 TAG_BUFFER_ROWS: Final = 32_768
 """Tag rows of one list; two lists together take about 10 MB."""
@@ -50,30 +52,42 @@ def buffered_seqs(snapshot: Snapshot, hashes: Sequence[int]) -> list[int]:
     return out
 
 
+class _Full:
+    """A full list, sorted."""
+
+    def __init__(self, rows: list[TagRow]) -> None:
+        self.rows = sorted(rows)
+        self.newest = max([row[3] for row in rows])
+        """The greatest seq."""
+        self.flushed = 0
+
+    def __len__(self) -> int:
+        return len(self.rows) - self.flushed
+
+
 class TagBuffer:
-    """Lists: one fills up while an earlier one is flushed."""
+    """Lists: one fills up while earlier ones are flushed."""
 
     def __init__(self, list_rows: int = TAG_BUFFER_ROWS) -> None:
         self._list_rows = list_rows
         self._slice = max(1, min(_MIN_SLICE, list_rows // 8))
         self._filling: list[TagRow] = []
-        self._full: deque[list[TagRow]] = deque()
+        self._full: list[_Full] = []
         """Lists that wait for the flush, the oldest first."""
-        self._flushing: list[TagRow] = []
-        self._flushed = 0
-        self._newest_flushing = 0
-        """The greatest seq in the list being flushed."""
+        self._flushing: list[_Full] = []
+        """Lists that are flushed together."""
+        self._slice_end: TagRow | None = None
+        """The last row of the slice that is being flushed."""
         self._deleted: set[int] = set()
         self._seqs: Snapshot = ({},)
 
     def __len__(self) -> int:
-        waiting = sum(map(len, self._full))
-        return len(self._filling) + waiting + len(self._flushing) - self._flushed
+        return len(self._filling) + sum(map(len, self._all_full()))
 
     @property
     def is_behind(self) -> bool:
-        """Whether a full list waits while another one is flushed."""
-        return bool(self._full)
+        """Whether more than one full list is not flushed yet."""
+        return len(self._flushing) + len(self._full) > 1
 
     def has_room_for(self, rows: int) -> bool:
         """Whether a batch with so many flushes no more than a slice."""
@@ -94,36 +108,39 @@ class TagBuffer:
     # -- before the commit ----------------------------------------------------------------------
 
     def start_flush(self) -> None:
-        """Begin to flush the oldest list, although it may not be full."""
+        """Begin to flush the lists that wait, or the one that is being filled."""
         if self._flushing:
             return
         if not self._full:
             if not self._filling:
                 return
             self._end_list()
-        self._flushing = sorted(self._full.popleft())
-        self._newest_flushing = max(row[3] for row in self._flushing)
+        self._flushing, self._full = self._full, []
 
     def _end_list(self) -> None:
-        self._full.append(self._filling)
+        self._full.append(_Full(self._filling))
         self._filling = []
         self._seqs = (*self._seqs, {})
 
     def next_slice(self, new_rows: int) -> list[TagRow]:
         """The next tags to insert, with a batch of `new_rows` tag rows; then call
         `slice_flushed`."""
-        if self._flushed == len(self._flushing):
-            return []
         size = max(self._slice, min(_SLICE_PER_NEW_ROW * new_rows, MAX_SLICE))
         if len(self) + new_rows > _MOST_LISTS * self._list_rows:
             size = max(size, new_rows)
-        return self._flushing[self._flushed : self._flushed + size]
+        parts = [each.rows[each.flushed : each.flushed + size] for each in self._flushing]
+        rows = [*islice(merge(*parts), size)]
+        self._slice_end = rows[-1] if rows else None
+        return rows
 
     def all_rows(self) -> list[TagRow]:
         """All tags, sorted."""
         return sorted(
-            [*self._flushing[self._flushed :], *chain.from_iterable(self._full), *self._filling]
+            chain(self._filling, *[each.rows[each.flushed :] for each in self._all_full()])
         )
+
+    def _all_full(self) -> list[_Full]:
+        return [*self._flushing, *self._full]
 
     def without_deleted(self, rows: Iterable[TagRow]) -> list[TagRow]:
         deleted = self._deleted
@@ -132,17 +149,21 @@ class TagBuffer:
     def complete_upto(self, rows: int) -> int | None:
         """The seq up to which the table has all tags once `rows` more are inserted; None:
         unchanged."""
-        if not self._flushing or self._flushed + rows < len(self._flushing):
+        if not self._flushing or rows < sum(map(len, self._flushing)):
             return None
-        return self._newest_flushing
+        return max([each.newest for each in self._flushing])
 
     # -- after the commit -----------------------------------------------------------------------
 
     def slice_flushed(self, rows: int) -> None:
-        self._flushed += rows
-        if self._flushing and self._flushed == len(self._flushing):
-            newest = self._newest_flushing
-            self._flushing, self._flushed, self._seqs = [], 0, self._seqs[1:]
+        if not rows or self._slice_end is None:
+            return
+        for each in self._flushing:
+            each.flushed = bisect_right(each.rows, self._slice_end, each.flushed)
+        if not any(self._flushing):
+            newest = max(each.newest for each in self._flushing)
+            self._seqs = self._seqs[len(self._flushing) :]
+            self._flushing = []
             self._deleted = {seq for seq in self._deleted if seq > newest}
             if self._full:
                 self.start_flush()

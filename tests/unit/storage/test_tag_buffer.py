@@ -100,6 +100,27 @@ def test_the_table_is_complete_up_to_the_newest_row_of_the_list_that_ends() -> N
     assert upto == [3, 6, 7]
 
 
+def test_lists_that_wait_are_flushed_together_in_one_order() -> None:
+    """Then several of their tags belong on each page."""
+    buffer = TagBuffer(list_rows=100)
+    for seq in range(1, 5):
+        buffer.add([(1000 * n + seq, 1000, seq, seq, 1) for n in range(100)])
+    first = buffer.next_slice(100)
+    assert first == [(1000 * n + 1, 1000, 1, 1, 1) for n in range(100)]
+    buffer.slice_flushed(len(first))
+    assert buffer.complete_upto(299) is None
+    assert buffer.complete_upto(300) == 4
+    flushed: list[TagRow] = []
+    while rows := buffer.next_slice(7):
+        assert rows == buffer.next_slice(7), "a slice whose commit failed comes again"
+        buffer.slice_flushed(len(rows))
+        flushed += rows
+        assert sorted(buffer.all_rows() + flushed) == sorted({*buffer.all_rows(), *flushed})
+    assert [row[0] for row in flushed] == [1000 * n + seq for n in range(100) for seq in (2, 3, 4)]
+    assert not len(buffer)
+    assert not buffer.seqs_of([2002])
+
+
 async def test_the_store_flushes_full_lists_without_a_pause_between_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
