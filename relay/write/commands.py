@@ -183,6 +183,13 @@ class Purpose(Enum):
 LaneItem = WriteEvent | ManagementChange | ExpireRows | SweepRows | SweepVersions | SignLists
 
 
+def client_of(item: LaneItem) -> int | str | None:
+    """The address of the client, or its connection; None: no client."""
+    if not isinstance(item, WriteEvent) or item.author.connection is None:
+        return None
+    return item.author.counted_as or item.author.connection
+
+
 def turn_of(item: LaneItem) -> int | type[LaneItem]:
     """The queue of the item: one for each connection; items without one share a queue by type."""
     return (item.author.connection if isinstance(item, WriteEvent) else None) or type(item)

@@ -41,6 +41,7 @@ from relay.write.commands import (
     SweepVersions,
     Unconnected,
     WriteEvent,
+    client_of,
     sender_of,
     turn_of,
 )
@@ -215,6 +216,7 @@ class Ingest:
             max_waiting=2 * _MAX_WAITING,
             turn_of=turn_of,
             cost_of=self._cost_of,
+            client_of=client_of,
             waited=stages.commit_queue.add,
         )
         self._lists = ListSigning(self._lane.put)
@@ -526,8 +528,9 @@ class Ingest:
 
     async def _with_room(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
         """What can be committed now. If the store had to make room for tags, the items of the turn
-        with most tags are queued again, at their cost, so that others are committed first."""
-        tags = sum(map(_tags_of, batch))
+        with most tags are queued again, at their cost, so that others are committed first; the
+        client rests for as long as that took."""
+        tags, began = sum(map(_tags_of, batch)), perf_counter()
         try:
             if not (tags and await self._store.make_room(tags)):
                 return batch
@@ -539,6 +542,7 @@ class Ingest:
         ((most, _),) = by_turn.most_common(1)
         own = [item for item in batch if turn_of(item) == most]
         self._lane.put_back(own, self._cost_of(own[0]))
+        self._lane.rest(client_of(own[0]), perf_counter() - began)
         return [item for item in batch if turn_of(item) != most]
 
     def _by_turn(

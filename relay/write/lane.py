@@ -7,12 +7,18 @@ from collections import deque
 from heapq import heappop, heappush, heapreplace
 from itertools import count
 from time import perf_counter
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
 T = TypeVar("T")
+
+_LONG_S: Final = 0.1
+"""Seconds that the commit of one costly item may take before its client must rest."""
+_REST: Final = 20
+"""Seconds of rest for each second above that: 19 of 20 items of others meet no long commit."""
+_MAX_REST_S: Final = 30.0
 
 
 class Lane(Generic[T]):
@@ -21,11 +27,12 @@ class Lane(Generic[T]):
     Invariants: items of one turn are committed in the order in which they were put; one commit runs
     at a time; a batch waits for no timer: it is what was queued while the previous one ran, until
     its cost reaches `max_batch`. An item that costs more than half of that is alone in its batch:
-    others do not wait for its commit. The next item comes from the queue that will have cost least
-    with it; a queue that was empty begins with the cost of the one served then (fair queuing by
-    finish times), so a cheap item at the head of its queue waits for no costly one that has not
-    begun. At most `max_waiting` items are queued; `put` refuses more. `commit` reports results
-    itself and does not raise.
+    others do not wait for its commit. If that took long while others were queued, the next one of
+    the same client rests for a while, and so does what is queued behind it. The next item comes
+    from the queue that will have cost least with it; a queue that was empty begins with the cost of
+    the one served then (fair queuing by finish times), so a cheap item at the head of its queue
+    waits for no costly one that has not begun. At most `max_waiting` items are queued; `put`
+    refuses more. `commit` reports results itself and does not raise.
     """
 
     def __init__(
@@ -36,13 +43,16 @@ class Lane(Generic[T]):
         max_waiting: int,
         turn_of: Callable[[T], object] = lambda _: None,
         cost_of: Callable[[T], int] = lambda _: 1,
+        client_of: Callable[[T], object] = lambda _: None,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
         """`turn_of`: the key of the item's queue. `cost_of`: at least 1, called when the item is at
-        the head of its queue. `waited` gets the seconds that one item of a batch was queued."""
+        the head of its queue. `client_of`: who rests; None: never. `waited` gets the seconds that
+        one item of a batch was queued."""
         self._commit = commit
         self._turn_of = turn_of
         self._cost_of = cost_of
+        self._client_of = client_of
         self._waited = waited
         self._timed: T | None = None
         """The item whose wait is measured, and since when."""
@@ -54,8 +64,11 @@ class Lane(Generic[T]):
         self._costs: dict[object, int] = {}
         """Turn → cost of the first item of its queue."""
         self._turns: list[tuple[int, int, object]] = []
-        """A heap: (cost so far and of the first item, number, turn), one for each queue; -1 as cost
-        for one that is next."""
+        """A heap: (cost so far and of the first item, number, turn), one for each queue that does
+        not rest; -1 as cost for one that is next."""
+        self._resting: dict[object, tuple[asyncio.TimerHandle, dict[object, int]]] = {}
+        """Client → the end of its rest, and turn → cost so far, of its queues with a costly item at
+        the head."""
         self._numbers = count()
         self._reached = 0
         """The most that a queue had cost when it was served."""
@@ -64,6 +77,9 @@ class Lane(Generic[T]):
         self._idle = asyncio.Event()
         self._idle.set()
         self._closing = False
+        self._is_ending = False
+        self._was_costly = False
+        """The last batch was one costly item."""
 
     def put(self, item: T) -> bool:
         """False when the lane is full or closing: the item is not queued."""
@@ -107,28 +123,64 @@ class Lane(Generic[T]):
         cost = self._costs[turn] = self._cost_of(self._queues[turn][0])
         heappush(self._turns, (used + cost, next(self._numbers), turn))
 
+    def rest(self, client: object, seconds: float) -> None:
+        """Its costly items wait so long, if it is not None and does not rest already."""
+        if client is None or self._is_ending or client in self._resting:
+            return
+        seconds = min(seconds, _MAX_REST_S)
+        end = asyncio.get_running_loop().call_later(seconds, self._end_rest, client)
+        self._resting[client] = end, {}
+
+    def _end_rest(self, client: object) -> None:
+        end, turns = self._resting.pop(client)
+        end.cancel()
+        for turn, used in turns.items():
+            self._push(turn, max(used, self._reached))
+        self._wake.set()
+
+    def _end_rests(self) -> None:
+        for client in [*self._resting]:
+            self._end_rest(client)
+
     def __len__(self) -> int:
         return self._size
 
     async def run(self) -> None:
         """Commit batches until `close`; items put before it are still committed."""
         while True:
-            if not self._size:
+            if not self._turns:
                 self._wake.clear()
-                self._idle.set()
-                if self._closing:
-                    return
+                if not self._size:
+                    self._idle.set()
+                    if self._closing:
+                        return
                 await self._wake.wait()
-                continue
-            await self._commit(self._batch())
+            elif batch := self._batch():
+                began = perf_counter()
+                await self._commit(batch)
+                if self._was_costly:
+                    self._committed_alone(batch[0], perf_counter() - began)
+
+    def _committed_alone(self, item: T, seconds: float) -> None:
+        """It was a costly item: its client rests if that took long and others are queued."""
+        others = len(self._turns) - (self._turn_of(item) in self._queues)  # that do not rest
+        if others and seconds > _LONG_S:
+            self.rest(self._client_of(item), _REST * (seconds - _LONG_S))
 
     def _batch(self) -> list[T]:
+        """Empty if all that is next rests."""
         turns, queues, costs, timed = self._turns, self._queues, self._costs, self._timed
         batch: list[T] = []
+        self._was_costly = False
         left, half = self._max_batch, self._max_batch // 2
         while turns and left > 0:
             used, _, turn = turns[0]
             queue, cost = queues[turn], costs[turn]
+            rest = self._resting.get(self._client_of(queue[0])) if cost > half else None
+            if rest is not None:
+                rest[1][turn] = self._reached if used < 0 else used - cost
+                heappop(turns)
+                continue
             if batch and cost > half:  # or cheap items that are queued meanwhile would come before
                 heapreplace(turns, (-1, next(self._numbers), turn))
                 break
@@ -140,7 +192,10 @@ class Lane(Generic[T]):
                 if item is timed:
                     self._waited(perf_counter() - self._timed_at)
                     self._timed = None
-                left = 0 if cost > half else left - cost
+                if cost > half:
+                    self._was_costly, left = True, 0
+                else:
+                    left -= cost
                 used += cost
                 if not queue:
                     break
@@ -162,15 +217,21 @@ class Lane(Generic[T]):
         self._queues.clear()
         self._costs.clear()
         self._turns.clear()
+        for _, turns in self._resting.values():
+            turns.clear()
         self._size = 0
         return items
 
     async def drained(self) -> None:
-        """Wait until the queue is empty."""
+        """Wait until the queue is empty. Nothing rests from now on."""
+        self._is_ending = True
+        self._end_rests()
         await self._idle.wait()
 
     def close(self) -> None:
-        """Refuse further items; `run` returns when the queue is empty."""
-        self._closing = True
+        """Refuse further items; nothing rests from now on. `run` returns when the queue is
+        empty."""
+        self._closing = self._is_ending = True
+        self._end_rests()
         self._idle.clear()
         self._wake.set()

@@ -109,6 +109,9 @@ class Checkpoints:
         self._newest = 0.0
         self._erase_at = 0.0
         self._retry_at = 0.0
+        self._flush_at = 0.0
+        """From then on a slice of tags may be flushed between commits: after a pause as long as the
+        last one took."""
         self._committed_at = 0.0
         self._may_have_free_pages = True
         self._has_to_truncate = False
@@ -183,8 +186,11 @@ class Checkpoints:
         if self._oldest is not None:
             due.append(self._erase_at)
         if not self._is_settled:
-            is_due = self._is_behind() or self._is_large()
-            due.append(0.0 if is_due else self._committed_at + _SETTLE_S)
+            due.append(self._committed_at + _SETTLE_S)
+            if self._is_large():
+                due.append(0.0)
+            if self._is_behind():
+                due.append(self._flush_at)
         elif self._may_have_free_pages or self._wal_bytes() > _KEPT_BYTES:
             due.append(self._committed_at + _QUIET_S)
         return max(min(due), self._retry_at) - monotonic() if due else None
@@ -200,7 +206,9 @@ class Checkpoints:
             if not await self._truncate():
                 self._retry_at = monotonic() + _GATHER_S
         elif self._is_behind():
+            began = monotonic()
             await asyncio.get_running_loop().run_in_executor(self._writing, self._flush)
+            self._flush_at = 2 * monotonic() - began
         elif not self._is_settled:
             await self._settle()
         else:
