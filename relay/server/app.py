@@ -107,7 +107,6 @@ class Server:
             limits.max_connections, limits.connections_per_address
         )
         self._turns = Turns()
-        self._requests = Slice(self._turns, perf_counter)
         self._unfinished = Unfinished()
         self._unsent = Shares()
         self._answered: dict[asyncio.Transport, None] = {}
@@ -325,8 +324,10 @@ class Server:
 
     @web.middleware
     async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """One request in each turn, so that many that arrive at once do not block the loop."""
-        await self._requests.take(_REQUEST_COST_S)
+        """One request in each turn, so that many that arrive at once do not block the loop. Those
+        of a client address compete for turns as one."""
+        account = self._turns.account(f"http {subnet_of(self.address_of(request))}")
+        await Slice(self._turns, perf_counter, account).take(_REQUEST_COST_S)
         response: web.StreamResponse
         try:
             response = await handler(request)

@@ -534,6 +534,33 @@ async def test_a_request_that_is_being_answered_goes_after_silent_sockets(
         assert await loop.sock_recv(asking, 15) == b"HTTP/1.1 200 OK"
 
 
+async def test_the_requests_of_an_address_wait_for_those_of_no_other() -> None:
+    """900 sockets of one address delayed new connections and the owner's calls by seconds."""
+    config = '[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+    answered: list[str] = []
+
+    async def asked(
+        socket: tuple[asyncio.StreamReader, asyncio.StreamWriter], address: str
+    ) -> None:
+        reader, writer = socket
+        head = f"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: {address}\r\n\r\n"
+        writer.write(head.encode())
+        await reader.readuntil(b"ok\n")
+        answered.append(address)
+
+    async with serving(config) as relay:
+        sockets = [
+            await asyncio.open_connection("127.0.0.1", relay.server.port) for _ in range(101)
+        ]
+        many, one = sockets[:-1], sockets[-1]
+        await asyncio.gather(
+            *[asked(each, "203.0.113.5") for each in many], asked(one, "198.51.100.7")
+        )
+        for _, writer in sockets:
+            writer.close()
+    assert answered.index("198.51.100.7") < 10
+
+
 async def test_answers_that_are_not_read_are_dropped_oldest_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
