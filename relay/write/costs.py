@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, assert_never
 
 from relay.groups.notices import MAX_MEMBER_NOTICES, is_listed_apart
 from relay.nostr import kinds
+from relay.nostr.event import Event
 from relay.write.commands import (
     ExpireRows,
     ManagementChange,
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from relay.groups.group import Group, Groups
-    from relay.nostr.event import Event
     from relay.write.commands import LaneItem
 
 MAX_BATCH: Final = 512
@@ -38,6 +38,8 @@ _CODES_PER_COST: Final = 500
 """Of such a group: a request to join is compared with each, and each use copies them."""
 _LISTED_PER_COST: Final = 10
 """Of a group whose lists are signed with the event: 10 us each."""
+_SENT_PER_COST: Final = 4000
+"""Of members in such lists, as often as a list is delivered: 70 bytes each."""
 _CHANGE_COST: Final = 4
 """What the relay signs for a group that changes: 39000 to 39005."""
 _TARGETS_PER_COST: Final = 4
@@ -58,11 +60,11 @@ def cost_of_check(item: WriteEvent) -> int:
     return 1 + len(item.event.tags) // _TAGS_PER_COST
 
 
-def cost_of(item: LaneItem, groups: Groups, number_for: Callable[[Event], int]) -> int:
-    """Where batches are committed. `number_for`: as `Subscribers.number_for`."""
+def cost_of(item: LaneItem, groups: Groups, number_for: Callable[[Event], int], relay: str) -> int:
+    """Where batches are committed. `number_for`: as `Subscribers.number_for`. `relay`: its key."""
     match item:
         case WriteEvent():
-            return _cost_of_event(item, groups, number_for)
+            return _cost_of_event(item, groups, number_for, relay)
         case ManagementChange():
             return 1 + len(item.changes)
         case ExpireRows() | SweepRows():
@@ -75,7 +77,9 @@ def cost_of(item: LaneItem, groups: Groups, number_for: Callable[[Event], int]) 
             assert_never(item)
 
 
-def _cost_of_event(item: WriteEvent, groups: Groups, number_for: Callable[[Event], int]) -> int:
+def _cost_of_event(
+    item: WriteEvent, groups: Groups, number_for: Callable[[Event], int], relay: str
+) -> int:
     event, filters = item.event, number_for(item.event)
     changes_group = event.kind in CHANGES_GROUP
     group = groups.get(event.tag("h")) if filters or changes_group else None
@@ -90,10 +94,20 @@ def _cost_of_event(item: WriteEvent, groups: Groups, number_for: Callable[[Event
     if changes_group:
         cost += _CHANGE_COST + min(len(event.tags), MAX_MEMBER_NOTICES)
         if group is not None:
-            cost += _cost_of_change(group)
+            cost += len(group.involved) // _MEMBERS_PER_COST
+            cost += len(group.invites) // _CODES_PER_COST
+            if not is_listed_apart(group):
+                cost += _cost_of_list(group, number_for, relay)
     return cost
 
 
-def _cost_of_change(group: Group) -> int:
-    cost = len(group.involved) // _MEMBERS_PER_COST + len(group.invites) // _CODES_PER_COST
-    return cost if is_listed_apart(group) else cost + len(group.members) // _LISTED_PER_COST
+def _cost_of_list(group: Group, number_for: Callable[[Event], int], relay: str) -> int:
+    """Of its 39002, which is signed with the event, and delivered."""
+    tags = [["d", group.id]]
+    filters = number_for(Event("", relay, 0, kinds.GROUP_MEMBERS, tags, "", "", b""))
+    members = len(group.members)
+    return (
+        members // _LISTED_PER_COST
+        + filters // _FILTERS_PER_COST
+        + filters * members // _SENT_PER_COST
+    )

@@ -460,7 +460,8 @@ class Ingest:
     # -- the lane -------------------------------------------------------------------------------
 
     def _cost_of(self, item: LaneItem) -> int:
-        return cost_of(item, self._state.groups, self._fanout.number_for)
+        relay = self._relay_key.pubkey
+        return cost_of(item, self._state.groups, self._fanout.number_for, relay)
 
     async def change_state(self, change: Callable[[], Awaitable[None]]) -> None:
         """Between two batches; begin to deliver what others wrote. Raises what `change` does."""

@@ -304,6 +304,26 @@ async def test_changes_for_which_the_relay_signs_many_notices_are_few_in_a_batch
     assert max(sizes) < 10
 
 
+LIST = (39002, "tea")
+
+
+async def test_what_many_get_as_a_list_of_members_costs_as_much_as_to_send_it(
+    relay: Relay, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,800 subscriptions to the list of a group of 480, and 20 requests to join it in a second,
+    kept others for as long as they came."""
+    monkeypatch.setattr(
+        relay.live, "number_for", lambda event: 1800 * ((event.kind, event.tag("d")) == LIST)
+    )
+    people = [["p", f"{n:064x}"] for n in range(1, 481)]
+    for begin in range(0, 480, 60):
+        assert await relay.take(on(owner, 9000, *people[begin : begin + 60])) == [STORED]
+    sizes.clear()
+    joining = [on(owner, 9000, ["p", person(f"{n}").pubkey]) for n in range(10)]
+    assert await relay.take(*joining) == [STORED] * 10
+    assert max(sizes) == 1
+
+
 async def test_others_are_committed_while_the_store_makes_room_for_many_tags(relay: Relay) -> None:
     """150 events of 4,900 tags kept an event of another for 50 to 110 ms each."""
     relay.store.tags_to_come.clear()
