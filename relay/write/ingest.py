@@ -107,6 +107,8 @@ _MAX_TRACED: Final = 32
 """Requests that the span of a batch names."""
 _MAX_PLUGIN_BATCH: Final = 256
 """Events per request to the plug-ins."""
+_PLUGIN_BATCH_S: Final = 0.05
+"""As many events as they answer in so long, as they did the last ones: the next events wait."""
 _PLUGIN_SHUTDOWN_S: Final = 1.0
 """So long plug-ins may still answer when the relay stops: all connections are closed by then."""
 
@@ -207,7 +209,7 @@ class Ingest:
             self._ask,
             max_batch=_MAX_PLUGIN_BATCH,
             max_waiting=_MAX_WAITING,
-            turn_of=turn_of,
+            turn_of=lambda item: client_of(item) or turn_of(item),
             waited=stages.plugin_queue.add,
         )
         self._lane: Lane[LaneItem] = Lane(
@@ -450,7 +452,10 @@ class Ingest:
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             _log.exception("plug-ins failed for %d events", len(batch))
             objections = [PLUGIN_FAILED] * len(batch)
-        self._metrics.write.plugins.add(perf_counter() - began)
+        took = perf_counter() - began
+        number = int(len(batch) * _PLUGIN_BATCH_S / took) if took else _MAX_PLUGIN_BATCH
+        self._asking.max_batch = min(max(number, 1), _MAX_PLUGIN_BATCH)
+        self._metrics.write.plugins.add(took)
         self._metrics.plugin_batches.add(len(batch))
         for item, objection in zip(batch, objections, strict=True):
             item.objection = objection

@@ -57,7 +57,7 @@ class Lane(Generic[T]):
         self._timed: T | None = None
         """The item whose wait is measured, and since when."""
         self._timed_at = 0.0
-        self._max_batch = max_batch
+        self.max_batch = max_batch
         self._max_waiting = max_waiting
         self._queues: dict[object, deque[T]] = {}
         """Turn → its queue, which is not empty."""
@@ -172,7 +172,7 @@ class Lane(Generic[T]):
         turns, queues, costs, timed = self._turns, self._queues, self._costs, self._timed
         batch: list[T] = []
         self._was_costly = False
-        left, half = self._max_batch, self._max_batch // 2
+        left, half = self.max_batch, self.max_batch // 2
         while turns and left > 0:
             used, _, turn = turns[0]
             queue, cost = queues[turn], costs[turn]

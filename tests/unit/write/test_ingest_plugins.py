@@ -116,6 +116,49 @@ async def test_a_plug_in_is_not_asked_about_what_is_not_signed_or_out_of_form(ho
     assert sifter(home).asked == []
 
 
+async def test_slow_plug_ins_are_asked_about_few_events_at_once(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each event waits for those that are asked about before it: of 256 at 2 ms, half a second."""
+    now = 0.0
+    monkeypatch.setattr("relay.write.ingest.perf_counter", lambda: now)
+    objections = sifter(home).objections
+
+    async def slow(events: Sequence[tuple[Event, Arrival]]) -> Sequence[Reject | None]:
+        nonlocal now
+        now += 0.01 * len(events)
+        return await objections(events)
+
+    monkeypatch.setattr(home.plugins, "objections", slow)
+    await home.take(home.made(alice, 1, content="the first"))
+    sifter(home).batches.clear()
+    await home.take(*[home.made(alice, 1, content=f"{n}") for n in range(40)])
+    assert max(sifter(home).batches) == 5
+
+
+async def test_a_client_with_many_connections_waits_as_one_for_slow_plug_ins(home: Home) -> None:
+    sifter(home).may_answer.clear()
+
+    async def sent(content: str, connection: int, address: str, number: int) -> Letter:
+        """And waiting for the plug-ins."""
+        letter = Letter()
+        letter.connection, letter.counted_as = connection, address
+        home.ingest.submit(home.made(alice, 1, content=content), letter, Origin.WIRE)
+        while (  # noqa: ASYNC110 -- each is an iteration of the loop
+            not sifter(home).asked or home.ingest.waiting["plugins"] < number
+        ):
+            await asyncio.sleep(0)
+        return letter
+
+    await sent("the first", 99, "203.0.113.5", 0)
+    for number in range(1, 41):
+        await sent(f"{number}", number, "203.0.113.5", number)
+    last = await sent("of another", 98, "198.51.100.7", 41)
+    sifter(home).may_answer.set()
+    await last.answer
+    assert [event.content for event, _ in sifter(home).asked].index("of another") <= 2
+
+
 async def test_the_rules_speak_before_the_plug_in(home: Home) -> None:
     config = home.made(alice, 30078, ["d", "snowclaw:config:x"], content="bad")
     [(accepted, text)] = await home.take(config)
