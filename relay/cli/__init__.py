@@ -7,6 +7,7 @@ imported when their command runs, so that `rookery --help` is fast.
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import sys
@@ -78,6 +79,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
 }
 """Heading of the help → command → (module in relay.cli, summary). The module holds a click command
 of that name."""
+_DISK_FAULTS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
+"""Told in one line even where the error names no file, as of a write to an open one."""
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     name: where for commands in SECTIONS.values() for name, where in commands.items()
 }
@@ -177,9 +180,10 @@ def run(args: Sequence[str]) -> int:
         _complain(f"rookery: {error}")
         return 1
     except OSError as error:
-        if error.filename is None:
+        if error.filename is None and error.errno not in _DISK_FAULTS:
             raise
-        _complain(f"rookery: {error.filename}: {error.strerror}")
+        named = "" if error.filename is None else f"{error.filename}: "
+        _complain(f"rookery: {named}{error.strerror}")
         return 1
     return code if isinstance(code, int) else 0
 

@@ -225,7 +225,7 @@ class Sweeper:
         return sum([len(rows) async for rows in self._expiring(Purpose.SWEEP)])
 
     async def _expiring(self, purpose: Purpose) -> AsyncIterator[Sequence[Stored]]:
-        """Sweep expired rows; yields those of each transaction."""
+        """Sweep expired rows; yields those of each transaction. Raises StoreFault."""
         swept = Counter[int]()
         at_once = _BATCH_ROWS if purpose is Purpose.SWEEP else _SCAN_ROWS
         is_done = False
@@ -235,9 +235,9 @@ class Sweeper:
                 began = monotonic()
                 expiry = ExpireRows(rows, purpose, asyncio.get_running_loop().create_future())
                 self._ingest.expire(expiry)
-                if not await expiry.done:
-                    is_done = True  # the lane is full or the store failed: the next sweep continues
-                    break
+                if not await expiry.done:  # the lane is full or the store failed
+                    self._report(swept, "expired events")
+                    raise StoreFault("no changes are accepted at the moment")
                 yield expiry.removed
                 if purpose is Purpose.SWEEP:
                     swept.update(row.event.kind for row in expiry.removed)

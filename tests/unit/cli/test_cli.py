@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import subprocess
@@ -259,6 +260,14 @@ def test_faults_of_a_file_are_one_line_each(
     command(ConfigFaults([Fault("a.toml", 3, "one"), Fault("a.toml", 9, "two")]))
     assert run(["keygen"]) == 1
     assert complaint(capsys) == "rookery: a.toml:3: one\na.toml:9: two"
+
+
+def test_a_disk_that_is_full_is_told_though_the_error_names_no_file(
+    command: Callable[[BaseException | int], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    command(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+    assert run(["keygen"]) == 1
+    assert complaint(capsys) == "rookery: No space left on device"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])

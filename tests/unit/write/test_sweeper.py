@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.errors import StoreFault
 from relay.observe import Metrics
 from relay.write.commands import Purpose
 from relay.write.sweeper import Sweeper
@@ -48,6 +49,21 @@ async def test_what_has_expired_leaves_the_store_and_what_has_not_stays(home: Ho
     home.now = NOON + 10
     assert await swept(home) == 1
     assert await stored(home) == ["until 20", "for ever"]
+
+
+async def test_a_sweep_by_command_fails_where_expired_rows_cannot_be_removed(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`rookery compact` said that nothing was to be removed."""
+    await home.do(alice, 1, until(10))
+    home.now = NOON + 10
+
+    async def broken(*_: object) -> None:
+        raise StoreFault("disk I/O error")
+
+    monkeypatch.setattr(home.store, "append", broken)
+    with pytest.raises(StoreFault, match="no changes are accepted"):
+        [lines async for lines in home.sweep.run_now(Purpose.SWEEP)]
 
 
 @pytest.mark.proves("N40-04")
