@@ -7,18 +7,12 @@ from collections import deque
 from heapq import heappop, heappush, heapreplace
 from itertools import count
 from time import perf_counter
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
 T = TypeVar("T")
-
-_LONG_S: Final = 0.1
-"""Seconds that the commit of one costly item may take before its client must rest."""
-_REST: Final = 20
-"""Seconds of rest for each second above that: 19 of 20 items of others meet no long commit."""
-_MAX_REST_S: Final = 30.0
 
 
 class Lane(Generic[T]):
@@ -27,12 +21,12 @@ class Lane(Generic[T]):
     Invariants: items of one turn are committed in the order in which they were put; one commit runs
     at a time; a batch waits for no timer: it is what was queued while the previous one ran, until
     its cost reaches `max_batch`. An item that costs more than half of that is alone in its batch:
-    others do not wait for its commit. If that took long while others were queued, the next one of
-    the same client rests for a while, and so does what is queued behind it. The next item comes
-    from the queue that will have cost least with it; a queue that was empty begins with the cost of
-    the one served then (fair queuing by finish times), so a cheap item at the head of its queue
-    waits for no costly one that has not begun. At most `max_waiting` items are queued; `put`
-    refuses more. `commit` reports results itself and does not raise.
+    others do not wait for its commit. Such items of a client, and what is queued behind them, can
+    be made to `rest`. The next item comes from the queue that will have cost least with it; a queue
+    that was empty begins with the cost of the one served then (fair queuing by finish times), so a
+    cheap item at the head of its queue waits for no costly one that has not begun. At most
+    `max_waiting` items are queued; `put` refuses more. `commit` reports results itself and does not
+    raise.
     """
 
     def __init__(
@@ -78,8 +72,6 @@ class Lane(Generic[T]):
         self._idle.set()
         self._closing = False
         self._is_ending = False
-        self._was_costly = False
-        """The last batch was one costly item."""
 
     def put(self, item: T) -> bool:
         """False when the lane is full or closing: the item is not queued."""
@@ -124,10 +116,9 @@ class Lane(Generic[T]):
         heappush(self._turns, (used + cost, next(self._numbers), turn))
 
     def rest(self, client: object, seconds: float) -> None:
-        """Its costly items wait so long, if it is not None and does not rest already."""
+        """The next items of this client that cost more than half a batch wait so long."""
         if client is None or self._is_ending or client in self._resting:
             return
-        seconds = min(seconds, _MAX_REST_S)
         end = asyncio.get_running_loop().call_later(seconds, self._end_rest, client)
         self._resting[client] = end, {}
 
@@ -156,22 +147,12 @@ class Lane(Generic[T]):
                         return
                 await self._wake.wait()
             elif batch := self._batch():
-                began = perf_counter()
                 await self._commit(batch)
-                if self._was_costly:
-                    self._committed_alone(batch[0], perf_counter() - began)
-
-    def _committed_alone(self, item: T, seconds: float) -> None:
-        """It was a costly item: its client rests if that took long and others are queued."""
-        others = len(self._turns) - (self._turn_of(item) in self._queues)  # that do not rest
-        if others and seconds > _LONG_S:
-            self.rest(self._client_of(item), _REST * (seconds - _LONG_S))
 
     def _batch(self) -> list[T]:
         """Empty if all that is next rests."""
         turns, queues, costs, timed = self._turns, self._queues, self._costs, self._timed
         batch: list[T] = []
-        self._was_costly = False
         left, half = self.max_batch, self.max_batch // 2
         while turns and left > 0:
             used, _, turn = turns[0]
@@ -192,10 +173,7 @@ class Lane(Generic[T]):
                 if item is timed:
                     self._waited(perf_counter() - self._timed_at)
                     self._timed = None
-                if cost > half:
-                    self._was_costly, left = True, 0
-                else:
-                    left -= cost
+                left = 0 if cost > half else left - cost
                 used += cost
                 if not queue:
                     break

@@ -16,7 +16,6 @@ import relay.read.scan
 import relay.server.connection
 import relay.write.delivery
 import relay.write.ingest
-import relay.write.lane
 from relay.config import config_from
 from relay.nostr.nip42 import relay_address
 from relay.observe import Metrics
@@ -141,7 +140,6 @@ class World:
             relay.server.connection,
             relay.write.delivery,
             relay.write.ingest,
-            relay.write.lane,
             relay.read.query,
             relay.read.scan,
         )

@@ -158,94 +158,72 @@ async def test_a_costly_item_is_committed_while_others_send_one_after_the_other(
     assert max(number for number, batch in enumerate(clerk.batches) if "A" in batch) <= 6
 
 
-class CostlyWork:
-    """A lane in which the commit of a capital takes `seconds`, and others put `meanwhile` then. The
-    first of two characters is the client, the second one its connection."""
-
-    def __init__(
-        self, monkeypatch: pytest.MonkeyPatch, *, seconds: float, meanwhile: Sequence[str] = ()
-    ) -> None:
-        self.committed: list[str] = []
-        self.seconds = seconds
-        self.meanwhile = [*meanwhile]
-        self.now = 0.0
-        monkeypatch.setattr("relay.write.lane.perf_counter", lambda: self.now)
-        self.lane: Lane[str] = Lane(
-            self._commit,
-            max_batch=12,
-            max_waiting=PLENTY,
-            turn_of=str.lower,
-            cost_of=lambda item: 10 if item.isupper() else 1,
-            client_of=lambda item: item[0].lower(),
-        )
-
-    async def _commit(self, batch: Sequence[str]) -> None:
-        self.committed += batch
-        if batch[0].isupper():
-            self.now += self.seconds
-            while self.meanwhile:
-                assert self.lane.put(self.meanwhile.pop(0))
-
-    async def put(self, *items: str) -> None:
-        """And let all be committed that need not rest."""
-        for item in items:
-            assert self.lane.put(item)
-        for _ in range(20):
-            await asyncio.sleep(0)
+@pytest.fixture
+async def resting(clerk: Clerk) -> Lane[str]:
+    """The first of two characters is the client, the second one its connection. A capital costs
+    more than half of a batch."""
+    return Lane(
+        clerk.commit,
+        max_batch=12,
+        max_waiting=PLENTY,
+        turn_of=str.lower,
+        cost_of=lambda item: 10 if item.isupper() else 1,
+        client_of=lambda item: item[0].lower(),
+    )
 
 
-async def test_who_kept_others_waiting_for_long_rests_with_what_is_costly(
-    monkeypatch: pytest.MonkeyPatch,
+async def put_in_time(lane: Lane[str], *items: str) -> None:
+    """And let all be committed that do not rest."""
+    for item in items:
+        assert lane.put(item)
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_the_costly_items_of_a_client_rest_on_all_its_connections(
+    clerk: Clerk, resting: Lane[str]
 ) -> None:
-    """A founder whose changes of a large group took 0.25 s each delayed all others for as long as
-    they came."""
-    work = CostlyWork(monkeypatch, seconds=10, meanwhile=["bb"])
-    async with running(work.lane):
-        await work.put("AA", "AA")
-        assert work.committed == ["AA", "bb"]
-        await work.put("aa", "AC", "ad", "BB", "BB", "bb")
-        assert work.committed[2:] == ["ad", "BB", "BB", "bb"]
-        assert len(work.lane) == 3
-    assert sorted(work.committed[6:]) == ["AA", "AC", "aa"]
-    assert work.committed.index("aa") > work.committed.index("AA", 2)
+    async with running(resting):
+        resting.rest("a", PLENTY)
+        await put_in_time(resting, "ad", "AA", "aa", "AC", "BB", "bb")
+        assert sorted(clerk.committed) == ["BB", "ad", "bb"]
+        assert len(resting) == 3
+    assert sorted(clerk.committed[3:]) == ["AA", "AC", "aa"]
+    assert clerk.committed.index("aa") > clerk.committed.index("AA")
 
 
-async def test_a_rest_ends_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = CostlyWork(monkeypatch, seconds=0.1005, meanwhile=["bb"])
-    async with running(work.lane), asyncio.timeout(PLENTY):
-        await work.put("AA", "AA")
-        while len(work.committed) < 3:  # noqa: ASYNC110 -- the lane tells nobody
+async def test_a_rest_ends_by_itself(clerk: Clerk, resting: Lane[str]) -> None:
+    async with running(resting), asyncio.timeout(PLENTY):
+        resting.rest("a", 0.01)
+        await put_in_time(resting, "AA")
+        while not clerk.committed:  # noqa: ASYNC110 -- the lane tells nobody
             await asyncio.sleep(0.01)
-    assert work.committed == ["AA", "bb", "AA"]
-
-
-@pytest.mark.parametrize(("seconds", "meanwhile"), [(10, ()), (0.09, ("bb",))])
-async def test_nobody_rests_whom_nobody_had_to_wait_for(
-    monkeypatch: pytest.MonkeyPatch, seconds: float, meanwhile: Sequence[str]
-) -> None:
-    work = CostlyWork(monkeypatch, seconds=seconds, meanwhile=meanwhile)
-    async with running(work.lane):
-        await work.put("AA", "AA", "AA")
-        assert work.committed.count("AA") == 3
+    assert clerk.committed == ["AA"]
 
 
 async def test_a_lane_that_is_to_be_drained_lets_nobody_rest(
-    monkeypatch: pytest.MonkeyPatch,
+    clerk: Clerk, resting: Lane[str]
 ) -> None:
-    work = CostlyWork(monkeypatch, seconds=10, meanwhile=["bb"])
-    async with running(work.lane):
-        await work.put("AA", "AA")
-        assert len(work.lane) == 1
-        await work.lane.drained()
-        assert work.committed == ["AA", "bb", "AA"]
+    async with running(resting):
+        resting.rest("a", PLENTY)
+        await put_in_time(resting, "AA")
+        assert len(resting) == 1
+        await resting.drained()
+        assert clerk.committed == ["AA"]
+        resting.rest("a", PLENTY)
+        await put_in_time(resting, "AA")
+        assert clerk.committed == ["AA", "AA"]
 
 
-async def test_what_rests_can_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    work = CostlyWork(monkeypatch, seconds=10, meanwhile=["bb"])
-    async with running(work.lane):
-        await work.put("AA", "AA", "aa")
-        assert work.lane.drop() == ["AA", "aa"]
-    assert work.committed == ["AA", "bb"]
+async def test_what_rests_can_be_put_back_and_dropped(clerk: Clerk, resting: Lane[str]) -> None:
+    async with running(resting):
+        resting.rest("a", PLENTY)
+        await put_in_time(resting, "AA", "aa")
+        resting.put_back(["Aa"])
+        await put_in_time(resting)
+        assert resting.drop() == ["Aa", "AA", "aa"]
+        await put_in_time(resting, "bb")
+    assert clerk.committed == ["bb"]
 
 
 async def test_who_waited_for_nothing_has_saved_up_nothing(clerk: Clerk) -> None:
