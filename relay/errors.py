@@ -161,6 +161,13 @@ Result = WriteOutcome | Reject
 """What the OK of an event says."""
 
 
+def is_error(reply: tuple[bool, str]) -> bool:
+    """Whether this OK says that the relay could not take the event, through no fault of the
+    event."""
+    accepted, text = reply
+    return not accepted and text.startswith(f"{Prefix.ERROR}:")
+
+
 def ok_reply(result: Result) -> tuple[bool, str]:
     """The third and fourth element of OK."""
     if isinstance(result, Reject):

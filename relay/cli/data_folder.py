@@ -21,7 +21,7 @@ from relay.config import load_config
 from relay.errors import FolderBusy, Reject, UserError, WriteOutcome, ok_reply
 from relay.server.control import ALLOWED, BANNED, DryRunReply, RemoteFolder, Rows
 from relay.server.turns import Pauses
-from relay.write.commands import Purpose, Unconnected
+from relay.write.commands import Purpose, Series, Unconnected
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -80,11 +80,11 @@ class LocalFolder:
         self._url = url
 
     async def submit(self, events: Sequence[Event], origin: Origin) -> Sequence[tuple[bool, str]]:
-        batch = _Batch(len(events))
+        batch, series = _Batch(len(events)), Series()
         pauses = Pauses()  # a relay may serve clients on this loop
         for index, event in enumerate(events):
             self._services.ingest.submit(
-                event, Unconnected(told=partial(batch.set_reply, index)), origin
+                event, Unconnected(told=partial(batch.set_reply, index)), origin, series
             )
             await pauses.rest()
         await batch.done.wait()

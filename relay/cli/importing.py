@@ -36,8 +36,9 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.progress import RATE, Amount, progress_bar
-from relay.errors import StoreFault, UserError
+from relay.errors import StoreFault, UserError, is_error
 from relay.facts import Origin
+from relay.nostr import kinds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
 _RETRY_DELAYS_S: Final = (0.05, 0.2, 1.0)
 """Delays before retrying temporary refusals (`error:`, `rate-limited:`)."""
 _TEMPORARY: Final = ("error:", "rate-limited:")
+_NOT_TRIED: Final = (False, "")
+_MAX_FAILED: Final = 8
+"""Events of a batch that may be refused with `error:` after all retries."""
 _NO_LINES: Final = Lines()
 _MAX_CHAIN: Final = 8
 """Events of which each names one of a later line."""
@@ -311,28 +315,38 @@ async def submit_with_retries(
     origin: Origin,
     pauses_s: Sequence[float] = _RETRY_DELAYS_S,
 ) -> Sequence[tuple[bool, str]]:
-    """The replies, after retrying temporary refusals. Raises StoreFault."""
-    if not events:
-        return []
-    answers = list(await folder.submit(events, origin))
-    for pause in pauses_s:
-        waiting = _temporarily_refused(answers)
-        if not waiting:
-            return answers
-        await asyncio.sleep(pause)
-        again = await folder.submit([events[number] for number in waiting], origin)
-        for number, answer in zip(waiting, again, strict=True):
-            answers[number] = answer
-    # One event that keeps failing is reported as refused. If all fail, the cause is not the events,
-    # and continuing would refuse the rest of the file.
-    if 1 < len(answers) == len(_temporarily_refused(answers)):
+    """The replies, after retrying temporary refusals; events after one that is refused with
+    `error:` are stored after it. Raises StoreFault."""
+    answers = [_NOT_TRIED] * len(events)
+    waiting = [*range(len(events))]
+    pauses, failed = iter(pauses_s), 0
+    while waiting:
+        replies = await folder.submit([events[number] for number in waiting], origin)
+        for number, reply in zip(waiting, replies, strict=True):
+            answers[number] = reply
+        tried = len(waiting)
+        waiting = [number for number in waiting if _may_be_retried(events[number], answers[number])]
+        if len(waiting) < tried:
+            pauses = iter(pauses_s)
+        pause = next(pauses, None)
+        if pause is not None and waiting:
+            await asyncio.sleep(pause)
+        elif faulty := [number for number in waiting if is_error(answers[number])]:
+            # One event that keeps failing is reported as refused. If all fail, the cause is not the
+            # events, and continuing would refuse the rest of the file.
+            failed += 1
+            if failed > _MAX_FAILED:
+                raise StoreFault(answers[faulty[0]][1])
+            waiting = faulty[1:]
+        else:
+            break
+    if len(answers) > 1 and all(answer[1].startswith(_TEMPORARY) for answer in answers):
         raise StoreFault(answers[0][1])
     return answers
 
 
-def _temporarily_refused(answers: Sequence[tuple[bool, str]]) -> Sequence[int]:
-    return [
-        number
-        for number, (accepted, text) in enumerate(answers)
-        if not accepted and text.startswith(_TEMPORARY)
-    ]
+def _may_be_retried(event: Event, reply: tuple[bool, str]) -> bool:
+    """Whether it was refused for now, and may come after those that follow it."""
+    if event.kind in kinds.GROUP_RECORDS:
+        return is_error(reply)
+    return not reply[0] and reply[1].startswith(_TEMPORARY)

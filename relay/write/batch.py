@@ -68,10 +68,12 @@ from relay.write.commands import (
     ExpireRows,
     ManagementChange,
     Purpose,
+    Series,
     SignLists,
     SweepRows,
     SweepVersions,
     WriteEvent,
+    is_fault,
     sender_of,
 )
 from relay.write.derived import followers
@@ -117,6 +119,9 @@ _GROUP_RECORD: Final = Reject(
 )
 
 
+_AFTER_REFUSED: Final = Reject(
+    Prefix.ERROR, "an event before it was not taken, try again later", "order"
+)
 _MEMBERSHIP_STATE: Final = Reject(
     Prefix.RESTRICTED, "the relay's lists of members and roles cannot be banned", "NIP-86"
 )
@@ -236,6 +241,7 @@ class Batch:
 
         Raises TooMuchToRead."""
         self.began_at = perf_counter()
+        self._broken = set[Series]()
         if len(self._items) > 1:
             self._check_tags(found.slots.values())
         self._found = found
@@ -263,7 +269,7 @@ class Batch:
                     if item.screened_by not in (None, self._policy):
                         # It waited while these came into force, and the rest of the batch too.
                         self._judge = screen_and_judge
-                    item.result = self._write(next(candidates))
+                    item.result = self._write_next(item, next(candidates))
                 case ManagementChange():
                     item.result = self._manage(item)
                 case ExpireRows():
@@ -312,6 +318,17 @@ class Batch:
         judgement = judge(candidate, world)
         self.judged_s = perf_counter() - began
         return judgement
+
+    def _write_next(self, item: WriteEvent, candidate: Candidate) -> Result:
+        series = item.series
+        if series is None:
+            return self._write(candidate)
+        if series.is_broken or series in self._broken:
+            return _AFTER_REFUSED
+        result = self._write(candidate)
+        if is_fault(result):
+            self._broken.add(series)
+        return result
 
     def _write(self, candidate: Candidate) -> Result:
         pieces = self._pieces

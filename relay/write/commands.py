@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
-from relay.errors import Reject, Result, WriteOutcome
+from relay.errors import Prefix, Reject, Result, WriteOutcome
 from relay.facts import Origin
 from relay.nostr.event import Event
 from relay.state import Policy
@@ -87,6 +87,25 @@ def sender_of(author: Author, origin: Origin) -> Sender:
     return Sender(origin, author.authenticated, author.address, author.connection, author.attested)
 
 
+def is_fault(result: Result) -> bool:
+    """Whether the relay could not take the event."""
+    return isinstance(result, Reject) and result.prefix is Prefix.ERROR
+
+
+class Series:
+    """Events of which a later one may depend on an earlier one, as in an import: after one that is
+    refused with `error:` the others are too, and can be submitted again in order."""
+
+    __slots__ = ("is_broken",)
+
+    def __init__(self) -> None:
+        self.is_broken = False
+
+    def note(self, result: Result) -> None:
+        """The result of one of them."""
+        self.is_broken = self.is_broken or is_fault(result)
+
+
 class WriteEvent(msgspec.Struct):
     """A submitted event. A Struct for the same reason as `Candidate`."""
 
@@ -104,6 +123,7 @@ class WriteEvent(msgspec.Struct):
     """The policy that screened the event; None: the one in force."""
     pieces: Pieces | None = None
     """Progress of a deletion that is too large for one transaction."""
+    series: Series | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from relay.observe.traces import Traces
     from relay.state import RelayState
     from relay.storage import Appender
-    from relay.write.commands import Author
+    from relay.write.commands import Author, Series
     from relay.write.delivery import Subscribers
 
 _log = logging.getLogger(__name__)
@@ -117,6 +117,7 @@ _SHUTDOWN_S: Final = 5.0
 _STOPPING_S: Final = 0.05
 
 QUEUE_FULL: Final = Reject(Prefix.RATE_LIMITED, "too many events are waiting, slow down", "queue")
+_FULL_FOR_SERIES: Final = Reject(Prefix.ERROR, "too many events are waiting", "queue")
 PLUGIN_FAILED: Final = Reject(
     Prefix.ERROR, "a plug-in of this relay failed, try again later", "plug-ins"
 )
@@ -257,7 +258,9 @@ class Ingest:
             self._answer(lane.drop(), STOPPING)
             await asyncio.wait([task], timeout=_STOPPING_S)
 
-    def submit(self, event: Event, author: Author, origin: Origin) -> int:
+    def submit(
+        self, event: Event, author: Author, origin: Origin, series: Series | None = None
+    ) -> int:
         """Queue an event; `author.answered` is called when it is committed or refused. Returns what
         it weighs, as `weight_of` estimates it."""
         weight = weight_of(event)
@@ -272,12 +275,15 @@ class Ingest:
                     origin,
                     message=author.message,
                     screened_by=self._state.policy,
+                    series=series,
                 )
             ):
-                refusal = QUEUE_FULL
+                refusal = _full_for(series)
             else:
                 self._weights.add(author.counted_as, weight)
         if refusal is not None:
+            if series is not None:
+                series.note(refusal)
             self._metrics.answered([refusal])
             self._record_refusal(refusal, event, author, author.message)
             author.answered(event, weight, refusal)
@@ -416,7 +422,7 @@ class Ingest:
             if not signed:
                 self._refuse(item, BAD_SIGNATURE)
             elif not self._next(item).put(item):
-                self._refuse(item, QUEUE_FULL)
+                self._refuse(item, _full_for(item.series))
 
     def _next(self, item: WriteEvent) -> Lane[WriteEvent] | Lane[LaneItem]:
         """The lane for an event with a valid signature."""
@@ -427,6 +433,8 @@ class Ingest:
 
     def _refuse(self, item: WriteEvent, refusal: Reject) -> None:
         self._weights.add(item.author.counted_as, -item.weight)
+        if item.series is not None:
+            item.series.note(refusal)
         self._metrics.answered([refusal])
         self._record_refusal(refusal, item.event, item.author, item.message)
         item.author.answered(item.event, item.weight, refusal)
@@ -460,7 +468,7 @@ class Ingest:
         for item, objection in zip(batch, objections, strict=True):
             item.objection = objection
             if not self._lane.put(item):
-                self._refuse(item, QUEUE_FULL)
+                self._refuse(item, _full_for(item.series))
 
     # -- the lane -------------------------------------------------------------------------------
 
@@ -632,6 +640,8 @@ class Ingest:
                 case WriteEvent():
                     self._weights.add(item.author.counted_as, -item.weight)
                     result = fault or item.result
+                    if item.series is not None:
+                        item.series.note(result)
                     if isinstance(result, Reject):
                         self._record_refusal(result, item.event, item.author, item.message)
                     item.author.answered(item.event, item.weight, result)
@@ -727,6 +737,10 @@ def _shrink(item: LaneItem) -> None:
         item.pieces = pieces_for(item.event)
     else:
         item.pieces.shrink()
+
+
+def _full_for(series: Series | None) -> Reject:
+    return QUEUE_FULL if series is None else _FULL_FOR_SERIES
 
 
 def _tags_of(item: LaneItem) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import msgspec
 
-from relay.errors import Prefix, Refused, StoreFault, UserError
+from relay.errors import Prefix, Refused, StoreFault, UserError, is_error
 from relay.server.control.folder import DryRunReply, Rows
 from relay.server.control.protocol import (
     MAX_BYTES,
@@ -101,6 +101,8 @@ class RemoteFolder:
                     if len(reply.results) != len(rows):
                         raise StoreFault("the relay replied for another number of events")
                     results += reply.results
+                    if is_error(results[-1]):
+                        return [*results, *[results[-1]] * (len(events) - len(results))]
         return results
 
     async def events(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import orjson
 
-from relay.errors import Invalid, Prefix, Refused, StoreFault
+from relay.errors import Invalid, Prefix, Refused, StoreFault, is_error
 from relay.facts import Origin
 from relay.nostr.event import event_from
 from relay.server.control.folder import Rows
@@ -249,6 +249,8 @@ class ControlServer:
                 replies = await self._folder.submit(events, origin)
                 for at, reply in zip(indexes, replies, strict=True):
                     results[at] = reply
+                if is_error(replies[-1]):
+                    return [*results[: index + 1], *[replies[-1]] * (len(rows) - index - 1)]
                 indexes, events, size = [], [], 0
                 pauses.resume()
             else:

@@ -17,7 +17,7 @@ import pytest
 from relay.cli import import_lines, run
 from relay.cli.import_lines import MAX_LINE, Place
 from relay.cli.importing import import_events
-from relay.errors import StoreFault
+from relay.errors import StoreFault, is_error
 from relay.facts import Origin
 from relay.nostr.keys import is_signed
 from relay.server.control import Rows
@@ -56,7 +56,13 @@ class FakeFolder:
             raise self.breaks_with
         self.batches.append(len(events))
         self.origins.append(origin)
-        return [self._answer(event, origin) for event in events]
+        answers: list[tuple[bool, str]] = []
+        for event in events:
+            is_after_error = bool(answers) and is_error(answers[-1])
+            answers.append(
+                (False, "error: one before it") if is_after_error else self._answer(event, origin)
+            )
+        return answers
 
     def _answer(self, event: Event, origin: Origin) -> tuple[bool, str]:
         if not is_signed(event):
@@ -692,8 +698,13 @@ async def _import(folder: FakeFolder, *events: Event) -> tuple[Place, list[str]]
     return place, said
 
 
-@pytest.mark.parametrize("text", ["error: disk full", "rate-limited: queue full"])
-async def test_temporary_refusals_are_retried(folder: FakeFolder, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "batches"),
+    [("error: disk full", [3, 2, 2, 1, 1]), ("rate-limited: slow down", [3, 2, 2])],
+)
+async def test_temporary_refusals_are_retried(
+    folder: FakeFolder, text: str, batches: list[int]
+) -> None:
     tries: dict[str, int] = {}
 
     def at_first(event: Event) -> str | None:
@@ -703,7 +714,7 @@ async def test_temporary_refusals_are_retried(folder: FakeFolder, text: str) -> 
     folder.fails = at_first
     place, said = await _import(folder, *NOTES[:3])
     assert (place.tally.stored, place.tally.refused, said) == (3, 0, [])
-    assert folder.batches == [3, 2, 2]
+    assert folder.batches == batches
 
 
 async def test_one_event_that_always_fails_does_not_stop_the_others(folder: FakeFolder) -> None:
@@ -711,6 +722,36 @@ async def test_one_event_that_always_fails_does_not_stop_the_others(folder: Fake
     place, said = await _import(folder, *NOTES)
     assert (place.tally.stored, place.tally.refused) == (7, 1)
     assert said == [f"F:2: error: our fault (id {NOTES[1].id})"]
+
+
+async def test_what_follows_a_record_that_was_refused_for_now_is_stored_after_it(
+    folder: FakeFolder,
+) -> None:
+    """Else a member whose removal is in the file would be put in after it."""
+    removal = alice.sign(9001, [["h", "tea"]], "", NOW)
+    tries = 0
+
+    def at_first(event: Event) -> str | None:
+        nonlocal tries
+        tries += event.id == NOTES[1].id
+        return "error: disk I/O error" if event.id == NOTES[1].id and tries < 3 else None
+
+    folder.fails = at_first
+    await _import(folder, NOTES[0], NOTES[1], removal, NOTES[2])
+    assert [*folder.rows] == [NOTES[0].id, NOTES[1].id, removal.id, NOTES[2].id]
+
+
+async def test_a_group_record_above_a_rate_is_refused_and_not_stored_after_later_ones(
+    folder: FakeFolder,
+) -> None:
+    removal = alice.sign(9001, [["h", "tea"]], "", NOW)
+    limited = iter([removal.id, NOTES[0].id])
+    folder.fails = lambda event: (
+        "rate-limited: slow down" if event.id == next(limited, None) else None
+    )
+    place, said = await _import(folder, removal, NOTES[0])
+    assert said == [f"F:1: rate-limited: slow down (id {removal.id})"]
+    assert (place.tally.stored, [*folder.rows]) == (1, [NOTES[0].id])
 
 
 async def test_a_failing_store_stops_the_import(folder: FakeFolder) -> None:

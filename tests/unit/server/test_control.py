@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from relay.access.quotas import Sized, SizedBy
     from relay.nostr.event import Event
-    from relay.write.commands import Purpose, Unconnected
+    from relay.write.commands import Purpose, Series, Unconnected
     from relay.write.sweeper import SweepLine
 
 NOTES = [alice.sign(1, [], f"note {number}", 1_700_000_000 + number) for number in range(5)]
@@ -444,7 +444,7 @@ async def test_other_tasks_have_turns_between_rows(
     await server._results([b"{bad"] * 100, Origin.IMPORT)
     assert turns - before >= 100
 
-    def submit(_event: Event, author: Unconnected, _origin: Origin) -> None:
+    def submit(_event: Event, author: Unconnected, _origin: Origin, _series: Series) -> None:
         assert author.told is not None
         author.told(WriteOutcome.STORED)
 

@@ -17,13 +17,15 @@ import pytest
 from blockbuster import blockbuster_ctx
 
 from policies import PolicySet
-from relay.errors import Reject, WriteOutcome, ok_reply
+from relay.errors import Prefix, Reject, StoreFault, WriteOutcome, ok_reply
 from relay.facts import Origin, Who
 from relay.groups.notices import notices_for
 from relay.nostr.event import Event, event_from
 from relay.nostr.filters import Filter
 from relay.read.fanout import Subscription
 from relay.write import ingest, list_signing
+from relay.write.batch import Batch
+from relay.write.commands import Series, Unconnected
 from relay.write.list_signing import ListSigning
 from relay.write.replay import rebuilt_groups
 from tests.cast import alice, bob, carol, dave, owner, person, robot
@@ -36,9 +38,11 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator, Sequence
     from pathlib import Path
 
+    from relay.errors import Result
     from relay.facts import Facts
     from relay.lifecycle.rows import Stored
     from relay.nostr.keys import SecretKey
+    from relay.write.candidate import Candidate
 
 NOT_A_MEMBER = (False, "restricted: not a member")
 NOT_HERE = (False, "error: the event could not be stored, try again later")
@@ -189,6 +193,54 @@ async def test_a_failing_store_changes_nothing_and_all_get_an_error(relay: Relay
     assert relay.store.groups["tea"] == groups.by_id["tea"]
     relay.store.is_full = False
     assert await relay.take(*sent[:3]) == [STORED] * 3
+
+
+async def test_no_event_of_a_series_is_taken_after_one_that_was_not(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removed member was one again: the 9000 was submitted again after the 9001."""
+    relay.ingest._lane.max_batch = 1
+    series, replies, tries = Series(), list[tuple[bool, str]](), 0
+    append = relay.store.append
+
+    async def fails_once(*asked: Any) -> int:
+        nonlocal tries
+        tries += 1
+        if tries == 2:
+            raise StoreFault("disk I/O error")
+        return await append(*asked)
+
+    monkeypatch.setattr(relay.store, "append", fails_once)
+    events = [article(NOON, "before"), put(bob), out(bob), article(NOON, "after")]
+    authors = [Unconnected(told=lambda result: replies.append(ok_reply(result))) for _ in events]
+    for event, author in zip(events, authors, strict=True):
+        relay.ingest.submit(event, author, Origin.IMPORT, series)
+    other = relay.post(article(NOON, "of another series"))
+    assert await other.answer == STORED
+    while len(replies) < len(events):  # noqa: ASYNC110 -- each is an iteration of the loop
+        await asyncio.sleep(0)
+    assert [accepted for accepted, _ in replies] == [True, False, False, False]
+    assert {text.partition(":")[0] for accepted, text in replies if not accepted} == {"error"}
+
+
+async def test_one_batch_breaks_off_a_series_too(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By an event for which the plug-ins failed, for one."""
+    failed = Reject(Prefix.ERROR, "a plug-in failed", "plug-ins")
+    series, replies = Series(), list[tuple[bool, str]]()
+    judge = Batch._write
+
+    def faulty(batch: Batch, candidate: Candidate) -> Result:
+        return failed if candidate.event.content == "faulty" else judge(batch, candidate)
+
+    monkeypatch.setattr(Batch, "_write", faulty)
+    for content in ("before", "faulty", "after"):
+        author = Unconnected(told=lambda result: replies.append(ok_reply(result)))
+        relay.ingest.submit(chat(alice, content), author, Origin.IMPORT, series)
+    while len(replies) < 3:  # noqa: ASYNC110 -- each is an iteration of the loop
+        await asyncio.sleep(0)
+    assert [accepted for accepted, _ in replies] == [True, False, False]
 
 
 async def test_leaving_commits_what_waits(policy: PolicySet, verifiers: ThreadPoolExecutor) -> None:
