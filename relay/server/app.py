@@ -268,6 +268,7 @@ class Server:
         for each in self._listening:
             each.close()
         self._is_stopping = True
+        self._services.ingest.hurry()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_STOP_TIMEOUT_S):
                 await asyncio.gather(self._stop_connections(), self._first_requests())

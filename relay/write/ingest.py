@@ -246,6 +246,10 @@ class Ingest:
         await self._finished(self._lane, committing, deadline)
         await self.delivered()
 
+    def hurry(self) -> None:
+        """The relay will stop: what rests is committed while its clients can be told."""
+        self._lane.hurry()
+
     async def _finished(
         self, lane: Lane[WriteEvent] | Lane[LaneItem], task: asyncio.Task[None], deadline: float
     ) -> None:

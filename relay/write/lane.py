@@ -21,12 +21,12 @@ class Lane(Generic[T]):
     Invariants: items of one turn are committed in the order in which they were put; one commit runs
     at a time; a batch waits for no timer: it is what was queued while the previous one ran, until
     its cost reaches `max_batch`. An item that costs more than half of that is alone in its batch:
-    others do not wait for its commit. Such items of a client, and what is queued behind them, can
-    be made to `rest`. The next item comes from the queue that will have cost least with it; a queue
-    that was empty begins with the cost of the one served then (fair queuing by finish times), so a
-    cheap item at the head of its queue waits for no costly one that has not begun. At most
-    `max_waiting` items are queued; `put` refuses more. `commit` reports results itself and does not
-    raise.
+    others do not wait for its commit. Items of a client that are not cheap, and what is queued
+    behind them, can be made to `rest`. The next item comes from the queue that will have cost least
+    with it; a queue that was empty begins with the cost of the one served then (fair queuing by
+    finish times), so a cheap item at the head of its queue waits for no costly one that has not
+    begun. At most `max_waiting` items are queued; `put` refuses more. `commit` reports results
+    itself and does not raise.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Lane(Generic[T]):
         heappush(self._turns, (used + cost, next(self._numbers), turn))
 
     def rest(self, client: object, seconds: float) -> None:
-        """The next items of this client that cost more than half a batch wait so long."""
+        """The next items of this client that cost more than an eighth of a batch wait so long."""
         if client is None or self._is_ending or client in self._resting:
             return
         end = asyncio.get_running_loop().call_later(seconds, self._end_rest, client)
@@ -129,7 +129,9 @@ class Lane(Generic[T]):
             self._push(turn, max(used, self._reached))
         self._wake.set()
 
-    def _end_rests(self) -> None:
+    def hurry(self) -> None:
+        """Nothing rests from now on."""
+        self._is_ending = True
         for client in [*self._resting]:
             self._end_rest(client)
 
@@ -152,16 +154,18 @@ class Lane(Generic[T]):
     def _batch(self) -> list[T]:
         """Empty if all that is next rests."""
         turns, queues, costs, timed = self._turns, self._queues, self._costs, self._timed
+        resting = self._resting
         batch: list[T] = []
         left, half = self.max_batch, self.max_batch // 2
         while turns and left > 0:
             used, _, turn = turns[0]
             queue, cost = queues[turn], costs[turn]
-            rest = self._resting.get(self._client_of(queue[0])) if cost > half else None
-            if rest is not None:
-                rest[1][turn] = self._reached if used < 0 else used - cost
-                heappop(turns)
-                continue
+            if resting and cost > half // 4:
+                rest = resting.get(self._client_of(queue[0]))
+                if rest is not None:
+                    rest[1][turn] = self._reached if used < 0 else used - cost
+                    heappop(turns)
+                    continue
             if batch and cost > half:  # or cheap items that are queued meanwhile would come before
                 heapreplace(turns, (-1, next(self._numbers), turn))
                 break
@@ -178,7 +182,7 @@ class Lane(Generic[T]):
                 if not queue:
                     break
                 cost = self._cost_of(queue[0])
-                if len(turns) > 1 or left <= 0 or cost > half:  # a single queue needs no heap
+                if len(turns) > 1 or left <= 0 or cost > half // 4:  # a single queue needs no heap
                     break
             if queue:
                 costs[turn] = cost
@@ -202,14 +206,13 @@ class Lane(Generic[T]):
 
     async def drained(self) -> None:
         """Wait until the queue is empty. Nothing rests from now on."""
-        self._is_ending = True
-        self._end_rests()
+        self.hurry()
         await self._idle.wait()
 
     def close(self) -> None:
         """Refuse further items; nothing rests from now on. `run` returns when the queue is
         empty."""
-        self._closing = self._is_ending = True
-        self._end_rests()
+        self._closing = True
+        self.hurry()
         self._idle.clear()
         self._wake.set()

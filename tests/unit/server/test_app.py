@@ -737,6 +737,26 @@ async def test_a_stop_closes_subscriptions_and_connections_with_a_reason() -> No
             await relay.visit()
 
 
+async def test_a_stop_answers_an_event_that_rests_for_the_many_tags_of_its_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A stop took twelve seconds, and what was committed at its end was told to nobody."""
+    async with serving() as relay:
+        lane = relay.ingest._lane
+        monkeypatch.setattr(lane, "_client_of", lambda _: "the client")
+        lane.rest("the client", 3600)
+        visit = await relay.visit()
+        event = alice.sign(1, [["t", f"{n}"] for n in range(2000)], "", NOW)
+        await visit.says("EVENT", orjson.loads(event.raw))
+        async with until("it waits") as tries:
+            async for _ in tries:
+                if relay.ingest.waiting["commit"]:
+                    break
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(relay.server.__aexit__())
+            assert await visit.hears() == ["OK", event.id, True, ""]
+
+
 async def test_a_port_in_use_is_reported_with_advice() -> None:
     """Errors say what to do next."""
     async with serving() as relay:

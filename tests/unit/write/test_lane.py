@@ -192,6 +192,22 @@ async def test_the_costly_items_of_a_client_rest_on_all_its_connections(
     assert clerk.committed.index("aa") > clerk.committed.index("AA")
 
 
+async def test_items_of_an_eighth_of_a_batch_rest_too(clerk: Clerk) -> None:
+    """Not only those that are alone in theirs: senders would stay just below that."""
+    lane = Lane(
+        clerk.commit,
+        max_batch=80,
+        max_waiting=PLENTY,
+        turn_of=str.lower,
+        cost_of=lambda item: 11 if item.isupper() else 10,
+        client_of=lambda item: item[0].lower(),
+    )
+    async with running(lane):
+        lane.rest("a", PLENTY)
+        await put_in_time(lane, "aa", "AA", "ab", "BB")
+        assert sorted(clerk.committed) == ["BB", "aa", "ab"]
+
+
 async def test_a_rest_ends_by_itself(clerk: Clerk, resting: Lane[str]) -> None:
     async with running(resting), asyncio.timeout(PLENTY):
         resting.rest("a", 0.01)
