@@ -45,6 +45,8 @@ _SEND_BATCH: Final = 256
 _MAX_KNOWN: Final = 10_000
 """Addresses."""
 _MAX_ATTEMPTS: Final = 4
+_MAX_RACES: Final = 200
+"""Attempts where each finds another version that a machine of the same agent has stored."""
 """Attempts to write a version while another program writes versions of the same record."""
 _ANSWER_S: Final = 5.0
 """How long a spooled write waits for the relay's answer."""
@@ -282,16 +284,22 @@ class Writer:
 
     async def _publish_edits(self, waiting: Waiting) -> None:
         """Publish a version; if another one was stored meanwhile, apply its edits to that and
-        publish the result. Repeated, because another machine may do the same.
+        publish the result. Repeated, because another machine may do the same, as long as the stored
+        version changes.
 
         Raises Invalid if the edits do not apply; else as `Client.publish`.
         """
         assert self._rebase is not None
         refused: PublishRefused | None = None
-        for _ in range(_MAX_ATTEMPTS):
+        attempts, stored = 0, None
+        for _ in range(_MAX_RACES):
             version = await self._rebase.rebased(waiting.event, waiting.base)
             if version is None:
                 return
+            before, stored = stored, self._rebase.base_of(waiting.event)
+            attempts = attempts + 1 if before == stored else 1
+            if attempts > _MAX_ATTEMPTS:
+                break
             self.note_stored(version)
             refused = None
             try:

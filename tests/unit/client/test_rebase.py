@@ -220,6 +220,31 @@ async def test_what_another_machine_overwrites_at_the_same_moment_is_written_aga
     assert fields(fake)["notes"] == ["theirs", "offline"]
 
 
+async def test_however_often_another_machine_is_faster_the_edits_arrive(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    """Notes that were acknowledged as queued were refused after four races."""
+    one, _ = machines
+    take, races = fake.on["EVENT"], 0
+
+    async def older(visitor: Visitor, frame: list[Any]) -> None:
+        nonlocal races
+        races += 1
+        fake.events[:] = [record(ALICE, {"notes": [f"theirs {races}"]}, NOW + 60 + races)]
+        if races == 12:
+            fake.on["EVENT"] = take
+        await visitor.say_no(frame[1]["id"], OLDER)
+
+    async with apart(one) as claw:
+        claw.note_user(alice.npub, "offline")
+        await claw.flush()
+        fake.on["EVENT"] = older
+        await fake.start()
+        await sent(claw)
+        assert await claw.refused() == []
+    assert fields(fake)["notes"] == ["theirs 12", "offline"]
+
+
 async def test_a_relay_that_never_takes_the_version_is_not_asked_for_ever(
     fake: FakeRelay, machines: tuple[Machine, Machine]
 ) -> None:
