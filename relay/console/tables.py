@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 PAGE_ROWS: Final = 50
 _MAX_FIND: Final = 200
-_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r")
-"""Spreadsheets take a cell that begins so for a formula."""
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", *"\uff1d\uff0b\uff0d\uff20")
+"""Spreadsheets take a cell that begins so for a formula; some also the full-width signs."""
 
 
 class Holds(StrEnum):
@@ -111,7 +111,7 @@ def _text(whole: Rows, row: Row) -> str:
 def as_csv(whole: Rows, query: Mapping[str, str]) -> str:
     """RFC 4180, every row that `find` matches. No cell is a formula."""
     file = io.StringIO()
-    writer = csv.writer(file)
+    writer = csv.writer(file, quoting=csv.QUOTE_ALL)  # a list separator may be `;`
     writer.writerow([column.key for column in whole.columns])
     for row in arranged(whole, query):
         writer.writerow([_harmless(row.get(column.key)) for column in whole.columns])
