@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from typing import TYPE_CHECKING
 
 from relay.nostr.event import event_from_raw
@@ -136,6 +137,35 @@ async def test_the_store_flushes_full_lists_without_a_pause_between_commits(
                     break
         found = await read(store, asked(tag_t=["1 0", "5 4899", "10 7"]))
         assert {event_from_raw(raw).content for raw in found} == {"1", "5", "10"}
+    finally:
+        await store.close()
+
+
+async def test_after_a_failed_flush_the_upkeep_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its task ended, and the texts of deleted events stayed in the log."""
+    for name in ("_SETTLE_S", "_MAX_RETRY_S"):
+        monkeypatch.setattr(checkpoints, name, 0.0)
+    store = await SqliteStore.open(tmp_path / "rookery.db", TERMS)
+    flush, has_failed = store._checkpoints._flush, False
+
+    def fails_once() -> bool:
+        nonlocal has_failed
+        if not has_failed:
+            has_failed = True
+            raise sqlite3.OperationalError("database or disk is full")
+        return flush()
+
+    monkeypatch.setattr(store._checkpoints, "_flush", fails_once)
+    try:
+        await write(store, unsigned(cast.alice, 1, [["t", "tea"]]))
+        async with until("the tags are flushed") as tries:
+            async for _ in tries:
+                if not len(store._writer._tag_buffer):
+                    break
+        assert has_failed
+        assert "the WAL was not checkpointed: store: database or disk is full" in caplog.text
     finally:
         await store.close()
 
