@@ -120,6 +120,15 @@ class Visibility:
             if rule.applies_to(row, self.groups)
         )
 
+    def may_read_like(self, row: Row) -> bool:
+        """Whether this viewer may read every row of this kind, author and group, whatever else it
+        says."""
+        return all(
+            self._lets(rule, row, _NO_TARGETS)
+            for rule in self.rules
+            if rule.may_apply_to(row, self.groups)
+        )
+
     def reading(self, row: Row, readable_targets: Set[Target] = _NO_TARGETS) -> Reading:
         """The result of `may_read` for any filter, or BY_FILTER if it depends on the filter."""
         by_filter = False

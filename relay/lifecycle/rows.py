@@ -411,8 +411,8 @@ class Found:
     """seq of the rows to delete now; empty when all the rest fits into one transaction."""
     begun: set[str] = field(default_factory=set)
     """Those of `Lookups.requests` that have deleted something, now or in pieces before."""
-    id_prefixes: set[tuple[str, str]] = field(default_factory=set)
-    """Prefixes with which the id of a row of the group begins."""
+    id_prefixes: dict[tuple[str, str], set[tuple[int, str]]] = field(default_factory=dict)
+    """(group, prefix) → kind and author of each row of the group whose id begins so."""
     groups_with_content: set[str] = field(default_factory=set)
     """Groups with a row beside 9000–9022 and 39000–39005."""
     stored_keys: frozenset[str] = frozenset()

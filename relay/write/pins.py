@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING
 
 from relay.facts import Origin
 from relay.groups.actions import PIN_TAGS
+from relay.lifecycle.rows import Stored
 from relay.nostr import kinds
 from relay.nostr.event import address_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from relay.groups.group import Group, Groups, Pin
-    from relay.lifecycle.rows import Found, Present, Slot, Stored
+    from relay.lifecycle.rows import Found, Present, Slot
     from relay.nostr.event import Event
     from relay.write.candidate import Candidate
 
@@ -76,11 +77,20 @@ def without_pins(rows: Iterable[str | Slot], groups: Groups) -> Groups:
 def pins_left(group: Group, found: Found, now: int) -> tuple[tuple[str, ...], ...]:
     """The group's pins without those whose event is not stored; `found` must have all they name,
     whole or as `present`."""
-    return tuple(tag for tag in group.pins if _is_there((tag[0], tag[1]), group.id, found, now))
+    pins = ((tag, _there((tag[0], tag[1]), group.id, found, now)) for tag in group.pins)
+    return tuple(tag for tag, row in pins if row is not None)
 
 
-def pinnable(event: Event, group_id: str, found: Found, now: int, origin: Origin) -> frozenset[Pin]:
+def pinnable(
+    event: Event,
+    group_id: str,
+    found: Found,
+    now: int,
+    origin: Origin,
+    is_known: Callable[[int, str], bool],
+) -> frozenset[Pin]:
     """What a 9010 names that can be pinned: stored, unexpired events of its group (N29-171).
+    `is_known`: whether its author may read rows of this kind and author.
 
     In an import also addresses without a stored version: it may come later in the file.
     """
@@ -89,21 +99,25 @@ def pinnable(event: Event, group_id: str, found: Found, now: int, origin: Origin
     named: list[Pin] = [
         (tag[0], tag[1]) for tag in event.tags if len(tag) > 1 and tag[0] in PIN_TAGS
     ]
-    here = {pin for pin in named if _is_there(pin, group_id, found, now)}
+    here: set[Pin] = set()
+    for pin in named:
+        row = _there(pin, group_id, found, now)
+        about = row.event if isinstance(row, Stored) else row
+        if about is not None and is_known(about.kind, about.pubkey):
+            here.add(pin)
     if origin is not Origin.WIRE:
         slots = {pin: slot_of_pin(pin) for pin in named}
         here |= {pin for pin, slot in slots.items() if slot and _held(slot, found) is None}
     return frozenset(here)
 
 
-def _is_there(pin: Pin, group_id: str, found: Found, now: int) -> bool:
+def _there(pin: Pin, group_id: str, found: Found, now: int) -> Stored | Present | None:
+    """The unexpired row of the group that is pinned."""
     named = row_of_pin(pin)
     row = None if named is None else _held(named, found)
-    return (
-        row is not None
-        and row.group == group_id
-        and (row.expires_at is None or row.expires_at > now)
-    )
+    if row is None or row.group != group_id:
+        return None
+    return row if row.expires_at is None or row.expires_at > now else None
 
 
 def _held(named: str | Slot, found: Found) -> Stored | Present | None:

@@ -19,7 +19,9 @@ from relay.groups.actions import DeleteEvents, previous_in
 from relay.groups.context import GroupContext, NotStored, TargetRow
 from relay.groups.timeline import previous_to_find
 from relay.lifecycle.deletion import deleted_rows
+from relay.lifecycle.rows import Stored
 from relay.nostr import kinds
+from relay.nostr.event import Event
 from relay.nostr.filters import Filter
 from relay.write.pins import pinnable
 
@@ -30,9 +32,8 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.facts import RecordFacts
     from relay.groups.group import Groups
-    from relay.lifecycle.rows import Found, Slot, Stored
+    from relay.lifecycle.rows import Found, Slot
     from relay.memory.registry import MemorySystems, RecordName
-    from relay.nostr.event import Event
     from relay.state import Policy
     from relay.write.candidate import Candidate
 
@@ -244,10 +245,21 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
     group_id = candidate.group or ""
     slot = candidate.slot
     holder = None if slot is None else found.slots.get(slot)
+
+    def is_known(kind: int, author: str) -> bool:
+        """Whether the author of the event may read such rows of the group: else an answer would
+        tell what reports and invites are stored."""
+        sender = candidate.sender
+        if sender.origin is not Origin.WIRE:
+            return True
+        seen = world.seen_by(Viewer(frozenset({event.pubkey}), attested=sender.attested))
+        row = Stored(0, Event("", author, 0, kind, [], "", "", b""), group_id)
+        return seen.may_read_like(row)
+
     previous = frozenset(
         prefix
         for prefix in previous_to_find(previous_in(event))
-        if (group_id, prefix) in found.id_prefixes or _is_added(group_id, prefix, world.added)
+        if any(is_known(*row) for row in _rows_with_prefix(group_id, prefix, world))
     )
     targets: dict[str, TargetRow] = {}
     if isinstance(candidate.action, DeleteEvents):
@@ -267,7 +279,7 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
         has_content=group_id in found.groups_with_content,
         previous_found=previous,
         targets=targets,
-        pinnable=pinnable(event, group_id, found, world.now, facts.origin),
+        pinnable=pinnable(event, group_id, found, world.now, facts.origin, is_known),
         moved_from=NotStored.NOT_STORED if holder is None else holder.group,
         is_memory=world.policy.systems.is_memory(event),
         h_is_label=world.policy.systems.h_is_label(event),
@@ -276,10 +288,14 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
     )
 
 
-def _is_added(group_id: str, prefix: str, added: Mapping[str, Stored]) -> bool:
-    return len(prefix) >= _MIN_PREFIX and any(
-        row.group == group_id and event_id.startswith(prefix) for event_id, row in added.items()
-    )
+def _rows_with_prefix(group_id: str, prefix: str, world: World) -> set[tuple[int, str]]:
+    """Kind and author of each row of the group whose id begins so."""
+    rows = set(world.found.id_prefixes.get((group_id, prefix), ()))
+    if len(prefix) >= _MIN_PREFIX:
+        for event_id, row in world.added.items():
+            if row.group == group_id and event_id.startswith(prefix):
+                rows.add((row.event.kind, row.event.pubkey))
+    return rows
 
 
 # -- events that a memory record refers to --------------------------------------------------------

@@ -186,7 +186,7 @@ async def test_found_says_which_prefixes_are_of_rows_of_the_group(store: Store) 
         ("tea", event.id[:63] + _other_digit(event.id[63])),
     ]
     found = await look_up(store, prefixes=[*there, *wrong])
-    assert found.id_prefixes == set(there)
+    assert found.id_prefixes == {key: {(9, cast.alice.pubkey)} for key in there}
 
 
 async def test_found_has_the_deleters_own_rows_only(store: Store) -> None:

@@ -125,7 +125,8 @@ class ReferenceStore:
                 found.groups_with_content.add(row.group)
             for group, prefix in lookups.id_prefixes:
                 if row.group == group and row.event.id.startswith(prefix):
-                    found.id_prefixes.add((group, prefix))
+                    known = found.id_prefixes.setdefault((group, prefix), set())
+                    known.add((row.event.kind, row.event.pubkey))
             if _puts_one_of(lookups.vanishing_keys, row.event):
                 found.rows[row.event.id] = row
         rows = [row for row in self._counted() if not is_group_record(row.event)]

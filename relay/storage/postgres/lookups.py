@@ -207,8 +207,8 @@ class Finder:
             )
             for group, prefix in asked
         ]
-        for (place,) in await self._db.fetch(QUERIES["prefixes"], *columns(between, 3)):
-            found.id_prefixes.add(asked[place - 1])
+        for place, kind, pubkey in await self._db.fetch(QUERIES["prefixes"], *columns(between, 3)):
+            found.id_prefixes.setdefault(asked[place - 1], set()).add((kind, pubkey.hex()))
 
     async def _follow(self, step: frozenset[RecordName], lookups: Lookups, steps: int) -> None:
         """Follow references, one query for each step of all of them."""

@@ -116,8 +116,8 @@ class Finder:
             if self._db.execute(QUERIES["erasure"], (bytes.fromhex(request),)).fetchone():
                 found.begun.add(request)
         for group, prefix in lookups.id_prefixes:
-            if self._has_prefix(group, prefix):
-                found.id_prefixes.add((group, prefix))
+            if rows := self._with_prefix(group, prefix):
+                found.id_prefixes[group, prefix] = rows
         for account in lookups.usage:
             query = usage_of(account)
             found.usage.open(account, Size(*self._db.execute(*query).fetchone()))
@@ -264,14 +264,15 @@ class Finder:
             }
             step = found.add_referrers(step, self._rows("rows_referring", asked))
 
-    def _has_prefix(self, group: str, prefix: str) -> bool:
+    def _with_prefix(self, group: str, prefix: str) -> set[tuple[int, str]]:
+        """Kind and author of each."""
         if not prefix or any(c not in "0123456789abcdef" for c in prefix) or len(prefix) > 64:
-            return False
+            return set()
         low, high = id_key(prefix.ljust(16, "0")), id_key(prefix.ljust(16, "f"))
         rows = self._db.execute(
             QUERIES["prefix_in_group"], {"low": low, "high": high, "grp": group}
         )
-        return any(row[0].hex().startswith(prefix) for row in rows)
+        return {(kind, pubkey.hex()) for id_, kind, pubkey in rows if id_.hex().startswith(prefix)}
 
     def _rows(
         self, name: str, values: Mapping[str, Value], left: _BytesLeft | None = None

@@ -248,11 +248,10 @@ class World:
             if slot is not None:
                 found.slots[slot] = stored
             if group is not None:
-                found.id_prefixes |= {
-                    (group, prefix)
-                    for prefix in previous_in(candidate.event)
-                    if row.id.startswith(prefix)
-                }
+                for prefix in previous_in(candidate.event):
+                    if row.id.startswith(prefix):
+                        rows = found.id_prefixes.setdefault((group, prefix), set())
+                        rows.add((row.kind, row.pubkey))
                 if row.kind not in kinds.GROUP_RECORDS and row.kind not in kinds.GROUP_STATE:
                     found.groups_with_content.add(group)
         policy: Any = _Policy(self.settings)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from tests.cast import admin, alice, owner, stranger
@@ -15,6 +17,9 @@ from tests.harness.relay_in_process import (
     policy_of,
     store_of,
 )
+
+if TYPE_CHECKING:
+    from relay.nostr.keys import SecretKey
 
 
 @pytest.mark.proves("N01-96")
@@ -59,6 +64,34 @@ async def test_what_a_member_signed_tells_others_nothing_of_a_hidden_group() -> 
         for keys in ((alice.pubkey,), (admin.pubkey,)):
             answers = await home.take(*refused, logins=keys)
             assert not any(is_accepted for is_accepted, _ in answers)
+
+
+@pytest.mark.proves("N29-25", "N01-96")
+async def test_previous_and_pins_find_only_what_the_author_may_read() -> None:
+    """Eight digits of the id of a report were enough to learn that it is stored."""
+    async with Home(ReferenceStore(), policy_of("open")) as home:
+        await home.do(admin, 9007, h="tea")
+        message = await home.do(alice, 9, h="tea")
+        report = await home.do(alice, 1984, ["p", stranger.pubkey], h="tea")
+        invite = await home.do(admin, 9009, ["code", "aaaaaaaa"], h="tea")
+        wrap = await home.do(alice, 1059, ["p", admin.pubkey], h="tea")
+        request = await home.do(alice, 9021, h="tea")
+
+        async def answers(who: SecretKey) -> list[bool]:
+            named = (message, report, invite, wrap, request)
+            sent = [home.made(who, 7, ["previous", each.id[:8]], h="tea") for each in named]
+            return [accepted for accepted, _ in await home.take(*sent)]
+
+        assert await answers(stranger) == [True, False, False, False, False]
+        assert await answers(alice) == [True, True, False, False, True]
+        assert await answers(admin) == [True, True, True, False, True]
+        for each in (report, invite, wrap):
+            pin = home.made(admin, 9010, ["e", each.id], h="tea")
+            [(is_pinned, _)] = await home.take(pin, logins=[admin.pubkey])
+            assert is_pinned is (each is not wrap)
+        together = home.made(alice, 1984, ["p", stranger.pubkey], content="another", h="tea")
+        after = home.made(stranger, 7, ["previous", together.id[:8]], h="tea")
+        assert [accepted for accepted, _ in await home.take(together, after)] == [True, False]
 
 
 @pytest.mark.proves("N29-16", "N01-96")

@@ -645,7 +645,8 @@ async def test_a_pinned_gift_wrap_for_a_key_goes_with_it(home: Home) -> None:
     await tea_party(home)
     wrap = await home.do(bob, 1059, ["p", dave.pubkey], h="tea")
     post = await home.do(bob, 9, h="tea")
-    await home.do(admin, 9010, ["e", wrap.id], ["e", post.id], h="tea")
+    pins = home.made(admin, 9010, ["e", wrap.id], ["e", post.id], h="tea")
+    assert await home.take(pins, origin=Origin.IMPORT) == [STORED]
     await home.vanish(dave)
     assert home.groups.by_id["tea"].pins == (("e", post.id),)
 

@@ -264,8 +264,8 @@ UPDATE old_versions SET drop_at = ? WHERE seq = ?;
 SELECT t.target, t.by, t.until, t.why, t.request
 FROM json_each(:targets) AS j CROSS JOIN tombstones AS t ON t.target = j.value;
 
--- :prefix_in_group  low and high id_key, group -> ids
-SELECT e.id FROM events AS e INDEXED BY events_id
+-- :prefix_in_group  low and high id_key, group -> id, kind, author
+SELECT e.id, e.kind, e.pubkey FROM events AS e INDEXED BY events_id
 WHERE e.id_key BETWEEN :low AND :high AND e.grp = :grp;
 
 -- :group_in_use  group -> 1 when it holds more than what made it (Z-03)
