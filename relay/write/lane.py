@@ -21,12 +21,11 @@ class Lane(Generic[T]):
     Invariants: items of one turn are committed in the order in which they were put; one commit runs
     at a time; a batch waits for no timer: it is what was queued while the previous one ran, until
     its cost reaches `max_batch`. An item that costs more than half of that is alone in its batch:
-    others do not wait for its commit. Items of a client that are not cheap, and what is queued
-    behind them, can be made to `rest`. The next item comes from the queue that will have cost least
-    with it; a queue that was empty begins with the cost of the one served then (fair queuing by
-    finish times), so a cheap item at the head of its queue waits for no costly one that has not
-    begun. At most `max_waiting` items are queued; `put` refuses more. `commit` reports results
-    itself and does not raise.
+    others do not wait for its commit. A client can be made to `rest`, with all its queues. The next
+    item comes from the queue that will have cost least with it; a queue that was empty begins with
+    the cost of the one served then (fair queuing by finish times), so a cheap item at the head of
+    its queue waits for no costly one that has not begun. At most `max_waiting` items are queued;
+    `put` refuses more. `commit` reports results itself and does not raise.
     """
 
     def __init__(
@@ -61,8 +60,7 @@ class Lane(Generic[T]):
         """A heap: (cost so far and of the first item, number, turn), one for each queue that does
         not rest; -1 as cost for one that is next."""
         self._resting: dict[object, tuple[asyncio.TimerHandle, dict[object, int]]] = {}
-        """Client → the end of its rest, and turn → cost so far, of its queues with a costly item at
-        the head."""
+        """Client → the end of its rest, and turn → cost so far, of its queues."""
         self._numbers = count()
         self._reached = 0
         """The most that a queue had cost when it was served."""
@@ -116,7 +114,7 @@ class Lane(Generic[T]):
         heappush(self._turns, (used + cost, next(self._numbers), turn))
 
     def rest(self, client: object, seconds: float) -> None:
-        """The next items of this client that cost more than an eighth of a batch wait so long."""
+        """What this client has queued, and will queue, waits so long."""
         if client is None or self._is_ending or client in self._resting:
             return
         end = asyncio.get_running_loop().call_later(seconds, self._end_rest, client)
@@ -160,7 +158,7 @@ class Lane(Generic[T]):
         while turns and left > 0:
             used, _, turn = turns[0]
             queue, cost = queues[turn], costs[turn]
-            if resting and cost > half // 4:
+            if resting:
                 rest = resting.get(self._client_of(queue[0]))
                 if rest is not None:
                     rest[1][turn] = self._reached if used < 0 else used - cost
@@ -182,7 +180,7 @@ class Lane(Generic[T]):
                 if not queue:
                     break
                 cost = self._cost_of(queue[0])
-                if len(turns) > 1 or left <= 0 or cost > half // 4:  # a single queue needs no heap
+                if len(turns) > 1 or left <= 0 or cost > half:  # a single queue needs no heap
                     break
             if queue:
                 costs[turn] = cost

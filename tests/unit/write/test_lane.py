@@ -180,32 +180,14 @@ async def put_in_time(lane: Lane[str], *items: str) -> None:
         await asyncio.sleep(0)
 
 
-async def test_the_costly_items_of_a_client_rest_on_all_its_connections(
-    clerk: Clerk, resting: Lane[str]
-) -> None:
+async def test_a_client_rests_on_all_its_connections(clerk: Clerk, resting: Lane[str]) -> None:
     async with running(resting):
         resting.rest("a", PLENTY)
-        await put_in_time(resting, "ad", "AA", "aa", "AC", "BB", "bb")
-        assert sorted(clerk.committed) == ["BB", "ad", "bb"]
+        await put_in_time(resting, "AA", "aa", "AC", "BB", "bb")
+        assert sorted(clerk.committed) == ["BB", "bb"]
         assert len(resting) == 3
-    assert sorted(clerk.committed[3:]) == ["AA", "AC", "aa"]
+    assert sorted(clerk.committed[2:]) == ["AA", "AC", "aa"]
     assert clerk.committed.index("aa") > clerk.committed.index("AA")
-
-
-async def test_items_of_an_eighth_of_a_batch_rest_too(clerk: Clerk) -> None:
-    """Not only those that are alone in theirs: senders would stay just below that."""
-    lane = Lane(
-        clerk.commit,
-        max_batch=80,
-        max_waiting=PLENTY,
-        turn_of=str.lower,
-        cost_of=lambda item: 11 if item.isupper() else 10,
-        client_of=lambda item: item[0].lower(),
-    )
-    async with running(lane):
-        lane.rest("a", PLENTY)
-        await put_in_time(lane, "aa", "AA", "ab", "BB")
-        assert sorted(clerk.committed) == ["BB", "aa", "ab"]
 
 
 async def test_a_rest_ends_by_itself(clerk: Clerk, resting: Lane[str]) -> None:
