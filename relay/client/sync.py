@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from itertools import groupby
 from typing import TYPE_CHECKING, Final, Protocol
 
 from msgspec import structs
@@ -145,8 +146,20 @@ class RelaySide:
         return await self._reader.query(Filter(ids=frozenset(ids)))
 
     async def store(self, events: Sequence[Event]) -> StoreResult:
-        """Raises PublishRefused if several events are all still refused after the last retry."""
-        result, waiting = StoreResult(), events
+        """Group records one at a time: sent again after a later one, a 9000 would undo its 9001.
+        Raises PublishRefused if one of them, or all of several other events, are still refused for
+        now after the last retry."""
+        result = StoreResult()
+        for is_record, run in groupby(events, lambda event: event.kind in GROUP_RECORDS):
+            if is_record:
+                for event in run:
+                    await self._store([event], result, least=1)
+            else:
+                await self._store([*run], result, least=2)
+        return result
+
+    async def _store(self, events: Sequence[Event], result: StoreResult, *, least: int) -> None:
+        waiting = events
         for pause in (*_RETRY_DELAYS_S, None):
             report = await self._writer.publish_many(waiting, patience_s=0)
             result.stored += report.stored
@@ -165,10 +178,9 @@ class RelaySide:
                 break
             await asyncio.sleep(pause)
             waiting = [event for event in waiting if event.id in temporary]
-        if 1 < len(events) == sum(_is_temporary(refusal) for refusal in report.refused):
+        if least <= len(events) == sum(_is_temporary(refusal) for refusal in report.refused):
             # Not because of these events: continuing would refuse the rest as well.
             raise report.refused[0]
-        return result
 
 
 def _needed(differences: Iterable[Difference]) -> frozenset[bytes]:

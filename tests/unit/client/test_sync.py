@@ -463,6 +463,45 @@ async def test_temporary_refusals_are_retried(
     assert tries[NOTES[0].id] == 1
 
 
+async def test_a_group_record_is_sent_again_before_later_ones(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removed member was one again at the other relay."""
+    monkeypatch.setattr(syncing, "_RETRY_DELAYS_S", (0.0, 0.0))
+    h, p, tries = ["h", "tea"], ["p", bob.pubkey], 0
+    put, out = (alice.sign(kind, [h, p], "", NOW + kind) for kind in (9000, 9001))
+
+    async def second_time_lucky(visitor: Visitor, frame: list[Any]) -> None:
+        nonlocal tries
+        tries += frame[1]["id"] == put.id
+        if tries == 1:
+            await visitor.say_no(frame[1]["id"], "rate-limited: slow down")
+        else:
+            await fake.take(visitor, frame)
+
+    fake.on["EVENT"] = second_time_lucky
+    ours.events += [put, out]
+    await synced(ours, fake, timeouts, moderation=Moderation.TAKEN)
+    assert [event.id for event in fake.events] == [put.id, out.id]
+    assert tries == 2
+
+
+async def test_a_group_record_that_is_not_taken_ends_the_run(
+    ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(syncing, "_RETRY_DELAYS_S", (0.0,))
+    h, p = ["h", "tea"], ["p", bob.pubkey]
+    ours.events += [alice.sign(kind, [h, p], "", NOW + kind) for kind in (9000, 9001)]
+
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "error: disk full")
+
+    fake.on["EVENT"] = refuse
+    with pytest.raises(PublishRefused, match="disk full"):
+        await synced(ours, fake, timeouts, moderation=Moderation.TAKEN)
+    assert {frame[1]["kind"] for frame in fake.verbs("EVENT")} == {9000}
+
+
 async def test_lasting_temporary_refusals_end_the_run(
     ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
