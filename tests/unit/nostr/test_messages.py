@@ -540,7 +540,7 @@ def test_few_filters_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(100):
         for _ in range(4):
             messages.parse(request % number, TERMS, 5)
-    assert len(parsed) == 200
+    assert 190 <= len(parsed) <= 200  # two of them may share a place of `Recent`
     for number in range(100, 20_000):
         messages.parse(request % number, TERMS, 5)
     assert 100 <= messages._filters_after.cache_info().currsize < 1000  # few look as if they came
