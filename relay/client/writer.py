@@ -45,9 +45,9 @@ _SEND_BATCH: Final = 256
 _MAX_KNOWN: Final = 10_000
 """Addresses."""
 _MAX_ATTEMPTS: Final = 4
-_MAX_RACES: Final = 200
-"""Attempts where each finds another version that a machine of the same agent has stored."""
 """Attempts to write a version while another program writes versions of the same record."""
+_MAX_RACES: Final = 200
+"""The same if each finds another version that a machine of the same agent has stored."""
 _ANSWER_S: Final = 5.0
 """How long a spooled write waits for the relay's answer."""
 _PAUSE_S: Final = 2.0
