@@ -162,10 +162,12 @@ class ReadRule:
             match.matches(row, groups) for match in self.excepts
         )
 
-    def may_apply_to(self, row: Row, groups: Groups) -> bool:
-        """Whether it applies to a row of this kind, author and group with some tags."""
-        return self.match.may_match(row, groups) and not any(
-            match.is_without_tags and match.matches(row, groups) for match in self.excepts
+    def applies_to_all_like(self, row: Row, groups: Groups) -> bool:
+        """Whether it applies to every row of this kind, author and group."""
+        return (
+            self.match.is_without_tags
+            and self.match.may_match(row, groups)
+            and not any(match.may_match(row, groups) for match in self.excepts)
         )
 
 

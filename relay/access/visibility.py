@@ -121,12 +121,12 @@ class Visibility:
         )
 
     def may_read_like(self, row: Row) -> bool:
-        """Whether this viewer may read every row of this kind, author and group, whatever else it
-        says."""
+        """Whether this viewer may read some rows of this kind, author and group: rules that look at
+        what a row says are left out."""
         return all(
             self._lets(rule, row, _NO_TARGETS)
             for rule in self.rules
-            if rule.may_apply_to(row, self.groups)
+            if rule.applies_to_all_like(row, self.groups)
         )
 
     def reading(self, row: Row, readable_targets: Set[Target] = _NO_TARGETS) -> Reading:

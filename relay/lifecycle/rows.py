@@ -76,6 +76,15 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     expires_at: int | None = None
 
 
+MOST_WITH_PREFIX: Final = 16_384
+
+
+def outline(kind: int, pubkey: str, group: str | None, expires_at: int | None) -> Stored:
+    """A row without what it says, and without its id."""
+    event = Event("", pubkey, 0, kind, [], "", "", b"")
+    return Stored(0, event, group, expires_at=expires_at)
+
+
 @dataclass(frozen=True, slots=True)
 class Tombstone:
     """Keeps deleted events from being stored again."""
@@ -411,8 +420,9 @@ class Found:
     """seq of the rows to delete now; empty when all the rest fits into one transaction."""
     begun: set[str] = field(default_factory=set)
     """Those of `Lookups.requests` that have deleted something, now or in pieces before."""
-    id_prefixes: dict[tuple[str, str], set[tuple[int, str]]] = field(default_factory=dict)
-    """(group, prefix) → kind and author of each row of the group whose id begins so."""
+    id_prefixes: dict[tuple[str, str], list[Stored]] = field(default_factory=dict)
+    """(group, prefix) → rows of the group whose id begins so; those of more than
+    `MOST_WITH_PREFIX` bytes as `outline`."""
     groups_with_content: set[str] = field(default_factory=set)
     """Groups with a row beside 9000–9022 and 39000–39005."""
     stored_keys: frozenset[str] = frozenset()

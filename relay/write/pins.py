@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from relay.facts import Origin
 from relay.groups.actions import PIN_TAGS
-from relay.lifecycle.rows import Stored
+from relay.lifecycle.rows import Present, Stored, outline
 from relay.nostr import kinds
 from relay.nostr.event import address_of
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from relay.groups.group import Group, Groups, Pin
-    from relay.lifecycle.rows import Found, Present, Slot
+    from relay.lifecycle.rows import Found, Slot
     from relay.nostr.event import Event
     from relay.write.candidate import Candidate
 
@@ -87,10 +87,10 @@ def pinnable(
     found: Found,
     now: int,
     origin: Origin,
-    is_known: Callable[[int, str], bool],
+    is_known: Callable[[Stored], bool],
 ) -> frozenset[Pin]:
     """What a 9010 names that can be pinned: stored, unexpired events of its group (N29-171).
-    `is_known`: whether its author may read rows of this kind and author.
+    `is_known`: whether its author may read a row, or one like this `outline`.
 
     In an import also addresses without a stored version: it may come later in the file.
     """
@@ -102,8 +102,9 @@ def pinnable(
     here: set[Pin] = set()
     for pin in named:
         row = _there(pin, group_id, found, now)
-        about = row.event if isinstance(row, Stored) else row
-        if about is not None and is_known(about.kind, about.pubkey):
+        if isinstance(row, Present):
+            row = outline(row.kind, row.pubkey, row.group, row.expires_at)
+        if row is not None and is_known(row):
             here.add(pin)
     if origin is not Origin.WIRE:
         slots = {pin: slot_of_pin(pin) for pin in named}

@@ -19,9 +19,7 @@ from relay.groups.actions import DeleteEvents, previous_in
 from relay.groups.context import GroupContext, NotStored, TargetRow
 from relay.groups.timeline import previous_to_find
 from relay.lifecycle.deletion import deleted_rows
-from relay.lifecycle.rows import Stored
 from relay.nostr import kinds
-from relay.nostr.event import Event
 from relay.nostr.filters import Filter
 from relay.write.pins import pinnable
 
@@ -32,8 +30,9 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.facts import RecordFacts
     from relay.groups.group import Groups
-    from relay.lifecycle.rows import Found, Slot
+    from relay.lifecycle.rows import Found, Slot, Stored
     from relay.memory.registry import MemorySystems, RecordName
+    from relay.nostr.event import Event
     from relay.state import Policy
     from relay.write.candidate import Candidate
 
@@ -246,20 +245,20 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
     slot = candidate.slot
     holder = None if slot is None else found.slots.get(slot)
 
-    def is_known(kind: int, author: str) -> bool:
-        """Whether the author of the event may read such rows of the group: else an answer would
-        tell what reports and invites are stored."""
+    def is_known(row: Stored) -> bool:
+        """Whether the author of the event may read this row of the group: else an answer would tell
+        what reports and invites are stored."""
         sender = candidate.sender
         if sender.origin is not Origin.WIRE:
             return True
         seen = world.seen_by(Viewer(frozenset({event.pubkey}), attested=sender.attested))
-        row = Stored(0, Event("", author, 0, kind, [], "", "", b""), group_id)
-        return seen.may_read_like(row)
+        is_outline = not row.event.id
+        return seen.may_read_like(row) if is_outline else may_know_by_id(row, seen, world)
 
     previous = frozenset(
         prefix
         for prefix in previous_to_find(previous_in(event))
-        if any(is_known(*row) for row in _rows_with_prefix(group_id, prefix, world))
+        if any(map(is_known, _rows_with_prefix(group_id, prefix, world)))
     )
     targets: dict[str, TargetRow] = {}
     if isinstance(candidate.action, DeleteEvents):
@@ -288,14 +287,15 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
     )
 
 
-def _rows_with_prefix(group_id: str, prefix: str, world: World) -> set[tuple[int, str]]:
-    """Kind and author of each row of the group whose id begins so."""
-    rows = set(world.found.id_prefixes.get((group_id, prefix), ()))
+def _rows_with_prefix(group_id: str, prefix: str, world: World) -> Iterator[Stored]:
+    """Rows of the group whose id begins so, and that last."""
+    for row in world.found.id_prefixes.get((group_id, prefix), ()):
+        if _lasts(row, world.now):
+            yield row
     if len(prefix) >= _MIN_PREFIX:
         for event_id, row in world.added.items():
             if row.group == group_id and event_id.startswith(prefix):
-                rows.add((row.event.kind, row.event.pubkey))
-    return rows
+                yield row
 
 
 # -- events that a memory record refers to --------------------------------------------------------

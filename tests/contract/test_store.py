@@ -15,7 +15,16 @@ from relay.errors import StoreFault, WriteOutcome
 from relay.facts import Who
 from relay.groups.actions import Flag
 from relay.groups.group import EndedGroup, Group, Groups
-from relay.lifecycle.rows import Found, Keep, OwnRow, Slot, Stored, Tombstone, WritePlan
+from relay.lifecycle.rows import (
+    MOST_WITH_PREFIX,
+    Found,
+    Keep,
+    OwnRow,
+    Slot,
+    Stored,
+    Tombstone,
+    WritePlan,
+)
 from relay.nostr.kinds import KindSet
 from relay.storage import PARSED_BYTES, PageQuery
 from tests import cast
@@ -186,7 +195,24 @@ async def test_found_says_which_prefixes_are_of_rows_of_the_group(store: Store) 
         ("tea", event.id[:63] + _other_digit(event.id[63])),
     ]
     found = await look_up(store, prefixes=[*there, *wrong])
-    assert found.id_prefixes == {key: {(9, cast.alice.pubkey)} for key in there}
+    rows = {key: [row.event for row in rows] for key, rows in found.id_prefixes.items()}
+    assert rows == {key: [event] for key in there}
+
+
+async def test_of_large_rows_with_a_prefix_found_has_kind_and_author(store: Store) -> None:
+    """A message with 64 `previous` reads little."""
+    tags = [["h", "tea"], ["expiration", "5000000000"]]
+    event = unsigned(cast.alice, 9, tags, "x" * MOST_WITH_PREFIX)
+    await stored(store, event)
+    found = await look_up(store, prefixes=[("tea", event.id[:8])])
+    [row] = found.id_prefixes["tea", event.id[:8]]
+    assert (row.event.id, row.event.content, row.event.kind, row.event.pubkey) == (
+        "",
+        "",
+        9,
+        cast.alice.pubkey,
+    )
+    assert (row.group, row.expires_at) == ("tea", 5_000_000_000)
 
 
 async def test_found_has_the_deleters_own_rows_only(store: Store) -> None:

@@ -30,6 +30,7 @@ from relay.lifecycle.deletion import (
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
+    MOST_WITH_PREFIX,
     SENT_TO_ONE,
     Found,
     OldVersion,
@@ -37,6 +38,7 @@ from relay.lifecycle.rows import (
     Tombstone,
     Vanish,
     narrowed,
+    outline,
     references_of,
 )
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
@@ -125,8 +127,10 @@ class ReferenceStore:
                 found.groups_with_content.add(row.group)
             for group, prefix in lookups.id_prefixes:
                 if row.group == group and row.event.id.startswith(prefix):
-                    known = found.id_prefixes.setdefault((group, prefix), set())
-                    known.add((row.event.kind, row.event.pubkey))
+                    is_large = len(row.event.raw) > MOST_WITH_PREFIX
+                    about = row.event.kind, row.event.pubkey, group, row.expires_at
+                    known = found.id_prefixes.setdefault((group, prefix), [])
+                    known.append(outline(*about) if is_large else row)
             if _puts_one_of(lookups.vanishing_keys, row.event):
                 found.rows[row.event.id] = row
         rows = [row for row in self._counted() if not is_group_record(row.event)]

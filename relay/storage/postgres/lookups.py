@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
-from relay.lifecycle.rows import Tombstone, narrowed
+from relay.lifecycle.rows import MOST_WITH_PREFIX, Tombstone, narrowed, outline
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.storage.postgres.rows import columns, present, stored
 from relay.storage.postgres.sql.named import QUERIES
@@ -207,8 +207,15 @@ class Finder:
             )
             for group, prefix in asked
         ]
-        for place, kind, pubkey in await self._db.fetch(QUERIES["prefixes"], *columns(between, 3)):
-            found.id_prefixes.setdefault(asked[place - 1], set()).add((kind, pubkey.hex()))
+        values = *columns(between, 3), MOST_WITH_PREFIX
+        for place, *row in await self._db.fetch(QUERIES["rows_with_prefix"], *values):
+            found.id_prefixes.setdefault(asked[place - 1], []).append(stored(row))
+        for place, kind, pubkey, until in await self._db.fetch(
+            QUERIES["larger_with_prefix"], *values
+        ):
+            prefix = asked[place - 1]
+            row = outline(kind, pubkey.hex(), prefix[0], until)
+            found.id_prefixes.setdefault(prefix, []).append(row)
 
     async def _follow(self, step: frozenset[RecordName], lookups: Lookups, steps: int) -> None:
         """Follow references, one query for each step of all of them."""

@@ -8,7 +8,7 @@ import orjson
 
 from relay.access.quotas import Size
 from relay.errors import TooMuchToRead
-from relay.lifecycle.rows import Found, Tombstone, narrowed
+from relay.lifecycle.rows import MOST_WITH_PREFIX, Found, Tombstone, narrowed, outline
 from relay.memory.registry import MAX_REFERENCE_STEPS, NEAR_STEPS
 from relay.storage.hashes import id_key
 from relay.storage.rows import (
@@ -264,15 +264,19 @@ class Finder:
             }
             step = found.add_referrers(step, self._rows("rows_referring", asked))
 
-    def _with_prefix(self, group: str, prefix: str) -> set[tuple[int, str]]:
-        """Kind and author of each."""
+    def _with_prefix(self, group: str, prefix: str) -> list[Stored]:
+        """As in `Found.id_prefixes`."""
         if not prefix or any(c not in "0123456789abcdef" for c in prefix) or len(prefix) > 64:
-            return set()
+            return []
         low, high = id_key(prefix.ljust(16, "0")), id_key(prefix.ljust(16, "f"))
-        rows = self._db.execute(
-            QUERIES["prefix_in_group"], {"low": low, "high": high, "grp": group}
-        )
-        return {(kind, pubkey.hex()) for id_, kind, pubkey in rows if id_.hex().startswith(prefix)}
+        asked: dict[str, Value] = {"low": low, "high": high, "grp": group}
+        asked["most"] = MOST_WITH_PREFIX
+        rows = self._rows("rows_with_prefix", asked)
+        found = [row for row in rows if row.event.id.startswith(prefix)]
+        for id_, kind, pubkey, until in self._db.execute(QUERIES["larger_with_prefix"], asked):
+            if id_.hex().startswith(prefix):
+                found.append(outline(kind, pubkey.hex(), group, until))
+        return found
 
     def _rows(
         self, name: str, values: Mapping[str, Value], left: _BytesLeft | None = None

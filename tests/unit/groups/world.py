@@ -250,8 +250,7 @@ class World:
             if group is not None:
                 for prefix in previous_in(candidate.event):
                     if row.id.startswith(prefix):
-                        rows = found.id_prefixes.setdefault((group, prefix), set())
-                        rows.add((row.kind, row.pubkey))
+                        found.id_prefixes.setdefault((group, prefix), []).append(stored)
                 if row.kind not in kinds.GROUP_RECORDS and row.kind not in kinds.GROUP_STATE:
                     found.groups_with_content.add(group)
         policy: Any = _Policy(self.settings)
