@@ -105,9 +105,9 @@ class Client:
         self.keys: frozenset[str] = frozenset()
         """Those that logged in."""
         self.asked: dict[str, Asked] = {}
-        self.due: dict[str, deque[tuple[Event, int, int, int]]] = {}
-        """By id: what was sent and not answered, its number, and the faults and known commits until
-        then."""
+        self.due: dict[str, deque[tuple[Event, int, int, int, frozenset[str]]]] = {}
+        """By id: what was sent and not answered, its number, and the faults, known commits and keys
+        until then: an event may be judged before a login that is answered sooner."""
         self.numbers: dict[str, int] = {}
         """COUNTs that were answered."""
         self.challenge = ""
@@ -139,7 +139,8 @@ class Client:
     def publishes(self, event: Event) -> None:
         self._sent += 1
         waiting = self.due.setdefault(event.id, deque())
-        waiting.append((event, self._sent, self._promises.faults, self._promises.known))
+        known = self._promises.faults, self._promises.known, self.keys
+        waiting.append((event, self._sent, *known))
         self.socket.send(b'["EVENT",' + event.raw + b"]")
 
     def asks(self, sub: str, *filters: Mapping[str, Any]) -> None:
@@ -186,10 +187,10 @@ class Client:
         waiting = self.due.get(event_id)
         if not waiting:
             raise self._promises.broken(f"event {event_id[:8]} was answered twice")
-        event, number, faults, at = waiting.popleft()
+        event, number, faults, at, keys = waiting.popleft()
         if not waiting:
             del self.due[event_id]
-        self._promises.answered(event, text, faults, accepted=accepted, keys=self.keys, at=at)
+        self._promises.answered(event, text, faults, accepted=accepted, keys=keys, at=at)
         if accepted and not text:
             if number < self._confirmed:
                 raise self._promises.broken(f"event {event_id[:8]} was confirmed after a later one")
