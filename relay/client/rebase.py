@@ -72,7 +72,9 @@ class Rebase:
         if stored is None and not is_deleted:
             return event
         if stored is not None and base is not None and stored.id == base.id:
-            return event
+            is_newer = event.created_at > stored.created_at
+            if is_newer:  # else the clock of who stored it was ahead
+                return event
         times = [each.created_at for each in (event, stored) if each is not None]
         at = next_created_at(self._client.now(), max(times))
         try:

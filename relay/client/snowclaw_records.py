@@ -144,6 +144,7 @@ class SnowclawRecords(MemoryClient):
 
     def _take(self, event: Event) -> bool:
         """Whether the event changed anything."""
+        self._writer.note_stored(event)  # what is written next is newer, whoever's clock is ahead
         return self._working_copy.apply(event)
 
     # -- reading ----------------------------------------------------------------------------------

@@ -245,6 +245,27 @@ async def test_however_often_another_machine_is_faster_the_edits_arrive(
     assert fields(fake)["notes"] == ["theirs 12", "offline"]
 
 
+@pytest.mark.parametrize("ahead", [30, 300])
+async def test_the_clock_of_the_other_machine_may_be_ahead(
+    fake: FakeRelay, machines: tuple[Machine, Machine], ahead: int
+) -> None:
+    """What was noted offline within that time was refused as older than what it was made of."""
+    one, _ = machines
+    async with one as claw:
+        await claw._client.wait_connected()
+        await claw.start()
+        await fake.publish(record(ALICE, {"notes": ["theirs"]}, NOW + ahead))
+        await until(lambda: claw.user(alice.npub) is not None)
+        await fake.stop()
+        await until(lambda: not claw.is_online)
+        claw.note_user(alice.npub, "offline")
+        await claw.flush()
+        await fake.start()
+        await sent(claw)
+        assert await claw.refused() == []
+    assert fields(fake)["notes"] == ["theirs", "offline"]
+
+
 async def test_a_relay_that_never_takes_the_version_is_not_asked_for_ever(
     fake: FakeRelay, machines: tuple[Machine, Machine]
 ) -> None:
