@@ -124,9 +124,12 @@ def test_a_page_is_kept_when_it_is_read_for_the_second_time(size: int) -> None:
     assert [ask(cache, NOTES, page) for _ in range(4)] == [False, False, True, True]
     assert not any(ask(cache, notes_about(f"{n}"), page) for n in range(5_000))
     assert ask(cache, NOTES, page)
-    assert cache.page(2, NOTES) is None
-    cache.add(2, NOTES, page)
-    assert cache.page(2, NOTES) is None
+    unknown = 0
+    for seq in range(2, 12):
+        assert cache.page(seq, NOTES) is None
+        cache.add(seq, NOTES, page)
+        unknown += cache.page(seq, NOTES) is None
+    assert unknown >= 5  # one in thirteen shares its place of `Recent` with another
 
 
 def test_a_cache_learns_soon_that_other_pages_are_asked_for_whatever_was_before() -> None:
