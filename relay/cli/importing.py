@@ -319,19 +319,19 @@ async def submit_with_retries(
     `error:` are stored after it. Raises StoreFault."""
     answers = [_NOT_TRIED] * len(events)
     waiting = [*range(len(events))]
-    pauses, failed = iter(pauses_s), 0
+    pauses, failed, faults = iter(pauses_s), 0, len(events)
     while waiting:
         replies = await folder.submit([events[number] for number in waiting], origin)
         for number, reply in zip(waiting, replies, strict=True):
             answers[number] = reply
-        tried = len(waiting)
         waiting = [number for number in waiting if _may_be_retried(events[number], answers[number])]
-        if len(waiting) < tried:
-            pauses = iter(pauses_s)
+        faulty = [number for number in waiting if is_error(answers[number])]
+        if len(faulty) < faults:  # some were taken; a rate may let through one at a time for hours
+            pauses, faults = iter(pauses_s), len(faulty)
         pause = next(pauses, None)
         if pause is not None and waiting:
             await asyncio.sleep(pause)
-        elif faulty := [number for number in waiting if is_error(answers[number])]:
+        elif faulty:
             # One event that keeps failing is reported as refused. If all fail, the cause is not the
             # events, and continuing would refuse the rest of the file.
             failed += 1

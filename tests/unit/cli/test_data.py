@@ -741,6 +741,24 @@ async def test_what_follows_a_record_that_was_refused_for_now_is_stored_after_it
     assert [*folder.rows] == [NOTES[0].id, NOTES[1].id, removal.id, NOTES[2].id]
 
 
+async def test_a_rate_that_lets_through_one_event_at_a_time_is_not_waited_for(
+    folder: FakeFolder,
+) -> None:
+    taken = 0
+
+    def one_of_each_batch(_: Event) -> str | None:
+        nonlocal taken
+        if taken == len(folder.batches):
+            return "rate-limited: slow down"
+        taken += 1
+        return None
+
+    folder.fails = one_of_each_batch
+    place, said = await _import(folder, *NOTES)
+    assert folder.batches == [8, 7, 6]
+    assert (place.tally.stored, place.tally.refused, len(said)) == (3, 5, 5)
+
+
 async def test_a_group_record_above_a_rate_is_refused_and_not_stored_after_later_ones(
     folder: FakeFolder,
 ) -> None:
