@@ -71,10 +71,9 @@ class Rebase:
         is_deleted = any(each.kind == kinds.DELETION for each in found)
         if stored is None and not is_deleted:
             return event
-        if stored is not None and base is not None and stored.id == base.id:
-            is_newer = event.created_at > stored.created_at
-            if is_newer:  # else the clock of who stored it was ahead
-                return event
+        is_base = stored is not None and base is not None and stored.id == base.id
+        if is_base and stored is not None and event.created_at > stored.created_at:
+            return event  # else the clock of who stored it was ahead
         times = [each.created_at for each in (event, stored) if each is not None]
         at = next_created_at(self._client.now(), max(times))
         try:
