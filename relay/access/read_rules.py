@@ -53,30 +53,17 @@ class Match:
     classes: tuple[tuple[Who, frozenset[str]], ...] = ()
     """Who-words for authors in the policy file, with their keys; `authors` includes these."""
 
-    @property
-    def is_without_tags(self) -> bool:
-        """Whether it depends on kind, author and group alone."""
-        said = (self.d, self.d_prefixes, self.quiet)
-        return not self.tags and said == (None, None, None)
-
-    def may_match(self, row: Row, groups: Groups) -> bool:
-        """Whether it matches this row or one of the same kind, author and group."""
+    def matches(self, row: Row, groups: Groups) -> bool:
         event = row.event
         if self.kinds is not None and event.kind not in self.kinds:
             return False
         if self.h is not None and not _h_holds(self.h, row.group):
             return False
+        if self.quiet is not None and row.quiet is not self.quiet:
+            return False
         if self.ended is not None and (row.group in groups.ended) is not self.ended:
             return False
-        return self.authors is None or event.pubkey in self.authors
-
-    def matches(self, row: Row, groups: Groups) -> bool:
-        event = row.event
-        if self.kinds is not None and event.kind not in self.kinds:  # most rules end here
-            return False
-        if not self.may_match(row, groups):
-            return False
-        if self.quiet is not None and row.quiet is not self.quiet:
+        if self.authors is not None and event.pubkey not in self.authors:
             return False
         if self.d is not None and event.d not in self.d:
             return False
@@ -160,14 +147,6 @@ class ReadRule:
     def applies_to(self, row: Row, groups: Groups) -> bool:
         return self.match.matches(row, groups) and not any(
             match.matches(row, groups) for match in self.excepts
-        )
-
-    def applies_to_all_like(self, row: Row, groups: Groups) -> bool:
-        """Whether it applies to every row of this kind, author and group."""
-        return (
-            self.match.is_without_tags
-            and self.match.may_match(row, groups)
-            and not any(match.may_match(row, groups) for match in self.excepts)
         )
 
 

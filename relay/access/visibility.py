@@ -120,15 +120,6 @@ class Visibility:
             if rule.applies_to(row, self.groups)
         )
 
-    def may_read_like(self, row: Row) -> bool:
-        """Whether this viewer may read some rows of this kind, author and group: rules that look at
-        what a row says are left out."""
-        return all(
-            self._lets(rule, row, _NO_TARGETS)
-            for rule in self.rules
-            if rule.applies_to_all_like(row, self.groups)
-        )
-
     def reading(self, row: Row, readable_targets: Set[Target] = _NO_TARGETS) -> Reading:
         """The result of `may_read` for any filter, or BY_FILTER if it depends on the filter."""
         by_filter = False

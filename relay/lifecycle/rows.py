@@ -77,10 +77,12 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
 
 
 MOST_WITH_PREFIX: Final = 16_384
+"""Bytes of a row that is read because a `previous` names it: an event may name 64."""
 
 
 def outline(kind: int, pubkey: str, group: str | None, expires_at: int | None) -> Stored:
-    """A row without what it says, and without its id."""
+    """A row without what it says, and without its id: read rules about tags and `d` do not match
+    it."""
     event = Event("", pubkey, 0, kind, [], "", "", b"")
     return Stored(0, event, group, expires_at=expires_at)
 

@@ -245,15 +245,13 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
     slot = candidate.slot
     holder = None if slot is None else found.slots.get(slot)
 
+    author = Viewer(frozenset({event.pubkey}), attested=candidate.sender.attested)
+
     def is_known(row: Stored) -> bool:
         """Whether the author of the event may read this row of the group: else an answer would tell
         what reports and invites are stored."""
-        sender = candidate.sender
-        if sender.origin is not Origin.WIRE:
-            return True
-        seen = world.seen_by(Viewer(frozenset({event.pubkey}), attested=sender.attested))
-        is_outline = not row.event.id
-        return seen.may_read_like(row) if is_outline else may_know_by_id(row, seen, world)
+        is_import = candidate.sender.origin is not Origin.WIRE
+        return is_import or may_know_by_id(row, world.seen_by(author), world)
 
     previous = frozenset(
         prefix
