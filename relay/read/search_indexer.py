@@ -37,9 +37,9 @@ _WRITING_S: Final = 0.5
 """Writes count as busy for this time after a commit. On a slow machine a batch takes so long that
 there may be no commit during it."""
 _MAX_PAUSE_S: Final = 1.0
-_GATHER_S: Final = 0.1
-"""Delay from a commit until it is indexed, so that later ones join the batch: a transaction for
-each event of a slow stream would cost as much as its commit."""
+_GATHER_S: Final = 1.0
+"""Delay from a commit until it is indexed, so that later ones join the batch: a transaction costs
+as much as a commit. A search ends it."""
 _IDLE_S: Final = 1.0
 _TIMEOUT_S: Final = 2.0
 """How long a search waits for the index."""
