@@ -29,10 +29,10 @@ from relay.storage.sqlite.sql.conditions import Query
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from concurrent.futures import Executor
     from pathlib import Path
 
     from relay.storage.sqlite.connections import AsyncReader
+    from relay.storage.sqlite.work_thread import WorkThread
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class Checkpoints:
         store: Path,
         connection: AsyncReader,
         readers: Sequence[AsyncReader],
-        writing: Executor,
+        writing: WorkThread,
         check_files: Callable[[], None],
         flush: Callable[[], bool],
         is_behind: Callable[[], bool],
@@ -220,7 +220,7 @@ class Checkpoints:
     async def _on_writer(self, work: Callable[[], T]) -> T:
         """Raises StoreFault."""
         with sqlite_faults():
-            return await asyncio.get_running_loop().run_in_executor(self._writing, work)
+            return await self._writing.run(work)
 
     async def _settle(self) -> None:
         committed_at = self._committed_at
@@ -284,7 +284,7 @@ class Checkpoints:
             loop.call_soon_threadsafe(held.set)
             release.wait(_MAX_HOLD_S)
 
-        holding = loop.run_in_executor(self._writing, hold)
+        holding = self._writing.run(hold)
         try:
             await held.wait()
             yield

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from array import array
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 from itertools import accumulate
@@ -69,6 +68,7 @@ from relay.storage.sqlite.sql.recall import Asking
 from relay.storage.sqlite.sql.sweep import SweepQueries
 from relay.storage.sqlite.tag_buffer import TAG_BUFFER_ROWS, TagBuffer
 from relay.storage.sqlite.text_index import opened_index
+from relay.storage.sqlite.work_thread import WorkThread
 from relay.storage.sqlite.writer import Writer
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ class SqliteStore:
         )
         self._has_room_for = tag_buffer.has_room_for
         self._committed = asyncio.Event()
-        self._writing = ThreadPoolExecutor(1, "store-writer")
+        self._writing = WorkThread("store-writer")
         self._factory = ReaderFactory(path, hashes, tag_buffer)
         self._loop_conn = LoopReader(self._factory.page_reader)
         self._reader_conn = AsyncReader(self._factory.page_reader)
@@ -229,7 +229,8 @@ class SqliteStore:
 
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self._check_open()
-        head = await self._on_writer(self._append, asyncio.get_running_loop(), lookups, decide)
+        loop = asyncio.get_running_loop()
+        head = await self._on_writer(partial(self._append, loop, lookups, decide))
         self._checkpoints.committed()
         return head
 
@@ -768,9 +769,9 @@ class SqliteStore:
 
     # -- both -----------------------------------------------------------------------------------
 
-    async def _on_writer(self, work: Callable[..., T], *args: object) -> T:
+    async def _on_writer(self, work: Callable[[], T]) -> T:
         with sqlite_faults():
-            return await asyncio.get_running_loop().run_in_executor(self._writing, work, *args)
+            return await self._writing.run(work)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -782,7 +783,7 @@ class SqliteStore:
         self._closed = True
         self._wake()
         async with AsyncExitStack() as last_first:  # each, also when one is cancelled
-            last_first.callback(self._writing.shutdown)
+            last_first.callback(self._writing.close)
             last_first.push_async_callback(self._on_writer, self._writer.finish)
             last_first.push_async_callback(self._index.close)
             last_first.push_async_callback(self._open_connections.aclose)
