@@ -572,6 +572,8 @@ class Fanout:
             frames.clear()
         readings: dict[Viewer, Reading] = {}
         public = self._state.is_public(stored)
+        filter_: Filter | None = None  # the last one compared: equal ones are often one object
+        matches = False
         for entries in candidates:
             subscription = entries[0].subscription
             if (
@@ -590,8 +592,12 @@ class Fanout:
                 if reading is never:
                     continue
             for entry in entries:
-                if not entry.is_exact and not entry.filter.matches(compared.event):
-                    continue
+                if not entry.is_exact:
+                    if entry.filter is not filter_:
+                        filter_ = entry.filter
+                        matches = filter_.matches(compared.event)
+                    if not matches:
+                        continue
                 if reading is by_filter and not self._may_read(
                     subscription, compared, entry.filter, links
                 ):

@@ -63,9 +63,6 @@ class FlushQueue:
 
     def add(self, outbox: Outbox) -> None:
         self._waiting.append(outbox)
-        self._schedule()
-
-    def _schedule(self) -> None:
         if not self._is_due:
             self._is_due = True
             self._call_soon(self.flush)
@@ -84,8 +81,9 @@ class FlushQueue:
         while late and left > 0:
             left -= late[0].queued_bytes
             late.popleft().flush()
-        if late:
-            self._schedule()
+        if late and not self._is_due:
+            self._is_due = True
+            self._call_soon(self.flush)
 
 
 def framed(payload: bytes) -> bytes:
@@ -102,7 +100,6 @@ class Outbox:
     """
 
     __slots__ = (
-        "_bytes",
         "_flush_queue",
         "_frames",
         "_full",
@@ -114,6 +111,7 @@ class Outbox:
         "held_bytes",
         "is_held",
         "is_late",
+        "queued_bytes",
     )
 
     def __init__(
@@ -125,7 +123,8 @@ class Outbox:
         self._overflow = overflow
         self._pieces: list[bytes] = []
         self._frames = 0
-        self._bytes = 0
+        self.queued_bytes = 0
+        """Not yet given to the transport."""
         self._full = False
         self.closed = False
         self.is_held = False
@@ -153,8 +152,8 @@ class Outbox:
             self._flush_queue.add(self)
         self._pieces.append(frames)
         self._frames += number
-        self._bytes += len(frames)
-        if self._bytes > self._max_bytes:
+        self.queued_bytes += len(frames)
+        if self.queued_bytes > self._max_bytes:
             self._check()
 
     def put_each(self, head: bytes, bodies: Sequence[bytes], tail: bytes) -> None:
@@ -169,7 +168,7 @@ class Outbox:
             size = len(body) + around
             self._pieces += (frame_head(size), head, body, tail)
             self._frames += 1
-            self._bytes += size + 4
+            self.queued_bytes += size + 4
             return
         sizes = list(map(len, bodies))
         if max(sizes) + around < len(_HEADS):  # a call takes three times as long
@@ -178,13 +177,13 @@ class Outbox:
             heads = [frame_head(size + around) for size in sizes]
         self._pieces.extend(chain.from_iterable(zip(heads, repeat(head), bodies, repeat(tail))))
         self._frames += len(bodies)
-        self._bytes += sum(sizes) + (around + 4) * len(bodies)
+        self.queued_bytes += sum(sizes) + (around + 4) * len(bodies)
 
     def put_live(self, head: bytes, body: bytes, tail: bytes) -> None:
         """Queue the three joined, as `put`. Until the write, the body is shared with other
         outboxes."""
         self.put_each(head, (body,), tail)
-        if self._bytes > self._max_bytes:
+        if self.queued_bytes > self._max_bytes:
             self._check()
 
     def flush(self) -> None:
@@ -194,7 +193,7 @@ class Outbox:
         if not pieces or self.closed:
             return
         self._pieces = []
-        self._frames = self._bytes = 0
+        self._frames = self.queued_bytes = 0
         if self._sink.is_closing():
             self.closed = True
             return
@@ -203,17 +202,13 @@ class Outbox:
         traffic = self._flush_queue.traffic
         traffic.frames_out += frames
         traffic.bytes_out += len(written)
-        self._check()
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes queued here."""
-        return self._bytes
+        if self._sink.get_write_buffer_size() > self._max_bytes:
+            self._check()
 
     @property
     def buffered_bytes(self) -> int:
         """Bytes queued here and in the transport."""
-        return self._bytes + self._sink.get_write_buffer_size()
+        return self.queued_bytes + self._sink.get_write_buffer_size()
 
     def _check(self) -> None:
         # Of what could have been written, a client that reads would have read some; to write it now
@@ -232,4 +227,4 @@ class Outbox:
         """Drop what is queued; further frames are ignored."""
         self.closed = True
         self._pieces = []
-        self._frames = self._bytes = 0
+        self._frames = self.queued_bytes = 0
