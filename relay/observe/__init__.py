@@ -19,7 +19,7 @@ from relay.observe.logs import (
     request_id,
     set_up_logging,
 )
-from relay.observe.metrics import PARSED_OF, Metrics, Readiness, StageTimes, Status, Traffic
+from relay.observe.metrics import SAMPLED_OF, Metrics, Readiness, StageTimes, Status, Traffic
 from relay.observe.refusals import Refusal, Refusals
 from relay.observe.traces import Stage, configured_traces
 
@@ -27,8 +27,8 @@ __all__ = [
     "DAY_S",
     "LOG_FILE",
     "MAX_SAMPLES",
-    "PARSED_OF",
     "REQUEST",
+    "SAMPLED_OF",
     "SLOW_S",
     "CostlyRead",
     "CostlyReads",

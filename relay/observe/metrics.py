@@ -66,7 +66,7 @@ class WriteStages:
     """Seconds that batches of events took in each stage, in order."""
 
     parse: Histogram = field(default_factory=Histogram)
-    """Of one frame in `PARSED_OF`, of any message."""
+    """Of one frame in `SAMPLED_OF`, of any message."""
     verify_queue: Histogram = field(default_factory=Histogram)
     """How long one event of a batch was queued; also `plugin_queue` and `commit_queue`."""
     verify: Histogram = field(default_factory=Histogram)
@@ -86,7 +86,8 @@ class WriteStages:
 
 @dataclass(frozen=True, slots=True)
 class ReadStages:
-    """Seconds that a REQ took in each stage, in order."""
+    """Seconds that a REQ took in each stage, in order. Of REQs that one short read answers, `plan`
+    and `send` of one in `SAMPLED_OF`."""
 
     plan: Histogram = field(default_factory=Histogram)
     """Computing what the reader may read, and opening the subscription."""
@@ -97,7 +98,8 @@ class ReadStages:
     """Rows into the outbox, and waiting for its client to read."""
 
 
-PARSED_OF: Final = 16
+SAMPLED_OF: Final = 16
+"""Of what takes about as long as to record it, one in so many is recorded."""
 
 
 class Traffic:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, Protocol, Self
 from relay.errors import Prefix, Refused, StoreFault
 from relay.lifecycle.rows import Stored
 from relay.nostr import kinds, messages, nip45
-from relay.observe import REQUEST, SLOW_S, shape_of
+from relay.observe import REQUEST, SAMPLED_OF, SLOW_S, shape_of
 from relay.read.fanout import Subscription
 from relay.read.scan import LONG_S, PAGE_ROWS, Scan
 from relay.storage import PageQuery
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.observe import CostlyRead, Metrics, Stage
+    from relay.observe.traces import Traces
     from relay.read.fanout import Fanout
     from relay.read.peer import Peer
     from relay.state import RelayState
@@ -259,6 +260,8 @@ class QueryRunner:
         self._clock = clock
         self._metrics = metrics
         self._explaining: asyncio.Task[None] | None = None
+        self._started = 0
+        """REQs that one short read answered."""
         self.counted = 0
         """Values in COUNTs that are queued or being answered, of all connections."""
 
@@ -291,7 +294,7 @@ class QueryRunner:
 
         None: CLOSED was sent, instead of everything or of EOSE.
         """
-        arrived, stages = perf_counter(), self._metrics.read
+        arrived = perf_counter()
         visibility = self._state.visibility(peer.reader.viewer)
         wants_invite = self._wants_invite(peer, filters)
         refusal = None if wants_invite else visibility.gate(filters)
@@ -312,7 +315,6 @@ class QueryRunner:
             peer.outbox.put(messages.closed(sub, refused))
             return None
         began = perf_counter()
-        stages.plan.add(began - arrived)
         is_long = False
         if (
             len(filters) == 1
@@ -341,18 +343,24 @@ class QueryRunner:
                 found = perf_counter()
                 peer.outbox.put_each(subscription.head, page.raws, messages.EVENT_END)
                 sent = perf_counter()
-                self._measured(
-                    subscription,
-                    len(page.raws),
-                    (("plan", arrived, began), ("query", began, found), ("send", found, sent)),
-                    peer.request_id,
-                    reading_s=found - began,
-                    sending_s=sent - found,
-                )
-                if self._finish(peer, subscription):
+                rows, metrics = len(page.raws), self._metrics
+                self._started += 1
+                if self._started % SAMPLED_OF == 1:
+                    metrics.read.plan.add(began - arrived)
+                    metrics.read.send.add(sent - found)
+                self._measured(subscription, rows, found - began, sent - found)
+                if metrics.traces is not None:
+                    spans = (
+                        ("plan", arrived, began),
+                        ("query", began, found),
+                        ("send", found, sent),
+                    )
+                    _trace(metrics.traces, filters, rows, spans, sent - found, peer.request_id())
+                if self._finish(peer, subscription, visibility):
                     return subscription  # no live row had to wait: nothing was awaited
                 self._fanout.close(subscription)
                 return None
+        self._metrics.read.plan.add(began - arrived)
         subscription.begin_backlog(_MAX_BACKLOG).is_long = is_long
         return subscription
 
@@ -399,18 +407,17 @@ class QueryRunner:
             if is_open(subscription):
                 peer.outbox.put(messages.closed(subscription.sub, refused))
             return False
-        ended = perf_counter()
-        self._measured(
-            subscription,
-            rows,
-            (("query", began, ended),),
-            REQUEST.get() or str,
-            reading_s=ended - began - waited,
-            sending_s=waited,
-        )
+        ended, metrics = perf_counter(), self._metrics
+        metrics.read.send.add(waited)
+        self._measured(subscription, rows, ended - began - waited, waited)
+        if metrics.traces is not None:
+            spans, request = (("query", began, ended),), (REQUEST.get() or str)()
+            _trace(metrics.traces, subscription.filters, rows, spans, waited, request)
         if not is_open(subscription):
             return True
-        return self._finish(peer, subscription) and await self.send_backlog(peer, subscription)
+        visibility = self._state.visibility(peer.reader.viewer)
+        is_finished = self._finish(peer, subscription, visibility)
+        return is_finished and await self.send_backlog(peer, subscription)
 
     async def send_backlog(self, peer: Peer, subscription: Subscription) -> bool:
         """Send the rows that came live meanwhile and are still there, in pieces, while new ones go
@@ -470,29 +477,16 @@ class QueryRunner:
         self,
         subscription: Subscription,
         rows: int,
-        spans: Sequence[Stage],
-        request: Callable[[], str],
-        *,
         reading_s: float,
         sending_s: float,
     ) -> None:
         """All stored rows were sent. `sending_s`: how long the client made it wait."""
         metrics, filters = self._metrics, subscription.filters
         metrics.read.query.add(reading_s)
-        metrics.read.send.add(sending_s)
         read = metrics.scanned(filters, rows, reading_s, sending_s)
         if read is not None:
             visibility = self._state.visibility(subscription.reader.viewer)
             self._noted(read, "REQ", filters, visibility, rows, reading_s)
-        if metrics.traces is not None:
-            metrics.traces.span(
-                "REQ",
-                spans,
-                rows=rows,
-                filters=shape_of(filters),
-                seconds_sending=sending_s,
-                request=request(),
-            )
 
     def _took(
         self, verb: Verb, filters: Sequence[Filter], peer: Peer, rows: int, seconds: float
@@ -562,11 +556,12 @@ class QueryRunner:
                 peer.outbox.put_each(subscription.head, [event.raw], messages.EVENT_END)
                 return
 
-    def _finish(self, peer: Peer, subscription: Subscription) -> bool:
+    def _finish(self, peer: Peer, subscription: Subscription, visibility: Visibility) -> bool:
+        """Send EOSE. False: CLOSED was sent instead. `visibility`: the viewer's, now."""
         if subscription.has_overflowed:
             peer.outbox.put(messages.closed(subscription.sub, _OVERFLOW))
             return False
-        refusal = self._state.visibility(peer.reader.viewer).lists_for_login(subscription.filters)
+        refusal = visibility.lists_for_login(subscription.filters)
         if refusal is not None:
             # In place of EOSE: 0xchat forgets a subscription at EOSE, and logs in at CLOSED only.
             peer.outbox.put(messages.closed(subscription.sub, refusal.refused()))
@@ -730,6 +725,24 @@ def _work_of(filters: Sequence[Filter]) -> float:
 
 def _values_in(filters: Sequence[Filter]) -> int:
     return sum([each.values for each in filters])
+
+
+def _trace(
+    traces: Traces,
+    filters: Sequence[Filter],
+    rows: int,
+    spans: Sequence[Stage],
+    sending_s: float,
+    request: str,
+) -> None:
+    traces.span(
+        "REQ",
+        spans,
+        rows=rows,
+        filters=shape_of(filters),
+        seconds_sending=sending_s,
+        request=request,
+    )
 
 
 def _log_slow(read: CostlyRead, rows: int, seconds: float) -> None:

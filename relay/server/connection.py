@@ -32,7 +32,7 @@ from relay.nostr.messages import (
     Publish,
     Subscribe,
 )
-from relay.observe import PARSED_OF, REQUEST, request_id
+from relay.observe import REQUEST, SAMPLED_OF, request_id
 from relay.read.negentropy import NegentropyQueue
 from relay.read.outbox import Outbox
 from relay.read.query import QueryQueue
@@ -218,6 +218,7 @@ class Connection:
         "counted_as",
         "message",
         "outbox",
+        "reader",
     )
 
     def __init__(
@@ -248,7 +249,7 @@ class Connection:
         self.message = 0
         """Number of the frame that is being handled, from 1."""
         self._socket = socket
-        self._session = Session(
+        self.reader = self._session = Session(
             secrets.token_hex(16),
             addresses,
             max_subscriptions=limits.max_subscriptions,
@@ -285,10 +286,6 @@ class Connection:
         """Awaited when the relay stops."""
 
     # -- Peer and Author --------------------------------------------------------------------------
-
-    @property
-    def reader(self) -> Session:
-        return self._session
 
     @property
     def authenticated(self) -> frozenset[str]:
@@ -524,7 +521,7 @@ class Connection:
     def _take_text(self, data: bytes) -> None:
         services = self._services
         message = messages.parse(data, services.terms, services.config.limits.max_filters)
-        if self.message % PARSED_OF == 1:
+        if self.message % SAMPLED_OF == 1:
             services.metrics.write.parse.add(self._slice.so_far)
         self._take(message, data)
 

@@ -101,6 +101,7 @@ class SocketInput(web.RequestHandler):
         "_fresh",
         "_head",
         "_held",
+        "_is_compressed",
         "_left",
         "_resting",
         "_unfinished",
@@ -122,6 +123,7 @@ class SocketInput(web.RequestHandler):
         self._body: StreamReader | None = None
         """Body of the newest request."""
         self._websocket: Messages | None = None
+        self._is_compressed = False
         self._arrived = (0, 0)
         """`Messages.arrived` when `_held` was computed."""
         self._held = 0
@@ -151,6 +153,7 @@ class SocketInput(web.RequestHandler):
     def carries(self, messages: Messages) -> None:
         """From now on messages of this websocket arrive."""
         self._websocket = messages
+        self._is_compressed = messages.is_compressed
         if not self._messages:
             # No request follows a websocket, and aiohttp's empty deque takes 760 bytes.
             self._messages = []  # type: ignore[assignment]
@@ -164,10 +167,6 @@ class SocketInput(web.RequestHandler):
             self._wait_for_turn(data)  # many sockets may be ready at once, and a piece takes 5 ms
         else:
             self._take(data)
-
-    @property
-    def _is_compressed(self) -> bool:
-        return self._websocket is not None and self._websocket.is_compressed
 
     def _take(self, data: bytes) -> None:
         """Parse until the time slice is over; the rest waits for the next turn."""

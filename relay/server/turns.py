@@ -85,7 +85,7 @@ class Turns:
         self.reached = 0.0
         """The most that one had used, in seconds, when it got a turn that others waited for too."""
         self._begun = 0.0
-        self._spent = 0.0
+        self.spent = 0.0
         """Seconds of work in this iteration of the loop, and of up to `_SHORT_S` before it."""
         self._ends = False
         """`_begin_iteration` is scheduled."""
@@ -94,23 +94,20 @@ class Turns:
         """Whether one that has used so much may begin more work in this iteration of the loop: who
         has used little may when others may not."""
         is_light = used < self.reached - CREDIT_S / 2
-        return self._spent < (LIGHT_ITERATION_S if is_light else ITERATION_S)
+        return self.spent < (LIGHT_ITERATION_S if is_light else ITERATION_S)
 
-    def spend(self, seconds: float) -> None:
-        """Work was done in this iteration."""
+    def spend(self, seconds: float) -> bool:
+        """Work was done in this iteration; whether somebody waits for a turn."""
         self._worked += seconds
-        self._spent += seconds
-        if self._spent > _SHORT_S and not self._ends:
+        self.spent += seconds
+        if self.spent > _SHORT_S and not self._ends:
             self._ends = True
             asyncio.get_running_loop().call_soon(self._begin_iteration)
+        return bool(self._waiting)
 
     def _begin_iteration(self) -> None:
-        self._spent = 0.0
+        self.spent = 0.0
         self._ends = False
-
-    @property
-    def are_waited_for(self) -> bool:
-        return bool(self._waiting)
 
     def begin(self) -> float:
         """What one counts as having used that begins: who always comes anew has no credit."""
@@ -193,7 +190,9 @@ class Slice:
     @property
     def has_time(self) -> bool:
         """See `Turns.has_time`."""
-        return self._turns.has_time(self.account.used + self._worked)
+        turns = self._turns
+        # The first without a call: three times per message.
+        return turns.spent < ITERATION_S or turns.has_time(self.account.used + self._worked)
 
     def begin(self) -> None:
         """A piece of work begins."""
@@ -210,9 +209,9 @@ class Slice:
 
     def add(self, seconds: float) -> bool:
         """Work that was measured elsewhere; whether `rest` is due."""
-        self._turns.spend(seconds)
         self._worked = worked = self._worked + seconds
-        return worked >= SLICE_S or (worked >= BUSY_SLICE_S and self._turns.are_waited_for)
+        most = BUSY_SLICE_S if self._turns.spend(seconds) else SLICE_S
+        return worked >= most
 
     async def take(self, seconds: float) -> None:
         """Wait for the turn of work that takes about as long, and that is not measured here."""

@@ -21,7 +21,7 @@ from relay.groups.actions import Flag
 from relay.groups.group import Group
 from relay.lifecycle.rows import Stored
 from relay.server.session import MAX_BAD_FRAMES
-from relay.server.turns import Account, Turns
+from relay.server.turns import Account, Slice, Turns
 from tests.cast import admin, alice, bob, stranger
 from tests.contract.writing import unsigned, write
 from tests.harness.relay_program import until
@@ -657,7 +657,7 @@ async def test_compressed_input_waits_while_others_have_used_the_iteration(
         monkeypatch.setattr(Turns, "wait", noted)
         await visit.asks({"ids": ["0" * 64]})
         assert "input waits for its turn" not in names
-        monkeypatch.setattr(Turns, "has_time", lambda *_: False)
+        monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
         await visit.asks({"ids": ["0" * 64]})
         assert "input waits for its turn" in names
 
