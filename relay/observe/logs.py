@@ -270,6 +270,8 @@ def set_up_logging(log: LogSettings, stream: TextIO | None = None) -> LogLines:
     root.setLevel(log.level.upper())
     # The access log has one line per request; metrics count them instead.
     logging.getLogger("aiohttp.access").setLevel(logging.WARNING)
+    # Its warnings hold the subprotocols that a client asks for: browsers send tokens so.
+    logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
     # Its debug lines hold statements with their values.
     logging.getLogger("aiosqlite").setLevel(logging.INFO)
     return lines

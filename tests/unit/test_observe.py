@@ -35,6 +35,7 @@ from relay.observe import (
 from relay.observe.logs import BoundedFile
 from relay.observe.traces import Traces
 from tests.cast import alice
+from tests.unit.server.test_app import serving
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -52,12 +53,12 @@ class Terminal(io.StringIO):
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    root, access = logging.getLogger(), logging.getLogger("aiohttp.access")
-    handlers, level, access_level = list(root.handlers), root.level, access.level
+    loggers = [logging.getLogger(name) for name in ("", "aiohttp.access", "aiohttp.websocket")]
+    handlers, levels = list(loggers[0].handlers), [each.level for each in loggers]
     yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    access.setLevel(access_level)
+    loggers[0].handlers[:] = handlers
+    for logger, level in zip(loggers, levels, strict=True):
+        logger.setLevel(level)
 
 
 # -- log lines ------------------------------------------------------------------------------------
@@ -114,6 +115,16 @@ def test_without_a_stream_lines_go_to_stderr(capsys: pytest.CaptureFixture[str])
     set_up_logging(TEXT)
     log.info("hello")
     assert "hello" in capsys.readouterr().err
+
+
+async def test_the_subprotocols_that_a_client_asks_for_are_in_no_line() -> None:
+    """It is the only header in which a browser can send a token with a websocket."""
+    out = io.StringIO()
+    set_up_logging(TEXT, out)
+    async with serving() as relay:
+        url, protocols = f"ws://{relay.at}/", ("not-a-real-token",)
+        await (await relay.browser.ws_connect(url, protocols=protocols)).close()
+    assert "not-a-real-token" not in out.getvalue()
 
 
 @pytest.mark.parametrize("form", [TEXT, JSON])

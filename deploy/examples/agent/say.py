@@ -41,4 +41,4 @@ if __name__ == "__main__":
     except TimeoutError:
         sys.exit("no answer within 20 s")
     except RookeryError as error:
-        sys.exit(str(error))
+        sys.exit(printable(str(error)))
