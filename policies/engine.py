@@ -21,6 +21,7 @@ from policies.rules.people import CODED_WRITER_RULES, needs_login, unproven
 from policies.rules.work import too_little_work
 from policies.settings import AuthWrites, Limits, Memory, SchemaMode
 from policies.write_rule import Place, RulesByKind, WriteRule
+from relay.access.read_rules import judged_by_text
 from relay.access.visibility import visibility_for
 from relay.errors import Invalid, Prefix, Reject
 from relay.facts import Origin, Who
@@ -168,6 +169,7 @@ class PolicySet:
         self.actors = actors
         self.keep = keep
         self.read_rules = read_rules
+        self.judged_by_text = judged_by_text(read_rules)
         self.write_rules = write_rules
         self.groups = groups
         self.members = members

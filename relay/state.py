@@ -67,6 +67,10 @@ class Policy(Protocol):
     @property
     def read_rules(self) -> tuple[ReadRule, ...]: ...
     @property
+    def judged_by_text(self) -> KindSet:
+        """Of `read_rules`: see the function of that name."""
+
+    @property
     def groups(self) -> GroupSettings: ...
     @property
     def members(self) -> MemberSettings: ...

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from relay.facts import Who
 from relay.nostr.filters import Filter
+from relay.nostr.kinds import ALL_KINDS, KindSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from relay.groups.group import Groups
     from relay.nostr.event import Event
-    from relay.nostr.kinds import KindSet
 
 
 class Row(Protocol):
@@ -52,6 +52,11 @@ class Match:
     """True: only rows of deleted groups; False: only others."""
     classes: tuple[tuple[Who, frozenset[str]], ...] = ()
     """Who-words for authors in the policy file, with their keys; `authors` includes these."""
+
+    @property
+    def looks_at_text(self) -> bool:
+        """Whether it depends on tags or `d` of the event."""
+        return bool(self.tags) or self.d is not None or self.d_prefixes is not None
 
     def matches(self, row: Row, groups: Groups) -> bool:
         event = row.event
@@ -148,6 +153,19 @@ class ReadRule:
         return self.match.matches(row, groups) and not any(
             match.matches(row, groups) for match in self.excepts
         )
+
+
+def judged_by_text(rules: Iterable[ReadRule]) -> KindSet:
+    """Kinds of rows of which some rule looks at tags or `d`."""
+    found: list[tuple[int, int]] = []
+    for rule in rules:
+        own = rule.match.kinds or ALL_KINDS
+        if rule.tag_readers or not rule.readers.isdisjoint((Who.RECIPIENT, Who.TARGET)):
+            found += own.ranges
+        for match in (rule.match, *rule.excepts):
+            if match.looks_at_text:
+                found += (match.kinds or own).ranges
+    return KindSet.of(*found)
 
 
 def targets_of(rules: Iterable[ReadRule], row: Row, groups: Groups) -> Sequence[tuple[Target, str]]:

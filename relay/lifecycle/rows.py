@@ -16,7 +16,7 @@ from relay.access.quotas import UsageCounter
 from relay.memory.registry import RecordName
 from relay.nostr import kinds
 from relay.nostr.event import Address, Event
-from relay.nostr.kinds import KindClass, class_of
+from relay.nostr.kinds import NO_KINDS, KindClass, KindSet, class_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -76,15 +76,17 @@ class Stored(msgspec.Struct, frozen=True, gc=False):
     expires_at: int | None = None
 
 
-MOST_WITH_PREFIX: Final = 16_384
+MOST_WITH_PREFIX: Final = 4_096
 """Bytes of a row that is read because a `previous` names it: an event may name 64."""
 
 
-def outline(kind: int, pubkey: str, group: str | None, expires_at: int | None) -> Stored:
+def outline(
+    kind: int, pubkey: str, group: str | None, expires_at: int | None, *, quiet: bool = False
+) -> Stored:
     """A row without what it says, and without its id: read rules about tags and `d` do not match
     it."""
     event = Event("", pubkey, 0, kind, [], "", "", b"")
-    return Stored(0, event, group, expires_at=expires_at)
+    return Stored(0, event, group, expires_at=expires_at, quiet=quiet)
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,7 +378,7 @@ class Lookups:
     """The names that a found record refers to: they are looked up too, step by step."""
     most: int | None = None
     """Limit in bytes of the rows of `ids` and `slots`; above it a store raises TooMuchToRead. A
-    store may count 80 more for each tag. None: no limit."""
+    store may count the rows of `id_prefixes` too, and 80 more for each tag. None: no limit."""
     own_slots: frozenset[Slot] = frozenset()
     """Rows by slot that are to be deleted, into `Found.slots`."""
     most_own: int | None = None
@@ -389,6 +391,8 @@ class Lookups:
     leaving: Leaving | None = None
     """Rows to delete first: the seqs of as many as fit, but at least one, go into
     `Found.leaving`."""
+    whole_kinds: KindSet = NO_KINDS
+    """Rows of these are read whole if their id has one of `id_prefixes`; of others an `outline`."""
 
 
 def narrowed(lookups: Lookups, stored_keys: frozenset[str], groups: Iterable[str]) -> Lookups:
@@ -423,8 +427,8 @@ class Found:
     begun: set[str] = field(default_factory=set)
     """Those of `Lookups.requests` that have deleted something, now or in pieces before."""
     id_prefixes: dict[tuple[str, str], list[Stored]] = field(default_factory=dict)
-    """(group, prefix) → rows of the group whose id begins so; those of more than
-    `MOST_WITH_PREFIX` bytes as `outline`."""
+    """(group, prefix) → rows of the group whose id begins so: whole if their kind is one of
+    `Lookups.whole_kinds` and they have at most `MOST_WITH_PREFIX` bytes, else as `outline`."""
     groups_with_content: set[str] = field(default_factory=set)
     """Groups with a row beside 9000–9022 and 39000–39005."""
     stored_keys: frozenset[str] = frozenset()

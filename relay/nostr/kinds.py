@@ -6,7 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -166,6 +166,10 @@ class KindSet:
             else:
                 merged.append((low, high))
         return cls(tuple(merged))
+
+
+ALL_KINDS: Final = KindSet.of((0, MAX_KIND))
+NO_KINDS: Final = KindSet(())
 
 
 @cache

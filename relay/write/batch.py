@@ -232,7 +232,7 @@ class Batch:
         wanted = bounded(wanted, indivisible=0)
         # A row with the id of an event that was sent is as large as that; on PostgreSQL a question.
         sent = {candidate.event.id for candidate in candidates}
-        if wanted.ids <= sent and not wanted.slots:
+        if wanted.ids <= sent and not (wanted.slots or wanted.id_prefixes):
             return wanted
         return replace(wanted, most=_MOST_READ)
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, assert_never
 
+from relay.groups.actions import previous_in
 from relay.groups.notices import MAX_MEMBER_NOTICES, is_listed_apart
+from relay.groups.timeline import MAX_PREVIOUS
 from relay.nostr import kinds
 from relay.nostr.event import Event
 from relay.write.commands import (
@@ -44,6 +46,8 @@ _SENT_PER_COST: Final = 4000
 """Of members in such lists, as often as a list is delivered: 70 bytes each."""
 _CHANGE_COST: Final = 4
 """What the relay signs for a group that changes: 39000 to 39005."""
+_PREVIOUS_PER_COST: Final = 2
+"""Each is looked up, 10 us, and its row judged, up to 40 us."""
 _TARGETS_PER_COST: Final = 4
 """Of a deletion: each leaves a tombstone, 30 us."""
 _FILTERS_PER_COST: Final = 16
@@ -89,6 +93,8 @@ def _cost_of_event(
     if filters:
         is_private = group is not None and group.only_members_read
         cost += filters // (_PRIVATE_FILTERS_PER_COST if is_private else _FILTERS_PER_COST)
+    if event.tag("previous") is not None:
+        cost += min(len(previous_in(event)), MAX_PREVIOUS) // _PREVIOUS_PER_COST
     if event.kind == kinds.DELETION:
         cost += len(event.tags) // _TARGETS_PER_COST
     if event.kind == kinds.VANISH:

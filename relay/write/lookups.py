@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import ExpiredRow, Reference
     from relay.memory.registry import MemorySystems, RecordName
     from relay.nostr.event import Event
+    from relay.nostr.kinds import KindSet
     from relay.write.candidate import Candidate
 
 
@@ -66,6 +67,8 @@ class Policy(Protocol):
     def systems(self) -> MemorySystems: ...
     @property
     def groups(self) -> GroupSettings: ...
+    @property
+    def judged_by_text(self) -> KindSet: ...
 
     def quotas_of(self, kind: int) -> Sequence[Quota]: ...
     def wants_login(self, event: Event) -> bool: ...
@@ -139,6 +142,7 @@ class _Builder:
         self._relay = relay
         self._systems = policy.systems
         self._referring_kinds = policy.groups.derived
+        self._whole_kinds = policy.judged_by_text
         self.ids: set[str] = set()
         self.slots: set[Slot] = set()
         self.accounts: set[Account] = set()
@@ -164,6 +168,7 @@ class _Builder:
             frozenset(self._tombstones),
             present=frozenset(self._present),
             id_prefixes=frozenset(self._prefixes),
+            whole_kinds=self._whole_kinds,
             groups_with_content=frozenset(self._used_groups),
             vanishing_keys=frozenset(self._vanishing),
             record_groups=frozenset(self._recorded),

@@ -103,7 +103,8 @@ def pinnable(
     for pin in named:
         row = _there(pin, group_id, found, now)
         if isinstance(row, Present):
-            row = outline(row.kind, row.pubkey, row.group, row.expires_at)
+            is_deletion = row.kind == kinds.DELETION  # it may be quiet
+            row = outline(row.kind, row.pubkey, row.group, row.expires_at, quiet=is_deletion)
         if row is not None and is_known(row):
             here.add(pin)
     if origin is not Origin.WIRE:

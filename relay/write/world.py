@@ -247,11 +247,19 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
 
     author = Viewer(frozenset({event.pubkey}), attested=candidate.sender.attested)
 
+    judged: dict[tuple[int, str, bool], bool] = {}
+
     def is_known(row: Stored) -> bool:
         """Whether the author of the event may read this row of the group: else an answer would tell
         what reports and invites are stored."""
-        is_import = candidate.sender.origin is not Origin.WIRE
-        return is_import or may_know_by_id(row, world.seen_by(author), world)
+        if candidate.sender.origin is not Origin.WIRE:
+            return True
+        if row.event.raw:
+            return may_know_by_id(row, world.seen_by(author), world)
+        about = row.event.kind, row.event.pubkey, row.quiet  # all that an outline tells
+        if about not in judged:
+            judged[about] = may_know_by_id(row, world.seen_by(author), world)
+        return judged[about]
 
     previous = frozenset(
         prefix

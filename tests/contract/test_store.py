@@ -25,7 +25,7 @@ from relay.lifecycle.rows import (
     Tombstone,
     WritePlan,
 )
-from relay.nostr.kinds import KindSet
+from relay.nostr.kinds import ALL_KINDS, NO_KINDS, KindSet
 from relay.storage import PARSED_BYTES, PageQuery
 from tests import cast
 from tests.contract.crowd import ALICE, BOB, CAROL, ORDERED, a_wide_crowd, keys, rule, seen_by
@@ -199,12 +199,17 @@ async def test_found_says_which_prefixes_are_of_rows_of_the_group(store: Store) 
     assert rows == {key: [event] for key in there}
 
 
-async def test_of_large_rows_with_a_prefix_found_has_kind_and_author(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("size", "whole_kinds"), [(MOST_WITH_PREFIX, ALL_KINDS), (1, KindSet.of(8, 10)), (1, NO_KINDS)]
+)
+async def test_of_rows_with_a_prefix_that_are_not_read_found_has_kind_and_author(
+    store: Store, size: int, whole_kinds: KindSet
+) -> None:
     """A message with 64 `previous` reads little."""
     tags = [["h", "tea"], ["expiration", "5000000000"]]
-    event = unsigned(cast.alice, 9, tags, "x" * MOST_WITH_PREFIX)
+    event = unsigned(cast.alice, 9, tags, "x" * size)
     await stored(store, event)
-    found = await look_up(store, prefixes=[("tea", event.id[:8])])
+    found = await look_up(store, prefixes=[("tea", event.id[:8])], whole_kinds=whole_kinds)
     [row] = found.id_prefixes["tea", event.id[:8]]
     assert (row.event.id, row.event.content, row.event.kind, row.event.pubkey) == (
         "",
@@ -212,7 +217,28 @@ async def test_of_large_rows_with_a_prefix_found_has_kind_and_author(store: Stor
         9,
         cast.alice.pubkey,
     )
-    assert (row.group, row.expires_at) == ("tea", 5_000_000_000)
+    assert (row.group, row.expires_at, row.quiet) == ("tea", 5_000_000_000, False)
+
+
+@pytest.mark.parametrize("whole_kinds", [ALL_KINDS, NO_KINDS])
+async def test_of_a_quiet_row_with_a_prefix_found_tells_that_it_is_quiet(
+    store: Store, whole_kinds: KindSet
+) -> None:
+    event = unsigned(cast.alice, 5, [["h", "tea"]])
+    await stored(store, event, quiet=True)
+    found = await look_up(store, prefixes=[("tea", event.id[:8])], whole_kinds=whole_kinds)
+    [row] = found.id_prefixes["tea", event.id[:8]]
+    assert (row.event.kind, row.quiet) == (5, True)
+
+
+async def test_a_row_with_many_prefixes_is_read_once(store: Store) -> None:
+    event = unsigned(cast.alice, 9, [["h", "tea"]], "x" * 1000)
+    await stored(store, event)
+    prefixes = [("tea", event.id[:size]) for size in range(8, 65)]
+    found = await look_up(store, prefixes=prefixes, most=1600)
+    rows = [row for rows in found.id_prefixes.values() for row in rows]
+    assert len(rows) == len(prefixes)
+    assert {id(row) for row in rows} == {id(rows[0])}
 
 
 async def test_found_has_the_deleters_own_rows_only(store: Store) -> None:

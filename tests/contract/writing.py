@@ -27,6 +27,7 @@ from relay.nostr import kinds
 from relay.nostr.erasure import Erasure
 from relay.nostr.event import signed
 from relay.nostr.filters import FilterTerms, filter_from
+from relay.nostr.kinds import ALL_KINDS, NO_KINDS
 from relay.storage import PageQuery
 from relay.write import lookups
 from relay.write.candidate import Sender, candidate_of
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
+    from relay.nostr.kinds import KindSet
     from relay.storage import ClientReads, Place, Store
 
 TERMS: Final = FilterTerms()
@@ -88,6 +90,7 @@ _KEPT: Final = {
 class _Policy:
     systems = MEMORY_SYSTEMS
     groups = GroupSettings()
+    judged_by_text = NO_KINDS
 
     def wants_login(self, _event: Event) -> bool:
         return False
@@ -226,6 +229,7 @@ async def look_up(
     slots: Sequence[Slot | None] = (),
     tombstones: Sequence[str] = (),
     prefixes: Sequence[tuple[str, str]] = (),
+    whole_kinds: KindSet = ALL_KINDS,
     groups_with_content: Sequence[str] = (),
     vanishing: Sequence[str] = (),
     recorded: Sequence[str] = (),
@@ -255,6 +259,7 @@ async def look_up(
         frozenset(own_rows),
         present=frozenset(present),
         most=most,
+        whole_kinds=whole_kinds,
     )
     await store.append(wanted, decide)
     return answers[0]

@@ -127,10 +127,13 @@ class ReferenceStore:
                 found.groups_with_content.add(row.group)
             for group, prefix in lookups.id_prefixes:
                 if row.group == group and row.event.id.startswith(prefix):
-                    is_large = len(row.event.raw) > MOST_WITH_PREFIX
+                    is_whole = (
+                        row.event.kind in lookups.whole_kinds
+                        and len(row.event.raw) <= MOST_WITH_PREFIX
+                    )
                     about = row.event.kind, row.event.pubkey, group, row.expires_at
                     known = found.id_prefixes.setdefault((group, prefix), [])
-                    known.append(outline(*about) if is_large else row)
+                    known.append(row if is_whole else outline(*about, quiet=row.quiet))
             if _puts_one_of(lookups.vanishing_keys, row.event):
                 found.rows[row.event.id] = row
         rows = [row for row in self._counted() if not is_group_record(row.event)]

@@ -207,15 +207,18 @@ class Finder:
             )
             for group, prefix in asked
         ]
-        values = *columns(between, 3), MOST_WITH_PREFIX
-        for place, *row in await self._db.fetch(QUERIES["rows_with_prefix"], *values):
-            found.id_prefixes.setdefault(asked[place - 1], []).append(stored(row))
-        for place, kind, pubkey, until in await self._db.fetch(
-            QUERIES["larger_with_prefix"], *values
-        ):
-            prefix = asked[place - 1]
-            row = outline(kind, pubkey.hex(), prefix[0], until)
-            found.id_prefixes.setdefault(prefix, []).append(row)
+        beginning = await self._db.fetch(QUERIES["rows_with_prefix"], *columns(between, 3))
+        whole = {
+            id_
+            for _, id_, kind, _, _, _, size in beginning
+            if kind in lookups.whole_kinds and size <= MOST_WITH_PREFIX
+        }
+        rows = await self._rows("rows_by_id", list(whole)) if whole else ()
+        read = {row.event.id: row for row in rows}
+        for place, id_, kind, pubkey, until, quiet, _ in beginning:
+            group, prefix = asked[place - 1]
+            row = read.get(id_.hex()) or outline(kind, pubkey.hex(), group, until, quiet=quiet)
+            found.id_prefixes.setdefault((group, prefix), []).append(row)
 
     async def _follow(self, step: frozenset[RecordName], lookups: Lookups, steps: int) -> None:
         """Follow references, one query for each step of all of them."""

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.sql.sweep import SweepQueries
     from relay.storage.sqlite.tag_buffer import TagBuffer
 
+_HEX: Final = frozenset("0123456789abcdef")
 _TAG_BYTES: Final = 80
 """What a tag counts for more than its bytes: each takes several objects, and rows of the index."""
 
@@ -115,9 +116,7 @@ class Finder:
         for request in lookups.requests:
             if self._db.execute(QUERIES["erasure"], (bytes.fromhex(request),)).fetchone():
                 found.begun.add(request)
-        for group, prefix in lookups.id_prefixes:
-            if rows := self._with_prefix(group, prefix):
-                found.id_prefixes[group, prefix] = rows
+        self._find_prefixes(lookups, found, left)
         for account in lookups.usage:
             query = usage_of(account)
             found.usage.open(account, Size(*self._db.execute(*query).fetchone()))
@@ -264,19 +263,30 @@ class Finder:
             }
             step = found.add_referrers(step, self._rows("rows_referring", asked))
 
-    def _with_prefix(self, group: str, prefix: str) -> list[Stored]:
-        """As in `Found.id_prefixes`."""
-        if not prefix or any(c not in "0123456789abcdef" for c in prefix) or len(prefix) > 64:
-            return []
-        low, high = id_key(prefix.ljust(16, "0")), id_key(prefix.ljust(16, "f"))
-        asked: dict[str, Value] = {"low": low, "high": high, "grp": group}
-        asked["most"] = MOST_WITH_PREFIX
-        rows = self._rows("rows_with_prefix", asked)
-        found = [row for row in rows if row.event.id.startswith(prefix)]
-        for id_, kind, pubkey, until in self._db.execute(QUERIES["larger_with_prefix"], asked):
-            if id_.hex().startswith(prefix):
-                found.append(outline(kind, pubkey.hex(), group, until))
-        return found
+    def _find_prefixes(self, lookups: Lookups, found: Found, left: _BytesLeft) -> None:
+        beginning: list[tuple[str, str, str, Stored]] = []
+        whole: set[str] = set()
+        for group, prefix in lookups.id_prefixes:
+            if not prefix or len(prefix) > 64 or not _HEX.issuperset(prefix):
+                continue
+            low, high = id_key(prefix.ljust(16, "0")), id_key(prefix.ljust(16, "f"))
+            asked: dict[str, Value] = {"low": low, "high": high, "grp": group}
+            for row in self._db.execute(QUERIES["rows_with_prefix"], asked):
+                id_, kind, pubkey, until, quiet, size = row
+                event_id = id_.hex()
+                if not event_id.startswith(prefix):
+                    continue
+                known = outline(kind, pubkey.hex(), group, until, quiet=bool(quiet))
+                beginning.append((group, prefix, event_id, known))
+                if kind in lookups.whole_kinds and size <= MOST_WITH_PREFIX:
+                    whole.add(event_id)
+        read: dict[str, Stored] = {}
+        if whole:
+            keys = orjson.dumps([*map(id_key, whole)]).decode()
+            read = {row.event.id: row for row in self._rows("rows_by_id", {"keys": keys}, left)}
+        for group, prefix, event_id, known in beginning:
+            rows = found.id_prefixes.setdefault((group, prefix), [])
+            rows.append(read.get(event_id, known))
 
     def _rows(
         self, name: str, values: Mapping[str, Value], left: _BytesLeft | None = None

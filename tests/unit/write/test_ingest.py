@@ -356,6 +356,13 @@ async def test_changes_for_which_the_relay_signs_many_notices_are_few_in_a_batch
     assert max(sizes) < 10
 
 
+async def test_events_that_refer_to_many_are_few_in_a_batch(relay: Relay, sizes: list[int]) -> None:
+    """Each reference is looked up, and the row judged: 178 events of 64 took 0.6 s."""
+    previous = ["previous", *[f"{n:08x}" for n in range(64)]]
+    await relay.take(*[on(alice, 9, previous, content=f"{n}") for n in range(100)])
+    assert max(sizes) == 512 // (1 + 64 // 2) + 1
+
+
 LIST = (39002, "tea")
 
 

@@ -114,6 +114,15 @@ def test_references_that_are_refused_for_their_form_are_not_looked_up(
     assert not looked.id_prefixes
 
 
+def test_of_rows_that_are_referred_to_those_are_read_whose_tags_tell_who_may_read_them(
+    policy: PolicySet,
+) -> None:
+    """Reading all that 64 references name took seconds and a gigabyte."""
+    looked = looked_up(policy, candidate(policy, alice, 9, ABCDEF01))
+    read = [kind for kind in (5, 7, 9, 11, 1059, 1111, 1984, 9009) if kind in looked.whole_kinds]
+    assert read == [5, 1059]
+
+
 def test_an_import_looks_no_reference_up(policy: PolicySet) -> None:
     asked = candidate(policy, alice, 9, ABCDEF01, origin=Origin.IMPORT)
     assert not looked_up(policy, asked).id_prefixes

@@ -75,16 +75,19 @@ async def test_previous_and_pins_find_only_what_the_author_may_read() -> None:
         report = await home.do(alice, 1984, ["p", stranger.pubkey], h="tea")
         invite = await home.do(admin, 9009, ["code", "aaaaaaaa"], h="tea")
         wrap = await home.do(alice, 1059, ["p", admin.pubkey], h="tea")
+        withdrawn = await home.do(alice, 1984, ["p", stranger.pubkey], content="a", h="tea")
+        why = "x" * 20_000  # of a long one it was not known what it deletes
+        deletion = await home.do(alice, 5, ["e", withdrawn.id], content=why, h="tea")
         request = await home.do(alice, 9021, h="tea")
 
         async def answers(who: SecretKey) -> list[bool]:
-            named = (message, report, invite, wrap, request)
+            named = (message, report, invite, wrap, deletion, request)
             sent = [home.made(who, 7, ["previous", each.id[:8]], h="tea") for each in named]
             return [accepted for accepted, _ in await home.take(*sent)]
 
-        assert await answers(stranger) == [True, False, False, False, False]
-        assert await answers(alice) == [True, True, False, False, True]
-        assert await answers(admin) == [True] * 5  # and the wrap is for the admin
+        assert await answers(stranger) == [True, False, False, False, False, False]
+        assert await answers(alice) == [True, True, False, False, True, True]
+        assert await answers(admin) == [True] * 6  # and the wrap is for the admin
         for each in (report, invite, wrap):
             pin = home.made(admin, 9010, ["e", each.id], h="tea")
             [(is_pinned, _)] = await home.take(pin, logins=[admin.pubkey])

@@ -174,17 +174,10 @@ FROM events AS e WHERE e.seq IN (SELECT seq FROM found ORDER BY seq LIMIT $3) OR
 SELECT target, by, until, why, request FROM tombstones
 WHERE sha256(target) = ANY(SELECT sha256(w.target) FROM unnest($1::bytea[]) AS w (target));
 
--- :rows_with_prefix  [group], [lowest id], [highest id], most bytes -> place, from 1, and columns of each row of the group with an id between
-SELECT w.place, {row}
+-- :rows_with_prefix  [group], [lowest id], [highest id] -> place, from 1, and id, kind, author, expires_at, quiet, bytes of each row of the group with an id between
+SELECT w.place, e.id, e.kind, e.pubkey, e.expires_at, e.quiet, octet_length(e.raw)
 FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) WITH ORDINALITY AS w (grp, low, high, place)
-JOIN events AS e ON e.id BETWEEN w.low AND w.high AND e.grp = w.grp
-WHERE octet_length(e.raw) <= $4;
-
--- :larger_with_prefix  the same -> place, kind, author, expires_at
-SELECT w.place, e.kind, e.pubkey, e.expires_at
-FROM unnest($1::bytea[], $2::bytea[], $3::bytea[]) WITH ORDINALITY AS w (grp, low, high, place)
-JOIN events AS e ON e.id BETWEEN w.low AND w.high AND e.grp = w.grp
-WHERE octet_length(e.raw) > $4;
+JOIN events AS e ON e.id BETWEEN w.low AND w.high AND e.grp = w.grp;
 
 -- :groups_in_use  [group] -> those that hold more than what made them (Z-03)
 SELECT w.grp FROM unnest($1::bytea[]) AS w (grp)

@@ -264,14 +264,10 @@ UPDATE old_versions SET drop_at = ? WHERE seq = ?;
 SELECT t.target, t.by, t.until, t.why, t.request
 FROM json_each(:targets) AS j CROSS JOIN tombstones AS t ON t.target = j.value;
 
--- :rows_with_prefix  low and high id_key, group, most bytes -> columns of a row
-SELECT {row}
+-- :rows_with_prefix  low and high id_key, group -> id, kind, author, expires_at, quiet, bytes
+SELECT e.id, e.kind, e.pubkey, e.expires_at, e.quiet, length(e.raw)
 FROM events AS e INDEXED BY events_id
-WHERE e.id_key BETWEEN :low AND :high AND e.grp = :grp AND length(e.raw) <= :most;
-
--- :larger_with_prefix  the same -> id, kind, author, expires_at
-SELECT e.id, e.kind, e.pubkey, e.expires_at FROM events AS e INDEXED BY events_id
-WHERE e.id_key BETWEEN :low AND :high AND e.grp = :grp AND length(e.raw) > :most;
+WHERE e.id_key BETWEEN :low AND :high AND e.grp = :grp;
 
 -- :group_in_use  group -> 1 when it holds more than what made it (Z-03)
 SELECT 1 FROM (
