@@ -34,7 +34,8 @@ class Rows(Enum):
 class Folder(Protocol):
     async def submit(self, events: Sequence[Event], origin: Origin) -> Sequence[tuple[bool, str]]:
         """Third and fourth element of OK for each event, in order; returns after the commit. After
-        one that is refused with `error:` all others are too: they may depend on it."""
+        one that is refused with `error:` no other is stored: it may depend on it. All others are
+        refused so too, except those that are refused in any case."""
 
     def events(self, filter_: Filter, rows: Rows = Rows.ALL) -> AsyncIterator[Sequence[bytes]]:
         """Pages of stored bytes in order of seq: all matches, `limit` is ignored."""

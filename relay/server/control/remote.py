@@ -101,8 +101,9 @@ class RemoteFolder:
                     if len(reply.results) != len(rows):
                         raise StoreFault("the relay replied for another number of events")
                     results += reply.results
-                    if is_error(results[-1]):
-                        return [*results, *[results[-1]] * (len(events) - len(results))]
+                    fault = next(filter(is_error, reply.results), None)
+                    if fault is not None:
+                        return [*results, *[fault] * (len(events) - len(results))]
         return results
 
     async def events(

@@ -249,8 +249,9 @@ class ControlServer:
                 replies = await self._folder.submit(events, origin)
                 for at, reply in zip(indexes, replies, strict=True):
                     results[at] = reply
-                if is_error(replies[-1]):
-                    return [*results[: index + 1], *[replies[-1]] * (len(rows) - index - 1)]
+                fault = next(filter(is_error, replies), None)
+                if fault is not None:
+                    return [*results[: index + 1], *[fault] * (len(rows) - index - 1)]
                 indexes, events, size = [], [], 0
                 pauses.resume()
             else:

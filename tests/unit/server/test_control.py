@@ -88,6 +88,8 @@ class FakeFolder:
         """Nobody reads on."""
         self.dry_runs: list[tuple[Event, frozenset[str]]] = []
         self.fault: Exception | None = None
+        self.not_taken: set[str] = set()
+        """Ids of events that could not be stored."""
         self.reached = asyncio.Event()
         self.may_commit = asyncio.Event()
         self.may_commit.set()
@@ -98,10 +100,12 @@ class FakeFolder:
         await self.may_commit.wait()
         if self.fault is not None:
             raise self.fault
-        return [
-            (False, "blocked: deleted") if event.id == DELETED.id else (True, "")
-            for event in events
-        ]
+        return [self._reply(event) for event in events]
+
+    def _reply(self, event: Event) -> tuple[bool, str]:
+        if event.id in self.not_taken:
+            return False, "error: disk full"
+        return (False, "blocked: deleted") if event.id == DELETED.id else (True, "")
 
     async def events(
         self, filter_: Filter, rows: Rows = Rows.ALL
@@ -233,6 +237,19 @@ async def test_more_events_than_max_rows_use_several_requests(
     async with ControlServer(path, folder), RemoteFolder(path) as remote:
         assert await remote.submit(events, Origin.IMPORT) == [(True, "")] * len(events)
     assert [len(given) for given, _ in folder.submitted] == [MAX_ROWS, 1]
+
+
+async def test_no_request_follows_one_with_an_event_that_was_not_stored(
+    folder: FakeFolder, path: Path
+) -> None:
+    """Also when the last of its events has another answer: it may be refused in any case."""
+    events = [*[NOTES[0]] * (MAX_ROWS - 2), NOTES[2], DELETED, NOTES[3]]
+    folder.not_taken = {NOTES[2].id}
+    async with ControlServer(path, folder), RemoteFolder(path) as remote:
+        answers = await remote.submit(events, Origin.IMPORT)
+    fault = (False, "error: disk full")
+    assert answers[-3:] == [fault, (False, "blocked: deleted"), fault]
+    assert [len(given) for given, _ in folder.submitted] == [MAX_ROWS]
 
 
 async def test_public_rows_have_a_request_of_their_own(folder: FakeFolder, path: Path) -> None:
@@ -421,6 +438,19 @@ async def test_large_events_are_submitted_in_parts_in_order(folder: FakeFolder, 
     assert results == [*[[True, ""]] * 5, [False, "invalid: not JSON"]]
     assert [event for part, _ in folder.submitted for event in part] == events
     assert [len(part) for part, _ in folder.submitted] == [2, 2, 1]
+
+
+async def test_no_part_follows_one_with_an_event_that_was_not_stored(
+    folder: FakeFolder, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A removed member was one again: the last event of the part was a list of another relay."""
+    monkeypatch.setattr("relay.server.control.server._PART_BYTES", len(NOTES[2].raw) + 1)
+    folder.not_taken = {NOTES[2].id}
+    async with ControlServer(path, folder):
+        results = await submitted(path, [NOTES[2].raw, DELETED.raw, NOTES[3].raw, b"{bad"])
+    fault = [False, "error: disk full"]
+    assert results == [fault, [False, "blocked: deleted"], fault, fault]
+    assert folder.submitted == [([NOTES[2], DELETED], Origin.IMPORT)]
 
 
 async def test_other_tasks_have_turns_between_rows(
