@@ -35,8 +35,8 @@ from relay.cli.options import (
     print_json,
     printable,
 )
-from relay.cli.progress import RATE, Amount, progress_bar
-from relay.errors import StoreFault, UserError, is_error
+from relay.cli.progress import RATE, Amount, progress_bar, tell
+from relay.errors import Prefix, StoreFault, UserError, is_error
 from relay.facts import Origin
 from relay.nostr import kinds
 
@@ -49,12 +49,15 @@ if TYPE_CHECKING:
 
     Report = Callable[[str], None]
 
-_RETRY_DELAYS_S: Final = (0.05, 0.2, 1.0)
-"""Delays before retrying temporary refusals (`error:`, `rate-limited:`)."""
-_TEMPORARY: Final = ("error:", "rate-limited:")
+_RETRY_DELAYS_S: Final = (0.05, 0.2, 1.0, 3.0, 6.0)
+"""Delays before what could not be stored (`error:`) is tried again: space may be made meanwhile."""
+_RATE_RETRIES: Final = 3
+"""So many of these delays for a rate."""
+_LONG_S: Final = 1.0
+"""From here on a delay is explained."""
+_NEVER_LATER: Final = frozenset({*kinds.GROUP_RECORDS, kinds.DELETION, kinds.VANISH})
+"""Kinds that give or take rights, or delete: stored after a later one, it could undo that."""
 _NOT_TRIED: Final = (False, "")
-_MAX_FAILED: Final = 8
-"""Events of a batch that may be refused with `error:` after all retries."""
 _NO_LINES: Final = Lines()
 _MAX_CHAIN: Final = 8
 """Events of which each names one of a later line."""
@@ -178,21 +181,15 @@ async def _import(
         progress_file = None if path is None else ImportProgress.of(folder, source, path, origin)
         place = progress_file.read() if progress_file is not None else Place()
         with progress_bar(Amount.BYTES, RATE) as progress:
-
-            def report(text: str) -> None:
-                progress.console.out(printable(text), highlight=False)
-
             if place.offset:
-                report(
-                    f"{name}: continues after line {place.line}, where an earlier import stopped"
-                )
+                tell(f"{name}: continues after line {place.line}, where an earlier import stopped")
                 source.seek(place.offset)
             early = _NO_LINES
             if progress_file is not None:
                 records = GroupRecords()
                 records.add_lines(source)
                 if records:
-                    report(_announcement(path, records))
+                    tell(_announcement(path, records))
                     records.check_order(name)
                 early = lines_before_targets(source)
                 source.seek(place.offset)
@@ -220,7 +217,7 @@ async def _import(
                 for event in events:
                     records.add(event.kind, event.tags)
                 if records and progress_file is None:
-                    report(_announcement(path, records))
+                    tell(_announcement(path, records))
                     records.check_order(name)
 
             try:
@@ -238,7 +235,7 @@ async def _import(
             except StoreFault as fault:
                 raise UserError(f"{fault}; {_stopped(name, place)}") from fault
             except asyncio.CancelledError:
-                report(_stopped(name, place))
+                tell(_stopped(name, place))
                 raise
         if progress_file is not None:
             progress_file.remove()
@@ -315,38 +312,71 @@ async def submit_with_retries(
     origin: Origin,
     pauses_s: Sequence[float] = _RETRY_DELAYS_S,
 ) -> Sequence[tuple[bool, str]]:
-    """The replies, after retrying temporary refusals; events after one that is refused with
-    `error:` are stored after it. Raises StoreFault."""
-    answers = [_NOT_TRIED] * len(events)
-    waiting = [*range(len(events))]
-    pauses, failed, faults = iter(pauses_s), 0, len(events)
-    while waiting:
-        replies = await folder.submit([events[number] for number in waiting], origin)
-        for number, reply in zip(waiting, replies, strict=True):
-            answers[number] = reply
-        waiting = [number for number in waiting if _may_be_retried(events[number], answers[number])]
-        faulty = [number for number in waiting if is_error(answers[number])]
-        if len(faulty) < faults:  # some were taken; a rate may let through one at a time for hours
-            pauses, faults = iter(pauses_s), len(faulty)
-        pause = next(pauses, None)
-        if pause is not None and waiting:
-            await asyncio.sleep(pause)
-        elif faulty:
-            # One event that keeps failing is reported as refused. If all fail, the cause is not the
-            # events, and continuing would refuse the rest of the file.
-            failed += 1
-            if failed > _MAX_FAILED:
-                raise StoreFault(answers[faulty[0]][1])
-            waiting = faulty[1:]
-        else:
+    """The replies, after retrying temporary refusals. What is above a rate may be stored after what
+    follows it, unless it is a group record. Raises StoreFault."""
+    answers = await _in_order(folder, events, origin, pauses_s)
+    for pause in pauses_s[:_RATE_RETRIES]:
+        waiting = [
+            number
+            for number, event in enumerate(events)
+            if _is_above_rate(answers[number]) and event.kind not in kinds.GROUP_RECORDS
+        ]
+        if not waiting:
             break
-    if len(answers) > 1 and all(answer[1].startswith(_TEMPORARY) for answer in answers):
+        await asyncio.sleep(pause)
+        again = await _in_order(folder, [events[number] for number in waiting], origin, pauses_s)
+        for number, answer in zip(waiting, again, strict=True):
+            answers[number] = answer
+    if len(answers) > 1 and all(map(_is_above_rate, answers)):
         raise StoreFault(answers[0][1])
     return answers
 
 
-def _may_be_retried(event: Event, reply: tuple[bool, str]) -> bool:
-    """Whether it was refused for now, and may come after those that follow it."""
-    if event.kind in kinds.GROUP_RECORDS:
-        return is_error(reply)
-    return not reply[0] and reply[1].startswith(_TEMPORARY)
+async def _in_order(
+    folder: Folder, events: Sequence[Event], origin: Origin, pauses_s: Sequence[float]
+) -> list[tuple[bool, str]]:
+    """The replies. An event that could not be stored is tried again, alone, before those that
+    follow it.
+
+    It is refused if the fault is shown to be its own: another event was stored, and it fails once
+    more. Else raises StoreFault, and for `_NEVER_LATER` in any case: a repeated import would store
+    it after those that follow it.
+    """
+    answers = [_NOT_TRIED] * len(events)
+    waiting, most = [*range(len(events))], len(events)
+    pauses, passed_over = iter(pauses_s), list[int]()
+    while waiting:
+        part = waiting[:most]
+        replies = await folder.submit([events[number] for number in part], origin)
+        for number, reply in zip(part, replies, strict=True):
+            answers[number] = reply
+        failed = [number for number in part if is_error(answers[number])]
+        waiting[:most] = failed
+        if len(failed) < len(part):
+            pauses = iter(pauses_s)
+        if any(outcome_of(events[number], answers[number]) is Outcome.STORED for number in part):
+            for number in passed_over:
+                (answers[number],) = await folder.submit([events[number]], origin)
+            passed_over.clear()
+        if not failed:
+            most *= 2
+            continue
+        most = 1
+        pause = None if passed_over else next(pauses, None)
+        if pause is not None:
+            if pause >= _LONG_S:
+                tell(f"{answers[waiting[0]][1]}; trying again in {pause:g} s")
+            await asyncio.sleep(pause)
+        elif passed_over or events[waiting[0]].kind in _NEVER_LATER:
+            break
+        else:
+            passed_over.append(waiting.pop(0))
+    left = [*passed_over, *waiting]
+    if left:
+        raise StoreFault(f"{answers[left[0]][1]} (id {events[left[0]].id})")
+    return answers
+
+
+def _is_above_rate(reply: tuple[bool, str]) -> bool:
+    accepted, text = reply
+    return not accepted and text.startswith(f"{Prefix.RATE_LIMITED}:")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from relay.cli.options import printable
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -61,6 +63,15 @@ def progress_bar(*amounts: Amount | str, is_shown: bool | None = None) -> Iterat
             yield bar
     finally:
         _bar.reset(token)
+
+
+def tell(text: str) -> None:
+    """Print a line on stderr, above the bar if there is one."""
+    bar = _bar.get()
+    if bar is None:
+        click.echo(printable(text), err=True)
+    else:
+        bar.console.out(printable(text), highlight=False)
 
 
 class Pace:

@@ -25,7 +25,7 @@ from relay.cli.humanize import counted
 from relay.cli.import_lines import Outcome, outcome_of
 from relay.cli.importing import submit_with_retries
 from relay.cli.options import json_option, print_json, printable
-from relay.cli.progress import progress_bar
+from relay.cli.progress import progress_bar, tell
 from relay.client import Client, ClientError, Timeouts, Unreachable
 from relay.client.settings import named_key, relay_url
 from relay.client.sync import (
@@ -329,13 +329,13 @@ async def _run_sync(
                         records.add(event.kind, event.tags)
                 if records:
                     said = f"{theirs.url} has group records: {records}"
-                    progress.console.out(printable(said), highlight=False)
+                    tell(said)
             if not dry_run:
                 await sync.move(direction)
         except (ClientError, StoreFault) as error:
             raise UserError(f"{error}; {_so_far(sync.tally)}") from error
         except asyncio.CancelledError:
-            progress.console.out(_so_far(sync.tally), highlight=False)
+            tell(_so_far(sync.tally))
             raise
         return sync.tally
 

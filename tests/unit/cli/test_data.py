@@ -700,7 +700,7 @@ async def _import(folder: FakeFolder, *events: Event) -> tuple[Place, list[str]]
 
 @pytest.mark.parametrize(
     ("text", "batches"),
-    [("error: disk full", [3, 2, 2, 1, 1]), ("rate-limited: slow down", [3, 2, 2])],
+    [("error: disk full", [3, 1, 1, 1, 1, 1]), ("rate-limited: slow down", [3, 2, 2])],
 )
 async def test_temporary_refusals_are_retried(
     folder: FakeFolder, text: str, batches: list[int]
@@ -722,6 +722,55 @@ async def test_one_event_that_always_fails_does_not_stop_the_others(folder: Fake
     place, said = await _import(folder, *NOTES)
     assert (place.tally.stored, place.tally.refused) == (7, 1)
     assert said == [f"F:2: error: our fault (id {NOTES[1].id})"]
+
+
+@pytest.mark.parametrize("kind", [9000, 5, 62])
+async def test_nothing_is_stored_after_an_event_on_rights_that_was_not(
+    folder: FakeFolder, kind: int
+) -> None:
+    """A 9000 that a repeated import stored after its 9001 made the removed key a member."""
+    change = alice.sign(kind, [["h", "tea"]], "", NOW)
+    folder.fails = lambda event: "error: our fault" if event.id == change.id else None
+    with pytest.raises(StoreFault, match=f"error: our fault .id {change.id}"):
+        await _import(folder, NOTES[0], change, *NOTES[1:])
+    assert [*folder.rows] == [NOTES[0].id]
+
+
+@pytest.mark.parametrize("later", [NOTES[:1], NOTES[:2], []])
+async def test_an_event_is_not_given_up_unless_another_could_be_stored(
+    folder: FakeFolder, later: list[Event]
+) -> None:
+    """What others could be: those that are stored already say nothing about the disk."""
+    folder.rows = {NOTES[0].id: NOTES[0]}
+    folder.fails = lambda _: "error: disk full"
+    with pytest.raises(StoreFault, match="error: disk full"):
+        await _import(folder, NOTES[2], *later)
+    assert [*folder.rows] == [NOTES[0].id]
+
+
+async def test_an_event_that_failed_with_the_disk_is_stored_when_another_could_be(
+    folder: FakeFolder,
+) -> None:
+    tries = 0
+
+    def at_first(event: Event) -> str | None:
+        nonlocal tries
+        tries += event.id == NOTES[1].id
+        return "error: disk full" if event.id == NOTES[1].id and tries <= 3 else None
+
+    folder.fails = at_first
+    place, said = await _import(folder, *NOTES)
+    assert (place.tally.stored, said, folder.batches[:5]) == (8, [], [8, 1, 1, 1, 1])
+
+
+async def test_a_long_wait_is_explained(
+    folder: FakeFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("relay.cli.importing._LONG_S", 0)
+    faults = iter(["error: disk full"])
+    folder.fails = lambda _: next(faults, None)
+    await _import(folder, *NOTES)
+    assert capsys.readouterr().err == "error: disk full; trying again in 0 s\n"
 
 
 async def test_what_follows_a_record_that_was_refused_for_now_is_stored_after_it(
