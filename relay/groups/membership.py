@@ -46,6 +46,9 @@ def is_answered(group: Group, context: GroupContext) -> bool:
 def ruling_on_join(action: JoinRequest, group: Group, context: GroupContext) -> Ruling | Reject:
     pubkey, groups = action.pubkey, context.groups
     if pubkey in group.members:
+        if context.origin is not Origin.WIRE:
+            # Stored, it is not judged again when the import is repeated, after the member has left.
+            return Ruling(groups)
         return rejected(Prefix.DUPLICATE, "already a member")
     refusal = (
         check_created_at(action.kind, action.created_at, context)

@@ -305,6 +305,28 @@ async def test_an_import_can_be_repeated(tmp_path: Path) -> None:
     assert not list(rookery.folder.glob("import-*"))
 
 
+@pytest.mark.proves("G-28")
+async def test_a_repeated_import_brings_nobody_back_into_a_group(tmp_path: Path) -> None:
+    """Who had asked to join while a member, with a code that is still valid, and left."""
+    alice, bob, h = cast.alice, cast.bob, ["h", "den"]
+    now = int(time.time()) - 60
+    history = [
+        alice.sign(9007, [h, ["private"], ["closed"]], "", now),
+        alice.sign(9009, [h, ["code", "open sesame"]], "", now + 1),
+        alice.sign(9000, [h, ["p", bob.pubkey]], "", now + 2),
+        bob.sign(9021, [h, ["code", "open sesame"]], "", now + 3),
+        bob.sign(9022, [h], "", now + 4),
+    ]
+    rookery = await make(tmp_path / "data")
+    file = write(tmp_path / "den.jsonl", history)
+    code, tally, _ = await import_(rookery, file)
+    assert (code, tally["stored"]) == (0, 5)
+    before = await export(rookery)
+    code, tally, _ = await import_(rookery, file)
+    assert (code, tally["stored"], tally["duplicates"]) == (0, 0, 5)
+    assert await export(rookery) == before
+
+
 @pytest.mark.parametrize("running", [False, True], ids=["alone", "while the relay runs"])
 async def test_an_import_that_was_killed_goes_on(tmp_path: Path, *, running: bool) -> None:
     rookery = await make(tmp_path / "data")

@@ -50,6 +50,19 @@ def test_a_join_request_by_a_member_is_a_duplicate() -> None:
     assert world.join(alice) == (False, "duplicate: already a member")
 
 
+@pytest.mark.parametrize("origin", [Origin.IMPORT, Origin.TRUSTED_SYNC, Origin.TRUSTED_IMPORT])
+def test_an_imported_join_request_by_a_member_is_stored_without_effect(origin: Origin) -> None:
+    """Else it would be judged again when the import is repeated, after the member has left."""
+    world = tea_party(GUARDED)
+    world.invite(admin, "open sesame")
+    before, length = world.tea, len(world.log)
+    world.origin = origin
+    assert world.join(alice, "open sesame") == STORED
+    assert world.kinds_since(length) == [9021]
+    assert world.tea == before
+    assert world.rebuilt() == world.groups
+
+
 @pytest.mark.proves("N29-34")
 def test_a_closed_group_stores_no_request_without_a_code() -> None:
     world = tea_party(GUARDED)
