@@ -124,6 +124,8 @@ class WriteEvent(msgspec.Struct):
     pieces: Pieces | None = None
     """Progress of a deletion that is too large for one transaction."""
     series: Series | None = None
+    room: int = 0
+    """Tags for which the store made room while it waited for that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,6 +210,11 @@ def client_of(item: LaneItem) -> int | str | None:
     if not isinstance(item, WriteEvent) or item.author.connection is None:
         return None
     return item.author.counted_as or item.author.connection
+
+
+def client_or_type(item: LaneItem) -> int | str | type[LaneItem]:
+    """The client; items of none count together by type."""
+    return client_of(item) or type(item)
 
 
 def turn_of(item: LaneItem) -> int | type[LaneItem]:

@@ -42,6 +42,7 @@ from relay.write.commands import (
     Unconnected,
     WriteEvent,
     client_of,
+    client_or_type,
     sender_of,
     turn_of,
 )
@@ -103,6 +104,8 @@ _TAGS_HERE: Final = 200
 """… if they have no more tags: the store prepares each, 5 us."""
 _MIN_SPLIT: Final = 32
 """From so many events on, a batch is verified on two threads."""
+_ROOM: Final = 2048
+"""Tags for which the store makes room at once, at most."""
 _MAX_TRACED: Final = 32
 """Requests that the span of a batch names."""
 _MAX_PLUGIN_BATCH: Final = 256
@@ -210,7 +213,7 @@ class Ingest:
             self._ask,
             max_batch=_MAX_PLUGIN_BATCH,
             max_waiting=_MAX_WAITING,
-            turn_of=lambda item: client_of(item) or turn_of(item),
+            turn_of=client_or_type,
             waited=stages.plugin_queue.add,
         )
         self._lane: Lane[LaneItem] = Lane(
@@ -545,23 +548,32 @@ class Ingest:
         return left
 
     async def _with_room(self, batch: Sequence[LaneItem]) -> Sequence[LaneItem]:
-        """What can be committed now. If the store had to make room for tags, the items of the turn
-        with most tags are queued again, at their cost, so that others are committed first; the
-        client rests for as long as that took."""
+        """What can be committed now. If the store had to make room for tags, the events of the
+        client with most tags are queued again, so that others are committed first; the client rests
+        for as long as that took. Those that waited until there was room for them are committed."""
         tags, began = sum(map(_tags_of, batch)), perf_counter()
         try:
             if not (tags and await self._store.make_room(tags)):
                 return batch
         except StoreFault:
             return batch  # cannot be stored either
-        by_turn: Counter[object] = Counter()
+        by_client: Counter[object] = Counter()
         for item in batch:
-            by_turn[turn_of(item)] += _tags_of(item)
-        ((most, _),) = by_turn.most_common(1)
-        own = [item for item in batch if turn_of(item) == most]
-        self._lane.put_back(own, self._cost_of(own[0]))
-        self._lane.rest(client_of(own[0]), perf_counter() - began)
-        return [item for item in batch if turn_of(item) != most]
+            by_client[client_or_type(item)] += _tags_of(item)
+        ((most, _),) = by_client.most_common(1)
+        due, later, needed = list[LaneItem](), list[WriteEvent](), 0
+        for item in batch:
+            if isinstance(item, WriteEvent) and client_or_type(item) == most:
+                needed += _tags_of(item)
+                if later or needed > item.room:
+                    item.room += _ROOM
+                    later.append(item)
+                    continue
+            due.append(item)
+        if later:
+            self._lane.put_back(later)
+            self._lane.rest(client_of(later[0]), perf_counter() - began)
+        return due
 
     def _by_turn(
         self, batch: Sequence[LaneItem]

@@ -398,6 +398,52 @@ async def test_others_are_committed_while_the_store_makes_room_for_many_tags(rel
     ] == [["small"], ["many tags", "after it"]]
 
 
+async def test_the_client_with_most_tags_waits_for_room_not_the_connection(relay: Relay) -> None:
+    """A list of 1,200 tags waited for those of 45 connections of one address, 10 s and more."""
+    relay.store.room_to_make = 1
+    letters: list[Letter] = []
+    for connection, tags in enumerate((40, 90, 41, 42), 1):
+        letter = Letter()
+        letter.connection = connection
+        letter.counted_as = "198.51.100.7" if tags == 90 else "203.0.113.5"
+        relay.ingest.submit(chat_of_tags(tags), letter, Origin.WIRE)
+        letters.append(letter)
+    assert [await letter.answer for letter in letters] == [STORED] * 4
+    first, second = relay.store.plans
+    assert [len(each.event.tags) for each in first.adds.values()] == [91]
+    assert len(second.adds) == 3
+
+
+@pytest.mark.parametrize(("tags", "times"), [(1200, 1), (2400, 2), (4900, 3)])
+async def test_an_event_waits_only_until_there_is_room_for_it(
+    relay: Relay, tags: int, times: int
+) -> None:
+    """A list was queued again before each batch that others needed room for."""
+    relay.store.tags_to_come.clear()
+    relay.store.room_to_make = 100
+    assert await relay.take(chat_of_tags(tags)) == [STORED]
+    assert len(relay.store.tags_to_come) == times + 1
+
+
+async def test_of_many_events_those_are_committed_that_there_is_room_for(relay: Relay) -> None:
+    relay.store.may_commit.clear()
+    letters = [relay.post(chat(alice, "begun"), connection=1)]
+    await relay.store.append_called.wait()
+    relay.store.room_to_make = 100
+    letters += [relay.post(chat_of_tags(100 + n), connection=n) for n in range(1, 31)]
+    letters += [relay.post(bob.sign(1, [], "small", NOON), connection=50)]
+    for letter in letters:
+        letter.counted_as = "203.0.113.5"
+    while relay.ingest.waiting["commit"] < 31:  # noqa: ASYNC110 -- each is an iteration of the loop
+        await asyncio.sleep(0.001)
+    relay.store.may_commit.set()
+    assert [await letter.answer for letter in letters] == [STORED] * 32
+    sizes = [sum(len(each.event.tags) for each in p.adds.values()) for p in relay.store.plans]
+    assert sizes[:2] == [1, 0]
+    assert len(sizes) == 4
+    assert max(sizes) <= 2048
+
+
 async def test_an_event_for_which_the_store_cannot_make_room_is_answered(relay: Relay) -> None:
     relay.store.is_full = True
     assert await relay.take(chat_of_tags(900)) == [NOT_HERE]
