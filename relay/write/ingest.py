@@ -143,7 +143,7 @@ class Plugins(Protocol):
 
 
 class _Limit:
-    """How many changes of a turn may be committed together."""
+    """How many changes of a client may be committed together."""
 
     __slots__ = ("_calm", "number")
 
@@ -195,7 +195,7 @@ class Ingest:
         self._weights = Shares()
         """Of the events that wait."""
         self._limits: dict[object, _Limit] = {}
-        """Of turns whose changes read much; the one that was served last is the last."""
+        """Of clients whose changes read much; the one that was served last is the last."""
         self._changing = asyncio.Lock()
         """Held from the look-ups of a batch until its state is in force."""
         self._batch: Batch | None = None
@@ -506,10 +506,10 @@ class Ingest:
         return self._batch.lookups
 
     async def _commit(self, batch: Sequence[LaneItem]) -> None:
-        """First all turns that can be committed together, in more than one part if they read too
-        much; then some changes of one turn that is known to read much. What is left waits for its
+        """First all clients that can be committed together, in more than one part if they read too
+        much; then some changes of one client that is known to read much. What is left waits for its
         turn again."""
-        together, alone = self._by_turn(await self._with_room(self._paced(batch)))
+        together, alone = self._by_client(await self._with_room(self._paced(batch)))
         parts = [together] if together else []
         while parts:
             part = parts.pop()
@@ -517,15 +517,15 @@ class Ingest:
             answered = await self._committed(tried)
             if answered is not None:
                 self._put_back(part, answered)
-            elif len(turns := [*dict.fromkeys(map(turn_of, part))]) > 1:
-                first = set(turns[: len(turns) // 2])
-                parts.append([item for item in part if turn_of(item) not in first])
-                parts.append([item for item in part if turn_of(item) in first])
+            elif len(clients := [*dict.fromkeys(map(client_or_type, part))]) > 1:
+                first = set(clients[: len(clients) // 2])
+                parts.append([item for item in part if client_or_type(item) not in first])
+                parts.append([item for item in part if client_or_type(item) in first])
             else:
-                self._limits[turns[0]] = _Limit(max(len(tried) // 2, 1))
-                alone[turns[0]] = part
+                self._limits[clients[0]] = _Limit(max(len(tried) // 2, 1))
+                alone[clients[0]] = part
         if alone:
-            own = alone.pop(next(turn for turn in self._limits if turn in alone))
+            own = alone.pop(next(client for client in self._limits if client in alone))
             for others in alone.values():
                 self._lane.put_back(others)
             self._put_back(own, await self._limited(own))
@@ -575,24 +575,24 @@ class Ingest:
             self._lane.rest(client_of(later[0]), perf_counter() - began)
         return due
 
-    def _by_turn(
+    def _by_client(
         self, batch: Sequence[LaneItem]
     ) -> tuple[Sequence[LaneItem], dict[object, Sequence[LaneItem]]]:
-        """What can be committed together, and what each of the limited turns has."""
+        """What can be committed together, and what each of the limited clients has."""
         limits = self._limits
         if not limits:
             return batch, {}
         parts: dict[object, list[LaneItem]] = {}
         together: list[LaneItem] = []
         for item in batch:
-            turn = turn_of(item)
-            (parts.setdefault(turn, []) if turn in limits else together).append(item)
+            client = client_or_type(item)
+            (parts.setdefault(client, []) if client in limits else together).append(item)
         return together, {**parts}
 
     async def _limited(self, part: Sequence[LaneItem]) -> int:
-        """Commit as many of a turn as it may at once; how many were answered."""
-        turn = turn_of(part[0])
-        limit = self._limits.pop(turn, None) or _Limit(MAX_BATCH)
+        """Commit as many of a client as it may at once; how many were answered."""
+        client = client_or_type(part[0])
+        limit = self._limits.pop(client, None) or _Limit(MAX_BATCH)
         while True:
             tried = part[: min(_together(part), limit.number)]
             answered = await self._committed(tried)
@@ -603,8 +603,8 @@ class Ingest:
             limit = _Limit(max(len(tried) // 2, 1))
         limit.succeeded()
         if limit.number < MAX_BATCH:
-            self._limits[turn] = limit
-            if len(self._limits) > _MAX_LIMITS:  # most are of connections that are closed
+            self._limits[client] = limit
+            if len(self._limits) > _MAX_LIMITS:  # most are of clients that are gone
                 del self._limits[next(iter(self._limits))]
         return answered
 

@@ -346,6 +346,33 @@ async def test_connections_whose_events_read_much_are_served_by_turns(
         assert min(counts) > 150, counts
 
 
+async def test_events_that_read_much_from_many_connections_of_one_address_are_served_as_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A new connection for each event: one commit was split 300 times while others waited."""
+    async with store_of("sqlite") as store, Home(store, policy_of("open")) as home:
+        rows = [await home.do(alice, 1, content="x" * 3000) for _ in range(16)]
+        monkeypatch.setattr("relay.write.batch._MOST_READ", 30_000)
+        tries = 0
+        stored = home.ingest._stored
+
+        async def noted(items: Sequence[Any]) -> Any:
+            nonlocal tries
+            tries += 1
+            return await stored(items)
+
+        monkeypatch.setattr(home.ingest, "_stored", noted)
+        letters = []
+        for place in range(100):
+            named = [["e", row.id] for row in rows[place % 4 :: 4]]
+            letter = home.post(home.made(bob, 7, *named, at=home.now + place), connection=place + 2)
+            letter.counted_as = "192.0.2.1"
+            letters.append(letter)
+        assert await home.post(home.made(carol, 1), connection=1).answer == STORED
+        assert tries < 20
+        assert [await letter.answer for letter in letters] == [STORED] * 100
+
+
 async def test_a_batch_reads_large_rows_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """10 reactions that named 160 rows of 440 kB took 1.3 GB and 2.4 s, 512 would have taken 70."""
     read: list[int] = []
