@@ -218,5 +218,5 @@ def client_or_type(item: LaneItem) -> int | str | type[LaneItem]:
 
 
 def turn_of(item: LaneItem) -> int | type[LaneItem]:
-    """The queue of the item: one for each connection; items without one share a queue by type."""
+    """The connection; items of none count together by type."""
     return (item.author.connection if isinstance(item, WriteEvent) else None) or type(item)

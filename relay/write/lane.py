@@ -1,24 +1,69 @@
-"""Lane: queues with one consumer that takes what is queued in batches, from each queue in turn."""
+"""Lane: queues with one consumer that takes what is queued in batches, from each queue in turn.
+
+A queue has lines, which take turns in it: with one queue for each client and one line for each of
+its connections, who opens more connections is not served more.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from heapq import heappop, heappush, heapreplace
-from itertools import count
+from itertools import chain, count
 from time import perf_counter
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 T = TypeVar("T")
+
+
+class _Queue(Generic[T]):
+    """The items of one turn, of each line in turn; empty only before the first `put`."""
+
+    __slots__ = ("_lines",)
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[object, deque[T]] = OrderedDict()
+        """The first is next."""
+
+    def __iter__(self) -> Iterator[T]:
+        return chain.from_iterable(self._lines.values())
+
+    def __bool__(self) -> bool:
+        return bool(self._lines)
+
+    @property
+    def first(self) -> T:
+        return next(iter(self._lines.values()))[0]
+
+    def put(self, line: object, item: T) -> None:
+        items = self._lines.get(line)
+        if items is None:
+            self._lines[line] = deque((item,))
+        else:
+            items.append(item)
+
+    def put_back(self, line: object, items: Sequence[T]) -> None:
+        """At the head of the line, which is next."""
+        self._lines.setdefault(line, deque()).extendleft(reversed(items))
+        self._lines.move_to_end(line, last=False)
+
+    def take(self) -> T:
+        line, items = next(iter(self._lines.items()))
+        item = items.popleft()
+        if not items:
+            del self._lines[line]
+        elif len(self._lines) > 1:
+            self._lines.move_to_end(line)
+        return item
 
 
 class Lane(Generic[T]):
     """A serial, batching worker.
 
-    Invariants: items of one turn are committed in the order in which they were put; one commit runs
+    Invariants: items of one line are committed in the order in which they were put; one commit runs
     at a time; a batch waits for no timer: it is what was queued while the previous one ran, until
     its cost reaches `max_batch`. An item that costs more than half of that is alone in its batch:
     others do not wait for its commit. A client can be made to `rest`, with all its queues. The next
@@ -35,15 +80,17 @@ class Lane(Generic[T]):
         max_batch: int,
         max_waiting: int,
         turn_of: Callable[[T], object] = lambda _: None,
+        line_of: Callable[[T], object] = lambda _: None,
         cost_of: Callable[[T], int] = lambda _: 1,
         client_of: Callable[[T], object] = lambda _: None,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
-        """`turn_of`: the key of the item's queue. `cost_of`: at least 1, called when the item is at
-        the head of its queue. `client_of`: who rests; None: never. `waited` gets the seconds that
-        one item of a batch was queued."""
+        """`turn_of`: the key of the item's queue; `line_of`: of its line there. `cost_of`: at least
+        1, called when the item is next in its queue. `client_of`: who rests; None: never. `waited`
+        gets the seconds that one item of a batch was queued."""
         self._commit = commit
         self._turn_of = turn_of
+        self._line_of = line_of
         self._cost_of = cost_of
         self._client_of = client_of
         self._waited = waited
@@ -52,7 +99,7 @@ class Lane(Generic[T]):
         self._timed_at = 0.0
         self.max_batch = max_batch
         self._max_waiting = max_waiting
-        self._queues: dict[object, deque[T]] = {}
+        self._queues: dict[object, _Queue[T]] = {}
         """Turn → its queue, which is not empty."""
         self._costs: dict[object, int] = {}
         """Turn → cost of the first item of its queue."""
@@ -81,9 +128,10 @@ class Lane(Generic[T]):
         turn = self._turn_of(item)
         queue = self._queues.get(turn)
         if queue is not None:
-            queue.append(item)
+            queue.put(self._line_of(item), item)
             return True
-        self._queues[turn] = deque((item,))
+        queue = self._queues[turn] = _Queue()
+        queue.put(self._line_of(item), item)
         self._push(turn, self._reached)
         if not self._wake.is_set():
             self._wake.set()
@@ -95,22 +143,26 @@ class Lane(Generic[T]):
         queues. `cost`: of the part of the first one that is done; its queue then comes after
         others.
         """
-        turns: dict[object, list[T]] = {}
+        turns: dict[object, dict[object, list[T]]] = {}
         for item in items:
-            turns.setdefault(self._turn_of(item), []).append(item)
-        for turn, own in turns.items():  # without a cost, the first item's queue is served next
+            lines = turns.setdefault(self._turn_of(item), {})
+            lines.setdefault(self._line_of(item), []).append(item)
+        for turn, lines in turns.items():  # without a cost, the first item's queue is served next
             queue = self._queues.get(turn)
+            is_new = queue is None
             if queue is None:
-                self._queues[turn] = deque(own)
+                queue = self._queues[turn] = _Queue()
+            for line, own in reversed(lines.items()):
+                queue.put_back(line, own)
+            if is_new:
                 self._push(turn, self._reached + cost)
             else:
-                queue.extendleft(reversed(own))
-                self._costs[turn] = self._cost_of(own[0])
+                self._costs[turn] = self._cost_of(queue.first)
             cost = 0
         self._size += len(items)
 
     def _push(self, turn: object, used: int) -> None:
-        cost = self._costs[turn] = self._cost_of(self._queues[turn][0])
+        cost = self._costs[turn] = self._cost_of(self._queues[turn].first)
         heappush(self._turns, (used + cost, next(self._numbers), turn))
 
     def rest(self, client: object, seconds: float) -> None:
@@ -159,7 +211,7 @@ class Lane(Generic[T]):
             used, _, turn = turns[0]
             queue, cost = queues[turn], costs[turn]
             if resting:
-                rest = resting.get(self._client_of(queue[0]))
+                rest = resting.get(self._client_of(queue.first))
                 if rest is not None:
                     rest[1][turn] = self._reached if used < 0 else used - cost
                     heappop(turns)
@@ -170,7 +222,7 @@ class Lane(Generic[T]):
             used = self._reached if used < 0 else used - cost
             while True:
                 self._reached = max(self._reached, used)
-                item = queue.popleft()
+                item = queue.take()
                 batch.append(item)
                 if item is timed:
                     self._waited(perf_counter() - self._timed_at)
@@ -179,7 +231,7 @@ class Lane(Generic[T]):
                 used += cost
                 if not queue:
                     break
-                cost = self._cost_of(queue[0])
+                cost = self._cost_of(queue.first)
                 if len(turns) > 1 or left <= 0 or cost > half:  # a single queue needs no heap
                     break
             if queue:

@@ -105,6 +105,41 @@ async def test_who_puts_one_item_does_not_wait_for_all_of_who_has_put_many(clerk
     assert sorted(clerk.committed) == [*"a" * 13, *"b" * 6, "c"]
 
 
+async def test_who_has_many_lines_is_served_no_more_and_each_of_them_in_turn(clerk: Clerk) -> None:
+    """One address with 800 connections was served 800 times as often as another one."""
+    lane: Lane[str] = Lane(
+        clerk.commit,
+        max_batch=6,
+        max_waiting=PLENTY,
+        turn_of=lambda item: item[0],
+        line_of=lambda item: item[:2],
+    )
+    many = [f"a{line}{number}" for line in "pqrstuvwxyz" for number in "12"]
+    async with running(lane):
+        await clerk.busy_with(lane, "b0")
+        for item in [*many, "b01", "b02", "b03"]:
+            assert lane.put(item)
+        clerk.may_go_on.set()
+    assert clerk.batches[1] == ["ap1", "b01", "aq1", "b02", "ar1", "b03"]
+    assert clerk.committed[-14:] == [*(f"a{line}1" for line in "xyz"), *many[1::2]]
+
+
+async def test_lines_that_are_put_back_come_first_and_in_their_order(clerk: Clerk) -> None:
+    lane: Lane[str] = Lane(
+        clerk.commit,
+        max_batch=PLENTY,
+        max_waiting=PLENTY,
+        turn_of=lambda _: 1,
+        line_of=lambda item: item[0],
+    )
+    for item in ("a3", "b2", "c1"):
+        assert lane.put(item)
+    lane.put_back(["b1", "a1", "a2"])
+    async with running(lane):
+        pass
+    assert clerk.batches == [["b1", "a1", "c1", "b2", "a2", "a3"]]
+
+
 async def test_turns_are_by_cost_and_no_batch_costs_much_more_than_allowed(clerk: Clerk) -> None:
     lane = lane_of(clerk, max_batch=24, cost=10)
     async with running(lane):
