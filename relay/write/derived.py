@@ -9,12 +9,11 @@ reveal whether the target is missing, deleted, in another group, hidden, or of a
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from relay.access.visibility import Reading, Viewer, visibility_for
+from relay.access.visibility import Reading, Viewer
 from relay.groups.group import pins_of
 from relay.nostr import kinds
 from relay.nostr.nip57 import zap_request
@@ -78,8 +77,7 @@ def _may_name(candidate: Candidate, target: Stored, world: World) -> bool:
 def _may_read(author: Viewer, row: Stored, world: World) -> bool:
     """Whether the author may read the row by some filter, if every `target` may be read."""
     # A ban hides rows as long as it lasts; what is written about them stays in their group.
-    actors = replace(world.actors, banned=frozenset())
-    seen = visibility_for(author, world.policy.read_rules, actors, world.groups)
+    seen = world.seen_by(author, despite_bans=True)
     targets = frozenset([target for target, _ in seen.targets_of(row)])
     return seen.reading(row, targets) is not Reading.NEVER
 

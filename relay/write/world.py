@@ -96,7 +96,7 @@ class World:
     """Rates count events of these origins."""
     _who: dict[tuple[str, str | None], frozenset[Who]] = field(default_factory=dict)
     """Cache of `who`."""
-    _seen: dict[Viewer, Visibility] = field(default_factory=dict)
+    _seen: dict[tuple[Viewer, bool], Visibility] = field(default_factory=dict)
     """Cache of `seen_by`."""
 
     def with_groups(self, groups: Groups) -> World:
@@ -109,12 +109,19 @@ class World:
         actors = management.applied_to(self.policy.actors)
         return replace(self, management=management, actors=actors, _who={}, _seen={})
 
-    def seen_by(self, viewer: Viewer) -> Visibility:
-        """What the viewer may read. Cached: at most one for each connection of a batch."""
-        seen = self._seen.get(viewer)
+    def seen_by(self, viewer: Viewer, *, despite_bans: bool = False) -> Visibility:
+        """What the viewer may read. Cached: at most two for each connection of a batch.
+
+        `despite_bans`: also what a ban hides as long as it lasts.
+        """
+        actors = self.actors
+        if despite_bans and actors.banned:
+            actors = replace(actors, banned=frozenset())
+        key = viewer, actors is self.actors
+        seen = self._seen.get(key)
         if seen is None:
             rules = self.policy.read_rules
-            seen = self._seen[viewer] = visibility_for(viewer, rules, self.actors, self.groups)
+            seen = self._seen[key] = visibility_for(viewer, rules, actors, self.groups)
         return seen
 
     def who(self, pubkey: str, group_id: str | None) -> frozenset[Who]:
@@ -251,14 +258,15 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
 
     def is_known(row: Stored) -> bool:
         """Whether the author of the event may read this row of the group: else an answer would tell
-        what reports and invites are stored."""
+        what reports and invites are stored. Members hold what a ban hides, and go on naming it."""
         if candidate.sender.origin is not Origin.WIRE:
             return True
+        seen = world.seen_by(author, despite_bans=True)
         if row.event.raw:
-            return may_know_by_id(row, world.seen_by(author), world)
+            return may_know_by_id(row, seen, world)
         about = row.event.kind, row.event.pubkey, row.quiet  # all that an outline tells
         if about not in judged:
-            judged[about] = may_know_by_id(row, world.seen_by(author), world)
+            judged[about] = may_know_by_id(row, seen, world)
         return judged[about]
 
     previous = frozenset(

@@ -144,6 +144,13 @@ async def test_everything_is_as_it_was_after_a_restart(home: Home) -> None:
     ]
 
 
+async def test_members_go_on_naming_what_a_ban_hides(home: Home) -> None:
+    """Clients name messages that they hold: nobody could write for a while after a ban."""
+    message = await home.do(bob, 9, h="tea")
+    await home.call("banpubkey", bob.pubkey)
+    await home.do(alice, 9, ["previous", message.id[:8]], h="tea")
+
+
 # what goes with a ban ----------------------------------------------------------------------------
 
 
