@@ -16,12 +16,12 @@ import sys
 from collections import Counter
 from contextlib import contextmanager, suppress
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, Final, Protocol, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 from relay.access.quotas import VANISHED_PER_ADDRESS, InviteGuesses, MinuteCounter, TokenBuckets
 from relay.access.shares import Shares
 from relay.errors import Prefix, Reject, StoreFault, TooMuchToRead, ok_reply
-from relay.facts import Arrival, Origin
+from relay.facts import Origin
 from relay.groups.group import EndedGroup
 from relay.lifecycle.rows import WritePlan
 from relay.nostr import kinds
@@ -29,6 +29,7 @@ from relay.nostr.event import weight_of
 from relay.nostr.keys import are_signed
 from relay.nostr.kinds import is_ephemeral
 from relay.observe import request_id
+from relay.write.asking import Asking
 from relay.write.batch import Batch
 from relay.write.candidate import candidate_of
 from relay.write.commands import (
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from relay.observe.traces import Traces
     from relay.state import RelayState
     from relay.storage import Appender
+    from relay.write.asking import Plugins
     from relay.write.commands import Author, Series
     from relay.write.delivery import Subscribers
 
@@ -108,10 +110,6 @@ _ROOM: Final = 2048
 """Tags for which the store makes room at once, at most."""
 _MAX_TRACED: Final = 32
 """Requests that the span of a batch names."""
-_MAX_PLUGIN_BATCH: Final = 256
-"""Events per request to the plug-ins."""
-_PLUGIN_BATCH_S: Final = 0.05
-"""As many events as they answer in so long, as they did the last ones: the next events wait."""
 _PLUGIN_SHUTDOWN_S: Final = 1.0
 """So long plug-ins may still answer when the relay stops: all connections are closed by then."""
 
@@ -121,25 +119,10 @@ _STOPPING_S: Final = 0.05
 
 QUEUE_FULL: Final = Reject(Prefix.RATE_LIMITED, "too many events are waiting, slow down", "queue")
 _FULL_FOR_SERIES: Final = Reject(Prefix.ERROR, "too many events are waiting", "queue")
-PLUGIN_FAILED: Final = Reject(
-    Prefix.ERROR, "a plug-in of this relay failed, try again later", "plug-ins"
-)
 STOPPING: Final = Reject(Prefix.ERROR, "the relay is stopping, try again later", "stop")
 STORE_FAILED: Final = Reject(
     Prefix.ERROR, "the event could not be stored, try again later", "store"
 )
-
-
-class Plugins(Protocol):
-    """Programs of the admin that may refuse events."""
-
-    def asks_about(self, event: Event, origin: Origin) -> bool: ...
-
-    async def objections(self, events: Sequence[tuple[Event, Arrival]]) -> Sequence[Reject | None]:
-        """One for each event, within the deadline: `error:` for a plug-in that failed."""
-
-    async def stop(self) -> None:
-        """All pending and later requests get `error:`."""
 
 
 class _Limit:
@@ -185,7 +168,6 @@ class Ingest:
         self._verifiers = verifiers
         self._metrics = metrics
         self._is_here = is_here
-        self._plugins = plugins
         self._max_event = max_event
         self._guesses = InviteGuesses()
         self._buckets = TokenBuckets()
@@ -210,12 +192,8 @@ class Ingest:
             cost_of=cost_of_check,
             waited=stages.verify_queue.add,
         )
-        self._asking = Lane(
-            self._ask,
-            max_batch=_MAX_PLUGIN_BATCH,
-            max_waiting=_MAX_WAITING,
-            turn_of=client_or_type,
-            waited=stages.plugin_queue.add,
+        self._asking = Asking(
+            plugins, self._queue, max_waiting=_MAX_WAITING, clock=clock, metrics=metrics
         )
         self._lane: Lane[LaneItem] = Lane(
             self._commit,
@@ -233,7 +211,7 @@ class Ingest:
     async def __aenter__(self) -> Ingest:
         self._tasks = [
             asyncio.create_task(self._verifying.run(), name="verify"),
-            asyncio.create_task(self._asking.run(), name="ask plug-ins"),
+            asyncio.create_task(self._asking.lane.run(), name="ask plug-ins"),
             asyncio.create_task(self._lane.run(), name="lane"),
         ]
         return self
@@ -242,10 +220,10 @@ class Ingest:
         verifying, asking, committing = self._tasks
         deadline = asyncio.get_running_loop().time() + _SHUTDOWN_S
         await self._finished(self._verifying, verifying, deadline)
-        self._asking.close()
+        self._asking.lane.close()
         await asyncio.wait([asking], timeout=_PLUGIN_SHUTDOWN_S)
-        if self._plugins is not None and not asking.done():
-            await self._plugins.stop()
+        if not asking.done():
+            await self._asking.stop()
         await asking
         self._lists.hurry()
         await self._finished(self._lane, committing, deadline)
@@ -311,7 +289,7 @@ class Ingest:
         """Events and changes that wait for a signature check, a plug-in or a commit."""
         return {
             "verify": len(self._verifying),
-            "plugins": len(self._asking),
+            "plugins": len(self._asking.lane),
             "commit": len(self._lane),
         }
 
@@ -430,15 +408,15 @@ class Ingest:
         for item, signed in zip(batch, good, strict=True):
             if not signed:
                 self._refuse(item, BAD_SIGNATURE)
-            elif not self._next(item).put(item):
+            elif not self._asking.is_due(item):
+                self._queue(item)
+            elif not self._asking.lane.put(item):
                 self._refuse(item, _full_for(item.series))
 
-    def _next(self, item: WriteEvent) -> Lane[WriteEvent] | Lane[LaneItem]:
-        """The lane for an event with a valid signature."""
-        plugins = self._plugins
-        if plugins is None or not plugins.asks_about(item.event, item.origin):
-            return self._lane
-        return self._asking
+    def _queue(self, item: WriteEvent) -> None:
+        """For the commit; a plug-in's refusal goes with the event, policy rules come before it."""
+        if not self._lane.put(item):
+            self._refuse(item, _full_for(item.series))
 
     def _refuse(self, item: WriteEvent, refusal: Reject) -> None:
         self._weights.add(item.author.counted_as, -item.weight)
@@ -453,31 +431,6 @@ class Ingest:
         good = are_signed(events)
         self._store.prepare([event for event, is_good in zip(events, good, strict=True) if is_good])
         return good
-
-    # -- plug-ins -------------------------------------------------------------------------------
-
-    async def _ask(self, batch: Sequence[WriteEvent]) -> None:
-        """A plug-in's refusal goes into the lane with the event: policy rules come before it."""
-        assert self._plugins is not None
-        now, began = self._clock(), perf_counter()
-        asked = [
-            (each.event, Arrival(now, each.origin, each.author.authenticated, each.author.address))
-            for each in batch
-        ]
-        try:
-            objections = await self._plugins.objections(asked)
-        except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
-            _log.exception("plug-ins failed for %d events", len(batch))
-            objections = [PLUGIN_FAILED] * len(batch)
-        took = perf_counter() - began
-        number = int(len(batch) * _PLUGIN_BATCH_S / took) if took else _MAX_PLUGIN_BATCH
-        self._asking.max_batch = min(max(number, 1), _MAX_PLUGIN_BATCH)
-        self._metrics.write.plugins.add(took)
-        self._metrics.plugin_batches.add(len(batch))
-        for item, objection in zip(batch, objections, strict=True):
-            item.objection = objection
-            if not self._lane.put(item):
-                self._refuse(item, _full_for(item.series))
 
     # -- the lane -------------------------------------------------------------------------------
 

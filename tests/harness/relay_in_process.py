@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
     from relay.read.linked_rows import Links
     from relay.storage import Store
-    from relay.write.ingest import Plugins
+    from relay.write.asking import Plugins
 
 NOON = 1_772_000_000
 RELAY = cast.person("relay")
