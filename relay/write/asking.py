@@ -105,19 +105,31 @@ class Asking:
         )
 
     def is_due(self, item: WriteEvent) -> bool:
-        """Whether plug-ins are to be asked about it."""
-        return self._plugins is not None and self._plugins.asks_about(item.event, item.origin)
+        """Whether plug-ins are to be asked about it, or about others of its series: it may not
+        overtake them."""
+        plugins = self._plugins
+        return plugins is not None and (
+            item.series is not None or plugins.asks_about(item.event, item.origin)
+        )
 
     async def _ask(self, batch: Sequence[WriteEvent]) -> None:
         """A plug-in's refusal goes on with the event: policy rules come before it."""
-        assert self._plugins is not None
+        plugins = self._plugins
+        assert plugins is not None
+        about = [item for item in batch if plugins.asks_about(item.event, item.origin)]
+        if about:
+            await self._ask_about(about, plugins)
+        for item in batch:
+            self._asked(item)
+
+    async def _ask_about(self, batch: Sequence[WriteEvent], plugins: Plugins) -> None:
         now, began = self._clock(), perf_counter()
         questions = [
             (each.event, Arrival(now, each.origin, each.author.authenticated, each.author.address))
             for each in batch
         ]
         try:
-            objections = await self._plugins.objections(questions)
+            objections = await plugins.objections(questions)
         except Exception:  # outermost frame: the lane must go on  # noqa: BLE001
             _log.exception("plug-ins failed for %d events", len(batch))
             objections = [PLUGIN_FAILED] * len(batch)
@@ -128,7 +140,6 @@ class Asking:
         self._metrics.plugin_batches.add(len(batch))
         for item, objection in zip(batch, objections, strict=True):
             item.objection = objection
-            self._asked(item)
 
     async def stop(self) -> None:
         """What waits gets `error:`."""

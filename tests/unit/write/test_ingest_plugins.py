@@ -10,6 +10,7 @@ import pytest
 
 from relay.errors import Prefix, Reject
 from relay.facts import Arrival, Origin
+from relay.write.commands import Series
 from tests.cast import alice, owner, robot
 from tests.harness.relay_in_process import (
     DUPLICATE,
@@ -184,6 +185,24 @@ async def test_an_import_is_sifted_and_a_trusted_one_is_not(home: Home) -> None:
 async def test_no_plug_in_holds_up_a_request_to_vanish(home: Home) -> None:
     sifter(home).may_answer.clear()
     await home.vanish(alice)
+
+
+async def test_in_an_import_a_request_to_vanish_does_not_overtake_what_comes_before(
+    home: Home,
+) -> None:
+    """A key that had vanished was an admin in the end: its 9000 was stored after the request."""
+    sifter(home).may_answer.clear()
+    founded = home.made(owner, 9007, h="tea")
+    put = home.made(owner, 9000, ["p", alice.pubkey, "admin"], h="tea")
+    vanish = home.made(alice, 62, ["relay", "ALL_RELAYS"], at=home.now + 1)
+    series, letters = Series(), [Letter() for _ in range(3)]
+    for event, letter in zip((founded, put, vanish), letters, strict=True):
+        home.ingest.submit(event, letter, Origin.IMPORT, series)
+    while not sifter(home).asked:  # noqa: ASYNC110 -- each is an iteration of the loop
+        await asyncio.sleep(0)
+    sifter(home).may_answer.set()
+    assert [await letter.answer for letter in letters] == [STORED] * 3
+    assert alice.pubkey not in home.state.groups.by_id["tea"].members
 
 
 async def test_failing_plug_ins_accept_nothing_and_the_lane_goes_on(home: Home) -> None:
