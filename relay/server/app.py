@@ -107,6 +107,7 @@ class Server:
             limits.max_connections, limits.connections_per_address
         )
         self._turns = Turns()
+        self._http = self._turns.account()
         self._unfinished = Unfinished()
         self._unsent = Shares()
         self._answered: dict[asyncio.Transport, None] = {}
@@ -325,10 +326,10 @@ class Server:
 
     @web.middleware
     async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """One request in each turn, so that many that arrive at once do not block the loop. Those
-        of a client address compete for turns as one."""
-        account = self._turns.account(f"http {subnet_of(self.address_of(request))}")
-        await Slice(self._turns, perf_counter, account).take(_REQUEST_COST_S)
+        """One request in each turn, so that many that arrive at once do not block the loop. All
+        compete with the connections as one, and client addresses with each other."""
+        address = subnet_of(self.address_of(request))
+        await Slice(self._turns, perf_counter, self._http).take(_REQUEST_COST_S, address)
         response: web.StreamResponse
         try:
             response = await handler(request)

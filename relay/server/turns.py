@@ -73,8 +73,8 @@ class Turns:
         self._clock = clock
         self._waiting: list[tuple[float, int, Account]] = []
         """Heap of the accounts in `_turns`."""
-        self._turns: dict[Account, list[asyncio.Future[None]]] = {}
-        """Of tasks that wait, in order."""
+        self._turns: dict[Account, dict[object, list[asyncio.Future[None]]]] = {}
+        """Of tasks that wait: by the parts of an account, which take turns with each other."""
         self._numbers = count()
         self._given_at = 0.0
         """When turns were given, or could first have been."""
@@ -125,17 +125,18 @@ class Turns:
                 self._accounts[address, is_known] = account
         return account
 
-    async def wait(self, account: Account) -> None:
-        """Let every task that is ready run, and those who have used less, or came before."""
+    async def wait(self, account: Account, part: object = None) -> None:
+        """Let every task that is ready run, and those who have used less, or came before. `part`:
+        of the account; parts go on one after the other, however many tasks wait in each."""
         loop = asyncio.get_running_loop()
         turn = loop.create_future()
         if not self._waiting:
             self._schedule()
         queued = self._turns.get(account)
         if queued is None:
-            queued = self._turns[account] = []
+            queued = self._turns[account] = {}
             self._push(account)
-        queued.append(turn)
+        queued.setdefault(part, []).append(turn)
         await turn
 
     def _push(self, account: Account) -> None:
@@ -151,17 +152,15 @@ class Turns:
         served: list[Account] = []
         while self._waiting and len(served) < number:
             used, _, account = heappop(self._waiting)
-            queued = self._turns[account]
-            while queued and queued[0].done():  # its task was cancelled
-                del queued[0]
-            if not queued:
+            turn = _next(self._turns[account])
+            if turn is None:
                 del self._turns[account]
                 continue
             if self._waiting or served:
                 self.reached = max(self.reached, used)
             else:  # what kept nobody else waiting is forgotten
                 account.used = min(account.used, self.reached)
-            queued.pop(0).set_result(None)
+            turn.set_result(None)
             served.append(account)
         for account in served:
             if self._turns[account]:
@@ -170,6 +169,19 @@ class Turns:
                 del self._turns[account]
         if self._waiting:
             self._schedule()
+
+
+def _next(parts: dict[object, list[asyncio.Future[None]]]) -> asyncio.Future[None] | None:
+    """Take out the first turn of the part that comes next, if one still waits."""
+    while parts:
+        part = next(iter(parts))
+        turns = parts.pop(part)
+        turn = turns.pop(0)
+        if turns:
+            parts[part] = turns
+        if not turn.done():  # else its task was cancelled
+            return turn
+    return None
 
 
 class Slice:
@@ -213,17 +225,18 @@ class Slice:
         most = BUSY_SLICE_S if self._turns.spend(seconds) else SLICE_S
         return worked >= most
 
-    async def take(self, seconds: float) -> None:
-        """Wait for the turn of work that takes about as long, and that is not measured here."""
+    async def take(self, seconds: float, part: object = None) -> None:
+        """Wait for the turn of work that takes about as long, and that is not measured here.
+        `part`: see `Turns.wait`."""
         self._worked += seconds
-        await self.rest()
+        await self.rest(part)
 
-    async def rest(self) -> None:
+    async def rest(self, part: object = None) -> None:
         account = self.account
         used = max(account.used, self._turns.reached - CREDIT_S)
         account.used = used + self._worked * account.weight
         self._worked = 0.0
-        await self._turns.wait(account)
+        await self._turns.wait(account, part)
 
 
 class Pauses:

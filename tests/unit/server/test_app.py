@@ -561,6 +561,31 @@ async def test_the_requests_of_an_address_wait_for_those_of_no_other() -> None:
     assert answered.index("198.51.100.7") < 10
 
 
+async def test_connections_wait_for_the_requests_of_many_addresses_as_for_one() -> None:
+    """900 subnets of one network delayed open connections by seconds."""
+    config = '[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+    answered = 0
+
+    async def asked(number: int) -> None:
+        nonlocal answered
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
+        head = f"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Forwarded-For: 2001:db8:7:{number:x}::1\r\n"
+        writer.write(f"{head}\r\n".encode())
+        await reader.readuntil(b"ok\n")
+        answered += 1
+        writer.close()
+
+    async with serving(config) as relay:
+        turns = relay.server._turns
+        waiting = [asyncio.create_task(asked(number)) for number in range(100)]
+        while not answered:  # noqa: ASYNC110 -- each is an iteration of the loop
+            await asyncio.sleep(0)
+        before = answered
+        await turns.wait(turns.account())
+        assert answered - before < 10
+        await asyncio.gather(*waiting)
+
+
 async def test_answers_that_are_not_read_are_dropped_oldest_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -94,6 +94,27 @@ async def test_after_a_long_delivery_several_accounts_go_on_and_each_once() -> N
     await asyncio.gather(*waiting)
 
 
+async def test_the_parts_of_an_account_take_turns_and_share_those_of_one() -> None:
+    """HTTP requests from 900 subnets kept open connections waiting, each as long as one of them."""
+    turns, seen = Turns(Clock()), list[str]()
+    http, other = turns.account(), turns.account()
+
+    async def waits(name: str, work: Slice) -> None:
+        await work.take(0.001, name)
+        seen.append(name)
+
+    waiting = [
+        asyncio.create_task(waits(name, Slice(turns, Clock(), http))) for name in "aaaaaaaabcdefgh"
+    ]
+    waiting.append(asyncio.create_task(waits("connection", Slice(turns, Clock(), other))))
+    await asyncio.sleep(0)
+    waiting[9].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert seen.index("connection") <= 1
+    seen.remove("connection")
+    assert seen == [*"abdefgh", *"aaaaaaa"]
+
+
 async def test_a_cancelled_wait_takes_no_turn() -> None:
     turns = Turns(Clock())
     tasks = [asyncio.create_task(turns.wait(turns.account())) for _ in range(3)]
