@@ -217,6 +217,6 @@ def client_or_type(item: LaneItem) -> int | str | type[LaneItem]:
     return client_of(item) or type(item)
 
 
-def turn_of(item: LaneItem) -> int | type[LaneItem]:
+def connection_or_type(item: LaneItem) -> int | type[LaneItem]:
     """The connection; items of none count together by type."""
     return (item.author.connection if isinstance(item, WriteEvent) else None) or type(item)

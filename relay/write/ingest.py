@@ -44,8 +44,8 @@ from relay.write.commands import (
     WriteEvent,
     client_of,
     client_or_type,
+    connection_or_type,
     sender_of,
-    turn_of,
 )
 from relay.write.costs import CHANGES_GROUP, MAX_BATCH, cost_of, cost_of_check
 from relay.write.delivery import Delivery
@@ -188,7 +188,7 @@ class Ingest:
             max_batch=_MAX_VERIFIED,
             max_waiting=_MAX_WAITING,
             turn_of=client_or_type,
-            line_of=turn_of,
+            line_of=connection_or_type,
             cost_of=cost_of_check,
             waited=stages.verify_queue.add,
         )
@@ -200,9 +200,8 @@ class Ingest:
             max_batch=MAX_BATCH,
             max_waiting=2 * _MAX_WAITING,
             turn_of=client_or_type,
-            line_of=turn_of,
+            line_of=connection_or_type,
             cost_of=self._cost_of,
-            client_of=client_of,
             waited=stages.commit_queue.add,
         )
         self._lists = ListSigning(self._lane.put)
@@ -527,7 +526,8 @@ class Ingest:
             due.append(item)
         if later:
             self._lane.put_back(later)
-            self._lane.rest(client_of(later[0]), perf_counter() - began)
+            if (client := client_of(later[0])) is not None:
+                self._lane.rest(client, perf_counter() - began)
         return due
 
     def _by_client(

@@ -66,7 +66,7 @@ class Lane(Generic[T]):
     Invariants: items of one line are committed in the order in which they were put; one commit runs
     at a time; a batch waits for no timer: it is what was queued while the previous one ran, until
     its cost reaches `max_batch`. An item that costs more than half of that is alone in its batch:
-    others do not wait for its commit. A client can be made to `rest`, with all its queues. The next
+    others do not wait for its commit. A queue can be made to `rest`. The next
     item comes from the queue that will have cost least with it; a queue that was empty begins with
     the cost of the one served then (fair queuing by finish times), so a cheap item at the head of
     its queue waits for no costly one that has not begun. At most `max_waiting` items are queued;
@@ -82,17 +82,15 @@ class Lane(Generic[T]):
         turn_of: Callable[[T], object] = lambda _: None,
         line_of: Callable[[T], object] = lambda _: None,
         cost_of: Callable[[T], int] = lambda _: 1,
-        client_of: Callable[[T], object] = lambda _: None,
         waited: Callable[[float], None] = lambda _: None,
     ) -> None:
         """`turn_of`: the key of the item's queue; `line_of`: of its line there. `cost_of`: at least
-        1, called when the item is next in its queue. `client_of`: who rests; None: never. `waited`
-        gets the seconds that one item of a batch was queued."""
+        1, called when the item is next in its queue. `waited` gets the seconds that one item of a
+        batch was queued."""
         self._commit = commit
         self._turn_of = turn_of
         self._line_of = line_of
         self._cost_of = cost_of
-        self._client_of = client_of
         self._waited = waited
         self._timed: T | None = None
         """The item whose wait is measured, and since when."""
@@ -106,8 +104,9 @@ class Lane(Generic[T]):
         self._turns: list[tuple[int, int, object]] = []
         """A heap: (cost so far and of the first item, number, turn), one for each queue that does
         not rest; -1 as cost for one that is next."""
-        self._resting: dict[object, tuple[asyncio.TimerHandle, dict[object, int]]] = {}
-        """Client → the end of its rest, and turn → cost so far, of its queues."""
+        self._resting: dict[object, tuple[asyncio.TimerHandle, int | None]] = {}
+        """Turn → the end of its rest, and what its queue has cost so far; None: it is in `_turns`,
+        or empty."""
         self._numbers = count()
         self._reached = 0
         """The most that a queue had cost when it was served."""
@@ -165,25 +164,25 @@ class Lane(Generic[T]):
         cost = self._costs[turn] = self._cost_of(self._queues[turn].first)
         heappush(self._turns, (used + cost, next(self._numbers), turn))
 
-    def rest(self, client: object, seconds: float) -> None:
-        """What this client has queued, and will queue, waits so long."""
-        if client is None or self._is_ending or client in self._resting:
+    def rest(self, turn: object, seconds: float) -> None:
+        """What is in this queue, and will be, waits so long."""
+        if self._is_ending or turn in self._resting:
             return
-        end = asyncio.get_running_loop().call_later(seconds, self._end_rest, client)
-        self._resting[client] = end, {}
+        end = asyncio.get_running_loop().call_later(seconds, self._end_rest, turn)
+        self._resting[turn] = end, None
 
-    def _end_rest(self, client: object) -> None:
-        end, turns = self._resting.pop(client)
+    def _end_rest(self, turn: object) -> None:
+        end, used = self._resting.pop(turn)
         end.cancel()
-        for turn, used in turns.items():
+        if used is not None:
             self._push(turn, max(used, self._reached))
         self._wake.set()
 
     def hurry(self) -> None:
         """Nothing rests from now on."""
         self._is_ending = True
-        for client in [*self._resting]:
-            self._end_rest(client)
+        for turn in [*self._resting]:
+            self._end_rest(turn)
 
     def __len__(self) -> int:
         return self._size
@@ -211,9 +210,9 @@ class Lane(Generic[T]):
             used, _, turn = turns[0]
             queue, cost = queues[turn], costs[turn]
             if resting:
-                rest = resting.get(self._client_of(queue.first))
+                rest = resting.get(turn)
                 if rest is not None:
-                    rest[1][turn] = self._reached if used < 0 else used - cost
+                    resting[turn] = rest[0], self._reached if used < 0 else used - cost
                     heappop(turns)
                     continue
             if batch and cost > half:  # or cheap items that are queued meanwhile would come before
@@ -249,8 +248,7 @@ class Lane(Generic[T]):
         self._queues.clear()
         self._costs.clear()
         self._turns.clear()
-        for _, turns in self._resting.values():
-            turns.clear()
+        self._resting = {turn: (end, None) for turn, (end, _) in self._resting.items()}
         self._size = 0
         return items
 

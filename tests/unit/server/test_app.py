@@ -768,7 +768,7 @@ async def test_a_stop_answers_an_event_that_rests_for_the_many_tags_of_its_clien
     """A stop took twelve seconds, and what was committed at its end was told to nobody."""
     async with serving() as relay:
         lane = relay.ingest._lane
-        monkeypatch.setattr(lane, "_client_of", lambda _: "the client")
+        monkeypatch.setattr(lane, "_turn_of", lambda _: "the client")
         lane.rest("the client", 3600)
         visit = await relay.visit()
         event = alice.sign(1, [["t", f"{n}"] for n in range(2000)], "", NOW)

@@ -201,9 +201,9 @@ async def resting(clerk: Clerk) -> Lane[str]:
         clerk.commit,
         max_batch=12,
         max_waiting=PLENTY,
-        turn_of=str.lower,
+        turn_of=lambda item: item[0].lower(),
+        line_of=str.lower,
         cost_of=lambda item: 10 if item.isupper() else 1,
-        client_of=lambda item: item[0].lower(),
     )
 
 
