@@ -38,7 +38,7 @@ _FEW: Final = 16
 """Entries in all that an event need not be looked up for, to know how many of them it has."""
 
 
-class Entry(msgspec.Struct, Generic[S], frozen=True):
+class Entry(msgspec.Struct, Generic[S], frozen=True, gc=False):
     """One filter of one subscription."""
 
     subscription: S
