@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from relay.server.nip86 import Reply
     from relay.server.services import ServerServices
 
+_log = logging.getLogger(__name__)
+
 _STOP_TIMEOUT_S: Final = 5.0
 _SHUTDOWN_S: Final = 2.0
 _KEEPALIVE_S: Final = 30.0
@@ -230,16 +232,22 @@ class Server:
         assert server is not None
         while True:
             await asyncio.sleep(_CHECK_EVERY_S)
-            self._drop_unread()
-            # `connections` is ordered by age. aiohttp offers no event for this.
-            silent = [
-                each
-                for each in server.connections
-                if isinstance(each, SocketInput) and not each.is_websocket
-            ]
-            silent.sort(key=lambda each: each.is_answered)
-            for each in silent[: max(0, len(silent) - _MAX_SILENT)]:
-                each.force_close()
+            try:
+                self._drop_unread()
+                self._close_silent(server)
+            except Exception:  # or no bound would hold until a restart  # noqa: BLE001
+                _log.exception("the sockets without a websocket could not be checked")
+
+    def _close_silent(self, server: web.Server) -> None:
+        # `connections` is ordered by age. aiohttp offers no event for this.
+        silent = [
+            each
+            for each in server.connections
+            if isinstance(each, SocketInput) and not each.is_websocket
+        ]
+        silent.sort(key=lambda each: each.is_answered)
+        for each in silent[: max(0, len(silent) - _MAX_SILENT)]:
+            each.force_close()
 
     def _drop_unread(self) -> None:
         """Close the sockets of the oldest unread answers above `_MAX_UNREAD`. Without this, a

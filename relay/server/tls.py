@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from asyncio.sslproto import SSLProtocol
+from asyncio.sslproto import SSLProtocol, _SSLProtocolTransport
 from collections import Counter
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
@@ -131,6 +131,8 @@ class Handshakes:
 
 
 class _Handshake(SSLProtocol):
+    _has_transport = False
+
     def __init__(
         self, all_: Handshakes, context: ssl.SSLContext, protocol: asyncio.BaseProtocol
     ) -> None:
@@ -154,6 +156,31 @@ class _Handshake(SSLProtocol):
     def _ended(self, done: asyncio.Future[None], transport: asyncio.BaseTransport) -> None:
         done.exception()  # retrieved, or asyncio logs a failed handshake as an error
         self._all.ended(transport)
+
+    # The type stubs do not have these two.
+
+    def _get_app_transport(self) -> Any:
+        if not self._has_transport:
+            self._has_transport = self._app_transport_created = True
+            self._app_transport = _Transport(self._loop, self)
+        return super()._get_app_transport()  # type: ignore[misc]
+
+    def _get_write_buffer_size(self) -> Any:
+        """With the bytes that the socket has not taken: asyncio counts those of TLS alone, also
+        after the end."""
+        below: Any = self._transport
+        if below is None:
+            return 0
+        return super()._get_write_buffer_size() + below.get_write_buffer_size()  # type: ignore[misc]
+
+
+class _Transport(_SSLProtocolTransport):
+    """asyncio's forgets its protocol when it is closed twice, as aiohttp does; then it raises
+    AttributeError when it is asked what was not sent, and cannot be aborted."""
+
+    def close(self) -> None:
+        if not self.is_closing():
+            super().close()
 
 
 def _state_of(path: Path) -> tuple[int, ...] | None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
-import ipaddress
 import json
 import os
 import signal
@@ -22,13 +20,10 @@ from typing import TYPE_CHECKING, Any
 import aiohttp
 import pytest
 import websockets
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from tests import cast
 from tests.effort import tries
+from tests.harness.certificate import certificate
 from tests.harness.patience import ANSWER_S, PROGRAM_S, here
 from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, Wire, command, connected, until
@@ -557,35 +552,9 @@ async def test_the_port_and_host_of_the_settings_are_used(rookery: Rookery) -> N
 # -- TLS -------------------------------------------------------------------------------------------
 
 
-def _certificate(folder: Path) -> ssl.SSLContext:
-    """cert.pem and key.pem for localhost; gives what trusts them."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    today = datetime.datetime.now(datetime.UTC)
-    names = [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(today - datetime.timedelta(days=1))
-        .not_valid_after(today + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName(names), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    (folder / "cert.pem").write_bytes(certificate.public_bytes(pem))
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    )
-    return ssl.create_default_context(cafile=str(folder / "cert.pem"))
-
-
 @pytest.fixture
 async def secure(rookery: Rookery) -> tuple[Rookery, ssl.SSLContext]:
-    trusting = _certificate(rookery.folder)
+    trusting = certificate(rookery.folder)
     rookery.set_up("server", 'tls_cert = "cert.pem"\ntls_key = "key.pem"')
     await rookery.start()
     return rookery, trusting
@@ -632,7 +601,7 @@ async def test_nip11_and_the_rest_come_over_https(secure: tuple[Rookery, ssl.SSL
 
 async def test_handshakes_that_are_not_finished_are_bounded(rookery: Rookery) -> None:
     """28,000 of one host, without a word, took 1.5 GB for a minute, and file descriptors."""
-    trusting = _certificate(rookery.folder)
+    trusting = certificate(rookery.folder)
     rookery.set_up("server", 'tls_cert = "cert.pem"\ntls_key = "key.pem"')
     rookery.set_up("limits", "connections_per_address = 5")
     await rookery.start()
@@ -653,7 +622,7 @@ TLS_FAULTS = ["no such file", "not a certificate", "another key"]
 
 @pytest.mark.parametrize("fault", TLS_FAULTS)
 async def test_tls_files_that_cannot_be_used_are_one_line(rookery: Rookery, fault: str) -> None:
-    _certificate(rookery.folder)
+    certificate(rookery.folder)
     if fault == "no such file":
         (rookery.folder / "key.pem").unlink()
     elif fault == "not a certificate":
@@ -661,7 +630,7 @@ async def test_tls_files_that_cannot_be_used_are_one_line(rookery: Rookery, faul
     else:
         other = rookery.folder / "other"
         other.mkdir()
-        _certificate(other)
+        certificate(other)
         (other / "key.pem").replace(rookery.folder / "key.pem")
     rookery.set_up("server", 'tls_cert = "cert.pem"\ntls_key = "key.pem"')
     code, text = await command("serve", "--data", str(rookery.folder), "--port", "0")
@@ -681,7 +650,7 @@ async def test_a_renewed_certificate_is_shown_to_who_connects_next(
 ) -> None:
     rookery, trusting = secure
     async with connected(rookery.url, ssl=trusting) as wire:
-        renewed = _certificate(rookery.folder)
+        renewed = certificate(rookery.folder)
         await _trusted(rookery, renewed)
         note = cast.robot.sign(1, [], "still here", now())
         assert await wire.publish(note) == (True, "")
@@ -705,7 +674,7 @@ async def test_a_renewal_that_cannot_be_used_keeps_the_old_certificate(
     rookery, trusting = secure
     ready = http(rookery, "/readyz")
     (other := rookery.folder / "other").mkdir()
-    renewed = _certificate(other)
+    renewed = certificate(other)
     cert, key = rookery.folder / "cert.pem", rookery.folder / "key.pem"
     if fault == "no such file":
         key.unlink()

@@ -1,0 +1,132 @@
+"""Sockets over TLS: the same bounds as without, however they end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from aiohttp import ClientSession
+
+from tests.harness.certificate import certificate
+from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import until
+from tests.unit.server.test_app import Relay, serving
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import AsyncIterator
+
+    import pytest
+
+
+@dataclass
+class Secure:
+    """A relay that speaks TLS."""
+
+    relay: Relay
+    trusting: ssl.SSLContext
+
+    async def get(self) -> tuple[int, str]:
+        """One request of a browser that then goes."""
+        url = f"https://{self.relay.at}/"
+        async with ClientSession() as browser, browser.get(url, ssl=self.trusting) as answer:
+            return answer.status, await answer.text()
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(
+            "127.0.0.1", self.relay.server.port, ssl=self.trusting, limit=1024
+        )
+
+    async def has_forgotten(self) -> None:
+        """Until the relay counts the unread bytes of no answer any more."""
+        async with until("the relay forgets the sockets", ANSWER_S) as tries:
+            async for _ in tries:
+                if not self.relay.server._answered:
+                    return
+
+
+@asynccontextmanager
+async def serving_tls(config: str = "") -> AsyncIterator[Secure]:
+    with TemporaryDirectory() as folder:
+        trusting = certificate(Path(folder))
+        tls = f'tls_cert = "{folder}/cert.pem"\ntls_key = "{folder}/key.pem"\n'
+        async with serving(f"{config}[server]\n{tls}") as relay:
+            yield Secure(relay, trusting)
+
+
+async def test_silent_sockets_are_closed_after_others_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """asyncio forgets what is behind a TLS transport that is closed twice, as aiohttp does."""
+    monkeypatch.setattr("relay.server.app._MAX_SILENT", 3)
+    monkeypatch.setattr("relay.server.app._CHECK_EVERY_S", 0.01)
+    async with serving_tls() as secure, asyncio.timeout(ANSWER_S):
+        assert (await secure.get())[0] == 200
+        await secure.has_forgotten()
+        silent = [await secure.connect() for _ in range(6)]
+        for reader, _ in silent[:3]:
+            assert await reader.read() == b""
+        for _, writer in silent:
+            writer.close()
+
+
+async def test_a_large_answer_comes_after_other_sockets_have_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each was an internal error after the first socket that a client closed."""
+    monkeypatch.setattr("relay.server.http.page", lambda *_: "x" * 100_000)
+    async with serving_tls() as secure, asyncio.timeout(ANSWER_S):
+        for _ in range(2):
+            assert await secure.get() == (200, "x" * 100_000)
+
+
+async def test_answers_that_are_not_read_are_dropped_oldest_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """asyncio counts no byte that TLS has given to the socket below it: a whole answer."""
+    monkeypatch.setattr("relay.server.app._MAX_UNREAD", 3 << 20)
+    monkeypatch.setattr("relay.server.http.page", lambda *_: "x" * (8 << 20))
+    async with serving_tls() as secure, asyncio.timeout(ANSWER_S):
+        sockets = []
+        for _ in range(4):
+            reader, writer = await secure.connect()
+            writer.write(b"GET / HTTP/1.1\r\nHost: relay\r\n\r\n")
+            assert await reader.readexactly(15) == b"HTTP/1.1 200 OK"
+            sockets.append((reader, writer))
+        for reader, _ in sockets[:2]:
+            got = 0
+            with contextlib.suppress(ConnectionError):
+                while some := await reader.read(1 << 20):
+                    got += len(some)
+            assert got < 8 << 20, "it was cut off"
+        for _, writer in sockets:
+            writer.transport.abort()
+        await secure.has_forgotten()
+
+
+async def test_a_fault_does_not_end_the_check_of_silent_sockets(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("relay.server.app._MAX_SILENT", 0)
+    monkeypatch.setattr("relay.server.app._CHECK_EVERY_S", 0.01)
+    faults = [RuntimeError("a fault")]
+
+    def _drop_unread(_: object) -> None:
+        if faults:
+            raise faults.pop()
+
+    monkeypatch.setattr("relay.server.app.Server._drop_unread", _drop_unread)
+    with caplog.at_level(logging.ERROR):
+        async with serving() as relay, asyncio.timeout(ANSWER_S):
+            reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
+            assert await reader.read() == b""
+            writer.close()
+    assert [each.getMessage() for each in caplog.records] == [
+        "the sockets without a websocket could not be checked"
+    ]
