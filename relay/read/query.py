@@ -260,7 +260,7 @@ class QueryRunner:
         self._clock = clock
         self._metrics = metrics
         self._explaining: asyncio.Task[None] | None = None
-        self._started = 0
+        self._answered_at_once = 0
         """REQs that one short read answered."""
         self.counted = 0
         """Values in COUNTs that are queued or being answered, of all connections."""
@@ -344,8 +344,8 @@ class QueryRunner:
                 peer.outbox.put_each(subscription.head, page.raws, messages.EVENT_END)
                 sent = perf_counter()
                 rows, metrics = len(page.raws), self._metrics
-                self._started += 1
-                if self._started % SAMPLED_OF == 1:
+                self._answered_at_once += 1
+                if self._answered_at_once % SAMPLED_OF == 1:
                     metrics.read.plan.add(began - arrived)
                     metrics.read.send.add(sent - found)
                 self._measured(subscription, rows, found - began, sent - found)

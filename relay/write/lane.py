@@ -66,10 +66,10 @@ class Lane(Generic[T]):
     Invariants: items of one line are committed in the order in which they were put; one commit runs
     at a time; a batch waits for no timer: it is what was queued while the previous one ran, until
     its cost reaches `max_batch`. An item that costs more than half of that is alone in its batch:
-    others do not wait for its commit. A queue can be made to `rest`. The next
-    item comes from the queue that will have cost least with it; a queue that was empty begins with
-    the cost of the one served then (fair queuing by finish times), so a cheap item at the head of
-    its queue waits for no costly one that has not begun. At most `max_waiting` items are queued;
+    others do not wait for its commit. A queue can be made to `rest`. The next item comes from the
+    queue that will have cost least with it; a queue that was empty begins with the cost of the one
+    served then (fair queuing by finish times), so a cheap item at the head of its queue waits for
+    no costly one that has not begun. At most `max_waiting` items are queued;
     `put` refuses more. `commit` reports results itself and does not raise.
     """
 
