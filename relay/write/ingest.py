@@ -240,9 +240,10 @@ class Ingest:
         with suppress(TimeoutError):
             await asyncio.wait_for(lane.drained(), left)
         lane.close()
-        while not task.done():  # a deletion in pieces is queued again after each
+        while not task.done():  # what reads much, or goes in pieces, is put back after each
             self._answer(lane.drop(), STOPPING)
             await asyncio.wait([task], timeout=_STOPPING_S)
+        self._answer(lane.drop(), STOPPING)
 
     def submit(
         self, event: Event, author: Author, origin: Origin, series: Series | None = None

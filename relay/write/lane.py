@@ -111,6 +111,8 @@ class Lane(Generic[T]):
         self._reached = 0
         """The most that a queue had cost when it was served."""
         self._size = 0
+        self._left: list[T] | None = None
+        """What was put back since `drop`; None: it was not called."""
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -140,8 +142,11 @@ class Lane(Generic[T]):
     def put_back(self, items: Sequence[T], cost: int = 0) -> None:
         """Queue the last items of the batch that is being committed again, at the head of their
         queues. `cost`: of the part of the first one that is done; its queue then comes after
-        others.
+        others. After `drop` they are not queued.
         """
+        if self._left is not None:
+            self._left += items
+            return
         turns: dict[object, dict[object, list[T]]] = {}
         for item in items:
             lines = turns.setdefault(self._turn_of(item), {})
@@ -243,8 +248,10 @@ class Lane(Generic[T]):
         return batch
 
     def drop(self) -> list[T]:
-        """Take out all that is queued: it is not committed."""
-        items = [item for queue in self._queues.values() for item in queue]
+        """Take out all that is queued: it is not committed. What is put back later is not queued,
+        but taken out by the next call."""
+        items = [item for queue in self._queues.values() for item in queue] + (self._left or [])
+        self._left = []
         self._queues.clear()
         self._costs.clear()
         self._turns.clear()

@@ -259,6 +259,24 @@ async def test_what_rests_can_be_put_back_and_dropped(clerk: Clerk, resting: Lan
     assert clerk.committed == ["bb"]
 
 
+async def test_what_is_put_back_after_all_was_dropped_is_dropped_too(clerk: Clerk) -> None:
+    """What reads much is committed a few at a time: a stop took 25 seconds."""
+
+    async def commit(batch: Sequence[str]) -> None:
+        await clerk.commit(batch[:1])
+        lane.put_back(batch[1:])
+
+    lane: Lane[str] = Lane(commit, max_batch=PLENTY, max_waiting=PLENTY)
+    put_all(lane, "abc")
+    async with running(lane):
+        clerk.may_go_on.clear()
+        await clerk.has_begun.wait()
+        assert lane.drop() == []
+        clerk.may_go_on.set()
+    assert clerk.committed == ["a"]
+    assert lane.drop() == ["b", "c"]
+
+
 async def test_who_waited_for_nothing_has_saved_up_nothing(clerk: Clerk) -> None:
     """One that comes later does not keep the others out for as long as they were served."""
 
