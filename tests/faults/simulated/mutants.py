@@ -23,6 +23,8 @@ from relay.write.lane import Lane
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from relay.access.visibility import Visibility
+
 Patch = tuple[Any, str, Any]
 
 
@@ -46,7 +48,7 @@ def _commits_the_newest_first() -> Sequence[Patch]:
     def at_the_front(self: Lane[Any], item: Any) -> bool:
         is_taken = put(self, item)
         if is_taken:
-            self._queues[self._turn_of(item)].rotate(1)
+            self._queues[self._turn_of(item)]._lines[self._line_of(item)].rotate(1)
         return is_taken
 
     return [(Lane, "put", at_the_front)]
@@ -154,10 +156,12 @@ def _registers_after_the_scan() -> Sequence[Patch]:
     finish = QueryRunner._finish
     registered: set[int] = set()
 
-    def late(self: QueryRunner, peer: Any, subscription: Subscription) -> bool:
+    def late(
+        self: QueryRunner, peer: Any, subscription: Subscription, visibility: Visibility
+    ) -> bool:
         registered.add(id(subscription))
         self._fanout._live.add(subscription, subscription.filters)
-        return finish(self, peer, subscription)
+        return finish(self, peer, subscription, visibility)
 
     def close(self: Fanout, subscription: Subscription) -> None:
         if id(subscription) in registered:
@@ -207,7 +211,8 @@ def _sends_once_per_condition() -> Sequence[Patch]:
 
 def _says_eose_first() -> Sequence[Patch]:
     async def eose_first(self: QueryRunner, subscription: Any, peer: Any, is_open: Any) -> bool:
-        is_finished = self._finish(peer, subscription)
+        visibility = self._state.visibility(peer.reader.viewer)
+        is_finished = self._finish(peer, subscription, visibility)
         async for raws, _ in self._pages(subscription, peer):
             if is_open(subscription):
                 peer.outbox.put_each(subscription.head, raws, messages.EVENT_END)
