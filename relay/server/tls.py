@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from asyncio.sslproto import SSLProtocol, _SSLProtocolTransport
+from asyncio.sslproto import SSLProtocol, SSLProtocolState, _SSLProtocolTransport
 from collections import Counter
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final
@@ -172,6 +172,23 @@ class _Handshake(SSLProtocol):
         if below is None:
             return 0
         return super()._get_write_buffer_size() + below.get_write_buffer_size()  # type: ignore[misc]
+
+    # asyncio waits 30 s for the client's own close_notify, with a buffer of the size of the largest
+    # answer. Without TLS a socket that is closed waits only until the client has read.
+
+    def _do_shutdown(self) -> None:
+        super()._do_shutdown()  # type: ignore[misc]
+        self._close_when_written()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if vars(self)["_state"] == SSLProtocolState.SHUTDOWN:
+            self._close_when_written()
+
+    def _close_when_written(self) -> None:
+        outgoing: ssl.MemoryBIO = vars(self)["_outgoing"]
+        if self._transport is not None and not outgoing.pending:
+            self._transport.close()
 
 
 class _Transport(_SSLProtocolTransport):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
+import ssl
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +21,6 @@ from tests.harness.relay_program import until
 from tests.unit.server.test_app import Relay, serving
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import AsyncIterator
 
     import pytest
@@ -38,9 +39,13 @@ class Secure:
         async with ClientSession() as browser, browser.get(url, ssl=self.trusting) as answer:
             return answer.status, await answer.text()
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def connect(
+        self, address: str = "127.0.0.1"
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """`address`: the client's own."""
+        port = self.relay.server.port
         return await asyncio.open_connection(
-            "127.0.0.1", self.relay.server.port, ssl=self.trusting, limit=1024
+            "127.0.0.1", port, ssl=self.trusting, limit=1024, local_addr=(address, 0)
         )
 
     async def has_forgotten(self) -> None:
@@ -76,6 +81,33 @@ async def test_silent_sockets_are_closed_after_others_have_ended(
             writer.close()
 
 
+async def test_a_socket_that_the_relay_closes_waits_for_no_word_of_the_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It stayed for 30 s, with a buffer of the size of the answer that was sent before."""
+    monkeypatch.setattr("asyncio.constants.SSL_SHUTDOWN_TIMEOUT", 1_000_000)
+    monkeypatch.setattr("relay.server.http.page", lambda *_: "x" * 100_000)
+    loop = asyncio.get_running_loop()
+    async with serving_tls() as secure, asyncio.timeout(ANSWER_S):
+        incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        client = secure.trusting.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+        with socket.create_connection(("127.0.0.1", secure.relay.server.port)) as below:
+            below.settimeout(0)
+            with contextlib.suppress(ssl.SSLWantReadError):
+                client.do_handshake()
+            await loop.sock_sendall(below, outgoing.read())
+            while True:
+                incoming.write(await loop.sock_recv(below, 65_536))
+                with contextlib.suppress(ssl.SSLWantReadError):
+                    client.do_handshake()
+                    break
+            client.write(b"GET / HTTP/1.1\r\nHost: relay\r\n\r\n")
+            await loop.sock_sendall(below, outgoing.read())
+            while some := await loop.sock_recv(below, 65_536):
+                incoming.write(some)
+            assert client.read(15) == b"HTTP/1.1 200 OK"
+
+
 async def test_a_large_answer_comes_after_other_sockets_have_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -90,24 +122,23 @@ async def test_answers_that_are_not_read_are_dropped_oldest_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """asyncio counts no byte that TLS has given to the socket below it: a whole answer."""
-    monkeypatch.setattr("relay.server.app._MAX_UNREAD", 3 << 20)
-    monkeypatch.setattr("relay.server.http.page", lambda *_: "x" * (8 << 20))
+    monkeypatch.setattr("relay.server.app._MAX_UNREAD", 17 << 20)
+    monkeypatch.setattr("relay.server.http.page", lambda *_: "x" * (16 << 20))
     async with serving_tls() as secure, asyncio.timeout(ANSWER_S):
         sockets = []
-        for _ in range(4):
+        for _ in range(6):
             reader, writer = await secure.connect()
             writer.write(b"GET / HTTP/1.1\r\nHost: relay\r\n\r\n")
             assert await reader.readexactly(15) == b"HTTP/1.1 200 OK"
             sockets.append((reader, writer))
-        for reader, _ in sockets[:2]:
-            got = 0
-            with contextlib.suppress(ConnectionError):
-                while some := await reader.read(1 << 20):
-                    got += len(some)
-            assert got < 8 << 20, "it was cut off"
+        oldest, got = sockets[0][0], 0
+        with contextlib.suppress(ConnectionError):
+            while some := await oldest.read(1 << 20):
+                got += len(some)
         for _, writer in sockets:
             writer.transport.abort()
         await secure.has_forgotten()
+        assert got < 16 << 20, "it was cut off"
 
 
 async def test_a_fault_does_not_end_the_check_of_silent_sockets(
