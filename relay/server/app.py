@@ -209,7 +209,9 @@ class Server:
             if tls is not None:
                 # An address may reconnect all its connections at once, also after a restart.
                 one = 2 * limits.connections_per_address
-                self._handshakes = make = Handshakes(tls, make, limits.max_connections, one)
+                self._handshakes = make = Handshakes(
+                    tls, make, limits.max_connections, one, self._turns
+                )
             for each in self._listening:
                 self._servers.append(await loop.create_server(make, sock=each, backlog=BACKLOG))
         except OSError as error:  # two processes can bind one port; the second cannot listen

@@ -12,16 +12,19 @@ import ssl
 from asyncio.sslproto import SSLProtocol, SSLProtocolState, _SSLProtocolTransport
 from collections import Counter
 from ipaddress import ip_address
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.access.quotas import subnet_of
 from relay.errors import UserError
+from relay.server.turns import Slice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from relay.observe import Readiness
+    from relay.server.turns import Turns
 
     Files = tuple[tuple[int, ...] | None, ...]
 
@@ -29,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 1.0
 _HANDSHAKE_S: Final = 15
+_HANDSHAKE_COST_S: Final = 0.001
+"""Seconds of the loop that a piece of a handshake counts for in `Turns`: a signature with RSA."""
 
 
 class Certificate:
@@ -80,7 +85,8 @@ class Handshakes:
 
     asyncio allows any number of unfinished handshakes, each for a minute; one takes 60 kB, and 1 ms
     of the loop to continue. Here the oldest are closed when there are more than `most`, or more
-    than `per_address` of one address. 0: no limit.
+    than `per_address` of one address. 0: no limit. What arrives for one waits for its turn: all
+    compete with the connections as one, and client addresses with each other.
     """
 
     def __init__(
@@ -89,7 +95,10 @@ class Handshakes:
         make: Callable[[], asyncio.BaseProtocol],
         most: int,
         per_address: int,
+        turns: Turns,
     ) -> None:
+        self._turns = turns
+        self._account = turns.account()
         self._context = context
         self._make = make
         self._most = most
@@ -121,6 +130,10 @@ class Handshakes:
         self.ended(oldest)
         oldest.abort()
 
+    async def turn(self, transport: asyncio.BaseTransport) -> None:
+        work = Slice(self._turns, perf_counter, self._account)
+        await work.take(_HANDSHAKE_COST_S, self._begun.get(transport))
+
     def ended(self, transport: asyncio.BaseTransport) -> None:
         """The handshake has finished or failed."""
         address = self._begun.pop(transport, None)
@@ -147,13 +160,31 @@ class _Handshake(SSLProtocol):
             ssl_handshake_timeout=_HANDSHAKE_S,
         )
         self._all = all_
+        self._waiting: asyncio.Task[None] | None = None
+        """For a turn, with what arrived of the handshake."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._finished.add_done_callback(lambda done: self._ended(done, transport))
         self._all.begin(transport)
         super().connection_made(transport)
 
+    def buffer_updated(self, nbytes: int) -> None:
+        below: Any = self._transport
+        if below is None or self._finished.done():
+            super().buffer_updated(nbytes)
+            return
+        below.pause_reading()  # what arrived stays in the buffer
+        self._waiting = asyncio.create_task(self._handshake(nbytes, below), name="TLS handshake")
+
+    async def _handshake(self, nbytes: int, below: asyncio.Transport) -> None:
+        await self._all.turn(below)
+        if not below.is_closing():
+            below.resume_reading()  # before: TLS may pause it again
+            super().buffer_updated(nbytes)
+
     def _ended(self, done: asyncio.Future[None], transport: asyncio.BaseTransport) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
         done.exception()  # retrieved, or asyncio logs a failed handshake as an error
         self._all.ended(transport)
 

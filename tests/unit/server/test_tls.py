@@ -65,6 +65,22 @@ async def serving_tls(config: str = "") -> AsyncIterator[Secure]:
             yield Secure(relay, trusting)
 
 
+async def test_the_handshakes_of_an_address_wait_for_those_of_no_other() -> None:
+    """1,500 a second of one address delayed new connections by 10 s."""
+    finished: list[str] = []
+
+    async def connected(address: str) -> asyncio.StreamWriter:
+        _, writer = await secure.connect(address)
+        finished.append(address)
+        return writer
+
+    async with serving_tls() as secure, asyncio.timeout(ANSWER_S):
+        many = [connected("127.0.0.4") for _ in range(80)]
+        for writer in await asyncio.gather(*many, connected("127.0.0.5")):
+            writer.close()
+    assert finished.index("127.0.0.5") < 10
+
+
 async def test_silent_sockets_are_closed_after_others_have_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
