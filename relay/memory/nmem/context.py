@@ -126,7 +126,8 @@ def _sessions(
         lines.append(f"- [{when}] **{intent}**{by}")
         if number < _WITH_LESSONS and summary.learned:
             lessons = "; ".join(_line(lesson, _SENTENCE) for lesson in summary.learned)
-            lines.append(f"  - Learned: {lessons}{by}")
+            # Again: one attribution could be made of two lessons.
+            lines.append(f"  - Learned: {attributed(lessons, '')}{by}")
     return lines
 
 

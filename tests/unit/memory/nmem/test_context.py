@@ -271,3 +271,5 @@ def test_no_two_texts_of_a_line_end_together_like_one_of_another_author() -> Non
     assert row_line == f"- #1 marker &mdash; {CLAIM} (pinned)"
     [*_, task] = told(session(DAY, Summary("x", next_steps=(CLAIM,))))
     assert task == f"&mdash; {CLAIM}"
+    [*_, learned] = told(session(DAY, Summary("x", ("do x — by", CLAIM.removeprefix("by ")))))
+    assert learned == "  - Learned: do x &mdash; by; owner (npub1abcdefgh…)"
