@@ -315,11 +315,14 @@ async def submit_with_retries(
     """The replies, after retrying temporary refusals. What is above a rate may be stored after what
     follows it, unless it is a group record. Raises StoreFault."""
     answers = await _in_order(folder, events, origin, pauses_s)
+    deleted = _deleted_in(events)
     for pause in pauses_s[:_RATE_RETRIES]:
         waiting = [
             number
             for number, event in enumerate(events)
-            if _is_above_rate(answers[number]) and event.kind not in kinds.GROUP_RECORDS
+            if _is_above_rate(answers[number])
+            and event.kind not in kinds.GROUP_RECORDS
+            and event.id not in deleted
         ]
         if not waiting:
             break
@@ -339,9 +342,10 @@ async def _in_order(
     follow it.
 
     It is refused if the fault is shown to be its own: another event was stored, and it fails once
-    more. Else raises StoreFault, and for `_NEVER_LATER` in any case: a repeated import would store
-    it after those that follow it.
+    more. Else raises StoreFault, and for `_NEVER_LATER` and what a 9005 deletes in any case: a
+    repeated import would store it after those that follow it.
     """
+    deleted = _deleted_in(events)
     answers = [_NOT_TRIED] * len(events)
     waiting, most = [*range(len(events))], len(events)
     pauses, passed_over = iter(pauses_s), list[int]()
@@ -367,7 +371,11 @@ async def _in_order(
             if pause >= _LONG_S:
                 tell(f"{answers[waiting[0]][1]}; trying again in {pause:g} s")
             await asyncio.sleep(pause)
-        elif passed_over or events[waiting[0]].kind in _NEVER_LATER:
+        elif (
+            passed_over
+            or events[waiting[0]].kind in _NEVER_LATER
+            or events[waiting[0]].id in deleted
+        ):
             break
         else:
             passed_over.append(waiting.pop(0))
@@ -375,6 +383,16 @@ async def _in_order(
     if left:
         raise StoreFault(f"{answers[left[0]][1]} (id {events[left[0]].id})")
     return answers
+
+
+def _deleted_in(events: Sequence[Event]) -> frozenset[str]:
+    """Ids that a 9005 names: it leaves no tombstone for what is not stored."""
+    return frozenset(
+        value
+        for event in events
+        if event.kind == kinds.DELETE_EVENT
+        for value in event.tag_values("e")
+    )
 
 
 def _is_above_rate(reply: tuple[bool, str]) -> bool:

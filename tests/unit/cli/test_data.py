@@ -7,7 +7,7 @@ import os
 import stat
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -734,6 +734,26 @@ async def test_nothing_is_stored_after_an_event_on_rights_that_was_not(
     with pytest.raises(StoreFault, match=f"error: our fault .id {change.id}"):
         await _import(folder, NOTES[0], change, *NOTES[1:])
     assert [*folder.rows] == [NOTES[0].id]
+
+
+@pytest.mark.parametrize(
+    ("why", "number"), [("error: our fault", 3), ("rate-limited: slow down", 1)]
+)
+async def test_what_a_later_line_deletes_is_not_stored_after_it(
+    folder: FakeFolder, why: str, number: int
+) -> None:
+    tries = 0
+
+    def at_first(event: Event) -> str | None:
+        nonlocal tries
+        tries += event.id == NOTES[1].id
+        return why if event.id == NOTES[1].id and tries <= number else None
+
+    folder.fails = at_first
+    deletion = alice.sign(9005, [["h", "tea"], ["e", NOTES[1].id]], "", NOW)
+    with suppress(StoreFault):
+        await _import(folder, NOTES[0], NOTES[1], deletion)
+    assert NOTES[1].id not in folder.rows
 
 
 @pytest.mark.parametrize("later", [NOTES[:1], NOTES[:2], []])
