@@ -477,10 +477,11 @@ class Ingest:
                 parts.append([item for item in part if client_or_type(item) not in first])
                 parts.append([item for item in part if client_or_type(item) in first])
             else:
-                self._limits[clients[0]] = _Limit(max(len(tried) // 2, 1))
+                self._limit(clients[0], _Limit(max(len(tried) // 2, 1)))
                 alone[clients[0]] = part
         if alone:
-            own = alone.pop(next(client for client in self._limits if client in alone))
+            longest_ago = (client for client in self._limits if client in alone)
+            own = alone.pop(next(longest_ago, next(iter(alone))))
             for others in alone.values():
                 self._lane.put_back(others)
             self._put_back(own, await self._limited(own))
@@ -559,10 +560,13 @@ class Ingest:
             limit = _Limit(max(len(tried) // 2, 1))
         limit.succeeded()
         if limit.number < MAX_BATCH:
-            self._limits[client] = limit
-            if len(self._limits) > _MAX_LIMITS:  # most are of clients that are gone
-                del self._limits[next(iter(self._limits))]
+            self._limit(client, limit)
         return answered
+
+    def _limit(self, client: object, limit: _Limit) -> None:
+        self._limits[client] = limit
+        if len(self._limits) > _MAX_LIMITS:  # most are of clients that are gone
+            del self._limits[next(iter(self._limits))]
 
     def _put_back(self, part: Sequence[LaneItem], answered: int) -> None:
         """The others of it; all when a piece of the first was done."""
