@@ -5,7 +5,8 @@ NIP-86 changes and rows to expire or sweep go through the same lane.
 
 Invariants: orchestration only; what it calls returns values. Events are judged in the lane, each
 after the one before, so a removed member's later message is refused; those of one connection in the
-order in which they came. State changes after the commit.
+order in which they came, but those that a plug-in is asked about and others do not wait for each
+other, except in an import. State changes after the commit.
 """
 
 from __future__ import annotations
