@@ -32,8 +32,6 @@ _log = logging.getLogger(__name__)
 
 _POLL_S: Final = 1.0
 _HANDSHAKE_S: Final = 15
-_HANDSHAKE_COST_S: Final = 0.001
-"""Seconds of the loop that a piece of a handshake counts for in `Turns`: a signature with RSA."""
 
 
 class Certificate:
@@ -85,8 +83,8 @@ class Handshakes:
 
     asyncio allows any number of unfinished handshakes, each for a minute; one takes 60 kB, and 1 ms
     of the loop to continue. Here the oldest are closed when there are more than `most`, or more
-    than `per_address` of one address. 0: no limit. What arrives for one waits for its turn: all
-    compete with the connections as one, and client addresses with each other.
+    than `per_address` of one address. 0: no limit. What arrives for one waits for its turn: client
+    addresses take turns, and all handshakes together have at most half of the loop's time.
     """
 
     def __init__(
@@ -107,6 +105,9 @@ class Handshakes:
         """Unfinished handshakes → address, oldest first."""
         self._number: Counter[str] = Counter()
         """Address → number of its unfinished handshakes."""
+        self._waiting: dict[str, dict[asyncio.BaseTransport, Callable[[], None]]] = {}
+        """By address, those that have input, in the order of their turns."""
+        self._giving: asyncio.Task[None] | None = None
 
     def __len__(self) -> int:
         """Number of unfinished handshakes."""
@@ -130,17 +131,49 @@ class Handshakes:
         self.ended(oldest)
         oldest.abort()
 
-    async def turn(self, transport: asyncio.BaseTransport) -> None:
+    def wait(self, transport: asyncio.BaseTransport, go_on: Callable[[], None]) -> None:
+        """`go_on` is called when it is the turn of this handshake, if it has not ended."""
+        address = self._begun.get(transport)
+        if address is None:
+            return
+        self._waiting.setdefault(address, {})[transport] = go_on
+        if self._giving is None:
+            self._giving = asyncio.create_task(self._give_turns(), name="TLS handshakes")
+
+    async def _give_turns(self) -> None:
         work = Slice(self._turns, perf_counter, self._account)
-        await work.take(_HANDSHAKE_COST_S, self._begun.get(transport))
+        while self._waiting:
+            await work.rest()
+            if not self._waiting:  # those that waited have ended
+                break
+            address = next(iter(self._waiting))
+            waiting = self._waiting.pop(address)
+            go_on = waiting.pop(next(iter(waiting)))
+            if waiting:
+                self._waiting[address] = waiting  # behind the others
+            work.begin()
+            try:
+                go_on()
+            except Exception:  # the others must go on  # noqa: BLE001
+                _log.exception("a TLS handshake could not go on")
+            took = work.so_far
+            work.end()
+            # uvloop accepts one connection in each iteration of the loop. With a signature in each,
+            # those of other addresses would not be accepted before all that came earlier.
+            await asyncio.sleep(took)
+        self._giving = None
 
     def ended(self, transport: asyncio.BaseTransport) -> None:
         """The handshake has finished or failed."""
         address = self._begun.pop(transport, None)
-        if address is not None:
-            self._number[address] -= 1
-            if not self._number[address]:
-                del self._number[address]
+        if address is None:
+            return
+        self._number[address] -= 1
+        if not self._number[address]:
+            del self._number[address]
+        waiting = self._waiting.get(address, {})
+        if waiting.pop(transport, None) is not None and not waiting:
+            del self._waiting[address]
 
 
 class _Handshake(SSLProtocol):
@@ -160,8 +193,6 @@ class _Handshake(SSLProtocol):
             ssl_handshake_timeout=_HANDSHAKE_S,
         )
         self._all = all_
-        self._waiting: asyncio.Task[None] | None = None
-        """For a turn, with what arrived of the handshake."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._finished.add_done_callback(lambda done: self._ended(done, transport))
@@ -174,17 +205,14 @@ class _Handshake(SSLProtocol):
             super().buffer_updated(nbytes)
             return
         below.pause_reading()  # what arrived stays in the buffer
-        self._waiting = asyncio.create_task(self._handshake(nbytes, below), name="TLS handshake")
+        self._all.wait(below, lambda: self._go_on(nbytes, below))
 
-    async def _handshake(self, nbytes: int, below: asyncio.Transport) -> None:
-        await self._all.turn(below)
+    def _go_on(self, nbytes: int, below: asyncio.Transport) -> None:
         if not below.is_closing():
             below.resume_reading()  # before: TLS may pause it again
             super().buffer_updated(nbytes)
 
     def _ended(self, done: asyncio.Future[None], transport: asyncio.BaseTransport) -> None:
-        if self._waiting is not None:
-            self._waiting.cancel()
         done.exception()  # retrieved, or asyncio logs a failed handshake as an error
         self._all.ended(transport)
 

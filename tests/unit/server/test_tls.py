@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 import ssl
+import weakref
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from aiohttp import ClientSession
 
+from relay.server import tls
 from tests.harness.certificate import certificate
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import until
@@ -79,6 +82,36 @@ async def test_the_handshakes_of_an_address_wait_for_those_of_no_other() -> None
         for writer in await asyncio.gather(*many, connected("127.0.0.5")):
             writer.close()
     assert finished.index("127.0.0.5") < 10
+
+
+async def test_a_handshake_that_has_ended_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waited for a turn stayed in memory until garbage was collected: 300 kB of each."""
+    made: list[weakref.ref[Any]] = []
+    connection_made = tls._Handshake.connection_made
+
+    def noted(self: tls._Handshake, transport: asyncio.BaseTransport) -> None:
+        made.append(weakref.ref(self))
+        connection_made(self, transport)
+
+    monkeypatch.setattr("relay.server.tls._Handshake.connection_made", noted)
+    monkeypatch.setattr("relay.server.tls.Handshakes._give_turns", lambda _: asyncio.sleep(0))
+    async with serving_tls() as secure, asyncio.timeout(ANSWER_S):
+        handshakes = secure.relay.server._handshakes
+        assert handshakes is not None
+        _, writer = await asyncio.open_connection("127.0.0.1", secure.relay.server.port)
+        writer.write(b"\x16\x03\x01")
+        while not handshakes._waiting:  # noqa: ASYNC110  nothing rings when it is so
+            await asyncio.sleep(0)
+        gc.collect()
+        gc.disable()
+        try:
+            handshakes._end_oldest("127.0.0.1")
+            while made[0]() is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+        finally:
+            gc.enable()
+        assert not handshakes._waiting
+        writer.close()
 
 
 async def test_silent_sockets_are_closed_after_others_have_ended(
