@@ -7,7 +7,7 @@ the edits of the others, or be refused as older (S-02, S-21, S-31).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from relay.client.errors import QueryClosed
 from relay.errors import Invalid
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from relay.memory.draft import Draft
     from relay.memory.snowclaw.working_copy import WorkingCopy
     from relay.nostr.event import Event
+
+_MOST_AHEAD_S: Final = 60
+"""Each version is a second newer than the one before, so many in a short time are dated ahead. A
+version that is further ahead is dated anew: a relay would refuse it for good."""
 
 
 class Rebase:
@@ -69,13 +73,15 @@ class Rebase:
             return event  # the relay will give the reason
         stored = newest(each for each in found if each.kind == kinds.APP_DATA)
         is_deleted = any(each.kind == kinds.DELETION for each in found)
-        if stored is None and not is_deleted:
-            return event
-        is_base = stored is not None and base is not None and stored.id == base.id
-        if is_base and stored is not None and event.created_at > stored.created_at:
-            return event  # else the clock of who stored it was ahead
-        times = [each.created_at for each in (event, stored) if each is not None]
-        at = next_created_at(self._client.now(), max(times))
+        at = next_created_at(self._client.now(), None if stored is None else stored.created_at)
+        is_ahead = event.created_at > at + _MOST_AHEAD_S
+        if not is_ahead:
+            if stored is None and not is_deleted:
+                return event
+            is_base = stored is not None and base is not None and stored.id == base.id
+            if is_base and stored is not None and event.created_at > stored.created_at:
+                return event  # else the clock of who stored it was ahead
+            at = max(at, event.created_at + 1)
         try:
             draft, is_encrypted = self._working_copy.rebased(event, base, stored, at)
         except Invalid:
@@ -84,4 +90,10 @@ class Rebase:
         finally:
             if stored is not None:
                 self.take(stored)
-        return None if draft is None else self._sign(draft, is_encrypted)
+        version = None if draft is None else self._sign(draft, is_encrypted)
+        if is_ahead:  # what is written next is based on what is sent, though this is older
+            self._working_copy.withdraw(event)
+            for each in (stored, version):
+                if each is not None:
+                    self._working_copy.apply(each)
+        return version

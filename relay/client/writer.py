@@ -294,6 +294,7 @@ class Writer:
         attempts, stored = 0, None
         for _ in range(_MAX_RACES):
             version = await self._rebase.rebased(waiting.event, waiting.base)
+            self._note_dated_anew(waiting.event, version or self._rebase.base_of(waiting.event))
             if version is None:
                 return
             before, stored = stored, self._rebase.base_of(waiting.event)
@@ -311,6 +312,12 @@ class Writer:
                 refused = refusal
         if refused is not None:
             raise refused
+
+    def _note_dated_anew(self, before: Event, version: Event | None) -> None:
+        """`version` is sent instead of `before`: the next one must be newer than it, no more."""
+        key = (before.kind, before.d)
+        if version is not None and version.created_at < before.created_at == self._last.get(key):
+            self._last[key] = version.created_at
 
     def _stop_error(self) -> ClientError:
         error = None

@@ -266,6 +266,42 @@ async def test_the_clock_of_the_other_machine_may_be_ahead(
     assert fields(fake)["notes"] == ["theirs", "offline"]
 
 
+@pytest.mark.parametrize("before", [[], ["of both"]], ids=["the first version", "a later one"])
+async def test_more_versions_than_seconds_are_not_refused_as_of_the_future(
+    fake: FakeRelay, machines: tuple[Machine, Machine], before: list[str]
+) -> None:
+    """1,300 notes made offline within 5 s were one version, 1,289 s ahead, refused for good."""
+    one, _ = machines
+    take = fake.on["EVENT"]
+
+    async def refuse_ahead(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["created_at"] > one.now + 90:
+            await visitor.say_no(frame[1]["id"], "invalid: created_at: in the future")
+        else:
+            await take(visitor, frame)
+
+    fake.on["EVENT"] = refuse_ahead
+    notes = [f"offline {number}" for number in range(100)]
+    for text in before:
+        await one.note(text, NOW)
+    async with apart(one) as claw:
+        for text in notes:
+            claw.note_user(alice.npub, text)
+            await claw.flush()
+        claw.set_preference(alice.npub, "tea", "green")
+        await claw.flush()
+        await fake.start()
+        await sent(claw)
+        assert await claw.refused() == []
+        assert fields(fake)["notes"] == [*before, *notes]
+        claw.note_user(alice.npub, "online")
+        (written,) = await claw.flush()
+        assert written.outcome is Outcome.STORED
+        assert written.event.created_at <= one.now + 3
+    assert fields(fake)["notes"] == [*before, *notes, "online"]
+    assert fields(fake)["preferences"] == {"tea": "green"}
+
+
 async def test_a_relay_that_never_takes_the_version_is_not_asked_for_ever(
     fake: FakeRelay, machines: tuple[Machine, Machine]
 ) -> None:
