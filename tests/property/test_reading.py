@@ -15,9 +15,10 @@ from msgspec import structs
 
 from policies import load
 from relay.access.actors import Attestations
+from relay.access.read_rules import judged_by_text
 from relay.access.visibility import ANONYMOUS, Reading, Viewer, visibility_for
 from relay.groups.key_map import KeyMap
-from relay.lifecycle.rows import Found, Keep, Stored, Tie, WritePlan
+from relay.lifecycle.rows import Found, Keep, Stored, Tie, WritePlan, outline
 from relay.lifecycle.versions import plan_for
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.agents import Attestation
@@ -269,6 +270,19 @@ def test_removing_a_member_makes_no_more_rows_readable(
                 assert set(after_ids) <= set(before_ids)
 
     world.run(law())
+
+
+@settings(max_examples=examples(1000))
+@given(read_cases | packaged_cases(), world.viewers)
+def test_an_outline_is_judged_as_its_row_unless_a_rule_looks_at_its_text(
+    case: ReadCase, viewer: Viewer
+) -> None:
+    by_text, visibility = judged_by_text(case.rules), seen(case, viewer)
+    for row in _rows_of(case):
+        event = row.event
+        bare = outline(event.kind, event.pubkey, row.group, row.expires_at, quiet=row.quiet)
+        if event.kind not in by_text:
+            assert visibility.reading(bare) is visibility.reading(row)
 
 
 @settings(max_examples=examples(150))
