@@ -115,13 +115,17 @@ def holds_agent_role(pubkey: str, actors: Actors, group: Group) -> bool:
     """Whether the key is an agent in this group by its role there.
 
     Only where an owner, an agent or the relay itself made the group: whoever makes a group gives
-    roles in it.
+    roles in it. A maker who was banned since gives none.
     """
     made_by = group.founder
-    return actors.agent_role in group.members.get(pubkey, ()) and (
-        actors.is_owner(made_by)
-        or actors.is_agent(made_by)
-        or (made_by != "" and made_by == actors.relay)
+    return (
+        actors.agent_role in group.members.get(pubkey, ())
+        and made_by not in actors.banned
+        and (
+            actors.is_owner(made_by)
+            or actors.is_agent(made_by)
+            or (made_by != "" and made_by == actors.relay)
+        )
     )
 
 

@@ -415,9 +415,15 @@ def visibility_for(
     actors: Actors,
     groups: Groups,
     foreign_h: frozenset[int] = frozenset(),
+    *,
+    shows_banned: bool = False,
 ) -> Visibility:
-    """What `viewer` may read, with the actors and memberships of now."""
-    if actors.banned:
+    """What `viewer` may read, with the actors and memberships of now.
+
+    `shows_banned`: rows by banned authors too, unless the viewer is banned itself. Nobody is known
+    through a banned key either way.
+    """
+    if actors.banned and not (shows_banned and viewer.keys.isdisjoint(actors.banned)):
         rules = (*rules, _ban_rule(viewer, actors))
     words = {Who.ANYONE}
     for key in viewer.keys:

@@ -106,6 +106,7 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
     """The relay's own key; its 9000–9022 may be imported."""
     operators: frozenset[str] = frozenset()
     """Owners of the whole relay; those of a household are not."""
+    banned: frozenset[str] = frozenset()
 
     @property
     def was_accepted(self) -> bool:

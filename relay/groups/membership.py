@@ -124,8 +124,10 @@ def _invite_of(code: str | None, group: Group) -> Invite | None:
 
 
 def _may_invite(pubkey: str, group: Group, context: GroupContext) -> bool:
-    """Whether the maker of a code may still invite: a removed admin must not join as another key,
-    with a code made before the removal."""
+    """Whether the maker of a code may still invite: a removed or banned admin must not join as
+    another key, with a code made before."""
+    if pubkey in context.banned:
+        return False
     return group.is_moderated_by(pubkey) or context.acts_as_admin(pubkey)
 
 

@@ -77,7 +77,7 @@ def _may_name(candidate: Candidate, target: Stored, world: World) -> bool:
 def _may_read(author: Viewer, row: Stored, world: World) -> bool:
     """Whether the author may read the row by some filter, if every `target` may be read."""
     # A ban hides rows as long as it lasts; what is written about them stays in their group.
-    seen = world.seen_by(author, despite_bans=True)
+    seen = world.seen_by(author, shows_banned=True)
     targets = frozenset([target for target, _ in seen.targets_of(row)])
     return seen.reading(row, targets) is not Reading.NEVER
 

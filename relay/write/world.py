@@ -109,19 +109,21 @@ class World:
         actors = management.applied_to(self.policy.actors)
         return replace(self, management=management, actors=actors, _who={}, _seen={})
 
-    def seen_by(self, viewer: Viewer, *, despite_bans: bool = False) -> Visibility:
+    def seen_by(self, viewer: Viewer, *, shows_banned: bool = False) -> Visibility:
         """What the viewer may read. Cached: at most two for each connection of a batch.
 
-        `despite_bans`: also what a ban hides as long as it lasts.
+        `shows_banned`: also what the bans of others hide as long as they last.
         """
-        actors = self.actors
-        if despite_bans and actors.banned:
-            actors = replace(actors, banned=frozenset())
-        key = viewer, actors is self.actors
+        key = viewer, shows_banned
         seen = self._seen.get(key)
         if seen is None:
-            rules = self.policy.read_rules
-            seen = self._seen[key] = visibility_for(viewer, rules, actors, self.groups)
+            seen = self._seen[key] = visibility_for(
+                viewer,
+                self.policy.read_rules,
+                self.actors,
+                self.groups,
+                shows_banned=shows_banned,
+            )
         return seen
 
     def who(self, pubkey: str, group_id: str | None) -> frozenset[Who]:
@@ -261,7 +263,7 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
         what reports and invites are stored. Members hold what a ban hides, and go on naming it."""
         if candidate.sender.origin is not Origin.WIRE:
             return True
-        seen = world.seen_by(author, despite_bans=True)
+        seen = world.seen_by(author, shows_banned=True)
         if row.event.raw:
             return may_know_by_id(row, seen, world)
         about = row.event.kind, row.event.pubkey, row.quiet  # all that an outline tells
@@ -298,6 +300,7 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
         h_is_label=world.policy.systems.h_is_label(event),
         relay=world.relay,
         operators=world.actors.owners,
+        banned=world.actors.banned,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from relay.access.actors import Actors, vouches
+from relay.access.actors import Actors, holds_agent_role, vouches
 from relay.groups.group import Group, Groups
 from relay.groups.key_map import KeyMap
 from relay.nostr.agents import Attestation
@@ -37,6 +37,14 @@ def test_who_is_an_agent_by_a_role_that_an_owner_gave_vouches_for_nobody() -> No
     assert not vouches(HERS, ACTORS, as_agent)
     assert vouches(HERS, ACTORS, as_agent.without_group("tea"))
     assert vouches(HERS, ACTORS, as_agent.with_group(group("tea", owner.pubkey)))
+
+
+def test_a_role_that_a_banned_key_gave_makes_no_agent() -> None:
+    tea = group("tea", robot.pubkey, "agent")
+    actors = replace(ACTORS, agents=frozenset({robot.pubkey}))
+    assert holds_agent_role(alice.pubkey, actors, tea)
+    banned = replace(actors, banned=frozenset({robot.pubkey}))
+    assert not holds_agent_role(alice.pubkey, banned, tea)
 
 
 def test_of_thousands_of_groups_that_others_made_none_is_looked_at() -> None:

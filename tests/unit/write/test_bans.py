@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.storage import Store
 
+BAD_CODE = (False, "restricted: the group is closed: this code is not valid")
 BANNED = (False, "blocked: this key is banned here")
 BANNED_EVENT = (False, "blocked: this event is banned here")
 KIND = (False, "blocked: events of this kind are not accepted here")
@@ -174,6 +175,18 @@ async def test_group_records_of_a_banned_admin_stay(strict: Home) -> None:
     assert strict.groups.by_id["tea"] == before.by_id["tea"]
     assert await strict.rebuilt() == strict.groups
     assert await strict.take(strict.made(alice, 9000, ["p", carol.pubkey], h="tea")) == [BANNED]
+
+
+@pytest.mark.proves("N29-39", "N86-11")
+async def test_codes_of_a_banned_admin_are_not_valid_while_the_ban_lasts(home: Home) -> None:
+    await home.do(alice, 9002, ["closed"], h="tea")
+    await home.do(alice, 9009, ["code", "let-me-in"], h="tea")
+    await home.call("banpubkey", alice.pubkey)
+    assert await home.take(home.made(carol, 9021, ["code", "let-me-in"], h="tea")) == [BAD_CODE]
+    assert not home.groups.is_member(carol.pubkey)
+    await home.call("unbanpubkey", alice.pubkey)
+    await home.do(carol, 9021, ["code", "let-me-in"], h="tea")
+    assert home.groups.is_member(carol.pubkey)
 
 
 async def pinned(home: Home) -> tuple[Event, Event]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -127,6 +128,16 @@ def test_what_members_write_about_a_banned_key_stays_in_the_group(policy: Policy
     assert group_of(policy, carol, e(PRIVATE), banned=banned) is None
 
 
+def test_nobody_reads_by_a_banned_owner(policy: PolicySet) -> None:
+    """An agent would learn by its comment that an event of the owner's group is stored."""
+    of_carol = frozenset({Attestation(carol.pubkey, bob.pubkey)})
+    lent = partial(
+        group_of, policy, carol, e(PRIVATE), attested=of_carol, attestations=Attestations.GROUPS
+    )
+    assert lent() == "den"
+    assert lent(banned=frozenset({bob.pubkey})) is None
+
+
 @pytest.mark.parametrize(
     "rule",
     [
@@ -183,14 +194,22 @@ def test_a_deletion_of_what_others_wrote_belongs_to_its_group(policy: PolicySet)
 def test_a_zap_receipt_stands_for_who_asked_for_it(policy: PolicySet) -> None:
     """The wallet's service signs it, and is in no group; what it claims beside is not believed."""
 
-    def receipt(by: SecretKey, about: Event, named: Event = PRIVATE, **other: object) -> str | None:
+    def receipt(
+        by: SecretKey,
+        about: Event,
+        named: Event = PRIVATE,
+        banned: frozenset[str] = frozenset(),
+        **other: object,
+    ) -> str | None:
         request = by.sign(9734, [e(about), ["p", alice.pubkey]], "", NOON)
         fields = {**json.loads(request.raw), **other}
         told = ["description", json.dumps(fields)]
-        return group_of(policy, WALLET, e(named), ["P", bob.pubkey], told, kind=9735)
+        return group_of(policy, WALLET, e(named), ["P", bob.pubkey], told, kind=9735, banned=banned)
 
     assert receipt(bob, PRIVATE) == "den"
     assert receipt(carol, PRIVATE) is None
+    assert receipt(bob, PRIVATE, banned=frozenset({bob.pubkey})) is None
+    assert receipt(bob, PRIVATE, banned=frozenset({alice.pubkey})) == "den"
     assert receipt(bob, OPEN) is None  # asked for another event
     assert receipt(bob, PRIVATE, sig="0" * 128) is None
     assert receipt(carol, PRIVATE, pubkey=bob.pubkey) is None
