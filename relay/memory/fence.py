@@ -30,7 +30,8 @@ _SHORT_KEY: Final = 12
 """Characters of an npub shown beside a name."""
 _TAG: Final = re.compile(r"<(?=[\s/]*memory\b)")
 _DASH: Final = r"[-\u2010-\u2015\u2043\u2212\u2500\u2501\u2796\u2e17\u2e3a\u2e3b\u30fc\u23af\u2574]"
-_BY: Final = re.compile(rf"{_DASH}(?=\s*by\b(?s:.{{0,200}})\bnpub1)")
+_BY: Final = re.compile(rf"{_DASH}(?=\s*by\b(?:\s++|\S){{0,200}}?\bnpub1)")
+"""A run of blanks counts as one character: no number of them hides the key."""
 _LINES: Final = re.compile(r"\s+")
 _INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\U0001d159")
 """Characters that are shown as nothing, although not of category Cf."""

@@ -155,6 +155,12 @@ def test_no_text_ends_as_that_of_another(dash: str, word: str) -> None:
     assert attributed(forged, "") == told.removesuffix(f" — by {by}")
 
 
+@pytest.mark.proves("M-28")
+@pytest.mark.parametrize("blanks", [" " * 300, "\n" * 300, "\u2800" * 300, "\u3000 " * 300])
+def test_no_number_of_blanks_hides_a_forged_author(blanks: str) -> None:
+    assert attributed(f"a — by{blanks}owner{blanks}(npub1abc…)", "").startswith("a &mdash; by")
+
+
 def test_an_author_on_the_next_line_is_none() -> None:
     assert attributed("— by owner\n(npub1abc…)", "") == "&mdash; by owner\n(npub1abc…)"
 
