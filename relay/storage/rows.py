@@ -31,7 +31,8 @@ _STEP_ROWS: Final = 100
 MAX_REFERRERS: Final = 10_000
 """Rows that one step of a lookup reads, for a whole batch of an import."""
 MAX_REFERRING_STEPS: Final = 16
-DAMAGED: Final = "the file is damaged: restore a backup"
+DAMAGED: Final = "if `rookery verify` says so too, the file is damaged: restore a backup"
+"""A disk that fails once gives the same error."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -8,13 +8,17 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
-from contextlib import asynccontextmanager, closing
+from contextlib import asynccontextmanager, closing, suppress
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from relay.access.management import ListChange, ListName
+from relay.errors import StoreFault
 from relay.lifecycle.rows import Vanish
+from relay.storage.sqlite import text_index
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
 from tests.contract.test_store_search import sought
@@ -246,6 +250,56 @@ async def test_unerased_s_ends_while_deletions_go_on(tmp_path: Path) -> None:
                     return
                 age = store.unerased_s()
                 await asyncio.sleep(0.2)
+
+
+class FailingOnce:
+    """Statements of a connection, the one after `passing` of which fails."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, db: object, passing: int) -> None:
+        self.passing = passing
+        for name in ("execute", "executemany", "execute_fetchall"):
+            monkeypatch.setattr(db, name, partial(self._run, getattr(db, name)))
+
+    async def _run(self, run: Callable[..., Any], *args: Any) -> Any:
+        self.passing -= 1
+        if self.passing == -1:
+            raise sqlite3.OperationalError("disk I/O error")
+        return await run(*args)
+
+
+async def indexed_and_tidied(store: SqliteStore) -> None:
+    """Until the index has nothing to remove, passing over what fails."""
+    for _ in range(1000):
+        with suppress(StoreFault):
+            await store.index(lambda event: event.content, "content", 100)
+            if not await store.tidy_index() and store._index.pending_s == 0:
+                return
+    raise AssertionError("the index is never done")
+
+
+@pytest.mark.proves("N09-13")
+async def test_nothing_counts_as_erased_after_a_statement_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever it was: a receipt of erasure would be signed while the text is in the index."""
+    monkeypatch.setattr(text_index, "_SHORT_PAUSE_S", 0.0)
+    for number in count():
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        store = await SqliteStore.open(folder / "rookery.db", TERMS)
+        texts = planted(1)
+        events = saying(texts)
+        await write(store, *events)
+        await indexed_and_tidied(store)
+        await write(store, deletion(*events))
+        with monkeypatch.context() as patched:
+            failing = FailingOnce(patched, store._index._db, number)
+            await indexed_and_tidied(store)
+            assert not {"search.db", "search.db-wal"} & left_of(texts, folder).keys(), number
+        await store.close()
+        if failing.passing >= 0:
+            assert number > 10
+            return
 
 
 @pytest.mark.parametrize("is_indexed_before", [True, False])

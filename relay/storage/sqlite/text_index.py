@@ -140,7 +140,7 @@ class TextIndex:
             rows, upto = await rows_to_index(read, self.upto, limit, head)
             if rows or self._deleted:
                 texts = await asyncio.to_thread(_texts, rows, text_of, self.stems)
-                async with _transaction(self._db):
+                async with self._dropping():
                     await self._add(texts)
                     # After the adds: a row may have been deleted since the log was read.
                     await self._drop_deleted()
@@ -162,6 +162,16 @@ class TextIndex:
         await self._db.executemany(QUERIES["add_words"], texts.words)
         await self._db.executemany(QUERIES["add_rank"], texts.ranks)
         await self._db.executemany(QUERIES["add_text"], texts.texts)
+
+    @asynccontextmanager
+    async def _dropping(self) -> AsyncIterator[None]:
+        """A transaction for `_drop_deleted`; the rounds of `tidy` find what one that failed left."""
+        try:
+            async with _transaction(self._db):
+                yield
+        except BaseException:
+            self._rounds_wanted = 2
+            raise
 
     async def _drop_deleted(self) -> None:
         seqs: list[int] = []
@@ -238,7 +248,7 @@ class TextIndex:
             return await self._tidy(searches)
 
     async def _tidy(self, searches: AsyncReader | None = None) -> bool:
-        async with _transaction(self._db):
+        async with self._dropping():
             # In rounds over all rows: finds those that a crash left.
             rows = await self._rows("next_ranks", self._checked, _CHECK_CHUNK)
             seqs = [seq for (seq,) in rows]
@@ -272,8 +282,8 @@ class TextIndex:
             self._merge_at = monotonic() + pause
         if self._has_deleted and began >= self._merge_at:
             self._merge_began = began
-            self._has_deleted, self._is_merging = False, True
             await db.execute(QUERIES["merge"], (-_MERGE_PAGES,))
+            self._has_deleted, self._is_merging = False, True
             self._merge_s = monotonic() - began
             return True
         if self._must_truncate:
