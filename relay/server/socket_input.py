@@ -100,6 +100,7 @@ class SocketInput(web.RequestHandler):
         "_body",
         "_fresh",
         "_head",
+        "_heard_at",
         "_held",
         "_is_compressed",
         "_left",
@@ -115,6 +116,7 @@ class SocketInput(web.RequestHandler):
         super().__init__(server, loop=asyncio.get_running_loop(), **settings)
         self._unfinished = unfinished
         self._work = Slice(turns, perf_counter)
+        self._heard_at = self._work.begin()
         self._resting: asyncio.Task[None] | None = None
         self._left = b""
         """Input that waits for the socket's turn to be parsed."""
@@ -148,7 +150,7 @@ class SocketInput(web.RequestHandler):
     @property
     def silent_s(self) -> float:
         """Seconds since the last input."""
-        return self._work.so_far
+        return perf_counter() - self._heard_at
 
     def carries(self, messages: Messages) -> None:
         """From now on messages of this websocket arrive."""
@@ -176,7 +178,7 @@ class SocketInput(web.RequestHandler):
             take = self._take_of_websocket
             size = _COMPRESSED_PIECE if self._is_compressed else len(data) or 1
         for start in range(0, len(data) or 1, size):
-            work.begin()
+            self._heard_at = work.begin()
             take(data[start : start + size])
             if work.end() and self._resting is None:
                 self._wait_for_turn(data[start + size :])

@@ -206,18 +206,21 @@ class Slice:
         # The first without a call: three times per message.
         return turns.spent < ITERATION_S or turns.has_time(self.account.used + self._worked)
 
-    def begin(self) -> None:
-        """A piece of work begins."""
-        self._began = self._clock()
+    def begin(self) -> float:
+        """A piece of work begins. Returns the time of the clock."""
+        self._began = began = self._clock()
+        return began
 
     @property
     def so_far(self) -> float:
-        """Seconds since `begin`."""
+        """Seconds since `begin`; until `end`."""
         return self._clock() - self._began
 
     def end(self, more: float = 0.0) -> bool:
         """It ended; whether `rest` is due. `more`: seconds of it that were not measured."""
-        return self.add(self._clock() - self._began + more)
+        took = self._clock() - self._began + more
+        self._began = 0.0  # a float of its own would take 32 bytes of each idle connection
+        return self.add(took)
 
     def add(self, seconds: float) -> bool:
         """Work that was measured elsewhere; whether `rest` is due."""
