@@ -88,7 +88,7 @@ class Facts(msgspec.Struct, frozen=True, gc=False):
     """Unix seconds."""
     origin: Origin
     authenticated: frozenset[str]
-    """Keys that logged in on the connection."""
+    """Keys that logged in on the connection and are not banned."""
     who: frozenset[Who]
     """Who-words of the author: ANYONE, OWNER, AGENT, MEMBER, KNOWN, INSIDER, ADMIN."""
     authenticated_who: frozenset[Who]

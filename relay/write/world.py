@@ -151,7 +151,9 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
     actors, groups, group_id = world.actors, world.groups, candidate.group
     kind, slot, targets = event.kind, candidate.slot, candidate.targets
     readers = _ANYONE
-    for key in sender.authenticated:
+    # A ban leaves connections open: what their banned keys were gives nothing any more.
+    authenticated = sender.authenticated - actors.banned
+    for key in authenticated:
         readers |= world.who(key, group_id)
     who = world.who(event.pubkey, group_id)
     for attestation in sender.attested:
@@ -163,7 +165,7 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
     return Facts(
         now=world.now,
         origin=sender.origin,
-        authenticated=sender.authenticated,
+        authenticated=authenticated,
         who=who,
         authenticated_who=readers,
         wraps_for_known=kind in _WRAPS

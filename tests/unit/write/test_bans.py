@@ -177,6 +177,21 @@ async def test_group_records_of_a_banned_admin_stay(strict: Home) -> None:
     assert await strict.take(strict.made(alice, 9000, ["p", carol.pubkey], h="tea")) == [BANNED]
 
 
+@pytest.mark.proves("N86-11")
+async def test_a_login_from_before_the_ban_gives_nothing(home: Home, store: Store) -> None:
+    """Its connection stays open, and could send what throw-away keys sign."""
+    strict = policy_of(
+        "open",
+        '[[rule]]\nname = "r"\nmatch = { kinds = [1] }\nwrite = ["owner"]\nexcept = { login = ["known"] }\n',
+    )
+    home.state.enforce(strict)
+    assert await home.take(home.made(carol, 1), logins=[bob.pubkey]) == [STORED]
+    await home.call("banpubkey", bob.pubkey)
+    ((accepted, _),) = await home.take(home.made(carol, 1), logins=[bob.pubkey])
+    assert not accepted
+    assert await home.take(home.made(carol, 1), logins=[bob.pubkey, alice.pubkey]) == [STORED]
+
+
 @pytest.mark.proves("N29-39", "N86-11")
 async def test_codes_of_a_banned_admin_are_not_valid_while_the_ban_lasts(home: Home) -> None:
     await home.do(alice, 9002, ["closed"], h="tea")
