@@ -192,17 +192,14 @@ class _Costs(NamedTuple):
     unindexed: int = 0
     """Filters without an indexed condition: each is compared with every event."""
     searches: int = 0
-    values: int = 0
-    """Values of a subscription's filters above `_FREE_VALUES`."""
     tags: int = 0
     """Tag conditions above `_FREE_TAGS` of a filter: each takes up to 0.3 us per event."""
 
     def plus(self, other: _Costs, sign: int = 1) -> _Costs:
-        unindexed, searches, values, tags = other
+        unindexed, searches, tags = other
         return _Costs(
             self.unindexed + sign * unindexed,
             self.searches + sign * searches,
-            self.values + sign * values,
             self.tags + sign * tags,
         )
 
@@ -213,15 +210,12 @@ class _Costs(NamedTuple):
 
 def _costs_of(filters: Sequence[Filter]) -> _Costs | None:
     """The costs of a subscription's filters; None if it has none."""
-    unindexed = searches = values = tags = 0
+    unindexed = searches = tags = 0
     for each in filters:
         tags += max(0, len(each.tags) - _FREE_TAGS)
         unindexed += each.is_wide and each.kinds is None
         searches += _searches_in(each)
-        values += each.values
-    if not unindexed and not searches and not tags and values <= _FREE_VALUES:
-        return None
-    return _Costs(unindexed, searches, max(0, values - _FREE_VALUES), tags)
+    return _Costs(unindexed, searches, tags) if unindexed or searches or tags else None
 
 
 def _searches_in(filter_: Filter) -> int:
@@ -236,16 +230,13 @@ def _searches_in(filter_: Filter) -> int:
 
 _MAX_LIVE_TEXT: Final = 16_384
 """Characters of an event that are compared with live searches: its tokens take 3 ms of the loop."""
-_FREE_VALUES: Final = 1000
-"""Values per subscription that cost nothing: an ordinary one is accepted however many large ones
-are open."""
 _FREE_TAGS: Final = 3
 """Tag conditions per filter that cost nothing."""
-_MOST: Final = _Costs(unindexed=2000, searches=512, values=1_000_000, tags=16_000)
+_MOST: Final = _Costs(unindexed=2000, searches=512, tags=16_000)
 """Limits for all connections together. At these limits an event takes 2 ms of the loop for
-unindexed filters, 2 ms for searches (20 ms with phrases and the longest text) and 5 ms for tags;
-values take 400 MB."""
-_MOST_UNKNOWN: Final = _Costs(unindexed=1000, searches=256, values=250_000, tags=8000)
+unindexed filters, 2 ms for searches (20 ms with phrases and the longest text) and 5 ms for
+tags."""
+_MOST_UNKNOWN: Final = _Costs(unindexed=1000, searches=256, tags=8000)
 """Limits for connections on which no known key is logged in: the rest is reserved for known
 keys."""
 _LARGE: Final = 16 << 10

@@ -112,6 +112,7 @@ class Server:
         self._http = self._turns.account()
         self._unfinished = Unfinished()
         self._unsent = Shares()
+        self._open_filters = Shares()
         self._answered: dict[asyncio.Transport, None] = {}
         """Open sockets that an HTTP answer was sent to, oldest first."""
         services.metrics.watch(
@@ -503,6 +504,7 @@ class Server:
             logged_in=self._slots.logged_in,
             counted_as=name if is_limited else None,
             unsent=self._unsent,
+            open_filters=self._open_filters,
         )
         self._connections[connection] = request
         assert isinstance(request.protocol, SocketInput)

@@ -69,6 +69,10 @@ _MAX_UNSENT: Final = 64 << 20
 the next stored rows when it has read most of what it has. Nobody waits for what others read."""
 _FEW_UNSENT: Final = 64 << 10
 """Bytes up to which a transport asks nobody to wait: this much of each does not count."""
+_MAX_OPEN: Final = 256 << 20
+"""`Session.open_weight` of all connections, see `Shares`; twice as much with known keys."""
+_FEW_OPEN: Final = 16 << 10
+"""Weight up to which a connection's subscriptions do not count: none of them is refused."""
 _CLOSE_S: Final = 1.0
 _LINGER_S: Final = 5.0
 """How long a client may still read what was sent before the close frame. It keeps its place until
@@ -201,6 +205,8 @@ class Connection:
         "_logged_in",
         "_may_read_on",
         "_negentropy",
+        "_open_of_all",
+        "_open_weight",
         "_outbox_bytes",
         "_queries",
         "_request",
@@ -234,9 +240,10 @@ class Connection:
         logged_in: Callable[[Connection], object],
         counted_as: str | None = None,
         unsent: Shares | None = None,
+        open_filters: Shares | None = None,
     ) -> None:
         """`logged_in` is called after each login. `counted_as`: the address whose connections have
-        turns together; None: it has its own. `unsent`: of all connections."""
+        turns together; None: it has its own. `unsent`, `open_filters`: of all connections."""
         transport = request.transport
         assert transport is not None
         limits = services.config.limits
@@ -267,6 +274,9 @@ class Connection:
         self._unsent_of_all = Shares() if unsent is None else unsent
         self._unsent = 0
         """Of this connection, in `_unsent_of_all`."""
+        self._open_of_all = Shares() if open_filters is None else open_filters
+        self._open_weight = 0
+        """Of this connection, in `_open_of_all`."""
         self._turns = turns
         self.counted_as = counted_as
         self._counted = 0
@@ -378,17 +388,28 @@ class Connection:
         number = self._session.number_open if number is None else number
         self._slice.account.subscriptions += number - self._counted
         self._counted = number
+        weight = self._session.open_weight if number else 0
+        if weight <= _FEW_OPEN:
+            weight = 0
+        if weight != self._open_weight:
+            self._open_of_all.add(self.counted_as, weight - self._open_weight)
+            self._open_weight = weight
 
     def _subscribe(self, sub: str, filters: tuple[Filter, ...]) -> None:
         self._count()
         account = self._slice.account
         most = _CONNECTIONS_OF_ONE * self._services.config.limits.max_subscriptions
-        if account.is_known or account.subscriptions <= most:
+        if not account.is_known and account.subscriptions > most:
+            text = f"at most {most} open subscriptions from your address without a known key"
+        elif self._open_weight and not self._open_of_all.has_room_for(
+            self, 2 * _MAX_OPEN if account.is_known else _MAX_OPEN
+        ):
+            text = "too many filters are open on this relay, try again later"
+        else:
             self._queries.subscribe(sub, filters)
             self._count_unsent()
             return
         self.closed_by_relay(sub)
-        text = f"at most {most} open subscriptions from your address without a known key"
         self.outbox.put(messages.closed(sub, Refused(Prefix.RATE_LIMITED, text)))
 
     def answered(self, event: Event, weight: int, result: Result) -> None:

@@ -52,8 +52,13 @@ MAX_BAD_FRAMES: Final = 20
 MAX_OPEN_BYTES: Final = 1 << 20
 """Bytes of the REQ frames of all open subscriptions."""
 MAX_OPEN_VALUES: Final = 32_768
-"""Ids, authors, kinds and tag values in open subscriptions: each takes up to 700 bytes in the
-index, however short it is."""
+"""Ids, authors, kinds and tag values in open subscriptions."""
+_VALUE_WEIGHT: Final = 256
+"""A value takes some 100 bytes beside its text, and at most 700."""
+_FILTER_WEIGHT: Final = 2048
+"""An event may have to be compared with all filters that name its group: 0.14 us each."""
+_WIDE_WEIGHT: Final = 6144
+"""More for filters that every event of their kinds is compared with."""
 _HEAVY_VALUES: Final = 4096
 MAX_WIDE: Final = 256
 """Filters of open subscriptions that name no id, author or tag: each costs the loop up to 1 us per
@@ -194,6 +199,18 @@ class Session:
     @property
     def number_open(self) -> int:
         return len(self._open)
+
+    @property
+    def open_weight(self) -> int:
+        """What the open subscriptions cost all others: their bytes of memory, estimated, and as
+        many bytes for each comparison with an event."""
+        held = self._held
+        return (
+            held.bytes
+            + _VALUE_WEIGHT * held.values
+            + _FILTER_WEIGHT * held.filters
+            + _WIDE_WEIGHT * held.wide
+        )
 
     @property
     def is_heavy(self) -> bool:

@@ -165,7 +165,7 @@ class TextIndex:
 
     @asynccontextmanager
     async def _dropping(self) -> AsyncIterator[None]:
-        """A transaction for `_drop_deleted`; the rounds of `tidy` find what one that failed left."""
+        """A transaction for `_drop_deleted`. The rounds of `tidy` find what a failed one left."""
         try:
             async with _transaction(self._db):
                 yield

@@ -815,7 +815,6 @@ def test_large_rows_fill_an_outbox_no_further_than_small_ones(relay: Subscribed)
     [
         (asked(since=1), 1000, 2000),
         (structs.replace(asked(kinds=[1]), search="tea"), 256, 512),
-        (asked(tag_t=[f"{n}" for n in range(11_000)]), 25, 100),
         (asked(**{f"tag_{letter}": ["x"] for letter in "abcdfghijkl"}), 1000, 2000),
     ],
 )

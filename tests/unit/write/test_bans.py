@@ -182,7 +182,8 @@ async def test_a_login_from_before_the_ban_gives_nothing(home: Home, store: Stor
     """Its connection stays open, and could send what throw-away keys sign."""
     strict = policy_of(
         "open",
-        '[[rule]]\nname = "r"\nmatch = { kinds = [1] }\nwrite = ["owner"]\nexcept = { login = ["known"] }\n',
+        '[[rule]]\nname = "r"\nmatch = { kinds = [1] }\nwrite = ["owner"]\n'
+        'except = { login = ["known"] }\n',
     )
     home.state.enforce(strict)
     assert await home.take(home.made(carol, 1), logins=[bob.pubkey]) == [STORED]
