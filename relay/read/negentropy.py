@@ -143,7 +143,11 @@ class Negentropy:
                 raise refusal.refused()
             async with nullcontext() if visibility.is_known else self._one_read:
                 items = await self._items(filter_, visibility)
-            await self._state.commit_ended()
+            try:
+                await self._state.commit_ended()
+            except BaseException:  # the client has left
+                self._held -= len(items)
+                raise
             after = self._state.visibility(reader.viewer)
             # Of more changes nobody knows which one the store had. Of a large set that is read for
             # long there may always be some.

@@ -21,6 +21,7 @@ from tests.contract.writing import unsigned
 from tests.harness.client_in_memory import Client
 from tests.harness.patience import ANSWER_S
 from tests.harness.read_side import DEN, ReadSide
+from tests.harness.relay_program import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -309,6 +310,25 @@ async def test_a_snapshot_is_read_again_when_groups_changed_more_than_once_durin
     relay.store.may_give_items.set()
     assert await client.hears() == ["NEG-MSG", "n", all_of(note)]
     assert read == 2
+
+
+async def test_a_client_that_leaves_during_a_commit_leaves_no_records_behind(
+    relay: NegentropySide,
+) -> None:
+    """They counted until the restart, and at last every NEG-OPEN was refused."""
+    await relay.write(*notes(4))
+    client = relay.client(owner)
+    relay.store.may_give_items.clear()
+    client.says("NEG-OPEN", "n", {}, "61")
+    await relay.store.items_called.wait()
+    relay.state.begin_commit(relay.store.committed())
+    relay.store.may_give_items.set()
+    async with until("the records are read") as tries:
+        async for _ in tries:
+            if relay.negentropy.held == 4:
+                break
+    await client.queue.aclose()
+    assert relay.negentropy.held == 0
 
 
 async def test_a_store_fault_ends_the_session_with_error(relay: NegentropySide) -> None:
