@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 _LARGE_BYTES: Final = 65_536
 """An outbox with more may wait for a later iteration; others are written at once."""
+FEW_UNREAD: Final = 64 << 10
+"""Bytes up to which a transport asks nobody to wait: this much of each client does not count."""
 _LARGE_AT_ONCE: Final = 2 << 20
 """Bytes of such outboxes in one iteration, until one exceeds it: 1 ms for each megabyte."""
 
@@ -96,7 +98,8 @@ class Outbox:
 
     Promises: order is kept; a frame is sent whole or not at all; when more than `max_bytes` are
     queued here and in the transport together, or twice as much while this waits for a later
-    iteration, `overflow` is called once and further frames are ignored.
+    iteration, `overflow` is called once and further frames are ignored. So it is when `may_wait`
+    says that no more of what is in the transport, over `FEW_UNREAD`, may wait there.
     """
 
     __slots__ = (
@@ -104,6 +107,7 @@ class Outbox:
         "_frames",
         "_full",
         "_max_bytes",
+        "_may_wait",
         "_overflow",
         "_pieces",
         "_sink",
@@ -115,12 +119,19 @@ class Outbox:
     )
 
     def __init__(
-        self, sink: Sink, flush_queue: FlushQueue, *, max_bytes: int, overflow: Callable[[], object]
+        self,
+        sink: Sink,
+        flush_queue: FlushQueue,
+        *,
+        max_bytes: int,
+        overflow: Callable[[], object],
+        may_wait: Callable[[], bool] = lambda: True,
     ) -> None:
         self._sink = sink
         self._flush_queue = flush_queue
         self._max_bytes = max_bytes
         self._overflow = overflow
+        self._may_wait = may_wait
         self._pieces: list[bytes] = []
         self._frames = 0
         self.queued_bytes = 0
@@ -202,8 +213,12 @@ class Outbox:
         traffic = self._flush_queue.traffic
         traffic.frames_out += frames
         traffic.bytes_out += len(written)
-        if self._sink.get_write_buffer_size() > self._max_bytes:
+        unread = self._sink.get_write_buffer_size()
+        if unread > self._max_bytes:
             self._check()
+        elif unread > FEW_UNREAD and not (self._full or self._may_wait()):
+            self._full = True
+            self._overflow()
 
     @property
     def buffered_bytes(self) -> int:

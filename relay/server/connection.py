@@ -34,7 +34,7 @@ from relay.nostr.messages import (
 )
 from relay.observe import REQUEST, SAMPLED_OF, request_id
 from relay.read.negentropy import NegentropyQueue
-from relay.read.outbox import Outbox
+from relay.read.outbox import FEW_UNREAD, Outbox
 from relay.read.query import QueryQueue
 from relay.server.session import POLICY_VIOLATION, Hangup, Reply, Session, VerifyLogin
 from relay.server.turns import Slice
@@ -67,8 +67,8 @@ _IS_READING_SHARE: Final = 4
 _MAX_UNSENT: Final = 64 << 20
 """Bytes that wait in the outboxes of all connections, see `Shares`; with more, a connection gets
 the next stored rows when it has read most of what it has. Nobody waits for what others read."""
-_FEW_UNSENT: Final = 64 << 10
-"""Bytes up to which a transport asks nobody to wait: this much of each does not count."""
+_MAX_UNREAD: Final = 256 << 20
+"""The same with live rows: who has more than `FEW_UNREAD` bytes then is closed."""
 _MAX_OPEN: Final = 256 << 20
 """`Session.open_weight` of all connections, see `Shares`; twice as much with known keys."""
 _FEW_OPEN: Final = 16 << 10
@@ -268,6 +268,7 @@ class Connection:
             services.flush_queue,
             max_bytes=limits.outbox_bytes,
             overflow=self._overflowed,
+            may_wait=self._may_wait,
         )
         self._queries = QueryQueue(services.queries, self)
         self._negentropy = NegentropyQueue(services.negentropy, self)
@@ -323,11 +324,11 @@ class Connection:
         unsent = self.outbox.buffered_bytes
         if unsent >= self._outbox_bytes // _IS_READING_SHARE:
             return False
-        return unsent <= _FEW_UNSENT or self._unsent_of_all.has_room_for(self, _MAX_UNSENT)
+        return unsent <= FEW_UNREAD or self._unsent_of_all.has_room_for(self, _MAX_UNSENT)
 
     def _count_unsent(self) -> None:
         unsent = self.outbox.buffered_bytes
-        if unsent <= _FEW_UNSENT:
+        if unsent <= FEW_UNREAD:
             unsent = 0
         if unsent != self._unsent:
             self._unsent_of_all.add(self.counted_as, unsent - self._unsent)
@@ -667,6 +668,11 @@ class Connection:
         self._silent_checks += 1
 
     # -- closing ----------------------------------------------------------------------------------
+
+    def _may_wait(self) -> bool:
+        """Whether the client may leave what was written unread."""
+        self._count_unsent()
+        return self._unsent_of_all.has_room_for(self, _MAX_UNREAD)
 
     def _overflowed(self) -> None:
         # Not at once: it may be called while the fanout iterates over the subscriptions.

@@ -526,6 +526,26 @@ async def test_the_filters_of_all_connections_are_bounded(
                     break
 
 
+@pytest.mark.slow
+async def test_live_rows_that_clients_do_not_read_are_bounded_for_all_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ten large notes took 800 MB: each of 320 clients left 4 MiB unread. Whoever reads stays."""
+    monkeypatch.setattr("relay.server.connection._MAX_UNREAD", 4_000_000)
+    async with serving() as relay:
+        deaf, reader = [await relay.visit() for _ in range(6)], await relay.visit()
+        for visit in (*deaf, reader):
+            await visit.asks({"kinds": [7]})
+        number = most = 0
+        while len(relay.fanout) > 1:
+            number += 1
+            event = unsigned(alice, 7, content=str(number).rjust(200_000))
+            deque(relay.fanout.deliver([Stored(number, event)]))
+            assert int((await reader.hears())[2]["content"]) == number
+            most = max(most, sum(each.outbox.buffered_bytes for each in relay.server.connections))
+        assert 1_000_000 < most < 4_000_000
+
+
 async def overwhelmed(relay: Relay) -> Visit:
     """A client that did not read what was live, until the relay had enough of it."""
     slow, other = await relay.visit(), await relay.visit()
