@@ -68,13 +68,15 @@ class VersionReader:
     async def _page(self, visibility: Visibility, slot: Slot, before: str | None) -> Versions:
         asked, weight = _filter_of(slot), 0
         events: list[Event] = []
-        after = before
+        after = None if before is None else await self._place_of(before, slot, visibility, asked)
+        is_first = before is None
         while True:
-            rows = await self._store.versions(slot, before=after, limit=_AT_ONCE, now=self._clock())
+            now = self._clock()
+            rows = await self._store.versions(slot, before=after, limit=_AT_ONCE, now=now)
             if not rows or not await self._may_read(rows[0], visibility, asked):
                 return Versions((), more=False)
             old = rows[1:]
-            for row in rows if after is None else old:
+            for row in rows if is_first else old:
                 if weight >= PAGE_BYTES:
                     return Versions(events, more=True)
                 if await self._may_read(row, visibility, asked):
@@ -83,7 +85,17 @@ class VersionReader:
             if not old:
                 return Versions(events, more=False)
             await asyncio.sleep(0)  # a page of the store may have come without a pause
-            after = old[-1].event.id
+            after, is_first = old[-1].seq, False
+
+    async def _place_of(
+        self, event_id: str, slot: Slot, visibility: Visibility, asked: Filter
+    ) -> int | None:
+        """seq of an old version that the viewer may read. None: all old versions are given, so that
+        no answer tells whether one with this id is kept."""
+        row = await self._store.old_version(slot, event_id)
+        if row is None or (row.expires_at is not None and row.expires_at <= self._clock()):
+            return None
+        return row.seq if await self._may_read(row, visibility, asked) else None
 
     async def _may_read(self, row: Stored, visibility: Visibility, asked: Filter) -> bool:
         readable = await self._linked_rows.readable(row, visibility)

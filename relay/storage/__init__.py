@@ -244,14 +244,17 @@ class EventReader(EventLog, ClientReads, Protocol):
     replica."""
 
     async def versions(
-        self, slot: Slot, *, before: str | None, limit: int, now: int
+        self, slot: Slot, *, before: int | None, limit: int, now: int
     ) -> Sequence[Stored]:
         """For the relay itself: the row of a slot, then its old versions, newest first.
 
-        `before`: an id; only versions older than this one follow the row. At most `limit`; fewer
+        `before`: a seq; only versions older than this one follow the row. At most `limit`; fewer
         once their `parsing_weight` is PAGE_BYTES. Expired ones are left out. Empty when the slot
         has no row, also when it has expired.
         """
+
+    async def old_version(self, slot: Slot, event_id: str) -> Stored | None:
+        """For the relay itself: an old version of the slot, also when it has expired."""
 
     async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
         """For the relay itself: the newest `limit` rows, without a Visibility.

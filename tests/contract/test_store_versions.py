@@ -36,7 +36,7 @@ def deletion(*tags: Sequence[str], at: int, who: SecretKey = alice) -> Event:
     return unsigned(who, kinds.DELETION, tags, at=at)
 
 
-async def given(store: Store, *, before: str | None = None, limit: int = 100) -> list[bytes]:
+async def given(store: Store, *, before: int | None = None, limit: int = 100) -> list[bytes]:
     rows = await store.versions(NOTES, before=before, limit=limit, now=0)
     return [row.event.raw for row in rows]
 
@@ -54,7 +54,12 @@ async def test_what_is_replaced_is_kept_newest_first(store: Store) -> None:
     events = await four(store)
     assert await given(store) == raws(*events)
     assert await given(store, limit=2) == raws(*events[:2])
-    assert await given(store, before=events[2].id) == raws(events[0], events[3])
+    old = await store.old_version(NOTES, events[2].id)
+    assert old is not None
+    assert old.event.raw == events[2].raw
+    assert await given(store, before=old.seq) == raws(events[0], events[3])
+    assert await store.old_version(NOTES, events[0].id) is None
+    assert await store.old_version(NOTES._replace(d="other"), events[2].id) is None
 
 
 async def test_a_group_with_nothing_but_old_versions_holds_no_content(store: Store) -> None:

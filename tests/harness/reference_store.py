@@ -601,15 +601,18 @@ class ReferenceStore:
         return _page([self._rows[seq] for seq in seqs if seq in self._rows], len(seqs))
 
     async def versions(
-        self, slot: Slot, *, before: str | None, limit: int, now: int
+        self, slot: Slot, *, before: int | None, limit: int, now: int
     ) -> Sequence[Stored]:
         self._must_be_open()
         holders = [row for row in self._served(now) if row.slot == slot]
         seqs = self._old_of(slot)
-        upto = next((seq for seq in seqs if self._old[seq].row.event.id == before), None)
-        old = [self._old[seq].row for seq in seqs if upto is None or seq < upto]
+        old = [self._old[seq].row for seq in seqs if before is None or seq < before]
         found = [*holders, *old[: limit - 1]] if holders else []
         return [row for row in found if not _is_expired(row, now)]
+
+    async def old_version(self, slot: Slot, event_id: str) -> Stored | None:
+        rows = [self._old[seq].row for seq in self._old_of(slot)]
+        return next((row for row in rows if row.event.id == event_id), None)
 
     async def overdue_versions(self, now: int, limit: int) -> Sequence[OldVersion]:
         due = [old for old in self._old.values() if old.drop_at is not None and old.drop_at <= now]

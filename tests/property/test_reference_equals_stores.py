@@ -337,10 +337,15 @@ class Twins(RuleBasedStateMachine):
                 for slot in slots
                 if slot is not None
                 for limit in (2, 9)
-                for before in (None, old[0].row.event.id)
+                for before in (None, old[0].row.seq)
+            ]
+            named = [
+                await store.old_version(slot, old[0].row.event.id)
+                for slot in slots
+                if slot is not None
             ]
             due = await store.overdue_versions(3, 1000)
-            return old, asked, {each.row.seq for each in due}
+            return old, asked, named, {each.row.seq for each in due}
 
         old: Any = self.both(versions)
         held = {row.slot for row in self.do(self.reference.since(0, 1000))}

@@ -251,13 +251,10 @@ class Reader(ABC):
         return self._compiler.page(query, _PAGE_COLUMNS)
 
     async def versions(
-        self, slot: Slot, *, before: str | None, limit: int, now: int
+        self, slot: Slot, *, before: int | None, limit: int, now: int
     ) -> Sequence[Stored]:
-        upto, key = _MAX_INT, self._hashes.slot(*slot)
-        if before is not None:
-            asked = Query(QUERIES["seq_of_old"], (bytes.fromhex(before), key))
-            upto = next((seq for (seq,) in await self._rows(asked)), upto)
-        values = (key, upto, limit - 1, PAGE_BYTES)
+        upto = _MAX_INT if before is None else before
+        values = (self._hashes.slot(*slot), upto, limit - 1, PAGE_BYTES)
         holders: list[Stored] = []
         old: list[Stored] = []
         weight = 0
@@ -269,6 +266,11 @@ class Reader(ABC):
             if row.slot == slot and (row.expires_at is None or row.expires_at > now):
                 (holders if is_holder else old).append(row)
         return [*holders, *old] if holders else []
+
+    async def old_version(self, slot: Slot, event_id: str) -> Stored | None:
+        asked = (bytes.fromhex(event_id), self._hashes.slot(*slot))
+        found = [stored(row) for row in await self._rows(Query(QUERIES["old_one"], asked))]
+        return next((row for row in found if row.slot == slot), None)
 
     async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
         if filter_.impossible:

@@ -518,14 +518,10 @@ class SqliteStore:
         return {seq for seq, hash_ in missing if seq not in seqs_of([hash_])}
 
     async def versions(
-        self, slot: Slot, *, before: str | None, limit: int, now: int
+        self, slot: Slot, *, before: int | None, limit: int, now: int
     ) -> Sequence[Stored]:
         self._check_open()
-        upto, key = _MAX_INT, self._hashes.slot(*slot)
-        if before is not None:
-            found = await self._all_rows(Query(QUERIES["seq_of_old"], (bytes.fromhex(before), key)))
-            upto = found[0][0] if found else upto
-        asked = (key, upto, limit - 1)
+        asked = (self._hashes.slot(*slot), _MAX_INT if before is None else before, limit - 1)
         found = await self._page_rows(Query(QUERIES["old_of_slot"], asked))
         holders: list[Stored] = []
         old: list[Stored] = []
@@ -538,6 +534,12 @@ class SqliteStore:
             if row.slot == slot and (row.expires_at is None or row.expires_at > now):
                 (holders if is_holder else old).append(row)
         return [*holders, *old] if holders else []
+
+    async def old_version(self, slot: Slot, event_id: str) -> Stored | None:
+        self._check_open()
+        asked = (bytes.fromhex(event_id), self._hashes.slot(*slot))
+        found = [stored(row) for row in await self._all_rows(Query(QUERIES["old_one"], asked))]
+        return next((row for row in found if row.slot == slot), None)
 
     async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
         self._check_open()

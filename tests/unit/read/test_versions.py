@@ -124,6 +124,19 @@ async def test_an_id_of_another_record_is_no_place_in_this_one(home: Library) ->
         assert await home.seen_by(bob, slot=mine, before=other) == [3]
 
 
+async def test_an_id_that_one_may_not_read_is_as_one_that_never_was(home: Library) -> None:
+    """Who may read it no more has the id, and would learn that the version is kept."""
+    draft = '[[rule]]\nname = "r"\nmatch = { kinds = [30023], tags = { t = ["draft"] } }\n'
+    home.set_policy(f'{HISTORY}{draft}read = ["author"]\n')
+    await home.keep(1)
+    await home.keep(2, tags=[["t", "draft"]])
+    await home.keep(3, 4)
+    hidden = home.version(2, ["t", "draft"]).id
+    assert await home.seen_by(alice, before=hidden) == [1]
+    for before in (hidden, "00" * 32):
+        assert await home.seen_by(bob, before=before) == [3, 1]
+
+
 async def test_a_known_key_waits_for_at_most_one_page_of_unknown_ones(
     home: Library, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,5 @@
--- :seq_of_old  id, slot -> seq
-SELECT seq FROM old_versions WHERE id = $1 AND slot = $2;
+-- :old_one  id, slot -> columns of a row
+SELECT seq, raw, grp, quiet, slot, version, expires_at FROM old_versions WHERE id = $1 AND slot = $2;
 
 -- :versions_of_slot  slot, seq before which, limit, bytes -> columns of a row, whether it is the row of the slot; that one first, then newest first, until they have so many bytes
 SELECT p.seq, p.raw, p.grp, p.quiet, p.slot, p.version, p.expires_at, p.is_holder

@@ -204,8 +204,8 @@ SELECT * FROM (
     WHERE slot = ?1 AND seq < ?2 ORDER BY seq DESC LIMIT ?3
 );
 
--- :seq_of_old  id, slot -> seq
-SELECT seq FROM old_versions WHERE id = ? AND slot = ?;
+-- :old_one  id, slot -> columns of a row
+SELECT seq, raw, grp, quiet, slot, version, expires_at FROM old_versions WHERE id = ? AND slot = ?;
 
 -- :old_after  seq, limit -> seq, raw, grp, quiet, slot, version, expires_at, replaced_at, drop_at, newer ones of its slot
 SELECT o.seq, o.raw, o.grp, o.quiet, o.slot, o.version, o.expires_at, o.replaced_at, o.drop_at,
