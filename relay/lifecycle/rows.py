@@ -146,12 +146,13 @@ class Replaced(NamedTuple):
 
 
 class DeletedBy(NamedTuple):
-    """The request that deletes old versions: their ids get a tombstone and are listed in its
-    receipt."""
+    """The request that deletes old versions: their ids get a tombstone."""
 
     request: str
     """id of the kind 5 or 9005."""
     by: str
+    """The author of the versions, if the request is its own: then its receipt lists them. Empty: an
+    admin's, who may be allowed to read the newest one alone."""
     why: str
 
 
@@ -221,6 +222,10 @@ class WritePlan:
     """Changes by NIP-86 calls, in order."""
     passed_on: list[Stored] = field(default_factory=list)
     """Accepted events that are not stored (seq 0), for subscribers of other relays on the store."""
+
+    def erasure_of_versions(self, cause: DeletedBy | None) -> Erasure | None:
+        """Where old versions are noted that this request deletes."""
+        return self.erasures.get(cause.request) if cause is not None and cause.by else None
 
     def is_empty(self) -> bool:
         return not (

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from relay.lifecycle.rows import ERASURE_DAYS, Vanish, WritePlan
+import pytest
+
+from relay.lifecycle.rows import ERASURE_DAYS, DeletedBy, Forgotten, Slot, Vanish, WritePlan
 from relay.lifecycle.versions import History
 from relay.nostr.erasure import MAX_IDS, Erasure
 from tests import cast
@@ -119,6 +121,29 @@ async def test_an_erasure_names_old_versions_first_and_all_as_they_came(store: S
     assert found is not None
     assert found.ids == [(event.id, event.kind) for event in (*versions, *notes)]
     assert list(found.numbers.items()) == [(30023, 6), (1, 3)]
+
+
+@pytest.mark.parametrize(("by", "listed"), [(cast.alice.pubkey, 2), ("", 0)])
+async def test_only_to_their_author_is_told_which_old_versions_are_erased(
+    store: Store, by: str, listed: int
+) -> None:
+    """An admin may be allowed to read the newest version alone."""
+    versions = [unsigned(cast.alice, 30023, [["d", "a"]], at=at) for at in (3, 4, 5)]
+    written = Batch(*versions, history=History(5))
+    await store.append(written.wanted, written.decide)
+    slot = Slot(cast.alice.pubkey, 30023, "a")
+    cause = DeletedBy(REQUEST, by, "9005")
+
+    def delete(plan: WritePlan) -> None:
+        plan.forgotten.append(Forgotten(store.committed(), slot, cause=cause))
+        plan.erasures[REQUEST] = made = erasure()
+        made.add("1" * 64, 30023)
+
+    await change(store, delete)
+    assert len(await store.old_versions(0, 9)) == 0
+    found = await store.erasure(REQUEST)
+    assert found is not None
+    assert found.numbers == {30023: 1 + listed}
 
 
 async def test_it_is_erased_when_nothing_is_left_to_do(store: Store) -> None:

@@ -340,10 +340,11 @@ class ReferenceStore:
             ):
                 del self._old[seq]
                 if named.cause is not None:
-                    request, by, why = named.cause
+                    _, by, why = named.cause
                     self._tombstones.append(Tombstone(event_target(event.id), by, None, why))
-                    if request in plan.erasures:
-                        plan.erasures[request].add(event.id, event.kind)
+                    erasure = plan.erasure_of_versions(named.cause)
+                    if erasure is not None:
+                        erasure.add(event.id, event.kind)
 
     async def make_room(self, tags: int) -> bool:
         return False

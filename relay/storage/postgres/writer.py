@@ -339,7 +339,7 @@ class Writer:
                 None if by is None else bytes.fromhex(by),
                 until,
             )
-            erasure = None if cause is None else plan.erasures.get(cause.request)
+            erasure = plan.erasure_of_versions(cause)
             gone = await self._forget(db, change, erasure, "forget_named", *wanted)
             if cause is not None:
                 stones = [Tombstone(event_target(each), cause.by, None, cause.why) for each in gone]

@@ -441,7 +441,7 @@ class Writer:
                 "by": None if by is None else bytes.fromhex(by),
                 "until": until,
             }
-            erasure = None if cause is None else plan.erasures.get(cause.request)
+            erasure = plan.erasure_of_versions(cause)
             gone = self._forget_found(change, "old_named", wanted, erasure)
             if cause is not None:
                 self._add_tombstones(
