@@ -46,6 +46,8 @@ _SENT_PER_COST: Final = 4000
 """Of members in such lists, as often as a list is delivered: 70 bytes each."""
 _CHANGE_COST: Final = 4
 """What the relay signs for a group that changes: 39000 to 39005."""
+_CHANGED_PER_COST: Final = 2
+"""Members that an event changes: rows of the group's tables and of notices, 60 us each."""
 _PREVIOUS_PER_COST: Final = 2
 """Each is looked up, 10 us, and its row judged, up to 40 us."""
 _TARGETS_PER_COST: Final = 4
@@ -100,7 +102,8 @@ def _cost_of_event(
     if event.kind == kinds.VANISH:
         cost += len(groups.by_id) // _GROUPS_PER_COST
     if changes_group:
-        cost += _CHANGE_COST + min(len(event.tags), MAX_MEMBER_NOTICES)
+        told = min(len(event.tags), MAX_MEMBER_NOTICES)
+        cost += _CHANGE_COST + told + (len(event.tags) - told) // _CHANGED_PER_COST
         if group is not None:
             cost += len(group.involved) // _MEMBERS_PER_COST
             cost += len(group.invites) // _CODES_PER_COST
