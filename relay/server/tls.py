@@ -177,6 +177,9 @@ class Handshakes:
 
 
 class _Handshake(SSLProtocol):
+    max_size = 16 << 10
+    """Bytes of the buffer that each socket has for what it receives: one TLS record. asyncio's have
+    256 KiB."""
     _has_transport = False
 
     def __init__(

@@ -114,6 +114,22 @@ async def test_a_handshake_that_has_ended_keeps_nothing(monkeypatch: pytest.Monk
         writer.close()
 
 
+async def test_a_socket_has_a_small_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4,000 sockets that sent nothing took 1.2 GB."""
+    made: list[tls._Handshake] = []
+    connection_made = tls._Handshake.connection_made
+
+    def noted(self: tls._Handshake, transport: asyncio.BaseTransport) -> None:
+        made.append(self)
+        connection_made(self, transport)
+
+    monkeypatch.setattr("relay.server.tls._Handshake.connection_made", noted)
+    async with serving_tls() as secure, asyncio.timeout(ANSWER_S):
+        _, writer = await secure.connect("127.0.0.4")
+        assert len(made[0]._ssl_buffer) <= 16_384  # type: ignore[attr-defined]
+        writer.close()
+
+
 async def test_silent_sockets_are_closed_after_others_have_ended(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
