@@ -194,7 +194,7 @@ class MinuteCounter:
 
 
 class InviteGuesses:
-    """Invite codes tried: 30 a minute per key, 300 per address (N29-39).
+    """Invite codes tried: 30 a minute by each guesser, 300 per address (N29-39).
 
     All clients without a known address count as one address.
     """
@@ -203,13 +203,16 @@ class InviteGuesses:
         self._by_key = MinuteCounter(GUESSES_PER_KEY)
         self._by_address = MinuteCounter(GUESSES_PER_ADDRESS)
 
-    def allows(self, pubkey: str, address: IPv4Address | IPv6Address | None, now: int) -> bool:
-        return self._by_address.allows(subnet_of(address), now) and self._by_key.allows(pubkey, now)
+    def allows(self, guesser: str, address: IPv4Address | IPv6Address | None, now: int) -> bool:
+        """`guesser`: a key, or a key and the address that it is used from without a login."""
+        return self._by_address.allows(subnet_of(address), now) and self._by_key.allows(
+            guesser, now
+        )
 
-    def count(self, pubkey: str, address: IPv4Address | IPv6Address | None, now: int) -> None:
+    def count(self, guesser: str, address: IPv4Address | IPv6Address | None, now: int) -> None:
         # The address first: one client with many keys must not fill the counters of keys.
         if self._by_address.count(subnet_of(address), now):
-            self._by_key.count(pubkey, now)
+            self._by_key.count(guesser, now)
 
 
 def subnet_of(address: IPv4Address | IPv6Address | None) -> str:

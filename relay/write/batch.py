@@ -77,7 +77,7 @@ from relay.write.commands import (
     sender_of,
 )
 from relay.write.derived import followers
-from relay.write.judge import is_paced, judge, screen_and_judge
+from relay.write.judge import guesser, is_paced, judge, screen_and_judge
 from relay.write.lookups import lookups_for
 from relay.write.pieces import bounded
 from relay.write.pins import all_pinning, pinning, pins_left, without_pins
@@ -348,7 +348,7 @@ class Batch:
 
     def _carry_out(self, candidate: Candidate, judged: Judgement) -> Result:
         if judged.tries_code:
-            self._guesses.count(candidate.event.pubkey, candidate.sender.address, self._now)
+            self._guesses.count(guesser(candidate), candidate.sender.address, self._now)
         for rate, name, cost in judged.tokens:
             self._buckets.take(rate, name, self._now, cost)
         if candidate.vanishes:

@@ -256,7 +256,7 @@ def _judge(candidate: Candidate, world: World) -> Judgement:
     if event.kind in kinds.MEMBERSHIP_REQUESTS:
         return _judge_membership(candidate, world, facts)
     tries = _tries_code(candidate)
-    if tries and not world.guesses.allows(event.pubkey, candidate.sender.address, world.now):
+    if tries and not world.guesses.allows(guesser(candidate), candidate.sender.address, world.now):
         return Judgement(_TOO_MANY_CODES, tries_code=True)
     judged = _judge_after_rules(candidate, world, facts, told, is_concealed=is_concealed)
     return msgspec.structs.replace(judged, tries_code=True) if tries else judged
@@ -305,7 +305,9 @@ def _judge_after_rules(
     if is_concealed:
         # Only those of the sender: anybody who sends it again could use up its author's or group's.
         own = [token for token in tokens if token[0].per in _OF_SENDER]
-        return Judgement(WriteOutcome.UNTOLD, tokens=own)
+        # A request that needs a review is stored, and its author told that it is pending.
+        pending = None if ruling is None else ruling.reply
+        return Judgement(pending or WriteOutcome.UNTOLD, tokens=own)
     group_id, quiet = candidate.row_group, False
     if candidate.targets is not None:
         group_id, quiet = _deletion_reach(candidate, candidate.targets, world)
@@ -380,7 +382,7 @@ def _judge_membership(candidate: Candidate, world: World, facts: Facts) -> Judge
         return Judgement(outcome or WriteOutcome.DELETED)
     members = Members(world.management, world.actors, world.groups, policy.members)
     tries = is_counted(event, members)
-    if tries and not world.guesses.allows(event.pubkey, candidate.sender.address, world.now):
+    if tries and not world.guesses.allows(guesser(candidate), candidate.sender.address, world.now):
         return Judgement(_TOO_MANY_CODES, tries_code=True)
     ruled = ruling_on_request(event, members, world.now, anyone_writes=not policy.restricted_writes)
     if isinstance(ruled, Reject):
@@ -466,6 +468,14 @@ def _tries_code(candidate: Candidate) -> bool:
         and action.code is not None
         and candidate.sender.origin is Origin.WIRE
     )
+
+
+def guesser(candidate: Candidate) -> str:
+    """Whose tries of invite codes are counted together (N29-39). Those without the author's login
+    apart: whoever holds a request that it signed once could keep it from joining."""
+    pubkey, sender = candidate.event.pubkey, candidate.sender
+    is_own = pubkey in sender.authenticated
+    return pubkey if is_own else f"{pubkey} from {subnet_of(sender.address)}"
 
 
 def _deletion_reach(

@@ -16,7 +16,7 @@ from relay.groups.group import Group, Groups
 from relay.lifecycle.rows import Found, Stored, slot_of
 from relay.nostr import kinds
 from relay.write.candidate import Candidate, Sender, candidate_of
-from relay.write.judge import MAX_D_CHARS, judge, screen_and_judge
+from relay.write.judge import MAX_D_CHARS, guesser, judge, screen_and_judge
 from relay.write.lookups import accounts_of
 from relay.write.world import World
 from tests.cast import alice, bob, owner, person
@@ -116,10 +116,20 @@ def test_a_tried_code_is_reported_and_not_counted(policy: PolicySet) -> None:
         assert judged.tries_code
         assert refused_by(judged.outcome) == "groups"
     for _ in range(GUESSES_PER_KEY):
-        here.guesses.count(bob.pubkey, None, NOON)
+        here.guesses.count(guesser(candidate(request, policy)), None, NOON)
     judged = judge(candidate(request, policy), here)
     assert judged.tries_code
     assert refused_by(judged.outcome) == "invite codes"
+
+
+def test_who_sends_what_another_signed_uses_up_none_of_its_tries(policy: PolicySet) -> None:
+    """Whoever has an old request of a key kept the key from joining any group."""
+    request = bob.sign(kinds.JOIN_REQUEST, [["h", "tea"], ["code", "guess-123"]], "", NOON)
+    here = world(policy)
+    for _ in range(GUESSES_PER_KEY):
+        here.guesses.count(guesser(candidate(request, policy)), None, NOON)
+    own = candidate(request, policy, logins=frozenset({bob.pubkey}))
+    assert refused_by(judge(own, here).outcome) == "groups"
 
 
 def test_the_order_of_checks(policy: PolicySet) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.cast import admin, alice, owner, stranger
+from tests.cast import admin, alice, bob, carol, owner, stranger
 from tests.harness.reference_store import ReferenceStore
 from tests.harness.relay_in_process import (
     DELETED,
@@ -20,6 +20,8 @@ from tests.harness.relay_in_process import (
 
 if TYPE_CHECKING:
     from relay.nostr.keys import SecretKey
+
+PENDING = (False, "restricted: pending review")
 
 
 @pytest.mark.proves("N01-96")
@@ -64,6 +66,20 @@ async def test_what_a_member_signed_tells_others_nothing_of_a_hidden_group() -> 
         for keys in ((alice.pubkey,), (admin.pubkey,)):
             answers = await home.take(*refused, logins=keys)
             assert not any(is_accepted for is_accepted, _ in answers)
+
+
+@pytest.mark.proves("N01-96")
+async def test_a_pending_request_is_answered_as_a_new_one() -> None:
+    """Only its author and those who may review it learn whether it is stored or withdrawn."""
+    policy = policy_of("open", '[groups]\njoins = "review"\n')
+    async with Home(ReferenceStore(), policy) as home:
+        await home.do(admin, 9007, h="tea")
+        stored, deleted = home.made(alice, 9021, h="tea"), home.made(bob, 9021, h="tea")
+        assert await home.take(stored, deleted) == [PENDING] * 2
+        await home.do(bob, 5, ["e", deleted.id])
+        unsent = home.made(carol, 9021, h="tea")
+        for logins in ((), (stranger.pubkey,)):
+            assert await home.take(stored, deleted, unsent, logins=logins) == [PENDING] * 3
 
 
 @pytest.mark.proves("N29-25", "N01-96")
