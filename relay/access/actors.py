@@ -143,8 +143,8 @@ def is_agent_by_role(pubkey: str, actors: Actors, groups: Groups) -> bool:
 
 
 def is_known(pubkey: str, actors: Actors, groups: Groups) -> bool:
-    """Whether KNOWN holds: an owner, an agent, a member of any group, or allowed."""
-    return (
+    """Whether KNOWN holds: an owner, an agent, a member of any group, or allowed; not banned."""
+    return pubkey not in actors.banned and (
         pubkey in actors.owners
         or pubkey in actors.agents
         or pubkey in actors.allowed

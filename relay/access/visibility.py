@@ -426,7 +426,8 @@ def visibility_for(
     if actors.banned and not (shows_banned and viewer.keys.isdisjoint(actors.banned)):
         rules = (*rules, _ban_rule(viewer, actors))
     words = {Who.ANYONE}
-    for key in viewer.keys:
+    keys = viewer.keys - actors.banned
+    for key in keys:
         if key in actors.owners or key == actors.relay:
             words.add(Who.OWNER)
         if key in actors.agents:
@@ -436,13 +437,13 @@ def visibility_for(
     lenders = frozenset(
         attestation.owner
         for attestation in viewer.attested
-        if attestation.agent in viewer.keys and vouches(attestation, actors, groups)
+        if attestation.agent in keys and vouches(attestation, actors, groups)
     )
     if lenders:
         words.add(Who.KNOWN)
     if actors.attestations is not Attestations.GROUPS:
         lenders = frozenset()
-    members = viewer.keys | lenders
+    members = keys | lenders
     insider = _one_of([groups.groups_of(key) for key in members])
     if insider:
         words.add(Who.MEMBER)

@@ -140,8 +140,10 @@ class Group:
         """Whether the key has a role with rights; NIP-29 calls all of these admins (N29-110)."""
         return not {Role.ADMIN, Role.MODERATOR}.isdisjoint(self.members.get(pubkey, ()))
 
-    def has_admin(self) -> bool:
-        return any(Role.ADMIN in roles for roles in self.members.values())
+    def has_admin(self, banned: frozenset[str] = frozenset()) -> bool:
+        return any(
+            Role.ADMIN in roles and pubkey not in banned for pubkey, roles in self.members.items()
+        )
 
     def admins(self) -> dict[str, tuple[str, ...]]:
         """pubkey → roles of members with a role: what 39001 lists (N29-110)."""

@@ -142,15 +142,15 @@ def ruling_on_leave(action: LeaveRequest, group: Group, context: GroupContext) -
         return refusal
     removal = _removal(group.id, frozenset({pubkey}), context.relay, context.now, Cause.OWN_WISH)
     after = group_after(group, removal, context.relay)
-    if loses_last_admin(group, after):
+    if loses_last_admin(group, after, context.banned):
         return LAST_ADMIN
     groups = context.groups.with_group(after, {pubkey})
     return Ruling(groups, automatic=(draft_of(removal, cause=action.id),))
 
 
-def loses_last_admin(before: Group, after: Group) -> bool:
-    """Whether members would be left without an admin (N29-42, N29-114)."""
-    return bool(after.members) and before.has_admin() and not after.has_admin()
+def loses_last_admin(before: Group, after: Group, banned: frozenset[str]) -> bool:
+    """Whether members would be left without an admin who is not banned (N29-42, N29-114)."""
+    return bool(after.members) and before.has_admin(banned) and not after.has_admin(banned)
 
 
 # -- what follows from deleted rows ---------------------------------------------------------------

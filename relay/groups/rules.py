@@ -353,7 +353,7 @@ def _ruling_of_rank(
         case _:
             after = group_after(group, action, context.relay)
     is_final = context.was_accepted or action.pubkey == context.relay
-    if loses_last_admin(group, after) and not is_final:
+    if loses_last_admin(group, after, context.banned) and not is_final:
         return LAST_ADMIN
     removes = _deletable(action, group, context) if isinstance(action, DeleteEvents) else ()
     return Ruling(groups.with_group(after, users_in(action)), removes=removes)

@@ -193,6 +193,26 @@ async def test_a_login_from_before_the_ban_gives_nothing(home: Home, store: Stor
     assert await home.take(home.made(carol, 1), logins=[bob.pubkey, alice.pubkey]) == [STORED]
 
 
+@pytest.mark.proves("N86-11")
+async def test_a_banned_key_is_unknown(home: Home) -> None:
+    """It had the places, turns and shares of known keys, on a connection from before the ban."""
+    bobs = Viewer(frozenset({bob.pubkey}))
+    assert home.state.visibility(bobs).is_known
+    await home.call("banpubkey", bob.pubkey)
+    assert not home.state.visibility(bobs).is_known
+    assert home.state.visibility(Viewer(frozenset({bob.pubkey, alice.pubkey}))).is_known
+
+
+@pytest.mark.proves("N29-42")
+async def test_the_last_admin_who_is_not_banned_cannot_leave(home: Home) -> None:
+    await home.do(alice, 9000, ["p", carol.pubkey, "admin"], h="tea")
+    await home.call("banpubkey", carol.pubkey)
+    ((accepted, _),) = await home.take(home.made(alice, 9022, h="tea"))
+    assert not accepted
+    await home.call("unbanpubkey", carol.pubkey)
+    await home.do(alice, 9022, h="tea")
+
+
 @pytest.mark.proves("N29-39", "N86-11")
 async def test_codes_of_a_banned_admin_are_not_valid_while_the_ban_lasts(home: Home) -> None:
     await home.do(alice, 9002, ["closed"], h="tea")
