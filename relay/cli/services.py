@@ -214,7 +214,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
                 shared.lag_s,
             )
             metrics.watch("store_seq", "Newest seq that was taken over.", shared.committed)
-        indexer = SearchIndexer(store, state, reading_s=lambda: metrics.read.query.sum)
+        indexer = SearchIndexer(store, state)
         invitations = Invitations.of(state, ingest, relay_key, unix_now)
         queries = QueryRunner(
             reads or store,

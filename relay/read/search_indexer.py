@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from time import thread_time
 from typing import TYPE_CHECKING, Final
 
 from relay.errors import StoreFault
@@ -24,15 +25,14 @@ _log = logging.getLogger(__name__)
 
 _BATCH: Final = 250
 _SMALL_BATCH: Final = 50
-"""Rows per batch during writes: short enough on a busy machine too."""
+"""Rows per batch at such times: short enough on a busy machine too."""
 _EMBEDDED: Final = 8
 """Texts embedded at a time, in about 0.2 s."""
 _PAUSE_RATIO: Final = 19
-"""Length of a pause during writes, as a multiple of the work before it: 5 % of a core."""
-_READING_SHARE: Final = 0.1
-"""Reads count as busy when queries take more than this share of the time."""
-_READING_PAUSE_RATIO: Final = 3
-"""As `_PAUSE_RATIO`, while reads are busy: 25 % of a core."""
+"""Length of a pause during writes, and while the loop is busy, as a multiple of the work before it:
+5 % of a core. Python runs on one thread at a time, so the loop waits for it."""
+_BUSY_SHARE: Final = 0.25
+"""The loop counts as busy when its thread works for more than this share of the time."""
 _WRITING_S: Final = 0.5
 """Writes count as busy for this time after a commit. On a slow machine a batch takes so long that
 there may be no commit during it."""
@@ -57,13 +57,13 @@ class SearchIndexer:
         store: SearchIndex,
         state: RelayState,
         *,
-        reading_s: Callable[[], float] = lambda: 0.0,
+        loop_s: Callable[[], float] = thread_time,
         timeout_s: float = _TIMEOUT_S,
     ) -> None:
-        """`reading_s`: seconds that all queries took so far."""
-        self._reading_s = reading_s
-        self._read = (0.0, 0.0)
-        """Time of the last call of `reading_s`, and the value it returned."""
+        """`loop_s`: processor time of the loop's thread so far, in seconds."""
+        self._loop_s = loop_s
+        self._looked = (0.0, 0.0)
+        """Time of the last call of `loop_s`, and the value it returned."""
         self._store = store
         self._state = state
         self._timeout_s = timeout_s
@@ -140,13 +140,15 @@ class SearchIndexer:
             policy = self._state.policy
             rules = rules_for(policy)
             began = loop.time()
-            batch = _SMALL_BATCH if self._is_written_to() else _BATCH
+            gives_way = self._gives_way()
+            batch = _SMALL_BATCH if gives_way else _BATCH
             self._upto = await self._store.index(text_by(policy), rules, batch)
             self._rules = rules
             self._progress.set()
             if loop.time() > self._tidy_at:
                 await self._tidy()
-            await self._rest_after(loop.time() - began)
+            if gives_way or self._is_written_to():
+                await self._pause(_PAUSE_RATIO * (loop.time() - began))
 
     async def _tidy(self) -> bool:
         """Remove deleted texts for a while; True: there is more to do."""
@@ -163,25 +165,17 @@ class SearchIndexer:
         loop = asyncio.get_running_loop()
         began = loop.time()
         has_more = await self._store.embed_texts(_EMBEDDED)
-        await self._rest_after(loop.time() - began)
+        if self._gives_way():
+            await self._pause(_PAUSE_RATIO * (loop.time() - began))
         return has_more
 
-    async def _rest_after(self, seconds: float) -> None:
-        """Pause after this many seconds of work, during writes or many reads."""
-        is_read = self._is_read()
-        if self._is_written_to():
-            await self._pause(_PAUSE_RATIO * seconds)
-        elif is_read:
-            await self._pause(_READING_PAUSE_RATIO * seconds)
-
-    def _is_read(self) -> bool:
-        """Whether queries took much of the time since the last call, and no search is waiting."""
-        (before, took), self._read = (
-            self._read,
-            (asyncio.get_running_loop().time(), self._reading_s()),
-        )
-        at, taken = self._read
-        return taken - took > _READING_SHARE * (at - before) and not self._waiting_searches
+    def _gives_way(self) -> bool:
+        """Whether there are writes, or the loop was busy since the last call, and no search is
+        waiting."""
+        before, took = self._looked
+        at, taken = self._looked = asyncio.get_running_loop().time(), self._loop_s()
+        is_busy = taken - took > _BUSY_SHARE * (at - before)
+        return self._is_written_to() or (is_busy and not self._waiting_searches)
 
     def _is_written_to(self) -> bool:
         """Whether the last commit was recent, and no search is waiting."""
