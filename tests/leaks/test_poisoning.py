@@ -84,7 +84,7 @@ class Way:
     """Whether the context tells of it, beside what tools find."""
 
 
-def _observed(text: str, **fields: Any) -> list[Event]:
+def _observed(text: str, project: str = "rook", **fields: Any) -> list[Event]:
     values: dict[str, Any] = {
         "session": "s",
         "timestamp": NOW,
@@ -93,12 +93,19 @@ def _observed(text: str, **fields: Any) -> list[Event]:
         "content": text,
     } | fields
     seen = Observation(**values)
-    event = EVE.sign(*observation_draft(seen, "rook", "den"))
+    event = EVE.sign(*observation_draft(seen, project, "den"))
     return [event, EVE.sign(*pin_draft(Pin(event.id, is_pinned=True, at=NOW), None, "den"))]
 
 
 def _session(summary: Summary) -> list[Event]:
     return [EVE.sign(*session_draft(Session("s", "rook", NOW, NOW, (), summary), None, "den"))]
+
+
+def _halves(text: str) -> tuple[str, str]:
+    """Parted before the key or before the tag that it tells, each half harmless."""
+    found = re.search(r"\bowner \(|/memory", text, re.IGNORECASE)
+    middle = found.start() if found else len(text) // 2
+    return f"{MARK} {text[:middle]}", f"{text[middle:]} {MARK}"
 
 
 def _edited(text: str) -> list[Event]:
@@ -114,6 +121,9 @@ WAYS = {
     "tool result": Way(lambda text: _observed("x " + MARK, metadata={"response": text})),
     "tool name": Way(lambda text: _observed(MARK, tool_name=text)),
     "type": Way(lambda text: _observed(MARK, obs_type=text)),
+    "project": Way(lambda text: _observed(MARK, project=text)),
+    "text and project": Way(lambda text: _observed(*_halves(text))),
+    "two lessons": Way(lambda text: _session(Summary(MARK, _halves(text)))),
     "file name": Way(lambda text: _observed(text, obs_type=ObsType.FILE_EDIT, file_path=text)[:1]),
     "intent": Way(lambda text: _session(Summary(text))),
     "lesson": Way(lambda text: _session(Summary(MARK, (text,)))),
@@ -241,6 +251,7 @@ def test_a_session_of_another_key_that_goes_on_here_is_signed_without_what_they_
 @pytest.mark.proves("M-06")
 def test_no_summary_of_ones_own_is_made_of_it(databases: list[Database]) -> None:
     for database in databases:
+        told(database, "SessionStart", NOW + 1, "s", source="resume")  # only own ones get one
         assert MARK not in _transcript_of(database, "s")
 
 

@@ -144,9 +144,9 @@ def _transcript_of(database: Database, session_id: str) -> str:
         if not each.author
     ]
     lines.sort(key=lambda line: line[0])
-    text = "\n".join(attributed(_indented(line), "") for _, line in lines)
-    head = f"project: {_indented(session.project)}"
-    return fenced(f"{head}\n{text}"[:_MAX_PROMPT], "nmem session", "this machine")
+    told = (f"project: {session.project}", *(line for _, line in lines))
+    text = attributed("\n".join(map(_indented, told)), "")
+    return fenced(text[:_MAX_PROMPT], "nmem session", "this machine")
 
 
 def _indented(text: str) -> str:

@@ -1,6 +1,8 @@
 """The context for an agent at the start of a session (M-28).
 
-Invariant: every line that another key wrote ends with ` — by NAME (npub1abc…)`, even when cut.
+Invariant: every line that another key wrote ends with ` — by NAME (npub1abc…)`, even when cut, and
+holds no other ending of that form: `attributed` is given each whole line, since one could be made
+of several harmless texts.
 """
 
 from __future__ import annotations
@@ -79,7 +81,7 @@ def context(
         (
             "Other projects",
             [
-                f"{_item(row, now)} [{_line(row.project)}]{_by(row.author)}"
+                attributed(f"{_item(row, now)} [{_line(row.project)}]", row.author)
                 for row in away[: 15 if is_restart else 10]
             ],
         ),
@@ -121,26 +123,21 @@ def _sessions(
 ) -> list[str]:
     lines = []
     for number, (session, summary) in enumerate(summarised):
-        by = _by(authors.get(session.id, ""))
+        by = authors.get(session.id, "")
         when, intent = age(session.started_at, now), _line(summary.intent, _SENTENCE)
-        lines.append(f"- [{when}] **{intent}**{by}")
+        lines.append(attributed(f"- [{when}] **{intent}**", by))
         if number < _WITH_LESSONS and summary.learned:
             lessons = "; ".join(_line(lesson, _SENTENCE) for lesson in summary.learned)
-            # Again: one attribution could be made of two lessons.
-            lines.append(f"  - Learned: {attributed(lessons, '')}{by}")
+            lines.append(attributed(f"  - Learned: {lessons}", by))
     return lines
 
 
 def _tasks(summarised: Sequence[tuple[Session, Summary]], authors: Mapping[str, str]) -> list[str]:
     return [
-        f"{_line(f'- {task}', 2 + _SENTENCE)}{_by(authors.get(session.id, ''))}"
+        attributed(_line(f"- {task}", 2 + _SENTENCE), authors.get(session.id, ""))
         for session, summary in summarised[:1]
         for task in summary.next_steps[:_TASKS]
     ]
-
-
-def _by(author: str) -> str:
-    return f" — by {author}" if author else ""
 
 
 def _is_fresh(row: Row, now: int) -> bool:
@@ -153,7 +150,7 @@ def _is_fresh(row: Row, now: int) -> bool:
 
 def _own(rows: Sequence[Row], now: int) -> list[str]:
     """Pinned rows first; several edits of one file by one author as one line."""
-    lines = [f"{_item(row, now)}{_by(row.author)}" for row in rows if row.is_pinned]
+    lines = [attributed(_item(row, now), row.author) for row in rows if row.is_pinned]
     edits: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         if not row.is_pinned and row.obs_type in _EDITS and row.file_path is not None:
@@ -163,11 +160,11 @@ def _own(rows: Sequence[Row], now: int) -> list[str]:
             continue
         joined = edits.get((row.author, row.file_path or ""), [])
         if row not in joined or len(joined) == 1:
-            lines.append(f"{_item(row, now)}{_by(row.author)}")
+            lines.append(attributed(_item(row, now), row.author))
         elif row is joined[0]:
             text = _line(f"- {row.file_path or ''}", 2 + _TITLE)
             when = age(row.timestamp, now)
-            lines.append(f"{text} — {len(joined)} edits ({when}){_by(row.author)}")
+            lines.append(attributed(f"{text} — {len(joined)} edits ({when})", row.author))
     return lines
 
 
