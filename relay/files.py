@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import sys
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 
 def sync(path: Path) -> None:
@@ -71,12 +74,57 @@ def is_open_for_writing(path: Path) -> bool | None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Write a file of mode 0600, whole or not at all. One task at a time. Raises OSError."""
+    """Write a file of mode 0600, whole or not at all; what is no file as `atomic_file` does. One
+    task at a time. Raises OSError."""
+    if _is_written_in_place(path):
+        path.write_bytes(data)
+        return
+    path = Path(os.path.realpath(path))
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)  # of a run before, or of another user who waits for the content
-    fd = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    fd = _opened_beside(path, part, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(data)
         file.flush()
         os.fsync(fd)
     part.replace(path)
+
+
+@contextmanager
+def atomic_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
+    """A private file that is renamed into place when complete and durable; otherwise nothing
+    changes. Raises OSError.
+
+    A symbolic link stays one: its target is replaced. What is no regular file (a pipe, /dev/null)
+    is written directly.
+    """
+    if _is_written_in_place(path):
+        with path.open("wb") as file:
+            yield file
+        return
+    path = Path(os.path.realpath(path))
+    part = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
+    fd = _opened_beside(path, part, mode)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(fd)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def _is_written_in_place(path: Path) -> bool:
+    """True also for a symbolic link to itself, which cannot be written to."""
+    # Both: the target of /dev/stdout may have no name.
+    return not path.is_file() and (path.exists() or os.path.lexists(os.path.realpath(path)))
+
+
+def _opened_beside(path: Path, part: Path, mode: int) -> int:
+    """Raises OSError, which names `path`."""
+    try:
+        return os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from time import perf_counter
@@ -20,13 +19,14 @@ from relay.cli.humanize import counted
 from relay.cli.options import folder_option, json_option, print_json, printable
 from relay.cli.progress import RATE, Amount, progress_bar
 from relay.config import load_config
-from relay.errors import Refused, UserError
+from relay.errors import Refused
+from relay.files import atomic_file
 from relay.nostr.filters import Filter, filter_from
 from relay.nostr.keys import public_key
 from relay.server.control.folder import Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from relay.nostr.filters import FilterTerms
     from relay.server.control import Folder
@@ -172,31 +172,3 @@ def _with_hex_keys(filter_: object) -> object:
 
 def _bad_filter(text: str) -> click.BadParameter:
     return click.BadParameter(text, param_hint="--filter")
-
-
-@contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
-    """A private file that is renamed into place when complete and durable; otherwise nothing
-    changes.
-
-    Targets that are no regular file (a pipe, /dev/null) are written directly.
-    """
-    path = Path(os.path.realpath(path))
-    if path.exists() and not path.is_file():
-        with path.open("wb") as file:
-            yield file
-        return
-    part = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
-    try:
-        file = os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-    except OSError as wrong:
-        raise UserError(f"{path.parent} is not writable: {wrong.strerror}") from None
-    try:
-        with file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise

@@ -22,7 +22,7 @@ from relay.cli.options import json_option, print_json
 from relay.client.settings import DEFAULT_RELAY, FILE, read_client_file
 from relay.clock import unix_now
 from relay.errors import UserError
-from relay.files import make_private
+from relay.files import atomic_file, make_private
 from relay.hook import HookInput, ask_keeper
 from relay.memory.nmem.capture import HookEvent
 
@@ -146,7 +146,9 @@ def uninstall(settings: Path, *, as_json: bool) -> None:
 def _edit(
     path: Path, edited: Callable[[dict[str, Any]], dict[str, Any]], done: str, *, as_json: bool
 ) -> None:
-    path = path.expanduser().resolve()  # keeps a symbolic link a link
+    path = Path(os.path.realpath(path.expanduser()))  # the backup stands beside the file itself
+    if os.path.lexists(path) and not path.is_file():  # a device, or a link to itself
+        raise UserError(f"{path} is no file: name the agent's settings file")
     text = _text_of(path)
     before = _settings_in(path, text)
     after = edited(before)
@@ -286,9 +288,8 @@ def _backed_up(path: Path, text: bytes) -> Path:
 def _write(path: Path, text: bytes) -> None:
     """Atomic."""
     make_private(path.parent)
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
-    _write_new(aside, text, _mode_of(path))
-    aside.replace(path)
+    with atomic_file(path, _mode_of(path)) as file:
+        file.write(text)
 
 
 def _write_new(path: Path, text: bytes, mode: int) -> None:

@@ -5,16 +5,17 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from relay import hook
-from relay.files import is_open_for_writing, make_private, replace_file
+from relay.client.anamnesis.files import write_lines
+from relay.files import atomic_file, is_open_for_writing, make_private, replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077], autouse=True)
@@ -57,6 +58,73 @@ def test_a_file_of_a_name_that_is_alike_stays(tmp_path: Path) -> None:
     replace_file(tmp_path / "notes.jsonl", b"exported")
     assert mine.read_text() == "mine"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["notes.jsonl", "notes.part"]
+
+
+def atomically(path: Path, data: bytes) -> None:
+    with atomic_file(path) as file:
+        file.write(data)
+
+
+def as_lines(path: Path, data: bytes) -> None:
+    write_lines(path, [data.decode().removesuffix("\n")])
+
+
+writers = pytest.mark.parametrize("write", [replace_file, atomically, as_lines])
+
+
+@writers
+def test_a_symbolic_link_stays_one(tmp_path: Path, write: Callable[[Path, bytes], None]) -> None:
+    for name in ("there", "new"):
+        target, link = tmp_path / name, tmp_path / f"link to {name}"
+        link.symlink_to(name)
+        if name == "there":
+            target.write_text("before")
+            target.chmod(0o644)
+        write(link, b"text\n")
+        assert link.is_symlink()
+        assert target.read_bytes() == b"text\n"
+        assert target.stat().st_mode & 0o777 == 0o600
+    assert len(list(tmp_path.iterdir())) == 4
+
+
+@writers
+def test_a_pipe_is_written_to_and_not_replaced(
+    tmp_path: Path, write: Callable[[Path, bytes], None]
+) -> None:
+    named, link = tmp_path / "fifo", tmp_path / "link"
+    os.mkfifo(named)
+    link.symlink_to(named)
+    readers = [os.open(named, os.O_RDONLY | os.O_NONBLOCK)]
+    unnamed, writer = os.pipe()
+    paths = {named: readers[0], link: readers[0], Path(f"/dev/fd/{writer}"): unnamed}
+    try:
+        for path, reader in paths.items():
+            write(path, b"text\n")
+            assert os.read(reader, 99) == b"text\n"
+    finally:
+        for fd in (*readers, unnamed, writer):
+            os.close(fd)
+    assert named.is_fifo()
+    assert link.is_symlink()
+
+
+@writers
+def test_a_link_to_itself_is_not_written(
+    tmp_path: Path, write: Callable[[Path, bytes], None]
+) -> None:
+    link = tmp_path / "link"
+    link.symlink_to(link)
+    with pytest.raises(OSError, match="symbolic links"):
+        write(link, b"text\n")
+    assert link.is_symlink()
+
+
+@writers
+def test_a_folder_that_is_missing_is_told_of_by_the_name_given(
+    tmp_path: Path, write: Callable[[Path, bytes], None]
+) -> None:
+    with pytest.raises(FileNotFoundError, match=r"/nowhere/out'$"):
+        write(tmp_path / "nowhere" / "out", b"text\n")
 
 
 # whether a file is being written ------------------------------------------------------------------

@@ -9,6 +9,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from relay.files import atomic_file
 from relay.memory.anamnesis.checks import entry_faults, time_in
 from relay.memory.anamnesis.records import entry_in
 from relay.memory.check_options import MAX_CHARS
@@ -80,11 +81,6 @@ def _read(number: int, raw: bytes) -> Line | Unusable:
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Atomic. Raises OSError."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
-    try:
-        with unfinished.open("w", encoding="utf-8") as file:
-            file.writelines(f"{line}\n" for line in lines)
-        unfinished.replace(path)
-    finally:
-        unfinished.unlink(missing_ok=True)
+    """See `atomic_file`. Raises OSError."""
+    with atomic_file(path) as file:
+        file.writelines(f"{line}\n".encode() for line in lines)

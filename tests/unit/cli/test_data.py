@@ -291,7 +291,7 @@ def test_an_unwritable_folder_is_named(
     folder: FakeFolder, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert exported(data, "-o", str(tmp_path / "nowhere" / "out")) == 1
-    assert f"{tmp_path}/nowhere is not writable" in capsys.readouterr().err
+    assert f"{tmp_path}/nowhere/out: No such file" in capsys.readouterr().err
 
 
 @pytest.mark.process

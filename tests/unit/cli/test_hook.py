@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 import sys
 from pathlib import Path
@@ -139,6 +140,20 @@ def test_a_symbolic_link_is_kept(tmp_path: Path, ask: Ask) -> None:
     ask("install", "--settings", str(link))
     assert link.is_symlink()
     assert "SessionStart" in commands(path)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path)])
+@pytest.mark.parametrize("verb", ["install", "uninstall"])
+def test_settings_that_are_no_file_are_not_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], verb: str, make: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "settings.json"
+    make(path)
+    mode = path.lstat().st_mode
+    assert run(["hook", verb, "--settings", str(path)]) == 1
+    assert f"{path} is no file" in capsys.readouterr().err
+    assert path.lstat().st_mode == mode
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize(
