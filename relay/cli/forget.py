@@ -20,6 +20,7 @@ from relay.cli.options import (
 )
 from relay.client.settings import Actor
 from relay.errors import UserError
+from relay.files import replace_file
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.keys import npub
@@ -125,7 +126,7 @@ def forget_command(
 
     wanted, event, erasure = with_settings(Actor.OWNER, server, work)
     if output is not None and event is not None:
-        output.write_bytes(event.raw + b"\n")
+        replace_file(output, event.raw + b"\n")
     if as_json:
         print_json({"request": wanted, "receipt": None if event is None else _json(event)})
         return

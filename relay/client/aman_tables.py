@@ -7,6 +7,7 @@ Existing tables may have other columns; columns for the origin of a row are adde
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 from contextlib import asynccontextmanager, closing
 from datetime import UTC, datetime
@@ -98,11 +99,14 @@ class Unusable(NamedTuple):
 def replace_rows(path: Path, snapshots: Iterable[Snapshot], relay: str) -> Replaced:
     """Replace the rows of the snapshots' history keys; atomic.
 
-    Rows whose event is currently unreadable are kept. Raises TablesUnusable.
+    Rows whose event is currently unreadable are kept. A new file is private. Raises TablesUnusable.
     """
     try:
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         with closing(sqlite3.connect(path, isolation_level=None)) as file, file:
             return _replaced(file, snapshots, relay)
+    except OSError as error:
+        raise TablesUnusable(f"{path}: {error.strerror}") from error
     except sqlite3.Error as error:
         raise TablesUnusable(f"{path}: {error}") from error
 

@@ -40,7 +40,11 @@ async def test_no_text_of_a_receipt_controls_the_terminal(
     monkeypatch.chdir(tmp_path)
     async with FakeRelay() as relay:
         args = ["forget", "--receipt", REQUEST, "--relay", relay.url]
+        file = tmp_path / "receipt.json"
+        assert await asyncio.to_thread(run, [*args, "-o", str(file)]) == 0
         assert await asyncio.to_thread(run, args) == 0
+    assert file.read_bytes() == receipt.raw + b"\n"
+    assert file.stat().st_mode & 0o777 == 0o600
     shown = capsys.readouterr().out
     assert not set(BAD[:1] + BAD[3:]) & set(shown)
     assert event_from(json.loads(shown.splitlines()[-1])) == receipt

@@ -469,6 +469,7 @@ async def test_the_relay_is_replayed_into_the_tables_of_the_original(
             assert done.rows == Replaced(preferences=1, summaries=1, tools=2, clears=0)
             assert done.skipped == ()
             assert len(rows(path, "tool_history")) == 2
+            assert path.stat().st_mode & 0o777 == 0o600
     (preference,) = rows(path, "preferences")
     assert preference == {
         "history_key": "u",
@@ -497,6 +498,7 @@ async def test_rows_of_a_key_seen_are_replaced_and_others_stay(
         "INSERT INTO tool_history VALUES (8, 'not at the relay', 'kept', 1, '', '', '', 'then')"
     )
     file.close()
+    path.chmod(0o640)
     async with aman(fake) as memory:
         await memory.add_tool("u", "before", success=True, content="")
         await memory.clear("u")
@@ -504,6 +506,7 @@ async def test_rows_of_a_key_seen_are_replaced_and_others_stay(
         await memory.rehydrate(path)
     found = {(row["history_key"], row["tool_name"]) for row in rows(path, "tool_history")}
     assert found == {("u", "after"), ("not at the relay", "kept")}
+    assert path.stat().st_mode & 0o777 == 0o640, "chosen by its agent"
     assert len(rows(path, "clear_context_events")) == 1
 
 
@@ -546,6 +549,8 @@ async def test_an_invalid_sqlite_file_is_reported(fake: FakeRelay, tmp_path: Pat
             await memory.import_tables(path)
         with pytest.raises(TablesUnusable, match="there is no file"):
             await memory.import_tables(tmp_path / "missing.db")
+        with pytest.raises(TablesUnusable, match=r"nowhere/aman\.db: No such file"):
+            await memory.rehydrate(tmp_path / "nowhere" / "aman.db")
         empty = tmp_path / "empty.db"
         empty.touch()
         with pytest.raises(TablesUnusable, match="none of Aman's tables"):
