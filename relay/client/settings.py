@@ -289,7 +289,8 @@ def relay_url(url: str, where: str) -> str:
     url = url.strip()
     if not _is_relay_url(url):
         raise UserError(
-            f"{where}: {url!r} is no relay URL; it begins with ws:// or wss:// and has no password",
+            f"{where}: {url!r} is no relay URL; it begins with ws:// or wss://, has no password,"
+            " and no part of its host has over 63 characters",
             code=2,
         )
     return url

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 WINDOW_S: Final = 600
+_MAX_HOST: Final = 253
+"""Characters of a name in DNS (RFC 1035)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +27,19 @@ class RelayAddress:
 
 
 def relay_address(url: str) -> RelayAddress | None:
-    """None for what is not a ws(s) or http(s) URL, or has a user, query or fragment."""
+    """None for what is not a ws(s) or http(s) URL, has a user, query or fragment, or names a host
+    that cannot be one."""
     try:
         parts = urlsplit(url.strip())
         port = parts.port
+        host = (parts.hostname or "").rstrip(".")
+        if not 0 < len(host) <= _MAX_HOST:
+            return None
+        host.encode("idna")  # raises for a label that is empty or over 63 characters
     except ValueError:
         return None
     scheme = parts.scheme.lower()
-    host = (parts.hostname or "").rstrip(".")
-    if scheme not in ("ws", "wss", "http", "https") or not host:
+    if scheme not in ("ws", "wss", "http", "https"):
         return None
     if "@" in parts.netloc or parts.query or parts.fragment:
         return None

@@ -294,7 +294,9 @@ def test_a_key_in_place_of_its_file_is_not_quoted(tmp_path: Path, name: str, set
         assert name[8:] not in str(error.value)
 
 
-@pytest.mark.parametrize("url", ["http://relay.example", "relay.example", "ws://u:p@x"])
+@pytest.mark.parametrize(
+    "url", ["http://relay.example", "relay.example", "ws://u:p@x", f"ws://{'a' * 64}.example"]
+)
 def test_a_relay_url_that_is_no_websocket_url_is_a_usage_error(tmp_path: Path, url: str) -> None:
     with pytest.raises(UserError, match=r"--relay: .* is no relay URL") as error:
         found(tmp_path, relay=url, ROOKERY_KEY=alice.hex)

@@ -145,12 +145,22 @@ def test_another_host_port_or_path_is_another_relay(url: str) -> None:
         "wss://relay.example:99999",
         "wss://[::1",
         "intentionally wrong",
+        f"wss://{'a' * 64}.example",
+        f"wss://{'ü' * 60}.example",
+        f"wss://{'a.' * 130}example",
+        "wss://relay..example",
+        "wss://.example",
     ],
 )
 def test_a_text_that_is_no_relay_url_has_no_address(url: str) -> None:
     """N42-06."""
     assert relay_address(url) is None
     assert refusal_of(login(["relay", url], ["challenge", CHALLENGE])).startswith("relay:")
+
+
+@pytest.mark.parametrize("host", ["a" * 63 + ".example", "a_b", "bücher.example", "🐦.example"])
+def test_any_host_that_can_be_asked_for_has_an_address(host: str) -> None:
+    assert address(f"wss://{host}/") == RelayAddress(host, None, "")
 
 
 def test_an_ipv6_address_is_an_address() -> None:
