@@ -25,6 +25,7 @@ from relay.cli.options import (
     limit_option,
     print_json,
     printable,
+    text_of_stdin,
 )
 from relay.cli.tables import print_nothing_found
 from relay.client import PublishRefused
@@ -71,7 +72,7 @@ def say(
 ) -> None:
     """Send a message (kind 9). TEXT `-` is read from stdin."""
     if text == "-":
-        text = sys.stdin.read().rstrip("\n")
+        text = text_of_stdin(sys.stdin.read).rstrip("\n")
     if not text.strip():
         raise click.BadParameter("is empty", param_hint="TEXT")
     if not anyway and _has_secret(text):
@@ -341,7 +342,7 @@ def _has_secret(text: str) -> bool:
 
 
 async def _piped_lines() -> AsyncIterator[str]:
-    while line := await asyncio.to_thread(sys.stdin.readline):
+    while line := await asyncio.to_thread(text_of_stdin, sys.stdin.readline):
         yield line
 
 

@@ -188,6 +188,16 @@ class Number(click.FloatRange):
         return f"a number above {self.min or 0:g}"
 
 
+def text_of_stdin(read: Callable[[], str]) -> str:
+    """`read`: a method of stdin. Raises UserError."""
+    try:
+        text = read()
+        text.encode()  # in some locales Python makes lone surrogates of other bytes
+    except UnicodeError:
+        raise UserError("stdin is not UTF-8 text") from None
+    return text
+
+
 def confirm(question: str) -> None:
     """Raises UserError unless the answer is yes; click.Abort at Ctrl-C."""
     try:
@@ -196,6 +206,8 @@ def confirm(question: str) -> None:
         if not isinstance(abort.__context__, EOFError):
             raise
         raise UserError("nothing was changed: nobody answered; --yes does not ask") from None
+    except UnicodeDecodeError:
+        is_agreed = False
     if not is_agreed:
         raise UserError("nothing was changed")
 

@@ -11,7 +11,7 @@ import click
 import orjson
 
 from relay.cli.connect import settings_here
-from relay.cli.options import CommandGroup, Server
+from relay.cli.options import CommandGroup, Server, text_of_stdin
 from relay.client.settings import Actor
 from relay.clock import unix_now
 from relay.errors import Invalid, UserError
@@ -40,7 +40,7 @@ def pns() -> None:
 @pns.command("derive", epilog="Example: rookery session pns derive < data/keys/agent.nsec")
 def derive() -> None:
     """Print the public key that signs a device's envelopes. Reads the device key from stdin."""
-    key = read_key_file(sys.stdin.read(), "stdin")
+    key = read_key_file(text_of_stdin(sys.stdin.read), "stdin")
     click.echo(envelopes.derive(key).pubkey)
 
 

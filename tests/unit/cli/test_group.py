@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from typing import TYPE_CHECKING, Any
@@ -393,6 +394,28 @@ async def test_a_message_to_a_group_that_one_does_not_see_names_the_group(
     assert capsys.readouterr().err == said
     assert await rookery("say", "tea", "hi") == 1
     assert "not a member; signed with" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+@pytest.mark.parametrize(("command", "words"), [("group", ["say", "tea", "-"]), ("chat", ["tea"])])
+async def test_no_bytes_that_are_no_text_are_sent(
+    relay: GroupRelay,
+    rookery: Rookery,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    command: str,
+    words: list[str],
+    errors: str,
+) -> None:
+    relay.information = {"self": relay.key.pubkey, "supported_nips": [29]}
+    await rookery("create", "tea")
+    capsys.readouterr()
+    stdin = io.TextIOWrapper(io.BytesIO(b"\xff{\n"), "utf-8", errors)
+    monkeypatch.setattr("sys.stdin", stdin)
+    assert await command_line(command, relay, owner, tmp_path, monkeypatch)(*words) == 1
+    assert capsys.readouterr().err == "rookery: stdin is not UTF-8 text\n"
+    assert relay.sent(kinds.CHAT) == []
 
 
 @pytest.mark.proves("N19-02")

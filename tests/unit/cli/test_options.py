@@ -90,11 +90,14 @@ def test_help_says_the_range_of_a_number_if_it_has_one(
     assert told == (f"How many.  [{says}]" if says else "How many.")
 
 
-@pytest.mark.parametrize(("answer", "says"), [("n\n", "changed"), ("", "nobody answered; --yes")])
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [(b"n\n", "changed"), (b"", "nobody answered; --yes"), (b"\xff\n", "changed")],
+)
 def test_without_a_yes_nothing_is_changed(
-    answer: str, says: str, monkeypatch: pytest.MonkeyPatch
+    answer: bytes, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(answer))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(answer), "utf-8"))
     with pytest.raises(UserError, match="nothing was changed") as refused:
         confirm("Delete it?")
     assert says in str(refused.value)

@@ -698,6 +698,7 @@ async def test_pns_derives_wraps_and_unwraps(
     ("command", "given", "said"),
     [
         ("derive", b"nsec1nope", "stdin has no nsec"),
+        ("derive", b"\xff", "stdin is not UTF-8 text"),
         ("wrap", b"{", "stdin is not JSON"),
         ("wrap", b"{}", "stdin holds no event: id: missing"),
         ("unwrap", robot.sign(1, [], "", 5).raw, "envelope: has kind 1, not 1080"),
