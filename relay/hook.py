@@ -56,8 +56,9 @@ def ask_keeper(args: list[str]) -> bool:
     if reply is None:
         sys.stdin = io.TextIOWrapper(HookInput(data, at), "utf-8", "replace")
         return False
-    sys.stdout.buffer.write(reply)
-    sys.stdout.buffer.flush()
+    if sys.stdout is not None:  # closed by the agent
+        sys.stdout.buffer.write(reply)
+        sys.stdout.buffer.flush()
     return True
 
 

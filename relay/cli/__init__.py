@@ -151,6 +151,7 @@ def rookery() -> None:
 
 def run(args: Sequence[str]) -> int:
     """Run one command; returns its exit code."""
+    _open_streams()
     for position, arg in enumerate(args, 1):
         if not _is_text(arg) and not os.path.lexists(arg):
             # An argument that is no file name may become event content, which must be UTF-8.
@@ -186,6 +187,14 @@ def run(args: Sequence[str]) -> int:
         _complain(f"rookery: {named}{error.strerror}")
         return 1
     return code if isinstance(code, int) else 0
+
+
+def _open_streams() -> None:
+    """Makes a stream /dev/null that was closed when the program began: Python has None for it, and
+    the next file to be opened would get its number, and what other programs print."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
 
 
 def _command_in(args: Sequence[str]) -> str:

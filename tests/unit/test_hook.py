@@ -186,6 +186,15 @@ def test_a_closed_stdin_is_no_input(home: Path, monkeypatch: pytest.MonkeyPatch)
     assert ask_keeper(["Stop"])
 
 
+def test_a_closed_stdout_keeps_no_hook_from_being_recorded(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    with keeper(home, b"+known: tea") as asked:
+        assert ask_keeper(["Stop"])
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize("command", ["install", "uninstall", "keep", "--help", "-h"])
 def test_subcommands_do_not_read_stdin(home: Path, command: str) -> None:
     assert not ask_keeper([command])

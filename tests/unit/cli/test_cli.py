@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -17,10 +18,10 @@ from relay import __version__, cli
 from relay.cli import COMMANDS, SECTIONS, rookery, run
 from relay.errors import ConfigFaults, Fault, Invalid, UserError
 from tests.cast import alice
+from tests.harness.patience import PROGRAM_S
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 
 @pytest.fixture
@@ -64,6 +65,35 @@ def test_help_names_every_command_and_imports_none_of_them() -> None:
     for name in COMMANDS:
         assert f"\n  {name} " in loaded
     assert loaded.splitlines()[-1] == "['relay.errors', 'relay.cli']"
+
+
+CLOSED = """
+import os, sys
+for number in (0, 1, 2):
+    os.close(number)
+os.execv(sys.executable, [sys.executable, "-m", "tests.unit.cli.test_cli", *sys.argv[1:]])
+"""
+
+
+def report_on_streams(to: str, *args: str) -> None:
+    """Runs a command and writes down its exit code and what the standard streams are."""
+    code = run(args)
+    Path(to).write_text(
+        " ".join([str(code), *(os.path.realpath(f"/dev/fd/{n}") for n in range(3))])
+    )
+
+
+@pytest.mark.process
+@pytest.mark.skipif(sys.platform != "linux", reason="/dev/fd has no links")
+@pytest.mark.parametrize("command", ["export", "log"])
+def test_closed_streams_are_no_fault_and_no_file_takes_their_place(
+    tmp_path: Path, command: str
+) -> None:
+    data, report = tmp_path / "data", tmp_path / "report"
+    assert run(["init", str(data), "--owner", alice.npub]) == 0
+    args = [sys.executable, "-c", CLOSED, str(report), command, "--data", str(data)]
+    subprocess.run(args, timeout=PROGRAM_S, check=True)
+    assert report.read_text() == "0 /dev/null /dev/null /dev/null"
 
 
 def test_the_help_lists_each_command_under_one_heading(
@@ -308,3 +338,7 @@ def test_a_secret_key_among_the_arguments_is_not_repeated(
 ) -> None:
     assert run([*words, alice.nsec]) != 0
     assert alice.nsec not in complaint(capsys)
+
+
+if __name__ == "__main__":
+    report_on_streams(*sys.argv[1:])
