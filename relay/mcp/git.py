@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.mcp.arguments import ToolFault
+from relay.memory.fence import UNNAMED, attributed, fenced, name_in
 from relay.memory.secrets import without_secrets
 
 if TYPE_CHECKING:
@@ -88,7 +89,10 @@ async def commits_in(here: Path, file_path: str, most: int) -> tuple[str, list[C
 
 
 def summary_of(path: str, commits: Sequence[Commit], now: int) -> str:
-    """The history in a few sentences. Needs at least one commit, newest first."""
+    """The history in a few sentences, in a fence: names and messages are by whoever committed.
+
+    Needs at least one commit, newest first.
+    """
     days = max(0, commits[0].timestamp - commits[-1].timestamp) // _DAY
     reverts = sum(commit.is_revert for commit in commits)
     text = (
@@ -100,8 +104,12 @@ def summary_of(path: str, commits: Sequence[Commit], now: int) -> str:
     together = ", ".join(f"{name}({count})" for name, count in _together(commits)[:3])
     if together:
         text += f" Co-changes: {together}."
-    recent = ", ".join(f'"{commit.message}" ({_age(commit, now)})' for commit in commits[:2])
-    return f"{text} Recent: {recent}."
+    recent = ", ".join(
+        f'"{commit.message}" by {name_in(commit.author) or UNNAMED} ({_age(commit, now)})'
+        for commit in commits[:2]
+    )
+    line = " ".join(f"{text} Recent: {recent}.".split())
+    return fenced(attributed(line, ""), "git", "who committed")
 
 
 def history_of(path: str, commits: Sequence[Commit]) -> dict[str, Any]:

@@ -303,7 +303,7 @@ async def test_every_tool_answers_what_another_machine_told(
         (touched,) = history["sessions"]
         assert {row["obs_type"] for row in touched["touches"]} == {"file_read", "file_edit"}
         git = await agent.answer("git_file_summary", file_path="a.py", full=True)
-        assert git["summary"].startswith("a.py: 1 commits over 0d, +1/-0. Recent:")
+        assert "\na.py: 1 commits over 0d, +1/-0. Recent:" in git["summary"]
         assert [commit["message"] for commit in git["commits"]] == ["Begin"]
         elsewhere = await agent.answer("git_file_summary", file_path="/code/dedupe.py")
         assert (elsewhere["source"], len(elsewhere["commits"])) == ("memory", 1)

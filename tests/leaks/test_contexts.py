@@ -91,6 +91,7 @@ MODULES = {
     "relay/memory/interop/exported.py": "../unit/memory/interop/test_exported.py",
     "relay/memory/junk.py": "../unit/memory/test_junk.py",
     "relay/memory/snowclaw/system_prompt.py": SNOWCLAW,
+    "relay/mcp/git.py": "test_contexts.py",
     "relay/mcp/rows.py": "../unit/client/test_recall.py",
     "relay/mcp/server.py": "test_contexts.py",
     "relay/cli/names.py": PEOPLE,
@@ -339,6 +340,24 @@ async def test_each_tool_tells_it_fenced_or_with_its_author(
             if MARK in compact(answer):
                 told.add(tool.name)
         assert told
+
+
+@pytest.mark.proves("M-29", "G-23")
+async def test_what_others_committed_is_fenced_or_beside_its_author(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def commits(*_: object) -> tuple[str, list[git.Commit]]:
+        return text, [git.Commit("0" * 40, NOW, text, text, 1, 0, (text, f"{text}.py"))] * 2
+
+    monkeypatch.setattr(git, "commits_in", commits)
+    async with boxed(tmp_path) as (_, toolbox):
+        for text in PLANTED:
+            answer: Any = await toolbox.git_file_summary("f", 50, full=True)
+            assert MARK in answer["summary"]
+            check_fenced(answer["summary"])
+            check_authors(answer["summary"], [])
+            assert len(answer["summary"].splitlines()) == 4
+            assert {each["author"] for each in answer["commits"]} == {text}
 
 
 @pytest.mark.proves("M-29", "G-23")

@@ -217,10 +217,11 @@ async def test_a_files_history_has_a_summary_and_numbers(
     repository.commit("without it", b="2\n")
     repository.commit('Revert "first"', a="1\n3\n4\n", b="3\n", c="x\n")
     path, commits = await git.commits_in(repository.folder, str(repository.folder / "a"), 50)
-    assert git.summary_of(path, commits, int(time.time())) == (
+    assert git.summary_of(path, commits, int(time.time())).splitlines()[2:] == [
         "a: 2 commits over 0d, +4/-1, 1 reverts. Co-changes: b(2), c(1)."
-        ' Recent: "Revert "first"" (today), "first" (today).'
-    )
+        ' Recent: "Revert "first"" by Ann (today), "first" by Ann (today).',
+        "</memory>",
+    ]
     told = git.history_of(path, commits)
     assert [
         (
