@@ -22,13 +22,21 @@ _NAMES: Final = ("relay", "policies")
 
 def main() -> None:
     """Runs the command line and exits with its code."""
+    try:
+        code = _run()
+    except KeyboardInterrupt:  # before the command began; then `run` knows
+        code = 130
+    sys.exit(code)
+
+
+def _run() -> int:
     root = Path(__file__).resolve().parent.parent
     if fault := name_conflict(root):
         sys.stderr.write(f"rookery: {fault}\n")
-        sys.exit(1)
+        return 1
     from relay.cli import run
 
-    sys.exit(run(sys.argv[1:]))
+    return run(sys.argv[1:])
 
 
 def name_conflict(root: Path) -> str:

@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Runs `relay.__main__.main` if that package is Rookery's."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _run() -> None:
     if sys.argv[1:2] == ["hook"] and _ask_keeper():
         return
     from importlib.util import find_spec

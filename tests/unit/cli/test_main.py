@@ -53,9 +53,10 @@ def record(site: Path, title: str, *lines: str) -> None:
     (folder / "RECORD").write_text("\n".join([*lines, f"{title}.dist-info/RECORD,,"]) + "\n")
 
 
-def started(*path: Path) -> subprocess.CompletedProcess[str]:
+def started(*path: Path, by: str = "__main__") -> subprocess.CompletedProcess[str]:
+    start = START.replace("__main__", by)
     return subprocess.run(
-        [sys.executable, "-I", "-c", START, str(SOURCE), *map(str, path)],
+        [sys.executable, "-I", "-c", start, str(SOURCE), *map(str, path)],
         capture_output=True,
         text=True,
         timeout=PROGRAM_S,
@@ -131,3 +132,12 @@ def test_a_package_that_lost_its_files_says_how_to_get_them_back(site: Path) -> 
 def test_names_that_only_look_alike_are_no_conflict(site: Path) -> None:
     record(site, "relays-1", "relays/__init__.py,,", "x/relay/y.py,,", "relay_tools.py,,")
     assert started(site).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("by", "file"), [("__main__", "relay/cli/__init__.py"), ("launcher", "relay/__main__.py")]
+)
+def test_ctrl_c_while_modules_are_imported_is_no_traceback(site: Path, by: str, file: str) -> None:
+    (site / file).write_text("raise KeyboardInterrupt\n")
+    outcome = started(site, by=by)
+    assert (outcome.returncode, outcome.stdout, outcome.stderr) == (130, "", "")
