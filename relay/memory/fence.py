@@ -29,8 +29,7 @@ _MAX_READ: Final = 1_000
 _SHORT_KEY: Final = 12
 """Characters of an npub shown beside a name."""
 _TAG: Final = re.compile(r"<(?=[\s/]*memory\b)")
-_DASH: Final = r"[-\u2010-\u2015\u2043\u2212\u2500\u2501\u2796\u2e17\u2e3a\u2e3b\u30fc\u23af\u2574]"
-_BY: Final = re.compile(rf"{_DASH}(?=\s*by\b(?:\s++|\S){{0,200}}?\bnpub1)")
+_BY: Final = re.compile(r"-(?=\s*by\b(?:\s++|\S){0,200}?\bnpub1)")
 """A run of blanks counts as one character: no number of them hides the key."""
 _LINES: Final = re.compile(r"\s+")
 _INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\U0001d159")
@@ -142,8 +141,8 @@ def _may_hold(text: str, word: str) -> bool:
 
 
 def folded(text: str) -> tuple[str, list[int] | range]:
-    """The text as it looks: compatibility forms and case folded, without characters that are
-    invisible, of private use or unassigned.
+    """The text as it looks: compatibility forms, case and accents folded, without characters that
+    are invisible, of private use or unassigned; every dash is `-`.
 
     Second: for each of its characters, and for its end, the index in `text`.
     """
@@ -154,31 +153,48 @@ def folded(text: str) -> tuple[str, list[int] | range]:
     for index, each in enumerate(text):
         if _CONTROLS.match(each) is not None or _IGNORABLE.match(each) is not None:
             continue
-        if each.isascii():
-            seen = each.lower()
-        elif each in _INVISIBLE or unicodedata.category(each) in _PASSED_OVER:
-            continue
-        elif each in _BREAKS:
-            seen = each
-        else:
-            plain = unicodedata.normalize("NFKC", each).casefold()
-            seen = _LOOKS.get(each) or _LOOKS.get(plain, plain)
+        seen = each.lower() if each.isascii() else _seen(each)
         form.append(seen)
         origins += [index] * len(seen)
     return "".join(form), [*origins, len(text)]
 
 
+@lru_cache(maxsize=4096)
+def _seen(each: str) -> str:
+    """What a character that is not ASCII looks like; empty: nothing."""
+    if each in _INVISIBLE:
+        return ""
+    if each in _BREAKS:
+        return each
+    if (look := _LOOKS.get(each)) is not None:
+        return look
+    if letter := _LETTER.fullmatch(unicodedata.name(each, "")):
+        return letter[1].lower()
+    plain = "".join(
+        "-" if unicodedata.category(part) == "Pd" else _LOOKS.get(part, part)
+        for part in unicodedata.normalize("NFKD", each)
+        if unicodedata.category(part) not in _PASSED_OVER
+    )
+    return plain.casefold()
+
+
 _BREAKS: Final = frozenset("\x85\u2028\u2029")
+_LETTER: Final = re.compile(
+    r"(?:LATIN LETTER SMALL CAPITAL|NEGATIVE (?:SQUARED|CIRCLED) LATIN CAPITAL LETTER"
+    r"|REGIONAL INDICATOR SYMBOL LETTER) ([A-Z])"
+)
+"""Names of letters without a compatibility form."""
 _LOOKS: Final = {
     look: each
     for each, looks in {
-        "<": "‹〈⟨❮˂ᐸ",
-        ">": "›〉⟩❯˃ᐳ",
+        "<": "‹〈⟨❬❮❰˂ᐸ≺",
+        ">": "›〉⟩❭❯❱˃ᐳ≻",
         "/": "⁄∕╱⧸",
         "#": "♯",
         "[": "【〔",
         "]": "】〕",
         " ": "\u2800",
+        "-": "⁃−─━┄┅┈┉╌╍╴⎯➖ー㇐一⁓￣˗ˉ¯᐀",
     }.items()
     for look in looks
 }
