@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import re
 import sys
 from difflib import get_close_matches
 from importlib import import_module
@@ -81,6 +82,7 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
 of that name."""
 _DISK_FAULTS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
 """Told in one line even where the error names no file, as of a write to an open one."""
+_NSEC: Final = re.compile(r"\s*nsec1[a-z0-9]{58}\s*", re.IGNORECASE)
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     name: where for commands in SECTIONS.values() for name, where in commands.items()
 }
@@ -156,6 +158,14 @@ def run(args: Sequence[str]) -> int:
         if not _is_text(arg) and not os.path.lexists(arg):
             # An argument that is no file name may become event content, which must be UTF-8.
             _complain(f"rookery: argument {position} is not UTF-8")
+            return 2
+        if _NSEC.fullmatch(arg.rpartition("=")[2]) is not None and "--anyway" not in args:
+            # Given for a name, an id or a code it would be published.
+            where = _command_in(args)
+            _complain(
+                f"{where}: argument {position}: that is a secret key; a command reads it from a"
+                f" file (--key-file FILE) or from ROOKERY_KEY (see `{where} --help`)"
+            )
             return 2
     try:
         code = rookery.main(args=list(args), prog_name="rookery", standalone_mode=False)

@@ -332,6 +332,25 @@ def test_a_module_without_its_command_raises(
         run(["nothing"])
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["profile", "set", "--name", alice.nsec],
+        ["profile", "set", f"--name={alice.nsec}"],
+        ["group", "create", alice.nsec],
+        ["group", "invite", "tea", "--code", alice.nsec.upper()],
+        ["aman", "set-preference", f" {alice.nsec}", "x"],
+    ],
+)
+def test_a_secret_key_given_by_mistake_is_not_published(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROOKERY_KEY", alice.hex)
+    monkeypatch.setenv("ROOKERY_RELAY", "ws://127.0.0.1:1")
+    assert run(words) == 2
+    assert "that is a secret key" in complaint(capsys)
+
+
 @pytest.mark.parametrize("words", [["forget"], ["key", "show"], ["memory", "get"], []])
 def test_a_secret_key_among_the_arguments_is_not_repeated(
     words: list[str], capsys: pytest.CaptureFixture[str]
