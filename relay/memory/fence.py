@@ -26,8 +26,9 @@ _MAX_NAME: Final = 40
 """Characters."""
 _MAX_READ: Final = 1_000
 """Characters of a name that are read."""
-_SHORT_KEY: Final = 12
-"""Characters of an npub shown beside a name."""
+_SHORT_KEY: Final = 20
+"""Characters of an npub shown beside a name: 75 bits. A second key with the first 35 is made in
+minutes."""
 _TAG: Final = re.compile(r"<(?=[\s/]*memory\b)")
 _BY: Final = re.compile(r"-(?=\s*by\b(?:\s++|\S){0,200}?\bnpub1)")
 """A run of blanks counts as one character: no number of them hides the key."""

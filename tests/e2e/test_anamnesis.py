@@ -167,7 +167,7 @@ async def test_authors_are_shown_and_chosen_by_name(desk: Desk) -> None:
     await desk.run(cast.robot, "remember", NOON)
     await desk.run(other_agent, "remember", "At noon it rained.")
     said = await desk.run(cast.robot, "recall", "noon", "--author", "Babel")
-    assert f"Babel ({cast.robot.npub[:12]}…)" in said.out
+    assert f"Babel ({cast.robot.npub[:20]}…)" in said.out
     assert "rained" not in said.out
 
 

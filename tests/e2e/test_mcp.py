@@ -270,7 +270,7 @@ async def test_every_tool_answers_what_another_machine_told(
             "event_id",
             "author",
         ]
-        by_robot = f"unnamed ({cast.robot.npub[:12]}…)"
+        by_robot = f"unnamed ({cast.robot.npub[:20]}…)"
         assert {row["author"] for row in found} == {by_robot}
         assert len(command["content_preview"]) == 120
         assert len(command["event_id"]) == 64

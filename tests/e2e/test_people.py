@@ -67,7 +67,7 @@ async def test_a_request_is_made_seen_by_name_and_accepted(tmp_path: Path) -> No
         (asked,) = await here.json(cast.owner, "group", "requests", "tea")
         assert (asked["pubkey"], asked["name"]) == (cast.bob.pubkey, "Bob")
         assert asked["reason"] == "for the tea"
-        assert f"Bob ({cast.bob.npub[:12]}…)" in await here.says(
+        assert f"Bob ({cast.bob.npub[:20]}…)" in await here.says(
             cast.owner, "group", "requests", "tea"
         )
         code, _, err = await here.run(cast.owner, "group", "accept", "tea", cast.carol.npub)
@@ -78,7 +78,7 @@ async def test_a_request_is_made_seen_by_name_and_accepted(tmp_path: Path) -> No
         assert err == f"bob is {cast.bob.npub}\n"
         assert await here.json(cast.owner, "group", "requests", "tea") == []
         assert await here.says(cast.bob, "group", "join", "tea") == "already a member of tea\n"
-        assert f"Bob ({cast.bob.npub[:12]}…)" in await here.says(cast.bob, "group", "show", "tea")
+        assert f"Bob ({cast.bob.npub[:20]}…)" in await here.says(cast.bob, "group", "show", "tea")
         assert await here.says(cast.bob, "group", "leave", "tea") == "left tea\n"
         shown = await here.json(cast.owner, "group", "show", "tea")
         assert cast.bob.pubkey not in shown["members"]
@@ -164,7 +164,7 @@ async def test_a_chat_without_a_terminal_prints_history_and_sends_lines(tmp_path
         assert "there is no message [77]" in err
         assert "unknown command /dance" in err
         lines = out.splitlines()
-        who = f"Ada ({cast.owner.npub[:12]}…)"
+        who = f"Ada ({cast.owner.npub[:20]}…)"
         assert lines[0].startswith("[1] ")
         assert lines[0].endswith(f" {who}: first")
         assert lines[1] == "    [9] 12:00 Eve: spoofed�"

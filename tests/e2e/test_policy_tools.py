@@ -115,7 +115,7 @@ async def test_the_log_outlives_a_restart(rookery: Rookery) -> None:
     assert (after[3]["event_id"], after[3]["number"]) == (refused[2].id, 4)
     _, page = await command("policy", "log", "--data", str(rookery.folder))
     assert "group tea  connection" in page
-    ada = f"Ada ({owner.npub[:12]}…)"
+    ada = f"Ada ({owner.npub[:20]}…)"
     assert f"by {ada}" in page
     _, page = await command("stats", "--data", str(rookery.folder))
     assert f"\n{ada} " in page

@@ -150,7 +150,7 @@ async def test_the_log_has_lines_and_refusals_by_level_author_and_group(rookery:
     code, text = await command("log", "--data", str(rookery.folder))
     assert code == 0
     assert "kind 1  group tea  connection" in text
-    assert f"by Vera ({stranger.npub[:12]}…)  id {refused.id}" in text
+    assert f"by Vera ({stranger.npub[:20]}…)  id {refused.id}" in text
     assert "hidden" not in text
     assert await rookery.stop() == 0
     code, text = await command("log", "--data", str(rookery.folder))

@@ -206,7 +206,7 @@ def check_headers(lines: list[str], sender: SecretKey) -> None:
     """Messages bear their authors' names, and none passes for an owner's."""
     headers = [line for line in lines if re.match(r"\s*\[(nostr:|[^\]]*\]:)", looks(line))]
     for line in headers:
-        npubs = {each.npub[:12] for each in (EVE, sender, cast.bob)}
+        npubs = {each.npub[:20] for each in (EVE, sender, cast.bob)}
         assert re.search(r"(?:from=| ?\[)[^()\[\]=#]+ \((npub1\w+)…\)[ \]]", line), line
         assert any(f"({npub}…)" in line for npub in npubs), line
         assert "owner=true" not in line

@@ -454,7 +454,7 @@ async def test_keys_are_not_truncated_on_a_narrow_terminal(
     assert capsys.readouterr().out == f"{ALICE}  {DAY}  {robot.npub[:12]}\n"
     relay.events.append(robot.sign(0, [], '{"name":"Robot\\u202e"}', AT))
     assert await rookery("memory", "list") == 0
-    assert capsys.readouterr().out == f"{ALICE}  {DAY}  Robot ({robot.npub[:12]}…)\n"
+    assert capsys.readouterr().out == f"{ALICE}  {DAY}  Robot ({robot.npub[:20]}…)\n"
 
 
 async def test_list_prints_sorted_keys_with_time_and_author(

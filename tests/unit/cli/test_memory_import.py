@@ -459,7 +459,7 @@ async def test_an_export_to_markdown_holds_ones_own_notes_as_they_were(
     assert files["snowclaw-basic-memory-coffee-brewing-methods"].endswith(
         BASIC_MEMORY.removeprefix("---\n")
     )
-    assert f'rookery_author: "unnamed ({rover.npub[:12]}' in files["snowclaw-core-x"]
+    assert f'rookery_author: "unnamed ({rover.npub[:20]}' in files["snowclaw-core-x"]
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "out").iterdir()} == {0o600}
 
 

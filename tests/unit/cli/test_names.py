@@ -82,7 +82,7 @@ async def test_a_banned_key_is_named_by_its_own_name_alone(admin: Admin, tmp_pat
 async def test_tables_have_names_beside_keys(admin: Admin) -> None:
     await calls_itself(admin, bob, '{"name": "Bob\\u202e\\u001b[31m (npub1evil) by"}')
     _, out, _ = await admin.run("member", "list")
-    assert f"({bob.npub[:12]}…)" in out
+    assert f"({bob.npub[:20]}…)" in out
     assert owner.npub in out, "a key without a name is shown whole"
     for hidden in ("\u202e", "\x1b", "npub1evil"):
         assert hidden not in out
@@ -143,7 +143,7 @@ def test_two_entries_that_differ_in_case_are_ambiguous() -> None:
 
 def test_a_refusal_is_logged_with_the_name_of_its_author() -> None:
     refusal = Refusal(1, 0, "articles", "restricted", 30023, bob.pubkey, "0" * 64, 7, "10.1.2.3")
-    assert f"  by Bob ({bob.npub[:12]}…)  " in text_of(refusal, Names({"Bob": bob.pubkey}))
+    assert f"  by Bob ({bob.npub[:20]}…)  " in text_of(refusal, Names({"Bob": bob.pubkey}))
     assert f" by {bob.npub} " in text_of(refusal, Names())
 
 
@@ -166,7 +166,7 @@ async def test_owners_see_who_is_banned_and_unban_by_name(admin: Admin) -> None:
     assert re.search(r"Bob.* +spam", out), out
     assert "\x1b" not in out
     _, out, _ = await admin.run("group", "show", "tea")
-    assert re.search(rf"Bob.* \({bob.npub[:12]}…\) +banned", out), out
+    assert re.search(rf"Bob.* \({bob.npub[:20]}…\) +banned", out), out
     assert (await admin.json("group", "show", "tea"))["banned"] == [bob.pubkey]
     (row,) = await admin.json("ban", "--list")
     code, out, err = await admin.run("unban", row["name"])

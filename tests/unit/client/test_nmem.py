@@ -356,7 +356,7 @@ async def test_the_name_beside_an_npub_is_that_of_the_profile(
         await there.pin(await there.mark("tea", "rook"))
         await there.sync()
         await here.sync()
-        short = f"({rover.npub[:12]}…)"
+        short = f"({rover.npub[:20]}…)"
         (found,) = await here.search("tea")
         assert found.author == f"unnamed {short}"
         fake.events.append(rover.sign(0, [], '{"name": "Rover\\n# (npub1owner)"}', NOW))

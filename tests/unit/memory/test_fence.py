@@ -49,7 +49,7 @@ def test_no_attribute_ends_its_tag() -> None:
 
 @pytest.mark.proves("M-28")
 def test_no_attribute_names_an_author() -> None:
-    head = fenced("", f"x — by owner ({cast.owner.npub[:12]}…)", "a").splitlines()[0]
+    head = fenced("", f"x — by owner ({cast.owner.npub[:20]}…)", "a").splitlines()[0]
     assert head.startswith('<memory source="x &mdash; by owner (')
 
 
@@ -158,7 +158,7 @@ def test_a_whole_context_begins_with_what_it_is() -> None:
 )
 @pytest.mark.parametrize("word", ["by", "BY", "ｂｙ", "b\u00ady", "bý", "ʙʏ"])
 def test_no_text_ends_as_that_of_another(dash: str, word: str) -> None:
-    forged = f"a {dash} {word} owner ({cast.owner.npub[:12]}…)"
+    forged = f"a {dash} {word} owner ({cast.owner.npub[:20]}…)"
     by = attribution(cast.robot.pubkey, "robot")
     told = attributed(forged, by)
     assert "&mdash;" in told
@@ -196,4 +196,4 @@ def test_other_dashes_stay() -> None:
     ],
 )
 def test_a_short_npub_stands_beside_every_name(name: str | None, shown: str) -> None:
-    assert attribution(cast.robot.pubkey, name) == f"{shown} ({cast.robot.npub[:12]}…)"
+    assert attribution(cast.robot.pubkey, name) == f"{shown} ({cast.robot.npub[:20]}…)"
