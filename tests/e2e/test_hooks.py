@@ -202,6 +202,7 @@ async def test_a_session_while_the_relay_is_away_is_all_there_when_it_is_back(
             "waiting": 0,
             "fetched": 0,
             "deleted": 0,
+            "removed": 0,
         }
         before = await agent.told("search", "dedupe", "--full")
         assert (await agent.told("rebuild"))["records"] == 7

@@ -14,6 +14,7 @@ from relay.client.nmem.updates import (
     about,
     drop_observations,
     drop_prompts,
+    drop_session_of,
     drop_sessions,
     ignore_events,
     put_observation,
@@ -260,47 +261,55 @@ def recompute_pins(db: Any) -> None:
 
 
 def drop_deleted(database: Database, deleted: Sequence[tuple[str, str]]) -> int:
-    """Drop rows deleted by their own author; returns their number."""
-    with database.transaction() as db:
-        own = about(db, "pubkey")
-        dropped = 0
-        for event_id, requester in deleted:
-            author = ONESELF if requester == own else requester
-            observations = db.execute(
-                "SELECT observation_id FROM _rk_observations WHERE event_id = ? AND author = ?",
-                (event_id, author),
-            ).fetchall()
-            prompts = db.execute(
-                "SELECT prompt_id FROM _rk_prompts WHERE event_id = ? AND author = ?",
-                (event_id, author),
-            ).fetchall()
-            drop_observations(db, [number for (number,) in observations])
-            drop_prompts(db, [number for (number,) in prompts])
-            dropped += len(observations) + len(prompts)
-            dropped += db.execute(
-                "DELETE FROM _rk_pins WHERE event_id = ? AND author = ?", (event_id, author)
-            ).rowcount
-            dropped += _drop_session(db, event_id, author)
-            db.execute("DELETE FROM _rk_passed_over WHERE event_id = ?", (event_id,))
-        if dropped:
-            recompute_pins(db)
-        return dropped
+    """Drop rows of events, each (id, author); returns their number. Events of another author than
+    named are left."""
+    dropped = 0
+    for start in range(0, len(deleted), _BATCH):
+        with database.transaction() as db:
+            dropped += _drop_batch(db, deleted[start : start + _BATCH])
+    return dropped
 
 
-def _drop_session(db: Any, event_id: str, author: str) -> int:
-    found = db.execute(
-        "SELECT session_id FROM _rk_sessions WHERE event_id = ? AND author = ?", (event_id, author)
-    ).fetchall()
-    for (session_id,) in found:
-        db.execute(
-            "DELETE FROM _rk_sessions WHERE session_id = ? AND author = ?", (session_id, author)
-        )
-        is_used = db.execute(
-            "SELECT 1 WHERE EXISTS (SELECT 1 FROM observations WHERE session_id = ?1)"
-            " OR EXISTS (SELECT 1 FROM prompts WHERE session_id = ?1)"
-            " OR EXISTS (SELECT 1 FROM _rk_sessions WHERE session_id = ?1)",
-            (session_id,),
-        ).fetchone()
-        if is_used is None:
-            drop_sessions(db, [session_id])
-    return len(found)
+def _drop_batch(db: Any, deleted: Sequence[tuple[str, str]]) -> int:
+    own = about(db, "pubkey")
+    dropped = 0
+    sessions: dict[str, None] = {}
+    for event_id, requester in deleted:
+        named = (event_id, ONESELF if requester == own else requester)
+        observations = db.execute(
+            "SELECT id, session_id FROM observations JOIN _rk_observations ON observation_id = id"
+            " WHERE event_id = ? AND author = ?",
+            named,
+        ).fetchall()
+        prompts = db.execute(
+            "SELECT id, session_id FROM prompts JOIN _rk_prompts ON prompt_id = id"
+            " WHERE event_id = ? AND author = ?",
+            named,
+        ).fetchall()
+        drop_observations(db, [number for number, _ in observations])
+        drop_prompts(db, [number for number, _ in prompts])
+        dropped += len(observations) + len(prompts)
+        dropped += db.execute(
+            "DELETE FROM _rk_pins WHERE event_id = ? AND author = ?", named
+        ).rowcount
+        ended = db.execute(
+            "SELECT session_id FROM _rk_sessions WHERE event_id = ? AND author = ?", named
+        ).fetchall()
+        for (session_id,) in ended:
+            drop_session_of(db, session_id, named[1])
+        dropped += len(ended)
+        sessions |= dict.fromkeys(row[-1] for row in (*observations, *prompts, *ended))
+        db.execute("DELETE FROM _rk_passed_over WHERE event_id = ?", (event_id,))
+    drop_sessions(db, [session_id for session_id in sessions if not _is_used(db, session_id)])
+    if dropped:
+        recompute_pins(db)
+    return dropped
+
+
+def _is_used(db: Any, session_id: str) -> bool:
+    tables = (
+        "SELECT 1 WHERE EXISTS (SELECT 1 FROM observations WHERE session_id = ?1)"
+        " OR EXISTS (SELECT 1 FROM prompts WHERE session_id = ?1)"
+        " OR EXISTS (SELECT 1 FROM _rk_sessions WHERE session_id = ?1)"
+    )
+    return db.execute(tables, (session_id,)).fetchone() is not None

@@ -76,9 +76,14 @@ def record_alone(home: Path, data: bytes, named: str, now: int) -> str:
 
 def log(home: Path, named: str, error: BaseException, now: int) -> None:
     """Log an error on one line, without any recorded text, if the folder of the log exists."""
-    path = log_of(home)
     why = str(error) if isinstance(error, (RookeryError, OSError)) else ""
-    line = masked(f"{now} {named or '-'} {type(error).__name__}: {why}".replace("\n", " "))
+    note(home, named, f"{type(error).__name__}: {why}", now)
+
+
+def note(home: Path, named: str, text: str, now: int) -> None:
+    """As `log`, of what is no error."""
+    path = log_of(home)
+    line = masked(f"{now} {named or '-'} {text}".replace("\n", " "))
     with suppress(OSError):
         with suppress(FileNotFoundError):
             if path.stat().st_size > _MAX_LOG:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 from relay.client.client import Client
 from relay.client.nmem import sync
 from relay.client.nmem.apply import bind
-from relay.client.nmem.hook_recording import Hooks, log
+from relay.client.nmem.hook_recording import Hooks, log, note
 from relay.client.nmem.removal import sweep
 from relay.client.nmem.summaries import summarise_next
 from relay.client.settings import FILE, Actor, find_settings
@@ -307,8 +307,11 @@ class _Keeper:
         async with Client(settings.relay, settings.key) as client:
             sent = await sync.send(client, settings.key, database)
             if self._must_fetch:
-                await sync.fetch(client, settings.key, database, hooks.settings.sources)
+                fetched = await sync.fetch(client, settings.key, database, hooks.settings.sources)
                 self._must_fetch = False
+                if fetched.removed and self._is_wanted():
+                    text = f"removed {fetched.removed} records that {client.url} no longer gives"
+                    await asyncio.to_thread(note, self._home, "keep", text, unix_now())
         return sent.waiting == 0
 
     async def _maintain(self, hooks: Hooks) -> bool:

@@ -43,14 +43,16 @@ class Nmem(NmemRecorder):
     """Used as `async with`. Every method may raise CacheUnusable and OSError."""
 
     async def sync(self, progress: Progress | None = None) -> Synced:
-        """Send waiting records, fetch those of others. Raises UserError if the relay is
-        unreachable."""
+        """Send waiting records, fetch those of others, and drop what is no longer there.
+
+        Raises UserError if the relay is unreachable; QueryClosed.
+        """
         await self._wait_for_relay()
         sent = await sync.send(self._client, self._signer, self.database, progress)
         fetched = await sync.fetch(
             self._client, self._signer, self.database, self._sources, progress
         )
-        return replace(sent, fetched=fetched.fetched, deleted=fetched.deleted)
+        return replace(fetched, sent=sent.sent, refused=sent.refused, waiting=sent.waiting)
 
     async def send(self, wait_s: float | None = None) -> Synced:
         """Send waiting records without fetching. Raises UserError if the relay is unreachable for

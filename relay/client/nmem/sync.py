@@ -18,7 +18,7 @@ from relay.client.errors import (
     Unanswered,
     Unreachable,
 )
-from relay.client.information import owners_in, reads_prefixes
+from relay.client.information import lists_nip, owners_in, reads_prefixes
 from relay.client.nmem.apply import drop_deleted, put_all, set_event_id
 from relay.client.nmem.updates import about, set_about
 from relay.client.paging import PageBudget
@@ -46,6 +46,10 @@ SOURCES: Final = "sources"
 _SEND_BATCH: Final = 256
 _FETCH_BATCH: Final = 500
 """Ids per REQ."""
+_ASKED_BATCH: Final = 100
+"""Ids per REQ where what is missing in the answer is dropped: fewer than any relay returns."""
+_LOGIN: Final = 42
+"""Listed in NIP-11 `supported_nips` by a relay that clients log in to."""
 _MAX_HELD: Final = 2**31
 """Bytes of memory for the records that one run fetches, as `weight_of` estimates it: 400,000
 records."""
@@ -68,6 +72,8 @@ class Synced:
     fetched: int = 0
     deleted: int = 0
     """Deleted at the relay by their author."""
+    removed: int = 0
+    """Records of others that the relay no longer gives to this key."""
 
 
 # -- sending --------------------------------------------------------------------------------------
@@ -159,7 +165,9 @@ async def fetch(
     sources: Sources,
     progress: Progress | None = None,
 ) -> Synced:
-    """Fetch records missing in the cache, and apply deletions.
+    """Fetch records missing in the cache, and drop those that were deleted. Those of others that
+    the relay no longer gives go too: a deletion by an admin, or a ban of their author, leaves no
+    kind 5.
 
     Raises QueryClosed, Unanswered, CacheUnusable, OSError.
     """
@@ -173,11 +181,14 @@ async def fetch(
     events += [
         event for event in at_relay if event.id not in known.pins and event.id not in known.records
     ]
-    missing += known.pins - {event.id for event in at_relay}
+    missing += known.pins.keys() - {event.id for event in at_relay}
     fetched = await asyncio.to_thread(
         put_all, database, events, signer.pubkey, owners, progress=progress
     )
     deleted = await _deletions_of(client, missing)
+    authors = {**known.foreign, **{id_: author for id_, author in known.pins.items() if author}}
+    gone = [id_ for id_ in missing if id_ in authors]
+    withdrawn = await _withdrawn(client, signer.pubkey, document, gone)
     if document:
         marks = compact([sources.group, sorted(sources.agents), sorted(owners)])
         if known.sources != marks:
@@ -188,10 +199,13 @@ async def fetch(
                 if id_ in known.foreign and known.foreign[id_] not in trusted
             ]
     dropped = await asyncio.to_thread(drop_deleted, database, deleted)
+    removed = await asyncio.to_thread(
+        drop_deleted, database, [(id_, authors[id_]) for id_ in withdrawn]
+    )
     if document and known.sources != marks:
         await asyncio.to_thread(_note, database, {SOURCES: marks})
     await _learn_names(client, database)
-    return Synced(fetched=fetched, deleted=dropped)
+    return Synced(fetched=fetched, deleted=dropped, removed=removed)
 
 
 def _note(database: Database, values: Mapping[str, str]) -> None:
@@ -323,8 +337,7 @@ async def _with_ids(client: Client, ids: Sequence[str]) -> list[Event]:
 
 
 async def _deletions_of(client: Client, ids: Sequence[str]) -> list[tuple[str, str]]:
-    """(id, author of the deletion) for those deleted by a kind 5. Events that are merely missing at
-    the relay are kept."""
+    """(id, author of the deletion) for those deleted by a kind 5."""
     deletions: list[tuple[str, str]] = []
     for start in range(0, len(ids), _FETCH_BATCH):
         part = list(ids[start : start + _FETCH_BATCH])
@@ -332,6 +345,34 @@ async def _deletions_of(client: Client, ids: Sequence[str]) -> list[tuple[str, s
             deletions += [(id_, event.pubkey) for id_ in event.tag_values("e")]
     wanted = set(ids)
     return [each for each in deletions if each[0] in wanted]
+
+
+async def _withdrawn(
+    client: Client, reader: str, document: Mapping[str, object], ids: Sequence[str]
+) -> list[str]:
+    """Those that the relay does not give when asked by id; none if it may take this client for
+    somebody else, and so answer with less. `document`: the relay information document.
+
+    A listing may lack events of a second that has more than the relay returns. Raises QueryClosed,
+    Unanswered: what is refused or unanswered is not gone.
+    """
+
+    def is_reader() -> bool:
+        is_known = reader in client.logged_in or not lists_nip(document, _LOGIN)
+        return is_known and not client.login_refusal
+
+    if not document:
+        return []  # the relay's owners, whose records were not asked for, are unknown
+    absent: list[str] = []
+    for start in range(0, len(ids), _ASKED_BATCH):
+        part = ids[start : start + _ASKED_BATCH]
+        if not is_reader():
+            return []
+        found = {event.id for event in await client.query({"ids": part})}
+        if not is_reader():
+            return []
+        absent += [id_ for id_ in part if id_ not in found]
+    return absent
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +383,8 @@ class _Known:
     """id → `created_at`."""
     foreign: Mapping[str, str]
     """id → author of records of others."""
-    pins: frozenset[str]
+    pins: Mapping[str, str]
+    """id → author; empty: oneself."""
     sources: str | None
 
 
@@ -356,10 +398,12 @@ def _known(database: Database) -> _Known:
             " WHERE event_id IS NOT NULL"
             " UNION ALL SELECT event_id, created_at, '' FROM _rk_passed_over"
         ).fetchall()
-        pins = db.execute("SELECT event_id FROM _rk_pins WHERE event_id IS NOT NULL").fetchall()
+        pins = db.execute(
+            "SELECT event_id, author FROM _rk_pins WHERE event_id IS NOT NULL"
+        ).fetchall()
         return _Known(
             {id_: at for id_, at, _ in rows},
             {id_: author for id_, _, author in rows if author},
-            frozenset(id_ for (id_,) in pins),
+            dict(pins),
             about(db, SOURCES),
         )

@@ -395,6 +395,24 @@ def drop_sessions(db: Any, ids: Iterable[str]) -> None:
         db.execute("DELETE FROM _rk_read_to WHERE session_id = ?", (session_id,))
 
 
+def drop_session_of(db: Any, session_id: str, author: str) -> None:
+    """Drop an author's version of a session. If it is the one that is shown, only the row is left,
+    without a text: the versions of others are dropped too, so that they are fetched again."""
+    shown = db.execute(
+        "SELECT min(author) FROM _rk_sessions WHERE session_id = ?", (session_id,)
+    ).fetchone()[0]
+    db.execute("DELETE FROM _rk_sessions WHERE session_id = ? AND author = ?", (session_id, author))
+    if shown != author:
+        return
+    _must_erase(db)
+    db.execute("DELETE FROM _rk_sessions WHERE session_id = ?", (session_id,))
+    db.execute(
+        "UPDATE sessions SET project = 'unknown', ended_at = NULL, signature = NULL,"
+        " summary = NULL WHERE id = ?",
+        (session_id,),
+    )
+
+
 def ignore_events(db: Any, events: Iterable[tuple[str | None, int]]) -> None:
     """Do not fetch these events, (id, created_at) each, again."""
     db.executemany(

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from relay.client import Client
+from relay.client.errors import QueryClosed
 from relay.client.nmem import Nmem, NotFound, Order, import_db
 from relay.client.nmem import memory as memory_module
 from relay.client.nmem.apply import put_all
@@ -19,6 +20,7 @@ from relay.client.nmem.database import CacheUnusable
 from relay.client.nmem.import_db import Imported
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.nmem.summaries import endpoint_of, summarise_all, summarise_next
+from relay.client.nmem.sync import fetch
 from relay.client.settings import FILE
 from relay.errors import ConfigFaults, Invalid, UserError
 from relay.memory.nmem.records import Source
@@ -367,13 +369,114 @@ async def test_the_name_beside_an_npub_is_that_of_the_profile(
         assert " — by " not in await there.context("rook")
 
 
-async def test_rows_missing_at_the_relay_stay_in_the_cache(fake: FakeRelay, tmp_path: Path) -> None:
+async def test_ones_own_rows_missing_at_the_relay_stay_in_the_cache(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
     async with nmem(fake, tmp_path) as memory:
         a_session(memory.database)
+        await memory.pin(1)
         await memory.sync()
+        a_session(memory.database, "unsent")
         fake.events.clear()
-        assert (await memory.sync()).deleted == 0
-        assert (await memory.counts()).observations == 3
+        synced = await memory.sync()
+        assert (synced.deleted, synced.removed) == (0, 0)
+        assert (await memory.counts()).observations == 6
+        assert [each.is_pinned for each in await memory.get([1])] == [True]
+
+
+@pytest.mark.parametrize("has_negentropy", [True, False])
+async def test_records_of_others_that_the_relay_no_longer_gives_leave_the_cache(
+    fake: FakeRelay, tmp_path: Path, *, has_negentropy: bool
+) -> None:
+    """As after a 9005, a ban, a request to vanish or the end of their group: no kind 5 tells."""
+    if not has_negentropy:
+        fake.most_records = 0
+    async with nmem(fake, tmp_path) as here, nmem(fake, tmp_path, rover) as there:
+        a_session(here.database)
+        await here.sync()
+        a_session(there.database, "theirs")
+        await there.end_session("theirs", Summary("poison"))
+        await there.pin(await there.mark("poison", "rook"))
+        await there.sync()
+        await here.sync()
+        assert "poison" in await here.context("rook")
+        left = [event for event in fake.events if event.pubkey != rover.pubkey]
+        fake.events, removed = left, len(fake.events) - len(left)
+        synced = await here.sync()
+        assert (synced.deleted, synced.removed) == (0, removed)
+        assert "poison" not in await here.context("rook")
+        assert await here.search("poison") == []
+        assert [row[0] for row in rows(here.database, "sessions")] == ["s"]
+        assert len(rows(here.database, "_rk_pins")) == 0
+        assert (await here.counts()).observations == 3
+        assert (await here.sync()).removed == 0
+
+
+async def _not_found_in_listings(visitor: Visitor, frame: list[Any]) -> None:
+    """As of a second with more events than the relay returns."""
+    await visitor.say("EOSE", frame[1])
+
+
+async def _refused(visitor: Visitor, frame: list[Any]) -> None:
+    await visitor.say("CLOSED", frame[1], "error: could not read")
+
+
+@pytest.mark.parametrize("why", ["listing", "refused", "no document", "no login", "refused login"])
+async def test_an_answer_that_may_lack_records_removes_none(
+    fake: FakeRelay, tmp_path: Path, why: str
+) -> None:
+    async with nmem(fake, tmp_path, rover) as there:
+        await there.mark("tea", "rook")
+        await there.sync()
+    async with nmem(fake, tmp_path) as here:
+        await here.sync()
+    stored, answer = list(fake.events), fake.on["REQ"]
+
+    async def by_id_only(visitor: Visitor, frame: list[Any]) -> None:
+        await (answer if "ids" in frame[2] else _not_found_in_listings)(visitor, frame)
+
+    async def all_but_by_id(visitor: Visitor, frame: list[Any]) -> None:
+        await (_refused if "ids" in frame[2] else answer)(visitor, frame)
+
+    async def no_login(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "error: try again")
+
+    match why:
+        case "listing":
+            fake.most_records = 0
+            fake.on["REQ"] = by_id_only
+        case "refused":
+            fake.events.clear()
+            fake.on["REQ"] = all_but_by_id
+        case "no document":
+            fake.events.clear()
+            fake.information = []
+        case "no login":
+            fake.events.clear()
+            fake.information = {"supported_nips": [1, 42]}
+        case "refused login":
+            fake.events.clear()
+            fake.challenges_at_once = True
+            fake.on["AUTH"] = no_login
+    async with nmem(fake, tmp_path) as here:
+        if why == "refused":
+            with pytest.raises(QueryClosed):
+                await here.sync()
+        elif why == "refused login":
+            with pytest.raises(UserError, match="refused the login"):
+                await here.sync()
+            synced = await fetch(here._client, robot, here.database, here._sources)
+            assert synced.removed == 0
+        else:
+            assert (await here.sync()).removed == 0
+        assert len(await here.search("tea")) == 1
+    fake.events, fake.most_records, fake.challenges_at_once = stored, 1_000, True
+    fake.information = {"supported_nips": [1, 42]}
+    fake.on["REQ"], fake.on["AUTH"] = answer, fake.log_in
+    async with nmem(fake, tmp_path) as here:
+        assert (await here.sync()).removed == 0
+        fake.events.clear()
+        assert (await here.sync()).removed == 2
 
 
 @pytest.mark.proves("M-07")

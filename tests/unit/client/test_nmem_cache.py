@@ -609,6 +609,37 @@ def test_only_its_author_has_a_record_deleted(here: Database) -> None:
     assert rows(here, "observations") == []
 
 
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_session_in_use_loses_the_text_of_its_dropped_version(
+    here: Database, *, is_first: bool
+) -> None:
+    first, second = sorted((rover, alice), key=lambda key: key.pubkey)
+    bad, good = (first, second) if is_first else (second, first)
+    event = observed()
+    poison, tea = (
+        key.sign(*session_draft(Session("s", word, NOW, NOW + 9, summary=Summary(word))))
+        for key, word in ((bad, "poison"), (good, "tea"))
+    )
+    put_all(here, [event, poison, tea], robot.pubkey, NOBODY)
+    assert drop_deleted(here, [(poison.id, bad.pubkey)]) == 1
+    assert "poison" not in str(rows(here, "sessions"))
+    put_all(here, [tea], robot.pubkey, NOBODY)  # fetched again, if it is no longer known
+    ((_, project, *_, summary),) = rows(here, "sessions")
+    assert project == "tea"
+    assert summary_of(summary)["intent"] == "tea"
+
+
+def test_a_session_leaves_with_its_last_row_whatever_the_order(here: Database) -> None:
+    event = observed()
+    session = rover.sign(*session_draft(Session("s", "rook", NOW)))
+    put_all(here, [event], robot.pubkey, NOBODY)
+    drop_deleted(here, [(event.id, rover.pubkey)])
+    assert rows(here, "sessions") == []
+    put_all(here, [event, session], robot.pubkey, NOBODY)
+    drop_deleted(here, [(session.id, rover.pubkey), (event.id, rover.pubkey)])
+    assert rows(here, "sessions") == []
+
+
 # -- what leaves it -------------------------------------------------------------------------------
 
 

@@ -23,8 +23,11 @@ from relay.client.nmem.keeper import keep
 from relay.client.settings import FILE
 from relay.errors import UserError
 from relay.hook import LOCK, SOCKET, words
-from tests.cast import robot
+from relay.memory.nmem.records import Observation, observation_draft
+from tests.cast import robot, rover
+from tests.harness.fake_relay import FakeRelay
 from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import until
 from tests.unit.client.nmem_cache import NOW, an_original, rows
 
 if TYPE_CHECKING:
@@ -302,6 +305,38 @@ async def test_the_first_hook_is_answered_as_soon_as_there_is_a_socket(
             assert not task.done()
             await asyncio.sleep(0.01)
     assert answer == b"+"
+
+
+async def test_the_log_counts_the_records_of_others_that_left_the_cache(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (home / FILE).parent.mkdir(parents=True)
+    (home / FILE).write_text(f'[nmem]\nagents = ["{rover.npub}"]\n')
+    start = PROMPT.replace(b"UserPromptSubmit", b"SessionStart")
+    tea = Observation("t", NOW, "marker", "AgentMarker", "tea")
+
+    def contents() -> list[str]:
+        with contextlib.closing(Hooks(home).database) as database:
+            return [row[8] for row in rows(database, "observations")]
+
+    async with FakeRelay() as fake:
+        monkeypatch.setenv("ROOKERY_RELAY", fake.url)
+        fake.events.append(rover.sign(*observation_draft(tea, "rook")))
+        async with kept(home):
+            await asked(home, *words("SessionStart", SOON), start)
+            async with until("the record of rover is in the cache") as tries:
+                async for _ in tries:
+                    if await asyncio.to_thread(contents) == ["tea"]:
+                        break
+            fake.events.clear()
+            await asked(home, *words("SessionStart", SOON), start)
+            async with until("there is a log") as tries:
+                async for _ in tries:
+                    if log_of(home).exists():
+                        break
+        assert contents() == []
+        text = f" keep removed 1 records that {fake.url} no longer gives\n"
+        assert log_of(home).read_text().endswith(text)
 
 
 @pytest.mark.parametrize("size", [10, 1_000_001])
