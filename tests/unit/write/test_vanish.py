@@ -149,6 +149,18 @@ async def test_what_went_does_not_come_back(home: Home) -> None:
     assert await home.log() == [again, to_her]
 
 
+@pytest.mark.proves("N62-06", "N01-96")
+async def test_a_group_from_before_the_request_is_refused_to_its_maker(home: Home) -> None:
+    """Told OK true, the maker would take it for made. Others are told nothing."""
+    await home.do(alice, 1)
+    await home.vanish(alice)
+    early = home.made(alice, 9007, h="tea", at=NOON - 5)
+    assert await home.take(early, logins=[alice.pubkey]) == [DELETED]
+    for keys in ((), (stranger.pubkey,)):
+        assert await home.take(early, logins=keys) == [STORED]
+    assert home.groups.get("tea") is None
+
+
 async def test_a_vanish_is_felt_within_its_batch(home: Home) -> None:
     """Later events of the batch see it, about earlier rows."""
     record = await home.do(alice, 30023, ["d", "x"])
