@@ -29,7 +29,7 @@ from relay.client.errors import (
     Unreachable,
     split_reason,
 )
-from relay.client.information import lists_nip
+from relay.client.information import LOGIN, lists_nip
 from relay.client.negentropy import NEGENTROPY, Reconciliation
 from relay.client.paging import MAX_ALL_BYTES, PageBudget, Paging
 from relay.client.reconnect import Reconnector
@@ -156,6 +156,12 @@ class Client:
         """The reason of the last refused AUTH on this connection; empty if none was refused."""
         connection = self._reconnector.connection
         return connection.login_refusal if connection is not None else ""
+
+    def is_known_as(self, pubkey: str, document: Mapping[str, object]) -> bool:
+        """Whether the relay with this document answers this key on this connection, and not
+        somebody who may read less: only then is an event gone that it does not give."""
+        is_known = pubkey in self.logged_in or not lists_nip(document, LOGIN)
+        return bool(document) and is_known and not self.login_refusal
 
     @property
     def notices(self) -> Collection[str]:
@@ -389,12 +395,19 @@ class Client:
                 raise Incomparable(f"the relay offers no negentropy (NIP-77): {error}") from None
             raise
 
-    def subscribe(self, *filters: FilterLike, queue: int = 10_000) -> Subscription:
+    def subscribe(
+        self,
+        *filters: FilterLike,
+        queue: int = 10_000,
+        on_resumed: Callable[[], None] = lambda: None,
+    ) -> Subscription:
         """Stored events, then live ones, across reconnects: see Subscription.
+
+        `on_resumed` is called when it is live again: what was deleted meanwhile is not told.
 
         `async with relay.subscribe({"kinds": [9], "#h": ["tea"]}) as events: …`
         """
-        return Subscription(self._reconnector, filters_of(filters), queue)
+        return Subscription(self._reconnector, filters_of(filters), queue, on_resumed)
 
     async def information(self, *, deadline_s: float | None = None) -> dict[str, object]:
         """The relay information document (NIP-11). Raises Unreachable, NotARelay."""

@@ -5,7 +5,7 @@ Any field may be missing or of another type; it is then treated as absent.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from relay.memory.fields import is_integer
 from relay.nostr.event import is_hex64
@@ -18,6 +18,10 @@ def owners_in(document: Mapping[str, object]) -> frozenset[str]:
     """The document's `pubkey` as a set: one key of 64 hex, or none."""
     named = document.get("pubkey")
     return frozenset({named} if isinstance(named, str) and is_hex64(named) else ())
+
+
+LOGIN: Final = 42
+"""Listed in `supported_nips` by a relay that clients log in to."""
 
 
 def lists_nip(document: Mapping[str, object], number: int) -> bool:

@@ -122,7 +122,9 @@ class Snowclaw(SnowclawRecords):
         self._chat = Chat(agent, self._working_copy, trim_order, history_style)
         self._consent = Consent(signer.pubkey, self._working_copy.owners, groups)
         self._learned: BoundedDict[str, None] = BoundedDict(_MAX_GROUPS)
+        self._resumed = asyncio.Event()
         self._record_task: asyncio.Task[None] | None = None
+        self._absence_task: asyncio.Task[None] | None = None
         self._chat_task: asyncio.Task[None] | None = None
         self._direct_task: asyncio.Task[None] | None = None
         self._inbox: asyncio.Queue[Event] | None = None
@@ -150,6 +152,7 @@ class Snowclaw(SnowclawRecords):
         await self.load()
         records_started, chat_started, direct_started = (asyncio.Event() for _ in range(3))
         self._record_task = asyncio.create_task(self._follow_records(records_started))
+        self._absence_task = asyncio.create_task(self._follow_absence())
         self._chat_task = asyncio.create_task(self._follow_chat(records_started, chat_started))
         follow_direct = self._follow_direct(records_started, direct_started)
         self._direct_task = asyncio.create_task(follow_direct)
@@ -160,7 +163,7 @@ class Snowclaw(SnowclawRecords):
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         """Flushes first: raises what `flush` raises, unless the block ended with an error."""
-        followed = (self._record_task, self._chat_task, self._direct_task)
+        followed = (self._record_task, self._absence_task, self._chat_task, self._direct_task)
         tasks = [task for task in followed if task is not None]
         for task in tasks:
             task.cancel()
@@ -194,7 +197,8 @@ class Snowclaw(SnowclawRecords):
             names,
             *self._consent.filters(since),
         )
-        async with self._client.subscribe(*filters) as events:
+        subscription = self._client.subscribe(*filters, on_resumed=self._resumed.set)
+        async with subscription as events:
             stored = [event async for event in events.stored()]
             for event in stored:
                 self._take(event)
@@ -209,6 +213,16 @@ class Snowclaw(SnowclawRecords):
                 await self._obey(event)
                 if event.kind == kinds.GROUP_MEMBERS:
                     await self.learn_name(*self._chat.members(event.d))
+
+    async def _follow_absence(self) -> None:
+        """After each reconnect, drop what is no longer there. A failure is that of the connection:
+        the next one begins anew."""
+        while True:
+            await self._resumed.wait()
+            self._resumed.clear()
+            with suppress(ClientError):
+                if await self._drop_absent():
+                    self._chat.resize()
 
     async def _follow_chat(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
         await is_consent_known.wait()

@@ -126,6 +126,19 @@ class SnowclawRecords(MemoryClient):
             self._take(event)
         self._is_loaded = True
 
+    async def _drop_absent(self) -> bool:
+        """Drop records of others that the relay no longer gives: a deletion by an admin, or a ban
+        of their author, leaves no kind 5. Whether there were any. Raises as `all_of`."""
+        others = [e for e in self._working_copy.events() if e.pubkey != self.pubkey]
+        document = await self._client.information_or_empty()
+        if not others or not self._client.is_known_as(self.pubkey, document):
+            return False
+        wanted = await self._wanted()
+        found = {event.id async for page in self.all_of(wanted) for event in page}
+        if not self._client.is_known_as(self.pubkey, document):
+            return False
+        return self._working_copy.drop(event for event in others if event.id not in found)
+
     async def _wanted(self) -> dict[str, object]:
         """Filter for all relevant records (S-28)."""
         wanted: dict[str, object] = {

@@ -72,13 +72,21 @@ class Subscription:
     `async with`.
     """
 
-    def __init__(self, dialer: Reconnector, filters: Sequence[Filter], queue: int) -> None:
-        """`queue`: most live events waiting for the reader."""
+    def __init__(
+        self,
+        dialer: Reconnector,
+        filters: Sequence[Filter],
+        queue: int,
+        on_resumed: Callable[[], None],
+    ) -> None:
+        """`queue`: most live events waiting for the reader. `on_resumed`: called at each EOSE but
+        the first."""
         self.is_live = False
         """All stored events have been read."""
         self._reconnector = dialer
         self._filters = tuple(filters)
         self._queue_size = queue
+        self._on_resumed = on_resumed
         self._changed = Notifier()
         self._resume = ResumeState(filters, dialer.now())
         self._unchecked: deque[Event | _Stored | ClientError] = deque()
@@ -280,7 +288,9 @@ class Subscription:
         return None
 
     def on_eose(self) -> None:
-        if not self._resume.is_live:
+        if self._resume.is_live:
+            self._on_resumed()
+        else:
             self._unchecked.append(_Stored())
         self._flush_missed()
         self._has_eose = True

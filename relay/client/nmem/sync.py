@@ -18,7 +18,7 @@ from relay.client.errors import (
     Unanswered,
     Unreachable,
 )
-from relay.client.information import lists_nip, owners_in, reads_prefixes
+from relay.client.information import owners_in, reads_prefixes
 from relay.client.nmem.apply import drop_deleted, put_all, set_event_id
 from relay.client.nmem.updates import about, set_about
 from relay.client.paging import PageBudget
@@ -48,8 +48,6 @@ _FETCH_BATCH: Final = 500
 """Ids per REQ."""
 _ASKED_BATCH: Final = 100
 """Ids per REQ where what is missing in the answer is dropped: fewer than any relay returns."""
-_LOGIN: Final = 42
-"""Listed in NIP-11 `supported_nips` by a relay that clients log in to."""
 _MAX_HELD: Final = 2**31
 """Bytes of memory for the records that one run fetches, as `weight_of` estimates it: 400,000
 records."""
@@ -351,25 +349,18 @@ async def _withdrawn(
     client: Client, reader: str, document: Mapping[str, object], ids: Sequence[str]
 ) -> list[str]:
     """Those that the relay does not give when asked by id; none if it may take this client for
-    somebody else, and so answer with less. `document`: the relay information document.
+    somebody else. `document`: the relay information document.
 
     A listing may lack events of a second that has more than the relay returns. Raises QueryClosed,
     Unanswered: what is refused or unanswered is not gone.
     """
-
-    def is_reader() -> bool:
-        is_known = reader in client.logged_in or not lists_nip(document, _LOGIN)
-        return is_known and not client.login_refusal
-
-    if not document:
-        return []  # the relay's owners, whose records were not asked for, are unknown
     absent: list[str] = []
     for start in range(0, len(ids), _ASKED_BATCH):
         part = ids[start : start + _ASKED_BATCH]
-        if not is_reader():
+        if not client.is_known_as(reader, document):
             return []
         found = {event.id for event in await client.query({"ids": part})}
-        if not is_reader():
+        if not client.is_known_as(reader, document):
             return []
         absent += [id_ for id_ in part if id_ not in found]
     return absent

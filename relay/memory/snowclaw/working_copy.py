@@ -130,7 +130,16 @@ class WorkingCopy:
         return True
 
     def _apply_deletion(self, event: Event) -> bool:
-        removed = self._index.delete(event)
+        return self._removed(self._index.delete(event))
+
+    def drop(self, events: Iterable[Event]) -> bool:
+        """Forget these versions, which the relay no longer gives. Whether anything changed."""
+        known = [each for each in events if self._index.at(each.pubkey, each.d) is each]
+        for event in known:
+            self._index.remove(event)
+        return self._removed(known)
+
+    def _removed(self, removed: list[Event]) -> bool:
         if any(deleted.d.startswith(CONFIG) for deleted in removed):
             self.config = DynamicConfig(self.owners, self._file)
             for stored in self._index.events():

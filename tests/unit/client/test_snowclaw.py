@@ -304,6 +304,36 @@ async def test_it_follows_through_a_lost_connection(fake: FakeRelay) -> None:
         await until(lambda: claw.respond_mode() == "all")
 
 
+@pytest.mark.parametrize("may_lack_records", [False, True])
+async def test_records_of_others_that_the_relay_no_longer_gives_are_gone_after_a_reconnect(
+    fake: FakeRelay, *, may_lack_records: bool
+) -> None:
+    """As after a 9005 or a ban, which leave no kind 5."""
+    fake.challenges_at_once = True
+    fake.information = {**ROOKERY, "supported_nips": [1, 42, 50]}
+    group = {"notes": ["poison"]}
+    await fake.publish(record("snowclaw:memory:group:tea", group, by=rover))
+    await fake.publish(record(ALICE, {"notes": ["likes tea"]}))
+    await fake.publish(config("global", respond_mode="all"))
+    async with started(fake, agents=[rover.pubkey]) as claw:
+        assert claw.group("tea") is not None
+        await fake.stop()
+        fake.events.clear()
+        fake.challenges_at_once = not may_lack_records
+        seen = len(fake.seen)
+        await fake.start()
+        if may_lack_records:
+            await claw._client.wait_connected()
+            assert not await claw._drop_absent()
+            assert claw.group("tea") is not None
+            assert claw.respond_mode() == "all"
+        else:
+            await until(lambda: claw.group("tea") is None)
+            assert claw.respond_mode() == "mention"
+            assert len(fake.seen) > seen
+        assert claw.user(alice.npub) is not None
+
+
 async def test_messages_are_yielded_after_see(fake: FakeRelay) -> None:
     await fake.publish(alice.sign(0, [], '{"name":"alice"}', NOW - 99))
     async with started(fake, groups=["tea"]) as claw:
