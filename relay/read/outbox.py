@@ -98,8 +98,8 @@ class Outbox:
 
     Promises: order is kept; a frame is sent whole or not at all; when more than `max_bytes` are
     queued here and in the transport together, or twice as much while this waits for a later
-    iteration, `overflow` is called once and further frames are ignored. So it is when `may_wait`
-    says that no more of what is in the transport, over `FEW_UNREAD`, may wait there.
+    iteration, `overflow` is called once and further frames are ignored. `unread` is called when
+    more than `FEW_UNREAD` bytes wait in the transport after a write.
     """
 
     __slots__ = (
@@ -107,10 +107,10 @@ class Outbox:
         "_frames",
         "_full",
         "_max_bytes",
-        "_may_wait",
         "_overflow",
         "_pieces",
         "_sink",
+        "_unread",
         "closed",
         "held_bytes",
         "is_held",
@@ -125,13 +125,13 @@ class Outbox:
         *,
         max_bytes: int,
         overflow: Callable[[], object],
-        may_wait: Callable[[], bool] = lambda: True,
+        unread: Callable[[], object] = lambda: None,
     ) -> None:
         self._sink = sink
         self._flush_queue = flush_queue
         self._max_bytes = max_bytes
         self._overflow = overflow
-        self._may_wait = may_wait
+        self._unread = unread
         self._pieces: list[bytes] = []
         self._frames = 0
         self.queued_bytes = 0
@@ -216,9 +216,8 @@ class Outbox:
         unread = self._sink.get_write_buffer_size()
         if unread > self._max_bytes:
             self._check()
-        elif unread > FEW_UNREAD and not (self._full or self._may_wait()):
-            self._full = True
-            self._overflow()
+        elif unread > FEW_UNREAD:
+            self._unread()
 
     @property
     def buffered_bytes(self) -> int:

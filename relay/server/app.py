@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -19,7 +20,7 @@ from relay.errors import UserError
 from relay.nostr.nip42 import RelayAddress, relay_address
 from relay.nostr.nip98 import HttpRequest
 from relay.server import http
-from relay.server.connection import Connection, RelaySocket, Stop, check_all
+from relay.server.connection import MAX_UNREAD, Connection, RelaySocket, Stop, check_all
 from relay.server.history import BEFORE, HISTORY
 from relay.server.listening import BACKLOG, cannot_listen
 from relay.server.nip86 import MAX_BODY, Calls, refusal
@@ -113,6 +114,7 @@ class Server:
         self._unfinished = Unfinished()
         self._unsent = Shares()
         self._open_filters = Shares()
+        self._is_making_room = False
         self._answered: dict[asyncio.Transport, None] = {}
         """Open sockets that an HTTP answer was sent to, oldest first."""
         services.metrics.watch(
@@ -504,6 +506,7 @@ class Server:
             logged_in=self._slots.logged_in,
             counted_as=name if is_limited else None,
             unsent=self._unsent,
+            make_room=self._make_room_soon,
             open_filters=self._open_filters,
         )
         self._connections[connection] = request
@@ -577,6 +580,26 @@ class Server:
                 self._writable = await self._services.store.is_writable()
                 self._checked_at = now
             return self._writable
+
+    def _make_room_soon(self) -> None:
+        """Not at once: it may be called while a row is delivered."""
+        if not self._is_making_room:
+            self._is_making_room = True
+            asyncio.get_running_loop().call_soon(self._make_room)
+
+    def _make_room(self) -> None:
+        """Close connections that have held most, of the addresses that have, first those without a
+        known key, until the others have room."""
+        self._is_making_room = False
+        for each in self._connections:
+            each.count_unsent()  # some have read it since
+        holding = [each for each in self._connections if each.unsent]
+        of_address: Counter[str | None] = Counter()
+        for each in holding:
+            of_address[each.counted_as] += int(each.held)
+        holding.sort(key=lambda each: (not each.is_known, of_address[each.counted_as], each.held))
+        while holding and not self._unsent.has_room_for(holding[-1], MAX_UNREAD):
+            holding.pop().close_unread()
 
     def rights_changed(self) -> None:
         """Policies or NIP-86 state changed: check every connection again (N42-16)."""

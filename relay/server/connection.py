@@ -67,8 +67,8 @@ _IS_READING_SHARE: Final = 4
 _MAX_UNSENT: Final = 64 << 20
 """Bytes that wait in the outboxes of all connections, see `Shares`; with more, a connection gets
 the next stored rows when it has read most of what it has. Nobody waits for what others read."""
-_MAX_UNREAD: Final = 256 << 20
-"""The same with live rows: who has more than `FEW_UNREAD` bytes then is closed."""
+MAX_UNREAD: Final = 256 << 20
+"""The same with live rows; with more, those are closed that have held most: see `held`."""
 _MAX_OPEN: Final = 256 << 20
 """`Session.open_weight` of all connections, see `Shares`; twice as much with known keys."""
 _FEW_OPEN: Final = 16 << 10
@@ -201,8 +201,10 @@ class Connection:
         "_expiry",
         "_hangup",
         "_input",
+        "_is_over",
         "_is_stopping",
         "_logged_in",
+        "_make_room",
         "_may_read_on",
         "_negentropy",
         "_open_of_all",
@@ -218,13 +220,14 @@ class Connection:
         "_turns",
         "_unanswered",
         "_unanswered_weight",
-        "_unsent",
         "_unsent_of_all",
+        "_unsent_since",
         "connection",
         "counted_as",
         "message",
         "outbox",
         "reader",
+        "unsent",
     )
 
     def __init__(
@@ -241,9 +244,11 @@ class Connection:
         counted_as: str | None = None,
         unsent: Shares | None = None,
         open_filters: Shares | None = None,
+        make_room: Callable[[], object] = lambda: None,
     ) -> None:
         """`logged_in` is called after each login. `counted_as`: the address whose connections have
-        turns together; None: it has its own. `unsent`, `open_filters`: of all connections."""
+        turns together; None: it has its own. `unsent`, `open_filters`: of all connections.
+        `make_room` is called when more is unread than `MAX_UNREAD`."""
         transport = request.transport
         assert transport is not None
         limits = services.config.limits
@@ -268,13 +273,17 @@ class Connection:
             services.flush_queue,
             max_bytes=limits.outbox_bytes,
             overflow=self._overflowed,
-            may_wait=self._may_wait,
+            unread=self._left_unread,
         )
         self._queries = QueryQueue(services.queries, self)
         self._negentropy = NegentropyQueue(services.negentropy, self)
         self._unsent_of_all = Shares() if unsent is None else unsent
-        self._unsent = 0
+        self._make_room = make_room
+        self.unsent = 0
         """Of this connection, in `_unsent_of_all`."""
+        self._unsent_since = 0.0
+        self._is_over = False
+        """True: it ends, and what it had counts no longer, except for `unsent`."""
         self._open_of_all = Shares() if open_filters is None else open_filters
         self._open_weight = 0
         """Of this connection, in `_open_of_all`."""
@@ -326,13 +335,21 @@ class Connection:
             return False
         return unsent <= FEW_UNREAD or self._unsent_of_all.has_room_for(self, _MAX_UNSENT)
 
-    def _count_unsent(self) -> None:
+    def count_unsent(self) -> None:
+        """Count in `unsent` what waits in the transport now."""
+        if self._is_over:
+            return
         unsent = self.outbox.buffered_bytes
         if unsent <= FEW_UNREAD:
             unsent = 0
-        if unsent != self._unsent:
-            self._unsent_of_all.add(self.counted_as, unsent - self._unsent)
-            self._unsent = unsent
+        self._set_unsent(unsent)
+
+    def _set_unsent(self, unsent: int) -> None:
+        if unsent != self.unsent:
+            if not self.unsent:
+                self._unsent_since = perf_counter()
+            self._unsent_of_all.add(self.counted_as, unsent - self.unsent)
+            self.unsent = unsent
 
     def arrived(self) -> tuple[int, int]:
         """See `Messages.arrived`."""
@@ -347,11 +364,11 @@ class Connection:
         work.begin()
         self.outbox.flush()
         is_over = work.end()
-        self._count_unsent()
+        self.count_unsent()
         if not self.is_reading:
             with contextlib.suppress(ConnectionError):
                 await self._request.writer.drain()
-            self._count_unsent()
+            self.count_unsent()
         elif is_over:
             await work.rest()
         else:
@@ -386,6 +403,8 @@ class Connection:
 
     def _count(self, number: int | None = None) -> None:
         """Count its open subscriptions; `number`: as if it had so many."""
+        if self._is_over:
+            number = 0
         number = self._session.number_open if number is None else number
         self._slice.account.subscriptions += number - self._counted
         self._counted = number
@@ -408,7 +427,7 @@ class Connection:
             text = "too many filters are open on this relay, try again later"
         else:
             self._queries.subscribe(sub, filters)
-            self._count_unsent()
+            self.count_unsent()
             return
         self.closed_by_relay(sub)
         self.outbox.put(messages.closed(sub, Refused(Prefix.RATE_LIMITED, text)))
@@ -516,20 +535,22 @@ class Connection:
         except ConnectionError:
             pass  # closed while the socket sent a pong
         finally:
-            self._count(0)
+            self._is_over = True
+            self._count()
             if self._expiry is not None:
                 self._expiry.cancel()
             self.outbox.close()
             try:
-                if self._session.is_heavy:
-                    await work.rest()
+                try:
+                    if self._session.is_heavy:
+                        await work.rest()
+                finally:
+                    await self._queries.aclose()
+                    await self._negentropy.aclose()
+                if self._hangup is not None:
+                    await self._hangup
             finally:
-                await self._queries.aclose()
-                await self._negentropy.aclose()
-                self._unsent_of_all.add(self.counted_as, -self._unsent)
-                self._unsent = 0
-            if self._hangup is not None:
-                await self._hangup
+                self._set_unsent(0)
             _log.debug("connection closed")
 
     async def _next_compressed(self) -> Any:
@@ -657,7 +678,7 @@ class Connection:
         """Ping a client that was silent for `_HEARTBEAT_S`; close the connection if it stays
         silent for half of it."""
         self._take_account()
-        self._count_unsent()
+        self.count_unsent()
         if self._input.silent_s < _HEARTBEAT_S:
             self._silent_checks = 0
             return
@@ -669,10 +690,23 @@ class Connection:
 
     # -- closing ----------------------------------------------------------------------------------
 
-    def _may_wait(self) -> bool:
-        """Whether the client may leave what was written unread."""
-        self._count_unsent()
-        return self._unsent_of_all.has_room_for(self, _MAX_UNREAD)
+    def _left_unread(self) -> None:
+        self.count_unsent()
+        if not self._unsent_of_all.has_room_for(self, MAX_UNREAD):
+            self._make_room()
+
+    @property
+    def held(self) -> float:
+        """Bytes that it has left unread, times the seconds since there have always been some: much
+        waits for one that reads, but not for long."""
+        return self.unsent * (perf_counter() - self._unsent_since)
+
+    def close_unread(self) -> None:
+        """It has held most, and all together too much."""
+        if self._request.transport is not None:
+            self._request.transport.abort()  # a close frame would wait behind it
+        self._set_unsent(0)
+        self._too_slow()
 
     def _overflowed(self) -> None:
         # Not at once: it may be called while the fanout iterates over the subscriptions.

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from relay.observe import Traffic
-from relay.read.outbox import FEW_UNREAD, FlushQueue, Outbox, frame_head, framed
+from relay.read.outbox import FlushQueue, Outbox, frame_head, framed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -95,20 +95,19 @@ def outbox_to(
     return Outbox(sink, loop.flush_queue, max_bytes=max_bytes, overflow=overflow)
 
 
-def test_who_may_not_wait_with_what_it_has_not_read_overflows(loop: Loop) -> None:
-    sink, said = Sink(reads=False), list[str]()
+def test_it_is_told_that_much_waits_in_the_transport(loop: Loop) -> None:
+    sink, told = Sink(reads=False), list[int]()
     outbox = Outbox(
         sink,
         loop.flush_queue,
         max_bytes=1 << 20,
-        overflow=lambda: said.append("overflow"),
-        may_wait=lambda: "overflow" in said,
+        overflow=lambda: pytest.fail("not that much"),
+        unread=lambda: told.append(sink.stuck),
     )
     for _ in range(3):
-        outbox.put(b"x" * FEW_UNREAD)
+        outbox.put(b"x" * 40_000)
         loop.turns()
-    assert said == ["overflow"]
-    assert len(sink.writes) == 1
+    assert told == [80_008, 120_012]
 
 
 # frames ------------------------------------------------------------------------------------------

@@ -531,19 +531,55 @@ async def test_live_rows_that_clients_do_not_read_are_bounded_for_all_together(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ten large notes took 800 MB: each of 320 clients left 4 MiB unread. Whoever reads stays."""
-    monkeypatch.setattr("relay.server.connection._MAX_UNREAD", 4_000_000)
+    for module in ("app", "connection"):
+        monkeypatch.setattr(f"relay.server.{module}.MAX_UNREAD", 4_000_000)
     async with serving() as relay:
+        rows = [unsigned(alice, content=str(n).rjust(100_000), at=n) for n in range(30)]
+        await write(relay.disk, *rows)
         deaf, reader = [await relay.visit() for _ in range(6)], await relay.visit()
         for visit in (*deaf, reader):
             await visit.asks({"kinds": [7]})
-        number = most = 0
-        while len(relay.fanout) > 1:
+        number, most = len(rows), 0
+        while len(relay.fanout) > 4:  # the reader has two
             number += 1
             event = unsigned(alice, 7, content=str(number).rjust(200_000))
             deque(relay.fanout.deliver([Stored(number, event)]))
             assert int((await reader.hears())[2]["content"]) == number
             most = max(most, sum(each.outbox.buffered_bytes for each in relay.server.connections))
-        assert 1_000_000 < most < 4_000_000
+            assert len(await reader.asks({"kinds": [1]}, sub="large")) == len(rows) + 1
+        assert 400_000 < most < 4_000_000
+        for visit in deaf:
+            visit.socket._response.close()
+        async with until("what they held is free") as tries:
+            async for _ in tries:
+                for each in relay.server.connections:
+                    each.check()
+                if len(relay.server._connections) == 1 and not relay.server._unsent._used:
+                    break
+
+
+@pytest.mark.slow
+async def test_nothing_of_a_connection_that_has_ended_counts() -> None:
+    """What its queries end afterwards, and a check while it may still read, counted for ever."""
+    async with serving() as relay:
+        slow, visit = await overwhelmed(relay), await relay.visit()
+        await visit.asks(*MANY_VALUES, sub="large")
+        connections = tuple(relay.server.connections)
+        assert relay.server._open_filters._used > 0
+        async with until("it is closed, and may still read") as tries:
+            async for _ in tries:
+                for each in connections:
+                    each.check()
+                if any(each.outbox.buffered_bytes for each in connections if each.outbox.closed):
+                    break
+        visit.socket._response.close()
+        slow.socket._response.close()
+        await relay.is_left()
+        for each in connections:
+            each.check()
+            each.closed_by_relay("another")
+        assert relay.server._open_filters._used == 0
+        assert relay.server._unsent._used == 0
 
 
 async def overwhelmed(relay: Relay) -> Visit:
