@@ -25,14 +25,18 @@ class Shares:
         self._of: dict[str | None, int] = {}
         """Of each address that has any."""
 
-    def has_room_for(self, client: Sharer, most: int) -> bool:
-        """Whether it may have more. `most`: bytes of all together."""
+    def has_room_for(self, client: Sharer, most: int, ordinary: int = 0) -> bool:
+        """Whether it may have more. `most`: bytes of all together. `ordinary`: bytes that clients
+        of one address may have also when others have all, up to twice `most`: else a few addresses
+        would keep out all others."""
         used = self._used
         if used < most // 4:
             return True
         if client.is_known:
             return used < most
         own = self._of.get(client.counted_as, 0)
+        if ordinary and own <= ordinary:
+            return used < 2 * most
         return own < most // 4 and used < most - most // 4
 
     def add(self, address: str | None, size: int) -> None:

@@ -71,6 +71,8 @@ MAX_UNREAD: Final = 256 << 20
 """The same with live rows; with more, those are closed that have held most: see `held`."""
 _MAX_OPEN: Final = 256 << 20
 """`Session.open_weight` of all connections, see `Shares`; twice as much with known keys."""
+_ORDINARY_OPEN: Final = 1 << 20
+"""Weight that those of one address may have whatever others have: some 3,000 authors."""
 _FEW_OPEN: Final = 16 << 10
 """Weight up to which a connection's subscriptions do not count: none of them is refused."""
 _CLOSE_S: Final = 1.0
@@ -422,7 +424,7 @@ class Connection:
         if not account.is_known and account.subscriptions > most:
             text = f"at most {most} open subscriptions from your address without a known key"
         elif self._open_weight and not self._open_of_all.has_room_for(
-            self, 2 * _MAX_OPEN if account.is_known else _MAX_OPEN
+            self, 2 * _MAX_OPEN if account.is_known else _MAX_OPEN, _ORDINARY_OPEN
         ):
             text = "too many filters are open on this relay, try again later"
         else:
@@ -454,7 +456,7 @@ class Connection:
         (N42-16)."""
         for sub in self._session.open:
             self._queries.cancel(sub)
-            self._session.closed_by_relay(sub)
+            self.closed_by_relay(sub)
             self.outbox.put(messages.closed(sub, BANNED.refused()))
 
     def close_blocked(self) -> None:

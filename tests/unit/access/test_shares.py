@@ -37,6 +37,20 @@ def test_one_address_has_a_quarter_and_all_unknown_ones_three() -> None:
     assert room(shares) == [False] * 4
 
 
+def test_what_is_ordinary_has_room_while_a_few_addresses_have_all() -> None:
+    shares = Shares()
+    for number in range(3):
+        shares.add(f"{number}", 25)
+    late = Client("late", is_known=False)
+    assert not shares.has_room_for(late, 100)
+    assert shares.has_room_for(late, 100, 1)
+    shares.add("late", 2)
+    assert not shares.has_room_for(late, 100, 1)
+    shares.add("late", -1)
+    shares.add("0", 124)
+    assert not shares.has_room_for(late, 100, 1)
+
+
 def test_what_is_gone_counts_no_more() -> None:
     shares = Shares()
     shares.add(None, 80)
