@@ -142,6 +142,8 @@ class WriteOutcome(Enum):
     TAKEN = auto()
     """Append-only, and another event is stored under this `d`."""
     SUPERSEDED = auto()
+    CHANGED = auto()
+    """Made from another version than the one that is stored."""
     REGENERATED = auto()
     """Imported group state: the relay signs its own."""
     DELETED = auto()
@@ -156,6 +158,10 @@ class WriteOutcome(Enum):
     NO_MEMBER = auto()
     """A request to leave by a key that is no member."""
 
+
+ANOTHER_VERSION: Final = "another version is stored"
+GROUP_CHANGED: Final = "the group was changed meanwhile"
+"""Refusals of what was made from another version."""
 
 Result = WriteOutcome | Reject
 """What the OK of an event says."""
@@ -183,6 +189,8 @@ def ok_reply(result: Result) -> tuple[bool, str]:
             return True, "duplicate: already stored under this d"
         case WriteOutcome.SUPERSEDED:
             return False, "duplicate: a newer version is stored"
+        case WriteOutcome.CHANGED:
+            return False, f"duplicate: {ANOTHER_VERSION}"
         case WriteOutcome.DELETED:
             return False, "blocked: deleted"
         case WriteOutcome.EXPIRED:

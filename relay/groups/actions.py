@@ -20,7 +20,7 @@ import msgspec
 
 from relay.errors import Invalid
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
+from relay.nostr.event import MADE_FROM, is_hex64
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence, Set
@@ -74,7 +74,9 @@ _NOT_METADATA: Final = frozenset({"d", "supported_kinds", "parent", "child", *FL
 _NOT_DESCRIBING: Final = _NOT_METADATA | CONFIRMING
 """Tags of a 39000 that follow from its flags or are not metadata."""
 _NOT_COPIED: Final = (
-    _NOT_METADATA | CONFIRMING | {"h", "previous", "-", "expiration", "nonce", "unrestricted"}
+    _NOT_METADATA
+    | CONFIRMING
+    | {"h", "previous", "-", "expiration", "nonce", "unrestricted", MADE_FROM}
 )
 """Tags of a 9002 that 39000 does not repeat as they are."""
 _NO_PREFIXES: Final[frozenset[str]] = frozenset()
@@ -436,7 +438,7 @@ def edit_tags(
     """
     tags = [list(tag) for tag in metadata if tag]
     before = {tag[0] for tag in tags}
-    changed = {"d", *OPPOSITE, *OPPOSITE.values(), *texts}
+    changed = {"d", MADE_FROM, *OPPOSITE, *OPPOSITE.values(), *texts}
     said = [[name, text] for name, text in texts.items() if text]
     kept = [tag for tag in tags if tag[0] not in changed]
     on = [[flag] for flag in OPPOSITE if flags.get(flag, flag in before)]

@@ -107,6 +107,8 @@ class GroupContext(msgspec.Struct, frozen=True, gc=False):
     operators: frozenset[str] = frozenset()
     """Owners of the whole relay; those of a household are not."""
     banned: frozenset[str] = frozenset()
+    has_changed: bool = False
+    """A 9002 was made from another 39000 than the group's."""
 
     @property
     def was_accepted(self) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final, assert_never
 
-from relay.errors import Prefix, Refused, Reject
+from relay.errors import GROUP_CHANGED, Prefix, Refused, Reject
 from relay.facts import Origin, Who
 from relay.groups.actions import (
     UNTOLD_FLAGS,
@@ -65,6 +65,7 @@ _NOT_OF_ROLE_HOLDERS: Final = Reject(
     Prefix.RESTRICTED, "only an admin may delete events of a member with a role", RULE, reveals=True
 )
 _ELSEWHERE: Final = Reject(Prefix.INVALID, "address belongs to another group", RULE, reveals=True)
+_CHANGED: Final = Reject(Prefix.DUPLICATE, GROUP_CHANGED, RULE)
 _OLDER_THAN_GROUP: Final = Reject(
     Prefix.INVALID,
     "created_at: older than the group of this name here; only --trust imports it",
@@ -337,7 +338,7 @@ def _ruling_of_rank(
         return refusal
     match action:
         case EditMetadata():
-            return _ruling_on_edit(action, group, context)
+            return _CHANGED if context.has_changed else _ruling_on_edit(action, group, context)
         case DeleteGroup():
             if context.origin is Origin.IMPORT and context.has_content:
                 return _IN_USE

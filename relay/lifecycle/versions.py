@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from relay.access.read_rules import Match
     from relay.lifecycle.rows import Found, Slot, WritePlan
-    from relay.nostr.event import Event
+    from relay.nostr.event import Base, Event
 
 DAY_S: Final = 86_400
 _NO_GROUPS: Final = Groups()
@@ -43,12 +43,27 @@ _NO_GROUPS: Final = Groups()
 
 def is_older(event: Event, version: int, keep: Keep, holder: Stored, tie: Tie) -> bool:
     """Whether the slot's holder is kept and the event is not; ties are decided by id."""
+    return _loses(event.id, version, keep, holder, tie)
+
+
+def is_rival(holder: Stored, base: Base, keep: Keep, tie: Tie, now: int) -> bool:
+    """Whether the slot's holder is not taken into account by an event that was made from `base`.
+
+    A holder that `base` would have replaced is none: this relay has missed `base`. Nor is one that
+    has expired, which nobody finds.
+    """
+    if base.id == holder.event.id or (holder.expires_at is not None and holder.expires_at <= now):
+        return False
+    return base.id == "" or _loses(base.id, base.at, keep, holder, tie)
+
+
+def _loses(event_id: str, version: int, keep: Keep, holder: Stored, tie: Tie) -> bool:
     if version != holder.version:
         return version < holder.version
     # NIP-01 keeps the lowest id; for `ts` AMAN's indexer keeps the highest (A-09).
     if keep is Keep.LATEST_TS and tie is Tie.HIGH:
-        return event.id < holder.event.id
-    return event.id > holder.event.id
+        return event_id < holder.event.id
+    return event_id > holder.event.id
 
 
 def unstored_outcome(

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _HEX64: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 _HEX128: Final = re.compile(r"[0-9a-f]{128}").fullmatch
 MAX_CREATED_AT: Final = 2**63 - 1
+MADE_FROM: Final = "made-from"
+"""Tag: the version that this one was made from. This relay's own; docs/interop.md describes it."""
 _OWN_WEIGHT: Final = 1000
 _PARSED_TAG: Final = 100
 """A tag takes as long to parse as so many bytes."""
@@ -123,6 +125,37 @@ def indexed(event: Event) -> Event:
         firsts,
         values,
     )
+
+
+class Base(NamedTuple):
+    """The version that another one was made from."""
+
+    id: str
+    """Empty: none was stored."""
+    at: int
+    """Its created_at, or its `ts` where versions are compared by that."""
+
+
+def made_from(version: Event | None) -> list[str]:
+    """The tag of an event that was made from this version; None: none was stored."""
+    return [MADE_FROM, ""] if version is None else [MADE_FROM, version.id, str(version.created_at)]
+
+
+def base_of(event: Event) -> Base | None:
+    """The version that its first tag `made-from` names; None: it has no such tag. Raises
+    Invalid."""
+    tag = next((tag for tag in event.tags if tag and tag[0] == MADE_FROM), None)
+    if tag is None:
+        return None
+    match tag[1:]:
+        case [""]:
+            return Base("", 0)
+        case [id_, at] if is_hex64(id_) and at.isascii() and at.isdigit() and len(at) < 19:
+            return Base(id_, int(at))
+        case _:
+            raise Invalid(
+                f"{MADE_FROM}: must be the id and the created_at of the version, or one empty text"
+            )
 
 
 def is_hex64(value: object) -> bool:

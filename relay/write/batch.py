@@ -258,6 +258,7 @@ class Batch:
             self._buckets,
             self._vanished,
             Removed() if self._pieces is None else self._pieces.removed,
+            unsigned=self._changed_groups,
         )
         listed = found.slots.get(Slot(self._relay_key.pubkey, kinds.RELAY_MEMBERS, ""))
         if listed is not None:  # each list is newer than the one before (as N29-68)

@@ -18,12 +18,14 @@ from relay.lifecycle.rows import Keep, Slot, slot_of
 from relay.memory.registry import MemorySystems, References
 from relay.nostr import kinds
 from relay.nostr.agents import Attestation, check_persona
-from relay.nostr.event import Event, address_of, is_hex64
+from relay.nostr.event import Base, Event, address_of, base_of, is_hex64
+from relay.nostr.kinds import KindClass, class_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Set
 
 _ALL_RELAYS: Final = "ALL_RELAYS"
+_REPLACED: Final = frozenset({KindClass.REPLACEABLE, KindClass.ADDRESSABLE})
 _NO_KEYS: Final[frozenset[str]] = frozenset()
 _MAX_NAMED: Final = 16
 """Most ids and addresses, counted together, that are looked up for one event."""
@@ -79,6 +81,9 @@ class Candidate(msgspec.Struct, frozen=True, gc=False):
     """A kind 62 for this relay; one for other relays is an event like any other (N62-03, Z-13)."""
     objection: Reject | None
     """The refusal of the first plug-in that refused the event."""
+    base: Base | None = None
+    """The version that it must have been made from: of a 9002 the group's 39000. None: any, as for
+    what another than its author sends, and for all that is not from the wire."""
 
 
 def candidate_of(
@@ -94,11 +99,17 @@ def candidate_of(
 ) -> Candidate:
     """`is_here`: whether a URL is this relay's. `objection`: a plug-in's refusal. `foreign_h`,
     `derived`: the settings of `[groups]`."""
-    malformed, group, action = None, None, None
+    malformed, group, action, base = None, None, None, None
     try:
         group = group_of(event, foreign_h)
         action = action_of(event)
         check_persona(event)
+        if sender.origin is Origin.WIRE and class_of(event.kind) in _REPLACED:
+            base = base_of(event)
+            # Who brings others' events here brings them as they are (`sync`): newer ones replace.
+            base = base if event.pubkey in sender.authenticated else None
+        elif sender.origin is Origin.WIRE and event.kind == kinds.EDIT_METADATA:
+            base = base_of(event)
     except Refused as refused:
         malformed, group = refused_form(refused), None
     kind, slot = event.kind, slot_of(event, keep)
@@ -117,6 +128,7 @@ def candidate_of(
         systems.references(event),
         kind == kinds.VANISH and _is_for_here(event, is_here),
         objection,
+        base,
     )
 
 

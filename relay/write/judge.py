@@ -37,7 +37,7 @@ from relay.groups.rules import (
 )
 from relay.lifecycle.deletion import deleted_rows, vanish_outcome
 from relay.lifecycle.rows import Stored
-from relay.lifecycle.versions import unstored_outcome
+from relay.lifecycle.versions import is_rival, unstored_outcome
 from relay.nostr import kinds
 from relay.nostr.event import address_of
 from relay.nostr.kinds import is_ephemeral
@@ -104,6 +104,7 @@ _ABOUT_ROWS: Final = frozenset(
         WriteOutcome.DUPLICATE,
         WriteOutcome.TAKEN,
         WriteOutcome.SUPERSEDED,
+        WriteOutcome.CHANGED,
         WriteOutcome.DELETED,
     }
 )
@@ -410,8 +411,19 @@ def _unstored(candidate: Candidate, world: World) -> WriteOutcome | None:
     )
     if outcome is not None and outcome is not WriteOutcome.PASSED_ON:
         return outcome
-    is_banned = check_event_not_banned(candidate.event, world.management) is not None
-    return WriteOutcome.DELETED if is_banned else outcome
+    if check_event_not_banned(candidate.event, world.management) is not None:
+        return WriteOutcome.DELETED
+    holder = None if candidate.slot is None else world.found.slots.get(candidate.slot)
+    base, keep, tie = candidate.base, candidate.keep, world.policy.keep.tie
+    if (
+        base is not None
+        and holder is not None
+        and is_rival(holder, base, keep, tie, world.now)
+        # Who may not read it cannot take it into account, and would be answered OK true.
+        and _may_be_told(WriteOutcome.CHANGED, candidate, world)
+    ):
+        return WriteOutcome.CHANGED
+    return outcome
 
 
 def _may_be_told(outcome: WriteOutcome, candidate: Candidate, world: World) -> bool:
@@ -428,7 +440,7 @@ def _may_be_told(outcome: WriteOutcome, candidate: Candidate, world: World) -> b
     match outcome:
         case WriteOutcome.DUPLICATE:
             row = found.rows.get(candidate.event.id)
-        case WriteOutcome.SUPERSEDED | WriteOutcome.TAKEN:
+        case WriteOutcome.SUPERSEDED | WriteOutcome.CHANGED | WriteOutcome.TAKEN:
             row = None if candidate.slot is None else found.slots.get(candidate.slot)
         case _:
             row = _row_if_stored(candidate, world)

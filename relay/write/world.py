@@ -17,8 +17,10 @@ from relay.access.visibility import Viewer, visibility_for
 from relay.facts import Facts, Origin, Who
 from relay.groups.actions import DeleteEvents, previous_in
 from relay.groups.context import GroupContext, NotStored, TargetRow
+from relay.groups.notices import notices_for
 from relay.groups.timeline import previous_to_find
 from relay.lifecycle.deletion import deleted_rows
+from relay.lifecycle.rows import Slot
 from relay.nostr import kinds
 from relay.nostr.filters import Filter
 from relay.write.pins import pinnable
@@ -29,8 +31,8 @@ if TYPE_CHECKING:
     from relay.access.actors import Actors
     from relay.access.visibility import Visibility
     from relay.facts import RecordFacts
-    from relay.groups.group import Groups
-    from relay.lifecycle.rows import Found, Slot, Stored
+    from relay.groups.group import Group, Groups
+    from relay.lifecycle.rows import Found, Stored
     from relay.memory.registry import MemorySystems, RecordName
     from relay.nostr.event import Event
     from relay.state import Policy
@@ -92,6 +94,9 @@ class World:
     """Rows that earlier pieces of the same deletion deleted."""
     max_event: int = MAX_EVENT
     """Bytes of an event, wherever it comes from."""
+    unsigned: Mapping[str, Group] = field(default_factory=dict)
+    """Groups that earlier events of the batch changed, as they were: what the relay signs about
+    them comes last."""
     rated_origins: frozenset[Origin] = frozenset({Origin.WIRE})
     """Rates count events of these origins."""
     _who: dict[tuple[str, str | None], frozenset[Who]] = field(default_factory=dict)
@@ -303,7 +308,22 @@ def group_context(candidate: Candidate, world: World, facts: Facts) -> GroupCont
         relay=world.relay,
         operators=world.actors.owners,
         banned=world.actors.banned,
+        has_changed=candidate.action is not None and _has_changed(candidate, group_id, world),
     )
+
+
+def _has_changed(candidate: Candidate, group_id: str, world: World) -> bool:
+    """Whether a 9002 was made from another 39000 than the group's."""
+    if candidate.base is None:
+        return False
+    held = world.found.slots.get(Slot(world.relay, kinds.GROUP_METADATA, group_id))
+    if held is None or held.event.id != candidate.base.id:
+        return True
+    before, after = world.unsigned.get(group_id), world.groups.get(group_id)
+    if before is None or after is None:
+        return False
+    compat = world.policy.groups.compat
+    return bool(notices_for(before, after, world.now, compat, {kinds.GROUP_METADATA})[1])
 
 
 def _rows_with_prefix(group_id: str, prefix: str, world: World) -> Iterator[Stored]:

@@ -53,6 +53,9 @@ def namings(id_: str, address: str) -> Iterator[tuple[int, Tags]]:
     yield 5, [h, a]
     yield 9010, [h, e]
     yield 9010, [h, a]
+    made_from = ["made-from", id_, "1"]
+    yield 9002, [h, ["private"], made_from]
+    yield 30023, [["d", id_], made_from]
 
 
 class Crowd:

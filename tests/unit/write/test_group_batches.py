@@ -14,10 +14,11 @@ import pytest
 
 from relay.access.quotas import GUESSES_PER_KEY
 from relay.facts import Origin
-from relay.groups.actions import PRIVATE_FLAGS
+from relay.groups.actions import PRIVATE_FLAGS, Flag
 from relay.nostr import kinds
+from relay.nostr.event import made_from
 from relay.storage.sqlite.lookups import Finder
-from tests.cast import admin, alice, bob, carol, person
+from tests.cast import admin, alice, bob, carol, person, robot
 from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
@@ -169,6 +170,67 @@ async def test_a_group_that_is_opened_or_described_anew_is_logged(
         ("WARNING", "group 'tea' is public now: everyone may read all its events"),
         ("INFO", "group 'tea': flags none, metadata name; before: flags private, metadata about"),
     ]
+
+
+@pytest.mark.parametrize("members", [0, 60])
+async def test_of_two_edits_made_from_one_state_in_one_batch_one_wins(
+    home: Home, members: int
+) -> None:
+    """Of a group with many members the 39000 is signed at the end of the batch."""
+    await home.do(admin, 9007, h="tea")
+    users = [["p", person(f"member {number}").pubkey] for number in range(members)]
+    if users:
+        await home.do(admin, 9000, *users, h="tea")
+    (now,) = await home.found(kinds=[39000])
+    named, private = made_from(now), ["private"]
+    joined = home.made(bob, 9021, h="tea")
+    closed = home.made(admin, 9002, private, ["restricted"], named, h="tea")
+    renamed = home.made(admin, 9002, ["name", "Tea"], ["public"], named, h="tea")
+    logins = [admin.pubkey]
+    *answers, first, second = await home.take(joined, closed, renamed, logins=logins)
+    assert answers == [STORED]  # who is in it is not in the 39000
+    assert (first, second) == (STORED, (False, "duplicate: the group was changed meanwhile"))
+    assert Flag.PRIVATE in home.groups.by_id["tea"].flags
+    (after,) = await home.found(kinds=[39000])
+    assert not after.has_tag("made-from")
+    assert after.has_tag("private")
+    again = home.made(admin, 9002, private, ["name", "Tea"], made_from(after), h="tea")
+    assert await home.take(again) == [STORED]
+
+
+@pytest.mark.parametrize("origin", [Origin.IMPORT, Origin.TRUSTED_SYNC, Origin.TRUSTED_IMPORT])
+async def test_what_is_imported_replaces_whatever_it_was_made_from(
+    home: Home, origin: Origin
+) -> None:
+    await home.do(admin, 9007, h="tea")
+    edit = home.made(admin, 9002, ["name", "Tea"], ["public"], ["made-from", ""], h="tea")
+    odd = home.made(admin, 9002, ["name", "Tea"], ["public"], ["made-from", "?"], h="tea")
+    await home.take(alice.sign(30078, [["d", "a"]], "one", home.now - 9))
+    newer = alice.sign(30078, [["d", "a"], ["made-from", ""]], "two", home.now)
+    assert await home.take(edit, odd, newer, origin=origin) == [STORED] * 3
+
+
+async def test_a_version_that_its_author_may_not_read_any_more_is_replaced(home: Home) -> None:
+    """Else OK true would say so of a record that is not stored."""
+    d = ["d", f"snowclaw:memory:npub:{alice.pubkey[:32]}"]
+    await home.do(admin, 9007, ["private"], h="tea")
+    await home.do(admin, 9000, ["p", robot.pubkey], h="tea")
+    logins = [robot.pubkey]
+    first = robot.sign(30078, [d, ["h", "tea"]], "{}", home.now - 9)
+    assert await home.take(first, logins=logins) == [STORED]
+    await home.do(admin, 9001, ["p", robot.pubkey], h="tea")
+    anew = robot.sign(30078, [d, ["made-from", ""]], "{}", home.now)
+    assert await home.take(anew, logins=logins) == [STORED]
+    assert [event.id for event in await home.found(kinds=[30078])] == [anew.id]
+
+
+async def test_an_expired_version_is_no_other_one(home: Home) -> None:
+    """Nobody finds it."""
+    first = alice.sign(30023, [["d", "a"], ["expiration", str(home.now + 5)]], "one", home.now)
+    assert await home.take(first, logins=[alice.pubkey]) == [STORED]
+    home.now += 10
+    anew = alice.sign(30023, [["d", "a"], ["made-from", ""]], "two", home.now)
+    assert await home.take(anew, logins=[alice.pubkey]) == [STORED]
 
 
 @pytest.mark.proves("B-05")
