@@ -55,6 +55,7 @@ from relay.client.settings import Actor
 from relay.errors import Prefix, UserError
 from relay.groups.actions import MAX_ID_CHARS, OPPOSITE, edit_tags
 from relay.nostr import kinds
+from relay.nostr.event import made_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 _ID: Final = re.compile(r"[a-z0-9_-]+").fullmatch
+_MAX_RACES: Final = 100
+"""Times that an edit is made again, because others change the group."""
 _NOT_IN_AN_ID: Final = re.compile(r"[^a-z0-9_]+")
 
 
@@ -178,8 +181,7 @@ def edit(
         raise click.UsageError("nothing to change: give --name, --about, --picture or a flag")
 
     async def work(client: Client) -> GroupView:
-        before = await _existing(client, group_id)
-        await client.send(kinds.EDIT_METADATA, "", edit_tags(before.tags, group_id, texts, flags))
+        await _edit(client, group_id, texts, flags)
         return await view_of_group(client, group_id)
 
     view = with_client(Actor.OWNER, server, work)
@@ -377,6 +379,24 @@ async def _created(
         await client.send(kinds.EDIT_METADATA, "", [["h", group_id], *tags])
         view = await view_of_group(client, group_id)
     return view
+
+
+async def _edit(
+    client: Client, group_id: str, texts: Mapping[str, str], flags: Mapping[str, bool]
+) -> None:
+    """A 9002 replaces all of the 39000: if that was changed meanwhile, it is made again."""
+    before: Event | None = None
+    for last in (*[False] * _MAX_RACES, True):
+        edited = (await _existing(client, group_id)).metadata
+        assert edited is not None
+        tags = [*edit_tags(edited.tags, group_id, texts, flags), made_from(edited)]
+        try:
+            await client.send(kinds.EDIT_METADATA, "", tags)
+            return
+        except PublishRefused as refused:
+            if refused.prefix != Prefix.DUPLICATE or edited == before or last:
+                raise
+        before = edited
 
 
 async def _existing(client: Client, group_id: str) -> GroupView:

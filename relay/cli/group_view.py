@@ -56,8 +56,8 @@ class GroupView:
     members: tuple[str, ...] | None
     """None: not readable with this key."""
     roles: tuple[str, ...]
-    tags: tuple[tuple[str, ...], ...] = ()
-    """Tags of the 39000."""
+    metadata: Event | None = None
+    """The 39000."""
 
     @property
     def people(self) -> list[str]:
@@ -124,7 +124,7 @@ def _view_of(group_id: str, events: Mapping[int, Event]) -> GroupView:
         else {tag[1]: tuple(tag[2:]) for tag in admins.tags if _is_user(tag)},
         members=None if members is None else tuple(tag[1] for tag in members.tags if _is_user(tag)),
         roles=() if roles is None else tuple(roles.tag_values("role")),
-        tags=tuple(map(tuple, metadata.tags)),
+        metadata=metadata,
     )
 
 

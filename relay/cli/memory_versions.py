@@ -30,7 +30,7 @@ from relay.client.settings import Actor
 from relay.errors import Invalid, UserError
 from relay.memory.snowclaw.encryption import content_of
 from relay.memory.unreadable import UnreadableRecord
-from relay.nostr.event import Address, is_hex64
+from relay.nostr.event import MADE_FROM, Address, is_hex64
 from relay.nostr.keys import npub
 from relay.nostr.kinds import MAX_KIND, KindClass, class_of
 from relay.nostr.nip19 import AddressPointer, decode_pointer
@@ -128,7 +128,11 @@ class Found(NamedTuple):
 
     def lines(self, event: Event) -> list[str]:
         """Tags and content of a version, for people."""
-        tags = [f"{tag[0]}: {' '.join(tag[1:])}" for tag in event.tags if tag and tag[0] != "d"]
+        tags = [
+            f"{tag[0]}: {' '.join(tag[1:])}"
+            for tag in event.tags
+            if tag and tag[0] not in ("d", MADE_FROM)
+        ]
         return [*map(printable, tags), *self.content(event)]
 
     def content(self, event: Event) -> list[str]:
@@ -350,7 +354,7 @@ def _author(settings: ClientSettings, found: Found) -> SecretKey:
 
 
 def _says(event: Event) -> tuple[list[list[str]], str]:
-    return [tag for tag in event.tags if tag[:1] != ["ts"]], event.content
+    return [tag for tag in event.tags if tag[:1] not in (["ts"], [MADE_FROM])], event.content
 
 
 def _again(old: Event, current: Event, key: SecretKey, now: int) -> Event:
@@ -358,7 +362,8 @@ def _again(old: Event, current: Event, key: SecretKey, now: int) -> Event:
     where versions are compared by it."""
     times = [int(ts) for ts in (current.tag("ts") or "",) if ts.isascii() and ts.isdigit()]
     at = max(now, current.created_at + 1, *(ts + 1 for ts in times))
-    tags = [["ts", str(at)] if tag[:1] == ["ts"] else list(tag) for tag in old.tags]
+    kept = [tag for tag in old.tags if tag[:1] != [MADE_FROM]]
+    tags = [["ts", str(at)] if tag[:1] == ["ts"] else list(tag) for tag in kept]
     return key.sign(old.kind, tags, old.content, at)
 
 

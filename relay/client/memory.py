@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from relay.client.rebase import Rebase
     from relay.client.responses import FilterLike
     from relay.client.spool import Refused
-    from relay.client.writer import Make, Written
+    from relay.client.writer import Known, Make, Written
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
@@ -151,8 +151,8 @@ class MemoryClient(BaseClient):
                 return {}
         return self._document
 
-    async def write(self, kind: int, d: str, make: Make) -> Written:
-        """Write one record as the newest version of its address.
+    async def write(self, kind: int, d: str, make: Make, base: Known | None = None) -> Written:
+        """Write one record as the newest version of its address. `base`: see `Writer.write`.
 
         Raises PublishRefused; Unanswered (without a folder); SpoolFull, SpoolDamaged, OSError.
         """
@@ -162,7 +162,7 @@ class MemoryClient(BaseClient):
             address = address_filter(kind, self.pubkey, d)
             for event in await asyncio.to_thread(self._cache.matching, address):
                 self._writer.note_stored(event)
-        return await self._writer.write(kind, d, make)
+        return await self._writer.write(kind, d, make, base)
 
     async def publish(self, draft: Draft) -> Written:
         """Publish an append-only record. Raises as `write` does."""

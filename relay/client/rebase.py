@@ -15,6 +15,7 @@ from relay.memory.snowclaw.keys import memory_scope
 from relay.memory.snowclaw.records import newest
 from relay.memory.unreadable import next_created_at
 from relay.nostr import kinds
+from relay.nostr.event import made_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -90,7 +91,11 @@ class Rebase:
         finally:
             if stored is not None:
                 self.take(stored)
-        version = None if draft is None else self._sign(draft, is_encrypted)
+        version = None
+        if draft is not None:
+            here = newest(each for each in found if each.d == event.d)  # a kind 5 has no `d`
+            named = draft._replace(tags=[*draft.tags, made_from(here)])
+            version = self._sign(named, is_encrypted)
         if is_ahead:  # what is written next is based on what is sent, though this is older
             self._working_copy.withdraw(event)
             for each in (stored, version):

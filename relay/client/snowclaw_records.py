@@ -359,7 +359,8 @@ class SnowclawRecords(MemoryClient):
             draft = self._working_copy.next_version(subject, at)
             return self._encrypted(draft) if self._working_copy.is_encrypted(subject) else draft
 
-        written = await self.write(kinds.APP_DATA, self._working_copy.d_of(subject), version)
+        d = self._working_copy.d_of(subject)
+        written = await self.write(kinds.APP_DATA, d, version, lambda: self._working_copy.own(d))
         self._working_copy.saved(subject, written.event)
         return written
 
@@ -405,8 +406,8 @@ class SnowclawRecords(MemoryClient):
         Raises UserError before sending if this is no owner's key (S-20); Invalid; as `write`.
         """
         changes = config_of({MODE: respond_mode, HISTORY: context_history})
-        at_scope, stored = await self._stored_config(scope)
-        return await self._write_config(at_scope, changes, stored)
+        at_scope, _ = await self._stored_config(scope)
+        return await self._write_config(at_scope, changes)
 
     async def unset_config(
         self, scope: str | Scope, names: Collection[str] = (MODE, HISTORY)
@@ -418,7 +419,7 @@ class SnowclawRecords(MemoryClient):
         at_scope, stored = await self._stored_config(scope)
         if stored is None or all(getattr(stored.config, name) is None for name in names):
             return None
-        return await self._write_config(at_scope, GroupConfig(), stored, names)
+        return await self._write_config(at_scope, GroupConfig(), names)
 
     def configs(self) -> list[ConfigRecord]:
         """The owners' configuration of every scope that sets a value, by precedence (S-17)."""
@@ -436,7 +437,7 @@ class SnowclawRecords(MemoryClient):
         return sorted(found, key=lambda each: (of_kind.index(type(each.scope)), each.event.d))
 
     async def _stored_config(self, scope: str | Scope) -> tuple[Scope, ConfigRecord | None]:
-        """The scope as it is written, and its configuration."""
+        """The scope as it is written, and its configuration. Raises UserError; as `read`."""
         if self.pubkey not in self._working_copy.owners:
             raise UserError(
                 f"restricted: only an owner may write config; {self._signer.npub} is not the"
@@ -444,24 +445,30 @@ class SnowclawRecords(MemoryClient):
             )
         at_scope = scope_in(scope) if isinstance(scope, str) else scope
         await self.load()  # the values that are kept may have been changed elsewhere since
+        stored = self._config_at(at_scope)
         if isinstance(at_scope, OfUser):
             key = hex_of(at_scope.key)
-            stored = self._working_copy.config.of_user(key)
             return OfUser(key_of(key) if len(key) == 64 else key), stored
-        return at_scope, self._working_copy.config.at(at_scope)
+        return at_scope, stored
+
+    def _config_at(self, scope: Scope) -> ConfigRecord | None:
+        """The configuration of a scope; of a user under any form of the key."""
+        config = self._working_copy.config
+        if isinstance(scope, OfUser):
+            return config.of_user(hex_of(scope.key))
+        return config.at(scope)
 
     async def _write_config(
-        self,
-        scope: Scope,
-        changes: GroupConfig,
-        stored: ConfigRecord | None,
-        unset: Collection[str] = (),
+        self, scope: Scope, changes: GroupConfig, unset: Collection[str] = ()
     ) -> Written:
+        d = config_d(scope)
+
         def version(at: int) -> Draft:
+            stored = self._config_at(scope)
             newer = at if stored is None else max(at, stored.event.created_at + 1)
             return config_draft(scope, changes, stored, newer, unset)
 
-        written = await self.write(kinds.APP_DATA, config_d(scope), version)
+        written = await self.write(kinds.APP_DATA, d, version, lambda: self._working_copy.own(d))
         self._take(written.event)
         return written
 

@@ -7,8 +7,9 @@ Invariants, with a spool: a write is durable before it is sent, and the caller's
 and gets the answer. What remains on disk after that, also from earlier runs, is the backlog: a task
 sends it in order while the relay is connected, and no later write overtakes it.
 
-A version with edits (see `Rebase`) is sent from the backlog only if the relay still has the version
-that it was made of; else the edits are made on the stored version, and this one is sent instead.
+A version with edits (see `Rebase`) names the version that it was made of: a relay that knows the
+tag `made-from` refuses it if another one was stored meanwhile. It is sent from the backlog only if
+the relay still has that version; else the edits are made on the stored one, and this one is sent.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from relay.client.errors import TEMPORARY, ClientClosed, ClientError, PublishRefused, Unanswered
-from relay.errors import Invalid, Prefix
+from relay.errors import ANOTHER_VERSION, Invalid, Prefix
 from relay.memory.fields import whole_number
 from relay.memory.unreadable import next_created_at
+from relay.nostr.event import made_from
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import KindClass, class_of
 
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
     Make = Callable[[int], Draft]
     """A version of a record, made for its time in Unix seconds."""
+    Known = Callable[[], Event | None]
+    """The stored version of a record, as far as known; None: there is none."""
 
 _SEND_BATCH: Final = 256
 _MAX_KNOWN: Final = 10_000
@@ -120,8 +124,12 @@ class Writer:
                 # Evicted addresses are queried from the relay when needed.
                 self._last.popitem(last=False)
 
-    async def write(self, kind: int, d: str, make: Make) -> Written:
+    async def write(self, kind: int, d: str, make: Make, base: Known | None = None) -> Written:
         """Sign and publish one record, as the newest version of its address.
+
+        `base`: gives the version that `make` edits; a relay that knows the tag `made-from` refuses
+        the new one if another version is stored, and it is made again from that. None: what is
+        stored does not matter.
 
         Raises PublishRefused; Unanswered (without a spool); SpoolFull, SpoolDamaged, OSError.
         """
@@ -133,16 +141,21 @@ class Writer:
             with suppress(TimeoutError):
                 async with asyncio.timeout(_ANSWER_S):
                     await self._caught_up.wait()
-        attempts = 0
-        while True:
+        attempts, before, refused = 0, None, None
+        for _ in range(_MAX_RACES):
+            known = self._last.get((kind, d))
+            draft = make(next_created_at(self._client.now(), known))
+            if base is not None:
+                version = base()
+                draft = draft._replace(tags=[*draft.tags, made_from(version)])
+                attempts = 0 if version != before else attempts  # others go on writing
+                before = version
             attempts += 1
-            event = self.signed(
-                make(next_created_at(self._client.now(), self._last.get((kind, d))))
-            )
-            base = None if rebase is None else rebase.base_of(event)
+            event = self.signed(draft)
+            edited = None if rebase is None else rebase.base_of(event)
             self.note_stored(event)
             try:
-                outcome = await self._send_signed(event, has_edits=rebase is not None, base=base)
+                outcome = await self._send_signed(event, has_edits=rebase is not None, base=edited)
                 if outcome is Outcome.DUPLICATE:
                     # Just created, so it was sent by us with the OK lost, or by a program that
                     # shares the spool.
@@ -151,8 +164,13 @@ class Writer:
             except PublishRefused as refusal:
                 if attempts == _MAX_ATTEMPTS or not _is_older(refusal):
                     raise
+                refused = refusal
+            if _has_changed(refused) and self._last.get((kind, d)) == event.created_at:
+                self._last[kind, d] = known or 0  # the next one may have this time
             with suppress(ClientError):  # the next attempt shows the result
                 await self._query_stored(kind, d)
+        assert refused is not None
+        raise refused
 
     async def publish(self, draft: Draft) -> Written:
         """Sign and publish an append-only record or a deletion. Raises as `write` does."""
@@ -258,7 +276,7 @@ class Writer:
             match answer:
                 case Outcome():
                     done.append(event.id)
-                case PublishRefused() if _is_older(answer):
+                case PublishRefused() if _is_older(answer) and not _has_changed(answer):
                     done.append(event.id)  # superseded by a newer version
                 case PublishRefused() if _is_final(answer):
                     await asyncio.to_thread(spool.refuse, event.id, str(answer))
@@ -338,8 +356,13 @@ def address_filter(kind: int, pubkey: str, d: str) -> Filter:
 
 
 def _is_older(refusal: PublishRefused) -> bool:
-    """Whether an equal or newer version is stored."""
+    """Whether an equal or newer version is stored, or another than it was made from."""
     return refusal.prefix == Prefix.DUPLICATE
+
+
+def _has_changed(refusal: PublishRefused) -> bool:
+    """Whether another version is stored than it was made from."""
+    return refusal.prefix == Prefix.DUPLICATE and refusal.text == ANOTHER_VERSION
 
 
 def _is_final(refusal: PublishRefused) -> bool:

@@ -118,6 +118,18 @@ async def test_a_change_by_mistake_is_found_and_undone(people: People) -> None:
     assert again == "unchanged: the current version says the same\n"
 
 
+async def test_what_a_version_was_made_from_is_not_restored_with_it(people: People) -> None:
+    """It named the version before, so the relay would refuse it."""
+    first = article(0, "one", ["made-from", ""])
+    second = article(100, "two", ["made-from", first.id, str(first.created_at)])
+    await people.publish(first, second, article(200, "three"))
+    assert "made-from" not in await people.run(cast.bob, "diff", RECORD, first.id[:8])
+    said = await people.run(ALICE, "restore", RECORD, second.id[:8])
+    assert said.startswith("restored as ")
+    current = await people.json(cast.bob, "show", RECORD)
+    assert (current["content"], current["tags"]) == ("two", second.tags[:-1])
+
+
 async def test_a_replaceable_kind_and_an_naddr_are_records_too(people: People) -> None:
     relays = [ALICE.sign(10002, [["r", f"wss://{n}.example"]], "", at() + n) for n in (1, 2)]
     await people.publish(*relays, article(1, "one"), article(2, "two"))

@@ -145,6 +145,39 @@ async def test_an_open_group_is_open_on_a_relay_with_closed_defaults(
     assert "open to all" in capsys.readouterr().out
 
 
+async def test_an_edit_of_a_group_that_was_changed_meanwhile_is_made_again(
+    relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
+) -> None:
+    changed = "duplicate: the group was changed meanwhile"
+    others = 0
+
+    async def another_was_faster(visitor: Visitor, frame: list[Any]) -> None:
+        nonlocal others
+        others += 1
+        if others == 5:
+            relay.on["EVENT"] = relay.moderate
+        tags = [["name", f"Tea {others}"], ["private"]]
+        relay.state(kinds.GROUP_METADATA, "tea", tags)
+        await visitor.say_no(frame[1]["id"], changed)
+
+    async def nobody_knows_why(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], changed)
+
+    assert await rookery("create", "tea", "--public", "--open", "--unrestricted") == 0
+    relay.on["EVENT"] = another_was_faster
+    assert await rookery("edit", "tea", "--about", "All of it") == 0
+    assert relay.flags("tea") == {"private"}
+    edited = relay.sent(kinds.EDIT_METADATA)[-1]
+    said = [["h", "tea"], ["about", "All of it"], ["name", "Tea 5"], ["private"]]
+    assert edited.tags[:-1] == said
+    assert edited.tags[-1][0] == "made-from"
+    relay.on["EVENT"] = nobody_knows_why
+    tried = len(relay.verbs("EVENT"))
+    assert await rookery("edit", "tea", "--about", "Nothing") == 1
+    assert len(relay.verbs("EVENT")) == tried + 2
+    assert changed in capsys.readouterr().err
+
+
 async def test_flags_the_relay_enforces_are_reported(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -299,7 +299,7 @@ async def test_memory_of_a_user_is_encrypted_for_the_agent_alone(
     args = ("memory", "set", alice.npub, "--note", "secret", "--encrypted")
     assert await rookery(*args) == 0
     event = sent(relay)[-1]
-    assert (event.d, event.tags[1:]) == (ALICE, [["encrypted", "nip44"]])
+    assert (event.d, event.tags[1:-1]) == (ALICE, [["encrypted", "nip44"]])
     assert "plain" not in event.content
     capsys.readouterr()
     assert await rookery("memory", "get", alice.npub) == 0

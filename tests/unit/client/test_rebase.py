@@ -11,6 +11,7 @@ import pytest
 
 from relay.client import Client, Snowclaw
 from relay.client import writer as writer_room
+from relay.client.snowclaw_records import SnowclawRecords
 from relay.client.writer import Outcome
 from relay.memory.snowclaw.encryption import is_encrypted
 from relay.nostr import kinds
@@ -178,18 +179,21 @@ async def test_two_machines_that_were_offline_do_not_write_for_ever(
     assert len([frame for frame in fake.verbs("EVENT") if frame[1]["tags"][0] == ["d", ALICE]]) == 3
 
 
+@pytest.mark.parametrize("at", [NOW + 1, NOW + 60], ids=["before", "after"])
 async def test_a_version_stored_in_between_is_no_loss_either(
-    fake: FakeRelay, machines: tuple[Machine, Machine]
+    fake: FakeRelay, machines: tuple[Machine, Machine], at: int
 ) -> None:
+    """Whichever of the two is dated later."""
     one, _ = machines
     await one.note("of both", NOW)
     take = fake.on["EVENT"]
 
     async def store_another_first(visitor: Visitor, frame: list[Any]) -> None:
         fake.on["EVENT"] = take
-        fake.events[:] = [record(ALICE, {"notes": ["theirs"]}, NOW + 60)]
+        fake.events[:] = [record(ALICE, {"notes": ["theirs"]}, at)]
         await take(visitor, frame)
 
+    one.now = NOW + 5
     async with apart(one) as claw:
         claw.note_user(alice.npub, "offline")
         await claw.flush()
@@ -197,6 +201,61 @@ async def test_a_version_stored_in_between_is_no_loss_either(
         await fake.start()
         await sent(claw)
     assert fields(fake)["notes"] == ["theirs", "offline"]
+
+
+@pytest.mark.parametrize("d", [ALICE, TEA])
+@pytest.mark.parametrize("spools", [True, False])
+async def test_what_two_programs_note_at_once_is_kept(
+    fake: FakeRelay,
+    machines: tuple[Machine, Machine],
+    d: str,
+    spools: bool,  # noqa: FBT001
+) -> None:
+    """The version of the other one is stored between the look and the answer, and dated before."""
+    one, _ = machines
+    one.now = NOW + 5
+    take = fake.on["EVENT"]
+    fake.events[:] = [record(d, {"notes": ["of both"]}, NOW)]
+
+    async def store_another_first(visitor: Visitor, frame: list[Any]) -> None:
+        fake.on["EVENT"] = take
+        fake.events[:] = [record(d, {"notes": ["of both", "theirs"]}, NOW + 1)]
+        await take(visitor, frame)
+
+    async with one as claw, SnowclawRecords(claw._client, robot, owner.npub) as other:
+        await claw._client.wait_connected()
+        used = claw if spools else other
+        await used.load()
+        fake.on["EVENT"] = store_another_first
+        if d == ALICE:
+            used.note_user(alice.npub, "mine")
+        else:
+            used.note_group("tea", "mine")
+        (written,) = await used.flush()
+        assert (written.outcome, written.event.created_at) == (Outcome.STORED, NOW + 5)
+        assert used.unsaved == 0
+    assert fields(fake, d)["notes"] == ["of both", "theirs", "mine"]
+
+
+async def test_what_two_set_of_a_configuration_at_once_is_kept(fake: FakeRelay) -> None:
+    latest(fake)
+    take = fake.on["EVENT"]
+
+    async def store_another_first(visitor: Visitor, frame: list[Any]) -> None:
+        fake.on["EVENT"] = take
+        mode = ["respond_mode", "none"]
+        fake.events[:] = [
+            owner.sign(30078, [["d", "snowclaw:config:global"], mode], "", NOW - 5),
+        ]
+        await take(visitor, frame)
+
+    fake.on["EVENT"] = store_another_first
+    client = Client(fake.url, owner, timeouts=TIMEOUTS, now=lambda: NOW)
+    async with client, SnowclawRecords(client, owner, owner.npub) as claw:
+        written = await claw.set_config("global", context_history=7)
+        assert claw.config().respond_mode == "none"
+    assert written.event.tag("respond_mode") == "none"
+    assert written.event.tag("context_history") == "7"
 
 
 async def test_what_another_machine_overwrites_at_the_same_moment_is_written_again(

@@ -795,13 +795,14 @@ async def test_only_an_owner_sets_configuration_and_other_values_are_kept(
             await claw.set_config("global", respond_mode="all")
     assert fake.events == []
     async with agent(fake, signer=owner) as claw:
-        await claw.set_config("group:tea", respond_mode="ALL")
+        before = await claw.set_config("group:tea", respond_mode="ALL")
         written = await claw.set_config("group:tea", context_history="30")
         assert written.event.tags == [
             ["d", "snowclaw:config:group:tea"],
             ["h", "tea"],
             ["respond_mode", "all"],
             ["context_history", "30"],
+            ["made-from", before.event.id, str(before.event.created_at)],
         ]
         assert written.event.content == '{"respond_mode":"all","context_history":30}'
         user = await claw.set_config(f"npub:{alice.npub}", respond_mode="silent")

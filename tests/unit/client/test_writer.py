@@ -13,7 +13,7 @@ from relay.client import writer as writer_room
 from relay.client.spool import Spool, SpoolDamaged
 from relay.client.writer import Outcome, Writer
 from relay.memory.draft import Draft
-from relay.nostr.event import event_from
+from relay.nostr.event import base_of, event_from
 from tests.cast import robot
 from tests.unit.client.conftest import TIMEOUTS
 
@@ -22,12 +22,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.client.writer import Make
+    from relay.nostr.event import Event
     from tests.harness.fake_relay import FakeRelay, Visitor
 
 NOW = 1_700_000_000
 KIND = 30078
 RESTRICTED = "restricted: only agents may write memory"
 OLDER = "duplicate: a newer version is stored"
+ANOTHER = "duplicate: another version is stored"
 
 
 class Program:
@@ -72,7 +74,7 @@ def refuse(text: str) -> Callable[[Visitor, list[Any]], Awaitable[None]]:
 
 
 def latest(fake: FakeRelay) -> None:
-    """The fake keeps one version of each address, as a relay does."""
+    """The fake keeps one version of each address, as a relay does that knows `made-from`."""
 
     async def take(visitor: Visitor, frame: list[Any]) -> None:
         event = event_from(frame[1])
@@ -83,6 +85,10 @@ def latest(fake: FakeRelay) -> None:
             if (stored.kind, stored.d) == (event.kind, event.d):
                 if (-event.created_at, event.id) > (-stored.created_at, stored.id):
                     await visitor.say_no(event.id, OLDER)
+                    return
+                base = base_of(event)
+                if base is not None and base.id != stored.id and base.at <= stored.created_at:
+                    await visitor.say_no(event.id, ANOTHER)
                     return
                 fake.events.remove(stored)
                 break
@@ -309,6 +315,60 @@ async def test_a_refused_spooled_write_is_kept_with_its_reason(fake: FakeRelay, 
         kept = [(event.content, reason) for event, reason in program.spool.refused()]
         assert kept == [("one", RESTRICTED), ("two", RESTRICTED)]
         assert len(program.spool) == 0
+
+
+async def test_a_spooled_version_made_from_another_than_the_stored_one_is_kept_as_refused(
+    fake: FakeRelay, path: Path
+) -> None:
+    """What it changes would be lost in silence."""
+    latest(fake)
+    await fake.stop()
+    async with Program(fake, path) as program:
+        written = await program.writer.write(KIND, "a", version("mine"), lambda: None)
+        assert written.outcome is Outcome.QUEUED
+        fake.events.append(robot.sign(KIND, [["d", "a"]], "theirs", NOW - 1))
+        await fake.start()
+        await program.client.wait_connected()
+        assert await program.write("last", d="last") is Outcome.STORED  # it waits for the backlog
+        assert program.spool is not None
+        assert [(event.content, why) for event, why in program.spool.refused()] == [
+            ("mine", ANOTHER)
+        ]
+    assert contents(fake) == ["theirs", "last"]
+
+
+async def test_a_version_is_made_again_as_long_as_others_write_and_not_dated_ahead(
+    fake: FakeRelay, maybe_path: Path | None
+) -> None:
+    known: list[Event] = []
+
+    async def another_was_faster(visitor: Visitor, frame: list[Any]) -> None:
+        if len(known) == 9:
+            fake.on["EVENT"] = fake.take
+        known.append(robot.sign(KIND, [["d", "a"]], f"theirs {len(known)}", NOW - 60 + len(known)))
+        await visitor.say_no(frame[1]["id"], ANOTHER)
+
+    fake.on["EVENT"] = another_was_faster
+    async with Program(fake, maybe_path) as program:
+        await program.client.wait_connected()
+        newest = lambda: known[-1] if known else None  # noqa: E731
+        written = await program.writer.write(KIND, "a", version("mine"), newest)
+        assert not program.spool
+    assert written.outcome is Outcome.STORED
+    assert written.event.tags == [["d", "a"], ["made-from", known[9].id, str(NOW - 51)]]
+    assert {frame[1]["created_at"] for frame in fake.verbs("EVENT")} == {NOW}
+
+
+async def test_a_version_that_is_refused_without_another_one_to_be_seen_is_given_up(
+    fake: FakeRelay, maybe_path: Path | None
+) -> None:
+    fake.on["EVENT"] = refuse(ANOTHER)
+    async with Program(fake, maybe_path) as program:
+        await program.client.wait_connected()
+        with pytest.raises(PublishRefused, match="another version is stored"):
+            await program.writer.write(KIND, "a", version("mine"), lambda: None)
+        assert not program.spool
+    assert len(fake.verbs("EVENT")) == 4
 
 
 async def test_a_spooled_version_older_than_the_stored_one_is_dropped(
