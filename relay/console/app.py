@@ -23,7 +23,14 @@ from relay.console.pages import PAGES
 from relay.console.parts import MAX_OF_KNOWN, MAX_OF_OTHERS
 from relay.console.sessions import SESSION_S, Sessions
 from relay.console.tables import as_csv, table
-from relay.errors import Invalid, Prefix, Refused, StoreFault
+from relay.errors import (
+    ANOTHER_VERSION,
+    GROUP_CHANGED,
+    Invalid,
+    Prefix,
+    Refused,
+    StoreFault,
+)
 from relay.nostr.event import event_from
 from relay.nostr.keys import npub
 from relay.nostr.nip98 import HttpRequest, authorization
@@ -73,6 +80,8 @@ _STATUS: Final = {
     Prefix.ERROR: 503,
 }
 """Refusal → HTTP status; any other is 400."""
+_CHANGED: Final = {f"{Prefix.DUPLICATE}: {text}" for text in (ANOTHER_VERSION, GROUP_CHANGED)}
+"""Answers to a form that was made from what is no longer stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -514,6 +523,8 @@ class Console:
         accepted, text = await self._services.ingest.published(
             event, frozenset({session.pubkey}), self._site.address_of(request)
         )
+        if not accepted and text in _CHANGED:
+            text += ", look at it again"
         return self._response(orjson.dumps({"ok": accepted, "message": text}))
 
     def _owner_of(self, session: Session) -> str:

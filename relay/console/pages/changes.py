@@ -27,7 +27,9 @@ from relay.memory.snowclaw.config import (
     config_of,
 )
 from relay.memory.snowclaw.keys import CONFIG, OfUser, hex_of, scope_in
+from relay.memory.snowclaw.records import newest
 from relay.nostr import kinds
+from relay.nostr.event import made_from
 from relay.nostr.filters import filter_from
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from relay.console.ask import Ask
     from relay.memory.snowclaw.keys import Scope
+    from relay.nostr.event import Event
 
 _UNSET: Final = "unset"
 _TEXTS: Final = ("name", "about", "picture")
@@ -109,7 +112,7 @@ async def _config(ask: Ask) -> Found:
     ]
     people = await ask.people(str(row["pubkey"]) for row in rows)
     data: dict[str, object] = {
-        "form": _config_form(ask, settings) if ask.pubkey in owners else None,
+        "form": _config_form(ask, settings, found) if ask.pubkey in owners else None,
         "effective": _effective(ask, settings),
         "group": ask.query.get("group", ""),
         "user": ask.query.get("user", ""),
@@ -140,7 +143,7 @@ def _effective(ask: Ask, settings: DynamicConfig) -> list[dict[str, object]]:
     ]
 
 
-def _config_form(ask: Ask, settings: DynamicConfig) -> dict[str, object]:
+def _config_form(ask: Ask, settings: DynamicConfig, found: Sequence[Event]) -> dict[str, object]:
     given = {name: ask.query.get(name, "").strip() for name in ("scope", MODE, HISTORY)}
     modes = [("", "as it is"), *((mode.value, mode.value) for mode in RespondMode)]
     fields = [
@@ -151,7 +154,8 @@ def _config_form(ask: Ask, settings: DynamicConfig) -> dict[str, object]:
     if not given[MODE] and not given[HISTORY]:
         return _form(fields)
     try:
-        return _config_change(fields, given, settings, ask.now)
+        own = [event for event in found if event.pubkey == ask.pubkey]
+        return _config_change(fields, given, settings, own, ask.now)
     except Invalid as invalid:
         return _form(fields, error=invalid.text, is_asked=True)
 
@@ -160,9 +164,10 @@ def _config_change(
     fields: Sequence[Mapping[str, object]],
     given: Mapping[str, str],
     settings: DynamicConfig,
+    own: Sequence[Event],
     now: int,
 ) -> dict[str, object]:
-    """Raises Invalid."""
+    """`own`: the settings by who will sign this one. Raises Invalid."""
     scope = _scope(given["scope"])
     values = {name: given[name] for name in (MODE, HISTORY) if given[name]}
     unset = [name for name, value in values.items() if value == _UNSET]
@@ -186,7 +191,7 @@ def _config_change(
         commands.append(f"rookery config unset {shell_word(scope)} {' '.join(unset)}")
     event = {
         "kind": draft.kind,
-        "tags": draft.tags,
+        "tags": [*draft.tags, made_from(newest(e for e in own if e.d == draft.d))],
         "content": draft.content,
         "after": 0 if stored is None else stored.event.created_at,
     }
@@ -215,11 +220,11 @@ async def _edit_group(ask: Ask) -> Found:
     group_id = ask.query.get("id", "")
     lists = (kinds.GROUP_METADATA, kinds.GROUP_ADMINS)
     found = await ask.events_or_none(of_relay(ask, *lists, group_id=group_id)) if group_id else []
-    newest = {event.kind: event for event in reversed(found)}
-    metadata = newest.get(kinds.GROUP_METADATA)
+    state = {event.kind: event for event in reversed(found)}
+    metadata = state.get(kinds.GROUP_METADATA)
     if metadata is None:
         raise NotFoundError(NO_GROUP)
-    if "admin" not in users_in(newest.get(kinds.GROUP_ADMINS)).get(ask.pubkey or "", []):
+    if "admin" not in users_in(state.get(kinds.GROUP_ADMINS)).get(ask.pubkey or "", []):
         raise Refused(Prefix.RESTRICTED, "only admins of the group may edit it")
     now = {name: metadata.tag(name) or "" for name in _TEXTS}
     now |= {flag: "yes" if metadata.has_tag(flag) else "no" for flag in _FLAGS}
@@ -240,7 +245,7 @@ async def _edit_group(ask: Ask) -> Found:
         changes=_told(now, changed),
         event={
             "kind": kinds.EDIT_METADATA,
-            "tags": edit_tags(metadata.tags, group_id, texts, flags),
+            "tags": [*edit_tags(metadata.tags, group_id, texts, flags), made_from(metadata)],
             "content": "",
             "after": 0,
         }

@@ -113,6 +113,45 @@ async def test_an_edit_of_a_group_keeps_what_it_does_not_name() -> None:
         assert ["x-own", "1"] in event["tags"]
 
 
+async def test_a_form_that_was_made_before_another_change_does_not_undo_that() -> None:
+    """The page stayed open while somebody else made the group private, and an agent silent."""
+    async with site() as here:
+        await here.make_group("tea", members=[alice])
+        browser = await here.browser_of(owner)
+        csrf = await browser.csrf()
+
+        async def sent(form: dict[str, Any]) -> Any:
+            event = signed_by(owner, form["event"], NOW + 5).raw.decode()
+            posted = {"csrf": csrf, "event": event}
+            return await (await browser.post("/console/publish", posted)).json()
+
+        asked = {"id": "tea", "name": "Tea room"}
+        open_page = (await shown(browser, "edit-group", **asked))["form"]
+        private = [["h", "tea"], ["name", "Tea"], ["private"]]
+        await here.publish(owner.sign(9002, private, "", NOW + 1))
+        assert await sent(open_page) == {
+            "ok": False,
+            "message": "duplicate: the group was changed meanwhile, look at it again",
+        }
+        assert "private" in (await shown(browser, "group", id="tea"))["group"]["flags"]
+        again = (await shown(browser, "edit-group", **asked))["form"]
+        assert (await sent(again))["ok"]
+        assert "private" in (await shown(browser, "group", id="tea"))["group"]["flags"]
+
+        asked = {"scope": "group:tea", "context_history": "30"}
+        open_page = (await shown(browser, "config", **asked))["form"]
+        silent = [["d", TEA], ["h", "tea"], ["respond_mode", "none"]]
+        await here.publish(owner.sign(30078, silent, "", NOW + 1))
+        assert await sent(open_page) == {
+            "ok": False,
+            "message": "duplicate: another version is stored, look at it again",
+        }
+        again = (await shown(browser, "config", **asked))["form"]
+        assert (await sent(again))["ok"]
+        page = await shown(browser, "config", group="tea")
+        assert [each["value"] for each in page["effective"]] == ["none", "30"]
+
+
 async def test_who_is_no_admin_edits_no_group_and_does_not_learn_of_a_hidden_one() -> None:
     async with site() as here:
         await here.make_group("tea", members=[alice])
