@@ -126,12 +126,12 @@ class Backlog:
             self.drop(len(self.rows))
         elif row.seq:
             self.rows.append((row.seq, filter_))
-            self.outbox.held_bytes += _HELD_SEQ
+            self.outbox.hold(_HELD_SEQ)
         else:
             # Only its bytes: parsed tags can take twenty times as much memory.
             bare = structs.replace(row.event, tags=[], content="")
             self.rows.append((structs.replace(row, event=bare), filter_))
-            self.outbox.held_bytes += len(bare.raw)
+            self.outbox.hold(len(bare.raw))
 
     def next(self) -> tuple[Sequence[int] | Stored, Filter] | None:
         """What comes first: seqs of rows that match one filter, or an event that is not stored."""

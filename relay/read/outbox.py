@@ -99,7 +99,7 @@ class Outbox:
     Promises: order is kept; a frame is sent whole or not at all; when more than `max_bytes` are
     queued here and in the transport together, or twice as much while this waits for a later
     iteration, `overflow` is called once and further frames are ignored. `unread` is called when
-    more than `FEW_UNREAD` bytes wait in the transport after a write.
+    more than `FEW_UNREAD` bytes wait in the transport after a write, or in backlogs.
     """
 
     __slots__ = (
@@ -145,6 +145,12 @@ class Outbox:
         """Whether what is queued could have been written in an earlier iteration."""
         self.held_bytes = 0
         """Bytes of live rows in the backlogs of this client's subscriptions."""
+
+    def hold(self, size: int) -> None:
+        """A backlog of this client took a row of so many bytes."""
+        self.held_bytes += size
+        if self.held_bytes > FEW_UNREAD:
+            self._unread()
 
     @property
     def may_hold(self) -> bool:
@@ -218,6 +224,11 @@ class Outbox:
             self._check()
         elif unread > FEW_UNREAD:
             self._unread()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that wait for the client to read, those in backlogs included."""
+        return self.buffered_bytes + self.held_bytes
 
     @property
     def buffered_bytes(self) -> int:

@@ -338,10 +338,10 @@ class Connection:
         return unsent <= FEW_UNREAD or self._unsent_of_all.has_room_for(self, _MAX_UNSENT)
 
     def count_unsent(self) -> None:
-        """Count in `unsent` what waits in the transport now."""
+        """Count in `unsent` what waits for the client now."""
         if self._is_over:
             return
-        unsent = self.outbox.buffered_bytes
+        unsent = self.outbox.waiting_bytes
         if unsent <= FEW_UNREAD:
             unsent = 0
         self._set_unsent(unsent)

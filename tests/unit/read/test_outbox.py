@@ -108,6 +108,9 @@ def test_it_is_told_that_much_waits_in_the_transport(loop: Loop) -> None:
         outbox.put(b"x" * 40_000)
         loop.turns()
     assert told == [80_008, 120_012]
+    for _ in range(2):  # rows in backlogs
+        outbox.hold(40_000)
+    assert (len(told), outbox.waiting_bytes) == (3, 200_012)
 
 
 # frames ------------------------------------------------------------------------------------------

@@ -560,6 +560,34 @@ async def test_live_rows_that_clients_do_not_read_are_bounded_for_all_together(
 
 
 @pytest.mark.slow
+async def test_live_rows_behind_stored_ones_that_nobody_reads_are_bounded_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ephemeral events wait whole: 250 clients held 1.3 GB of them."""
+    for module in ("app", "connection"):
+        monkeypatch.setattr(f"relay.server.{module}.MAX_UNREAD", 24_000_000)
+    async with serving() as relay:
+        rows = [unsigned(alice, content=str(n).rjust(100_000), at=n) for n in range(90)]
+        await write(relay.disk, *rows)
+        deaf = [await relay.visit() for _ in range(4)]
+        for visit in deaf:
+            await visit.says("REQ", "s", {"kinds": [1, 20001]})
+        connections = tuple(relay.server.connections)
+        async with until("none of them reads") as tries:
+            async for _ in tries:
+                if not any(each.is_reading for each in connections):
+                    break
+        most = 0
+        for number in range(100):
+            event = unsigned(alice, 20001, content=str(number).rjust(60_000))
+            deque(relay.fanout.deliver([Stored(0, event)]))
+            most = max(most, sum(each.outbox.held_bytes for each in connections))
+            await asyncio.sleep(0)
+        assert most < 6_000_000, "a quarter, less what waits in the transports"
+        assert sum(each.outbox.closed for each in connections) > 0
+
+
+@pytest.mark.slow
 async def test_nothing_of_a_connection_that_has_ended_counts() -> None:
     """What its queries end afterwards, and a check while it may still read, counted for ever."""
     async with serving() as relay:
