@@ -50,6 +50,9 @@ _KEEPALIVE_S: Final = 30.0
 _REQUEST_S: Final = 1.0
 """How long a stop waits for the first request of a connection that was just accepted."""
 _POLL_S: Final = 0.01
+_MAKE_ROOM_S: Final = 0.05
+_PATIENCE_S: Final = 2.0
+"""How long a client may leave bytes unread while all leave too many."""
 _REQUEST_COST_S: Final = 0.0005
 """Seconds of the loop that a request counts for in `Turns`: about what a small one takes."""
 _CHECK_EVERY_S: Final = 1.0
@@ -582,10 +585,10 @@ class Server:
             return self._writable
 
     def _make_room_soon(self) -> None:
-        """Not at once: it may be called while a row is delivered."""
+        """Not at once: it may be called while a row is delivered, and looks at all connections."""
         if not self._is_making_room:
             self._is_making_room = True
-            asyncio.get_running_loop().call_soon(self._make_room)
+            asyncio.get_running_loop().call_later(_MAKE_ROOM_S, self._make_room)
 
     def _make_room(self) -> None:
         """Close connections that have held most, of the addresses that have, first those without a
@@ -598,8 +601,12 @@ class Server:
         for each in holding:
             of_address[each.counted_as] += int(each.held)
         holding.sort(key=lambda each: (not each.is_known, of_address[each.counted_as], each.held))
-        while holding and not self._unsent.has_room_for(holding[-1], MAX_UNREAD):
-            holding.pop().close_unread()
+        for each in reversed(holding):
+            if self._unsent.has_room_for(each, MAX_UNREAD):
+                break
+            # A row for very many waits for those too who read it in a moment.
+            if each.unread_s > _PATIENCE_S or not self._unsent.has_room_for(each, 2 * MAX_UNREAD):
+                each.close_unread()
 
     def rights_changed(self) -> None:
         """Policies or NIP-86 state changed: check every connection again (N42-16)."""

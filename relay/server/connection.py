@@ -67,8 +67,9 @@ _IS_READING_SHARE: Final = 4
 _MAX_UNSENT: Final = 64 << 20
 """Bytes that wait in the outboxes of all connections, see `Shares`; with more, a connection gets
 the next stored rows when it has read most of what it has. Nobody waits for what others read."""
-MAX_UNREAD: Final = 256 << 20
-"""The same with live rows; with more, those are closed that have held most: see `held`."""
+MAX_UNREAD: Final = 128 << 20
+"""The same with live rows; with more, those are closed that have held most for long, and with twice
+as much also others: see `held`."""
 _MAX_OPEN: Final = 256 << 20
 """`Session.open_weight` of all connections, see `Shares`; twice as much with known keys."""
 _ORDINARY_OPEN: Final = 1 << 20
@@ -698,10 +699,15 @@ class Connection:
             self._make_room()
 
     @property
+    def unread_s(self) -> float:
+        """Seconds since when there have always been unread bytes."""
+        return perf_counter() - self._unsent_since
+
+    @property
     def held(self) -> float:
-        """Bytes that it has left unread, times the seconds since there have always been some: much
-        waits for one that reads, but not for long."""
-        return self.unsent * (perf_counter() - self._unsent_since)
+        """Bytes that it has left unread, times `unread_s`: much waits for one that reads, but not
+        for long."""
+        return self.unsent * self.unread_s
 
     def close_unread(self) -> None:
         """It has held most, and all together too much."""

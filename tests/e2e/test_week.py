@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.client import PublishRefused
 from tests.e2e.week.mutants import MUTANTS, mutated
 from tests.e2e.week.script import Week
 from tests.e2e.week.world import Patience
@@ -50,7 +51,7 @@ async def test_a_week_finds_what_is_wrong(name: str, tmp_path: Path) -> None:
             try:
                 # Not until nobody would wait any more: it is found, or it is not there.
                 await Week(seed, tmp_path / str(seed), Patience(5.0)).run()
-            except (AssertionError, pytest.fail.Exception) as found:
+            except (AssertionError, pytest.fail.Exception, PublishRefused) as found:
                 print(f"{name}: {found}"[:300])
                 return
     pytest.fail(f"not found: {name}")
