@@ -1,7 +1,8 @@
 """Shares: memory that the clients of all addresses share.
 
 Invariants: pure. A quarter is for clients with a known key; the others of one address have a
-quarter together, also when they have closed their connections.
+quarter together, also when they have closed their connections. Where `ordinary` is given, addresses
+that have little may have that much beyond these shares.
 """
 
 from __future__ import annotations

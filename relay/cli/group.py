@@ -386,7 +386,7 @@ async def _edit(
 ) -> None:
     """A 9002 replaces all of the 39000: if that was changed meanwhile, it is made again."""
     before: Event | None = None
-    for last in (*[False] * _MAX_RACES, True):
+    for left in range(_MAX_RACES, -1, -1):
         edited = (await _existing(client, group_id)).metadata
         assert edited is not None
         tags = [*edit_tags(edited.tags, group_id, texts, flags), made_from(edited)]
@@ -394,7 +394,7 @@ async def _edit(
             await client.send(kinds.EDIT_METADATA, "", tags)
             return
         except PublishRefused as refused:
-            if refused.prefix != Prefix.DUPLICATE or edited == before or last:
+            if refused.prefix != Prefix.DUPLICATE or edited == before or not left:
                 raise
         before = edited
 

@@ -592,7 +592,7 @@ class Server:
 
     def _make_room(self) -> None:
         """Close connections that have held most, of the addresses that have, first those without a
-        known key, until the others have room."""
+        known key, until no more is unread than may be."""
         self._is_making_room = False
         for each in self._connections:
             each.count_unsent()  # some have read it since

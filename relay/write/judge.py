@@ -485,8 +485,9 @@ def _tries_code(candidate: Candidate) -> bool:
 
 
 def guesser(candidate: Candidate) -> str:
-    """Whose tries of invite codes are counted together (N29-39). Those without the author's login
-    apart: whoever holds a request that it signed once could keep it from joining."""
+    """The key or, without its login, the key and the address, whose tries of invite codes are
+    counted together (N29-39): a client that sends an old request of another key must not use up the
+    tries of that key."""
     pubkey, sender = candidate.event.pubkey, candidate.sender
     is_own = pubkey in sender.authenticated
     return pubkey if is_own else f"{pubkey} from {subnet_of(sender.address)}"
