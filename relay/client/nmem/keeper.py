@@ -307,8 +307,14 @@ class _Keeper:
         async with Client(settings.relay, settings.key) as client:
             sent = await sync.send(client, settings.key, database)
             if self._must_fetch:
-                fetched = await sync.fetch(client, settings.key, database, hooks.settings.sources)
-                self._must_fetch = False
+                self._must_fetch = False  # a session that starts meanwhile fetches again
+                try:
+                    fetched = await sync.fetch(
+                        client, settings.key, database, hooks.settings.sources
+                    )
+                except BaseException:
+                    self._must_fetch = True
+                    raise
                 if fetched.removed and self._is_wanted():
                     text = f"removed {fetched.removed} records that {client.url} no longer gives"
                     await asyncio.to_thread(note, self._home, "keep", text, unix_now())

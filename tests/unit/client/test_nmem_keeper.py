@@ -13,11 +13,11 @@ import stat
 import tempfile
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client.nmem import keeper
+from relay.client.nmem import keeper, sync
 from relay.client.nmem.hook_recording import Hooks, log, log_of, record_alone
 from relay.client.nmem.keeper import keep
 from relay.client.settings import FILE
@@ -337,6 +337,29 @@ async def test_the_log_counts_the_records_of_others_that_left_the_cache(
         assert contents() == []
         text = f" keep removed 1 records that {fake.url} no longer gives\n"
         assert log_of(home).read_text().endswith(text)
+
+
+async def test_a_session_that_starts_during_a_fetch_fetches_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, may_end = asyncio.Queue[None](), asyncio.Event()
+    fetch = sync.fetch
+
+    async def slow(*given: Any) -> sync.Synced:
+        fetched = await fetch(*given)
+        begun.put_nowait(None)
+        await may_end.wait()
+        return fetched
+
+    monkeypatch.setattr(sync, "fetch", slow)
+    start = PROMPT.replace(b"UserPromptSubmit", b"SessionStart")
+    async with FakeRelay() as fake, asyncio.timeout(ANSWER_S):
+        monkeypatch.setenv("ROOKERY_RELAY", fake.url)
+        async with kept(home):
+            await begun.get()
+            assert await asked(home, *words("SessionStart", SOON), start) == b"+"
+            may_end.set()
+            await begun.get()
 
 
 @pytest.mark.parametrize("size", [10, 1_000_001])
