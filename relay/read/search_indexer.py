@@ -123,8 +123,7 @@ class SearchIndexer:
                 return
             async with asyncio.timeout(_IDLE_S):
                 await self._store.committed_after(self._upto)
-            if not self._waiting_searches:
-                await self._pause(_GATHER_S)
+            await self._pause(_GATHER_S)
         except TimeoutError:
             pass  # merge segments again, or notice a policy change
         except StoreFault as fault:
@@ -137,7 +136,7 @@ class SearchIndexer:
     async def _catch_up(self) -> None:
         loop = asyncio.get_running_loop()
         while not self._is_indexed(self._store.committed()):
-            policy = self._state.policy
+            policy, newest = self._state.policy, self._store.committed()
             rules = rules_for(policy)
             began = loop.time()
             gives_way = self._gives_way()
@@ -148,7 +147,8 @@ class SearchIndexer:
             if loop.time() > self._tidy_at:
                 await self._tidy()
             if gives_way or self._is_written_to():
-                await self._pause(_PAUSE_RATIO * (loop.time() - began))
+                pause = _PAUSE_RATIO * (loop.time() - began)
+                await self._pause(max(pause, _GATHER_S) if self._upto >= newest else pause)
 
     async def _tidy(self) -> bool:
         """Remove deleted texts for a while; True: there is more to do."""
@@ -186,6 +186,8 @@ class SearchIndexer:
 
     async def _pause(self, seconds: float) -> None:
         """Ends early when a search waits."""
+        if self._waiting_searches:
+            return
         self._search_waits.clear()
         try:
             async with asyncio.timeout(min(seconds, _MAX_PAUSE_S)):

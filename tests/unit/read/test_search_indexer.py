@@ -133,6 +133,37 @@ async def test_a_pause_between_two_commits_is_not_the_end_of_writes(
         assert await relay.follower.reached(100)
 
 
+async def test_rows_are_gathered_while_there_are_writes(
+    relay: IndexSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.read.search_indexer._MAX_PAUSE_S", 3600.0)
+    monkeypatch.setattr("relay.read.search_indexer._GATHER_S", 3600.0)
+    monkeypatch.setattr("relay.read.search_indexer._PAUSE_RATIO", 0)
+    await relay.write_texts("tea")
+    async with relay.follower:
+        for number in range(20):
+            await relay.write_texts(f"tea {number}")
+            await asyncio.sleep(0)
+        assert relay.store.index_calls == 1
+        assert await relay.follower.reached(21)
+        assert relay.store.index_calls == 2
+
+
+async def test_a_search_that_came_during_a_batch_waits_for_no_pause(
+    relay: IndexSide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("relay.read.search_indexer._MAX_PAUSE_S", 3600.0)
+    monkeypatch.setattr("relay.read.search_indexer._PAUSE_RATIO", 1e12)
+    await relay.write_texts(*[f"tea {n}" for n in range(60)])
+    relay.store.may_index.clear()
+    async with relay.follower:
+        await asyncio.sleep(0)
+        search = asyncio.create_task(relay.follower.reached(60))
+        await asyncio.sleep(0)
+        relay.store.may_index.set()
+        assert await search
+
+
 async def test_indexing_gives_way_to_a_busy_loop_unless_a_search_waits(
     relay: IndexSide, monkeypatch: pytest.MonkeyPatch
 ) -> None:
