@@ -117,7 +117,7 @@ class Server:
         self._unfinished = Unfinished()
         self._unsent = Shares()
         self._open_filters = Shares()
-        self._is_making_room = False
+        self._making_room: asyncio.TimerHandle | None = None
         self._answered: dict[asyncio.Transport, None] = {}
         """Open sockets that an HTTP answer was sent to, oldest first."""
         services.metrics.watch(
@@ -584,29 +584,47 @@ class Server:
                 self._checked_at = now
             return self._writable
 
-    def _make_room_soon(self) -> None:
+    def _make_room_soon(self, seconds: float = _MAKE_ROOM_S) -> None:
         """Not at once: it may be called while a row is delivered, and looks at all connections."""
-        if not self._is_making_room:
-            self._is_making_room = True
-            asyncio.get_running_loop().call_later(_MAKE_ROOM_S, self._make_room)
+        loop, due = asyncio.get_running_loop(), self._making_room
+        if due is None or due.when() > loop.time() + seconds:
+            if due is not None:
+                due.cancel()
+            self._making_room = loop.call_later(seconds, self._make_room)
 
     def _make_room(self) -> None:
-        """Close connections that have held most, of the addresses that have, first those without a
-        known key, until no more is unread than may be."""
-        self._is_making_room = False
+        """Close connections until no more is unread than may be: of those that have left bytes
+        unread for `_PATIENCE_S`, who held most, of the addresses that have; of the others, for whom
+        twice as much has no room. Those with a known key come last."""
+        self._making_room = None
+        unsent, now = self._unsent, perf_counter()
+        fresh, late = list[Connection](), list[Connection]()
+        of_address: Counter[str | None] = Counter()
         for each in self._connections:
             each.count_unsent()  # some have read it since
-        holding = [each for each in self._connections if each.unsent]
-        of_address: Counter[str | None] = Counter()
-        for each in holding:
-            of_address[each.counted_as] += int(each.held)
-        holding.sort(key=lambda each: (not each.is_known, of_address[each.counted_as], each.held))
-        for each in reversed(holding):
-            if self._unsent.has_room_for(each, MAX_UNREAD):
+            if each.unsent:
+                is_late = now - each.unsent_since > _PATIENCE_S
+                (late if is_late else fresh).append(each)
+                of_address[each.counted_as] += each.unsent
+
+        def rank(each: Connection) -> tuple[bool, int, float]:
+            return not each.is_known, of_address[each.counted_as], each.unsent
+
+        # A row for very many waits for those too who read it in a moment, and who reads slowly is
+        # not closed for what others have just got.
+        for each in fresh:
+            unsent.add(each.counted_as, -each.unsent)
+        for each in sorted(late, key=rank, reverse=True):
+            if unsent.has_room_for(each, MAX_UNREAD):
                 break
-            # A row for very many waits for those too who read it in a moment.
-            if each.unread_s > _PATIENCE_S or not self._unsent.has_room_for(each, 2 * MAX_UNREAD):
+            each.close_unread()
+        for each in sorted(fresh, key=rank):
+            has_room = unsent.has_room_for(each, 2 * MAX_UNREAD)
+            unsent.add(each.counted_as, each.unsent)
+            if not has_room:
                 each.close_unread()
+        if not all(unsent.has_room_for(each, MAX_UNREAD) for each in fresh):
+            self._make_room_soon(_PATIENCE_S)
 
     def rights_changed(self) -> None:
         """Policies or NIP-86 state changed: check every connection again (N42-16)."""

@@ -69,7 +69,7 @@ _MAX_UNSENT: Final = 64 << 20
 the next stored rows when it has read most of what it has. Nobody waits for what others read."""
 MAX_UNREAD: Final = 128 << 20
 """The same with live rows; with more, those are closed that have held most for long, and with twice
-as much also others: see `held`."""
+as much also others."""
 _MAX_OPEN: Final = 256 << 20
 """`Session.open_weight` of all connections, see `Shares`; twice as much with known keys."""
 _ORDINARY_OPEN: Final = 1 << 20
@@ -224,13 +224,13 @@ class Connection:
         "_unanswered",
         "_unanswered_weight",
         "_unsent_of_all",
-        "_unsent_since",
         "connection",
         "counted_as",
         "message",
         "outbox",
         "reader",
         "unsent",
+        "unsent_since",
     )
 
     def __init__(
@@ -284,7 +284,8 @@ class Connection:
         self._make_room = make_room
         self.unsent = 0
         """Of this connection, in `_unsent_of_all`."""
-        self._unsent_since = 0.0
+        self.unsent_since = 0.0
+        """When it was not 0 first, as `perf_counter` tells."""
         self._is_over = False
         """True: it ends, and what it had counts no longer, except for `unsent`."""
         self._open_of_all = Shares() if open_filters is None else open_filters
@@ -350,7 +351,7 @@ class Connection:
     def _set_unsent(self, unsent: int) -> None:
         if unsent != self.unsent:
             if not self.unsent:
-                self._unsent_since = perf_counter()
+                self.unsent_since = perf_counter()
             self._unsent_of_all.add(self.counted_as, unsent - self.unsent)
             self.unsent = unsent
 
@@ -697,17 +698,6 @@ class Connection:
         self.count_unsent()
         if not self._unsent_of_all.has_room_for(self, MAX_UNREAD):
             self._make_room()
-
-    @property
-    def unread_s(self) -> float:
-        """Seconds since when there have always been unread bytes."""
-        return perf_counter() - self._unsent_since
-
-    @property
-    def held(self) -> float:
-        """Bytes that it has left unread, times `unread_s`: much waits for one that reads, but not
-        for long."""
-        return self.unsent * self.unread_s
 
     def close_unread(self) -> None:
         """It has held most, and all together too much."""

@@ -575,6 +575,27 @@ async def test_live_rows_behind_stored_ones_that_nobody_reads_count_too(
         assert await other.publishes(note("nobody else is")) == (True, "")
 
 
+async def test_who_reads_slowly_is_not_closed_for_what_others_have_just_got(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With fresh connections again and again, nobody could read an answer for longer than 2 s."""
+    for module in ("app", "connection"):
+        monkeypatch.setattr(f"relay.server.{module}.MAX_UNREAD", 1_000_000)
+    async with serving() as relay:
+        slow, fresh = await relay.visit(), await relay.visit()
+        reads_slowly, reads_nothing = relay.server.connections
+        reads_slowly.outbox.hold(200_000)
+        reads_slowly.unsent_since -= 3600.0
+        reads_nothing.outbox.hold(1_000_000)
+        relay.server._make_room()
+        assert await slow.publishes(note("not closed")) == (True, "")
+        assert await fresh.publishes(note("nor is this one yet")) == (True, "")
+        reads_nothing.unsent_since -= 3.0
+        relay.server._make_room()
+        assert (await fresh.hears_all())[-1][0] == "closed"
+        assert await slow.publishes(note("still open")) == (True, "")
+
+
 @pytest.mark.slow
 async def test_nothing_of_a_connection_that_has_ended_counts() -> None:
     """What its queries end afterwards, and a check while it may still read, counted for ever."""
