@@ -7,6 +7,8 @@ A `relay` that shadows ours completely is reported by `relay.launcher`.
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from base64 import urlsafe_b64encode
 from hashlib import sha256
@@ -16,16 +18,36 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from types import FrameType
 
 _NAMES: Final = ("relay", "policies")
 
 
 def main() -> None:
-    """Runs the command line and exits with its code."""
+    """Runs the command line and exits with its code.
+
+    SIGTERM does what Ctrl-C does, so that no unfinished file is left, and then ends the process as
+    it would by default.
+    """
+    is_terminated = False
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        nonlocal is_terminated
+        is_terminated = True
+        signal.signal(number, signal.SIG_DFL)  # the second one ends it at once
+        interrupt = signal.getsignal(signal.SIGINT)
+        if callable(interrupt):  # asyncio's cancels the main task
+            interrupt(number, frame)
+        else:  # SIGINT is ignored: it runs in the background
+            raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, terminate)
     try:
         code = _run()
     except KeyboardInterrupt:  # before the command began; then `run` knows
         code = 130
+    if is_terminated:
+        os.kill(os.getpid(), signal.SIGTERM)
     sys.exit(code)
 
 

@@ -82,12 +82,8 @@ def replace_file(path: Path, data: bytes) -> None:
     path = Path(os.path.realpath(path))
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)  # of a run before, or of another user who waits for the content
-    fd = _opened_beside(path, part, 0o600)
-    with os.fdopen(fd, "wb") as file:
+    with _renamed(part, path, 0o600) as file:
         file.write(data)
-        file.flush()
-        os.fsync(fd)
-    part.replace(path)
 
 
 @contextmanager
@@ -104,7 +100,17 @@ def atomic_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
         return
     path = Path(os.path.realpath(path))
     part = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}.part")
-    fd = _opened_beside(path, part, mode)
+    with _renamed(part, path, mode) as file:
+        yield file
+
+
+@contextmanager
+def _renamed(part: Path, path: Path, mode: int) -> Iterator[BinaryIO]:
+    """The new file `part`, which becomes `path`. Raises OSError, which names `path`."""
+    try:
+        fd = os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
     try:
         with os.fdopen(fd, "wb") as file:
             yield file
@@ -120,11 +126,3 @@ def _is_written_in_place(path: Path) -> bool:
     """True also for a symbolic link to itself, which cannot be written to."""
     # Both: the target of /dev/stdout may have no name.
     return not path.is_file() and (path.exists() or os.path.lexists(os.path.realpath(path)))
-
-
-def _opened_beside(path: Path, part: Path, mode: int) -> int:
-    """Raises OSError, which names `path`."""
-    try:
-        return os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None

@@ -7,14 +7,16 @@ import contextlib
 import json
 import signal
 import stat
+import sys
 import time
-from subprocess import DEVNULL
+from subprocess import DEVNULL, PIPE, STDOUT
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from relay.nostr.kinds import RELAY_SIGNED
 from tests import cast, golden
+from tests.harness.patience import PROGRAM_S
 from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, command, connected, outputs, until
 
@@ -457,6 +459,39 @@ async def test_an_export_of_a_busy_relay_is_whole(tmp_path: Path) -> None:
         ids = [event["id"] for event in parsed(await exporting)]
         assert len(set(ids)) == len(ids)
         assert ids[: len(before)] == [event.id for event in before]
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "before"),
+    [
+        (signal.SIGINT, 130, ""),
+        (signal.SIGTERM, -signal.SIGTERM, ""),
+        (signal.SIGTERM, -signal.SIGTERM, "trap '' INT; "),  # as a shell starts what ends with `&`
+    ],
+)
+async def test_an_export_that_is_ended_leaves_no_file(
+    tmp_path: Path, number: signal.Signals, code: int, before: str
+) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    async with await make(tmp_path / "data") as rookery:
+        await rookery.start()
+        rookery.send_signal(signal.SIGSTOP)  # so that the export waits for its answer
+        given = ("--data", str(rookery.folder), "-o", str(folder / "events.jsonl"))
+        exporting = await asyncio.create_subprocess_exec(
+            *("sh", "-c", before + 'exec "$@"', "sh", sys.executable, "-m", "relay"),
+            *("export", *given),
+            stdout=PIPE,
+            stderr=STDOUT,
+        )
+        async with until("the export has begun") as tries:
+            async for _ in tries:
+                if any(folder.iterdir()):
+                    break
+        exporting.send_signal(number)
+        out, _ = await asyncio.wait_for(exporting.communicate(), PROGRAM_S)
+    assert (exporting.returncode, out.strip()) == (code, b"")
+    assert not list(folder.iterdir())
 
 
 @pytest.mark.proves("N29-28", "N29-150", "N29-152")

@@ -221,6 +221,22 @@ DEFAULTS = {
 WRITING = {"queue_task", "create_marker"}
 
 
+async def test_a_server_whose_client_keeps_stdin_open_ends_on_sigterm(rookery: Rookery) -> None:
+    client = {"name": "a", "version": "1"}
+    asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": client}
+    async with workplace(cast.rover, rookery.url) as place:
+        process = await start_rookery("mcp", stdin=PIPE, cwd=place.work, env=place.environ)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        message = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": asked}
+        process.stdin.write(json.dumps(message).encode() + b"\n")
+        async with asyncio.timeout(ANSWER_S):
+            assert b"serverInfo" in await process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), ANSWER_S) == -signal.SIGTERM
+        process.stdin.close()
+
+
 @pytest.mark.proves("M-29")
 async def test_the_tools_are_nmems_with_their_parameters(rookery: Rookery) -> None:
     async with workplace(cast.rover, rookery.url) as place, over_stdio(place) as agent:

@@ -127,6 +127,21 @@ def test_a_folder_that_is_missing_is_told_of_by_the_name_given(
         write(tmp_path / "nowhere" / "out", b"text\n")
 
 
+@writers
+def test_what_was_begun_is_removed_when_writing_ends_early(
+    tmp_path: Path, write: Callable[[Path, bytes], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: int) -> None:
+        raise KeyboardInterrupt
+
+    (tmp_path / "out").write_text("before")
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(tmp_path / "out", b"text\n")
+    assert [each.name for each in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out").read_text() == "before"
+
+
 # whether a file is being written ------------------------------------------------------------------
 
 
