@@ -27,6 +27,7 @@ from policies.load import PRESETS, load, values_of
 from relay.access.quotas import Size
 from relay.errors import ConfigFaults, Fault, Prefix
 from relay.facts import Origin
+from relay.files import content_of
 from relay.groups.actions import Flag
 from relay.groups.group import Group, Groups, Role
 from relay.nostr.event import Event, is_hex64, signed
@@ -307,7 +308,7 @@ def policy_for(table: CaseTable, folder: Path | None, systems: MemorySystems) ->
                     copy = home / path.relative_to(folder)
                     copy.parent.mkdir(parents=True, exist_ok=True)
                     if path.suffix == ".toml":
-                        copy.write_bytes(path.read_bytes())
+                        copy.write_bytes(content_of(path))
                     else:  # keys and programs that the policies name
                         copy.symlink_to(path.resolve())
         if table.preset is not None:

@@ -38,6 +38,7 @@ from policies.tables import (
     settings_with,
 )
 from relay.errors import ConfigFaults, Fault
+from relay.files import content_of
 from relay.lifecycle.versions import HistoryRules, KeepRules
 from relay.toml.fields import Source, Table, nearest
 from relay.toml.lines import lines_of
@@ -90,7 +91,7 @@ def values_of(
     """Text and values of a TOML file; None if it has faults, which are recorded. `raw`: its
     content, if given."""
     try:
-        raw = path.read_bytes() if raw is None else raw
+        raw = content_of(path) if raw is None else raw
     except OSError as wrong:
         faults.append(Fault(name, 0, f"cannot be read: {wrong.strerror or wrong}"))
         return None

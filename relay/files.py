@@ -1,16 +1,20 @@
-"""Files that survive a power failure. Everything here blocks."""
+"""Files that survive a power failure, and files that a user names. Everything here blocks."""
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import sys
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, Final
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+MAX_KEY_FILE: Final = 64 << 10
+_MAX_FILE: Final = 16 << 20
 
 
 def sync(path: Path) -> None:
@@ -28,6 +32,16 @@ def make_private(folder: Path) -> None:
     missing = [path for path in (folder, *folder.parents) if not path.exists()]
     for path in reversed(missing):
         path.mkdir(mode=0o700, exist_ok=True)
+
+
+def content_of(path: Path, max_bytes: int = _MAX_FILE) -> bytes:
+    """For a file of settings, policies or a key, which is read whole: what a user names may have no
+    end, as /dev/zero. Raises OSError, also for more than `max_bytes`."""
+    with path.open("rb") as file:
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"too large, over {max_bytes >> 10} KiB", str(path))
+    return content
 
 
 def opened_below(root: Path, name: str) -> int:

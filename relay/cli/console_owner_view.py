@@ -23,6 +23,7 @@ from relay.cli.policy.explain import asked_in, explained_here
 from relay.cli.policy.show import sections_of
 from relay.cli.status import disk_of
 from relay.errors import Invalid, Prefix, Refused
+from relay.files import content_of
 from relay.lifecycle.rows import Stored
 from relay.nostr.event import event_from_raw
 from relay.observe import DAY_S
@@ -185,7 +186,7 @@ class OwnersView:
         packaged = file.removeprefix(_PACKAGED)
         path = Path(file) if packaged == file else DEFAULTS / packaged
         try:
-            return await asyncio.to_thread(path.read_text, "utf-8", "replace")
+            return (await asyncio.to_thread(content_of, path)).decode(errors="replace")
         except OSError:
             return None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from relay.config import load_config
 from relay.errors import ConfigFaults, UserError
+from relay.files import MAX_KEY_FILE, content_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -38,7 +39,7 @@ def password_in(file: Path | None) -> str | None:
     if file is None:
         return None
     try:
-        text = file.read_text("utf-8")
+        text = content_of(file, MAX_KEY_FILE).decode()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "is not UTF-8 text"
         raise UserError(f"[storage] password_file: {file}: {reason}") from None

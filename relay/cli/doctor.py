@@ -36,6 +36,7 @@ from relay.cli.status import disk_of, running_status
 from relay.clock import unix_now
 from relay.config import LOOPBACK, Config, load_config
 from relay.errors import ConfigFaults, FolderBusy, RookeryError, StoreFault, UserError
+from relay.files import MAX_KEY_FILE, content_of
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.keys import read_key_file
 from relay.nostr.nip42 import relay_address
@@ -262,7 +263,7 @@ def _certificate(seen: Examined) -> Iterator[Finding]:
         return
     public = None
     try:
-        found = load_pem_x509_certificates(cert.read_bytes())[0]
+        found = load_pem_x509_certificates(content_of(cert))[0]
     except (OSError, ValueError) as wrong:
         yield error(
             f"{cert} cannot be read as a certificate: {_reason(wrong)}",
@@ -272,7 +273,7 @@ def _certificate(seen: Examined) -> Iterator[Finding]:
         public = found.public_key()
         yield from _validity(cert, found, seen)
     try:
-        private = serialization.load_pem_private_key(key.read_bytes(), None)
+        private = serialization.load_pem_private_key(content_of(key), None)
     except (OSError, ValueError, TypeError) as wrong:
         yield error(
             f"{key} cannot be read as a private key: {_reason(wrong)}",
@@ -584,7 +585,7 @@ def _key(seen: Examined) -> Iterator[Finding]:
 def _key_faults(folder: Path) -> Iterator[Finding]:
     path = folder / "relay.key"
     try:
-        read_key_file(path.read_text("ascii"), str(path))
+        read_key_file(content_of(path, MAX_KEY_FILE).decode("ascii"), str(path))
     except (OSError, UnicodeDecodeError, RookeryError) as wrong:
         reason = wrong.strerror if isinstance(wrong, OSError) else str(wrong)
         yield error(

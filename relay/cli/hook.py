@@ -22,7 +22,7 @@ from relay.cli.options import json_option, print_json
 from relay.client.settings import DEFAULT_RELAY, FILE, read_client_file
 from relay.clock import unix_now
 from relay.errors import UserError
-from relay.files import atomic_file, make_private
+from relay.files import atomic_file, content_of, make_private
 from relay.hook import HookInput, ask_keeper
 from relay.memory.nmem.capture import HookEvent
 
@@ -173,7 +173,7 @@ def _edit(
 
 def _text_of(path: Path) -> bytes | None:
     try:
-        return path.read_bytes()
+        return content_of(path)
     except FileNotFoundError:
         return None
 

@@ -20,7 +20,7 @@ import orjson
 from relay.cli.names import PublicKey
 from relay.cli.options import WholeNumber, json_option, print_json
 from relay.errors import UserError
-from relay.files import make_private
+from relay.files import MAX_KEY_FILE, content_of, make_private
 from relay.nostr.keys import SecretKey, npub, read_key_file
 from relay.nostr.nip42 import relay_address
 
@@ -227,7 +227,7 @@ def fresh_folder(folder: Path) -> FreshFolder:
     for name in ("owner", "agent"):
         path = folder / "keys" / f"{name}.nsec"
         if path.exists():
-            key = read_key_file(path.read_text("utf-8"), str(path))
+            key = read_key_file(content_of(path, MAX_KEY_FILE).decode(), str(path))
         else:
             key = new_key()
             write_new(path, f"{key.nsec}\n", _SECRET)

@@ -17,6 +17,7 @@ import msgspec
 from relay.cli.options import KeyType, printable
 from relay.client.settings import read_client_file
 from relay.errors import ConfigFaults, Invalid, StoreFault, UserError
+from relay.files import MAX_KEY_FILE, content_of
 from relay.memory.fence import name_in, named
 from relay.memory.fields import repaired
 from relay.nostr import kinds
@@ -236,7 +237,8 @@ def _names_of_folder(folder: Path) -> dict[str, str]:
     own = dict(_own_names())
     with suppress(OSError, UnicodeDecodeError, UserError):
         key = folder / "relay.key"
-        own.setdefault(RELAY, read_key_file(key.read_text("ascii"), str(key)).pubkey)
+        text = content_of(key, MAX_KEY_FILE).decode("ascii")
+        own.setdefault(RELAY, read_key_file(text, str(key)).pubkey)
     return own
 
 

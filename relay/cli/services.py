@@ -28,7 +28,7 @@ from relay.cli.pushed_policies import NONE_YET, PushedPolicies
 from relay.clock import unix_now
 from relay.config import PolicySource
 from relay.errors import ConfigFaults, Outdated, StoreFault, UserError, how_to_install
-from relay.files import is_open_for_writing
+from relay.files import MAX_KEY_FILE, content_of, is_open_for_writing
 from relay.memory.systems import MEMORY_SYSTEMS
 from relay.nostr.filters import FilterTerms
 from relay.nostr.keys import read_key_file
@@ -545,7 +545,7 @@ def _plugins(policy: policies.PolicySet, metrics: Metrics, readiness: Readiness)
 def _relay_key(folder: Path) -> SecretKey:
     path = folder / "relay.key"
     try:
-        text = path.read_text("ascii")
+        text = content_of(path, MAX_KEY_FILE).decode("ascii")
     except FileNotFoundError:
         raise UserError(
             f"{path} is missing: name the relay's data folder with --data DIR; a new one is made by"

@@ -14,6 +14,7 @@ from relay.cli.humanize import counted
 from relay.cli.options import Colour, coloured, folder_option, json_option, print_json, printable
 from relay.clock import unix_now
 from relay.errors import FolderBusy, UserError
+from relay.files import MAX_KEY_FILE, content_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,7 +101,7 @@ def _rules_of(folder: Path) -> Rules:
     path = folder / "relay.key"
     if not path.is_file():
         raise UserError(f"{path} is missing: name the relay's data folder with --data")
-    key = read_key_file(path.read_text("utf-8", "replace"), str(path))
+    key = read_key_file(content_of(path, MAX_KEY_FILE).decode(errors="replace"), str(path))
     policy = policies.load(folder / "policies", MEMORY_SYSTEMS, key.pubkey)
     return Rules(
         key.pubkey,

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.errors import ConfigFaults, Fault, Invalid, UserError
+from relay.files import MAX_KEY_FILE, content_of
 from relay.memory.fence import name_in
 from relay.memory.snowclaw.config import GroupConfig, config_of
 from relay.memory.snowclaw.context import HistoryStyle, TrimOrder
@@ -27,7 +28,7 @@ from relay.memory.snowclaw.keys import KeyStyle
 from relay.nostr.event import is_hex64
 from relay.nostr.keys import SecretKey, public_key, read_key_file
 from relay.nostr.nip42 import relay_address
-from relay.toml.parsing import values_in
+from relay.toml.parsing import text_of, values_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -161,7 +162,7 @@ def _running_on(folder: Path) -> str | None:
             with control.makefile("rb") as reply:
                 (size,) = orjson.loads(reply.readline())["sizes"]
                 url = str(orjson.loads(reply.read(size))["url"])
-        settings = values_in((folder / "rookery.toml").read_text("utf-8"), "rookery.toml")
+        settings = values_in(text_of(folder / "rookery.toml"), "rookery.toml")
         # A login names the public URL.
         url = str(settings.get("relay", {}).get("url") or url)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, ConfigFaults):
@@ -182,11 +183,9 @@ def read_client_file(home: Path) -> ClientFile:
     """client.toml; all None if it is missing. Raises ConfigFaults with all faults."""
     path = home / FILE
     try:
-        text = path.read_text("utf-8")
+        text = text_of(path)
     except FileNotFoundError:
         return ClientFile()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigFaults([Fault(str(path), 0, f"cannot be read: {error}")]) from error
     content = values_in(text, str(path))
     faults = [
         Fault(str(path), _line_of(key, text), fault)
@@ -269,7 +268,7 @@ def _key(
 def _key_in(path: Path, named_by: str = "") -> SecretKey:
     """`named_by`: what named the file, for the error text."""
     try:
-        return read_key_file(path.read_text("utf-8"), str(path))
+        return read_key_file(content_of(path, MAX_KEY_FILE).decode(), str(path))
     except FileNotFoundError:
         if is_hex64(path.name.lower()):  # the key itself, perhaps
             raise UserError(

@@ -7,6 +7,7 @@ import tomllib
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.errors import ConfigFaults, Fault
+from relay.files import content_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,7 +36,7 @@ _WORDS: Final = {
 def text_of(path: Path) -> str:
     """Without a byte order mark. Raises FileNotFoundError, and ConfigFaults with one fault."""
     try:
-        return path.read_text("utf-8-sig")
+        return content_of(path).decode("utf-8-sig")
     except FileNotFoundError:
         raise
     except OSError as wrong:

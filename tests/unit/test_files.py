@@ -12,7 +12,14 @@ import pytest
 
 from relay import hook
 from relay.client.anamnesis.files import write_lines
-from relay.files import atomic_file, is_open_for_writing, make_private, replace_file
+from relay.files import (
+    MAX_KEY_FILE,
+    atomic_file,
+    content_of,
+    is_open_for_writing,
+    make_private,
+    replace_file,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -58,6 +65,12 @@ def test_a_file_of_a_name_that_is_alike_stays(tmp_path: Path) -> None:
     replace_file(tmp_path / "notes.jsonl", b"exported")
     assert mine.read_text() == "mine"
     assert sorted(each.name for each in tmp_path.iterdir()) == ["notes.jsonl", "notes.part"]
+
+
+def test_a_device_that_has_no_end_is_read_up_to_the_limit() -> None:
+    with pytest.raises(OSError, match="too large, over 64 KiB: '/dev/zero'"):
+        content_of(Path("/dev/zero"), MAX_KEY_FILE)
+    assert content_of(Path("/dev/null")) == b""
 
 
 def atomically(path: Path, data: bytes) -> None:

@@ -19,7 +19,7 @@ from policies.load import load
 from relay.cli.policy.access_changes import access_changes
 from relay.cli.policy.check import left_open
 from relay.errors import ConfigFaults, Invalid
-from relay.files import replace_file, sync
+from relay.files import content_of, replace_file, sync
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,7 +108,7 @@ def _stored(path: Path, folder: Path) -> bytes:
             raise Invalid("name: is a link, or outside of the folder of the policies")
         if not os.access(path.parent, os.W_OK):
             raise Invalid("name: the relay may not write into the folder of the policies")
-        return path.read_bytes() if path.exists() else b""
+        return content_of(path) if path.exists() else b""
     except OSError as error:
         raise Invalid(f"name: cannot be read: {error.strerror or error}") from None
 

@@ -53,6 +53,7 @@ _WORDS: Final = tuple(
     word.value for word in (Who.AGENT, Who.MEMBER, Who.KNOWN, Who.INSIDER, Who.ADMIN, Who.OWNER)
 )
 _NOBODY: Final = "nobody"
+_MAX_BYTES: Final = 16 << 20
 _DRAFT_SIGNATURE: Final = "0" * 128
 _ONE_KEY: Final = "1" * 64
 """Placeholder key for a who-word given to --read."""
@@ -137,8 +138,11 @@ class Asked:
 
 
 def _fields(file: BinaryIO) -> object:
+    text = file.read(_MAX_BYTES + 1)
+    if len(text) > _MAX_BYTES:
+        raise UserError(f"{file.name}: too large, over {_MAX_BYTES >> 20} MiB; give one event")
     try:
-        return orjson.loads(file.read())
+        return orjson.loads(text)
     except orjson.JSONDecodeError as wrong:
         raise UserError(
             f"{file.name} is not JSON: {wrong}; give one event as JSON, or a draft of one"

@@ -12,6 +12,7 @@ from relay.cli.database import has_store
 from relay.cli.options import no_data_folder
 from relay.cli.pushed_policies import has_pushed_policies, policies_of
 from relay.errors import UserError
+from relay.files import MAX_KEY_FILE, content_of
 from relay.groups.group import Groups, replayed
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw
@@ -65,7 +66,7 @@ def store_folder(given: Path | None) -> Path | None:
 def relay_key_of(folder: Path) -> str:
     """The public key with which the relay of this folder signs."""
     path = folder / "relay.key"
-    return read_key_file(path.read_text("ascii"), str(path)).pubkey
+    return read_key_file(content_of(path, MAX_KEY_FILE).decode("ascii"), str(path)).pubkey
 
 
 async def groups_of(folder: Folder, relay_key: str) -> Groups:

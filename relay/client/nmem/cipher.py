@@ -12,7 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from relay.errors import UserError
-from relay.files import make_private
+from relay.files import MAX_KEY_FILE, content_of, make_private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -101,7 +101,7 @@ def _make_key(path: Path) -> None:
 
 def _key_in(path: Path) -> CacheKey:
     try:
-        text = path.read_text("utf-8").strip()
+        text = content_of(path, MAX_KEY_FILE).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the key of the nmem cache in {path}: {error}") from error
     if not text:

@@ -17,6 +17,7 @@ from relay.client.connection import body_of
 from relay.client.nmem.queries import Scope, trace
 from relay.client.nmem.updates import summarise
 from relay.errors import Invalid
+from relay.files import MAX_KEY_FILE, content_of
 from relay.memory.fence import attributed, fenced
 from relay.memory.nmem.summary import parse_summary, summary_from
 
@@ -86,8 +87,8 @@ async def summarise_session(database: Database, settings: NmemSettings, session_
     }
     headers = {}
     if settings.summary_key_file is not None:
-        key = await asyncio.to_thread(settings.summary_key_file.read_text, "utf-8")
-        headers["Authorization"] = f"Bearer {key.strip()}"
+        key = await asyncio.to_thread(content_of, settings.summary_key_file, MAX_KEY_FILE)
+        headers["Authorization"] = f"Bearer {key.decode().strip()}"
     url = endpoint_of(settings.summary_url)
     timeout = aiohttp.ClientTimeout(total=_TIMEOUT_S)
     try:

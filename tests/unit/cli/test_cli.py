@@ -232,6 +232,40 @@ def test_usage_errors_are_one_line_and_exit_2(
     assert "\n" not in line
 
 
+@pytest.mark.parametrize(
+    ("args", "kib"),
+    [
+        (["key", "show"], 64),
+        (["group", "list", "--relay", "ws://127.0.0.1:1", "--key-file"], 64),
+        (["session", "pns", "unwrap", "--key-file"], 64),
+        (["hook", "install", "--settings"], 16 << 10),
+        (["forget", "--verify"], 16 << 10),
+        (["policy", "explain"], 16 << 10),
+        (["policy", "test"], 16 << 10),
+        (["serve", "--check", "--data", "data", "--config"], 16 << 10),
+    ],
+)
+def test_a_file_that_may_have_no_end_is_not_read_whole(
+    args: list[str],
+    kib: int,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data" / "policies").mkdir(parents=True)
+    (tmp_path / "data" / "rookery.toml").touch()
+    named = tmp_path / "named.toml"
+    with named.open("wb") as file:
+        file.write(f"{alice.nsec}\n".encode())
+        file.truncate((kib << 10) + 1)
+    assert run([*args, str(named)]) == 1
+    text = complaint(capsys)
+    assert f"{named}: " in text
+    assert "too large, over " in text
+    assert "\n" not in text
+
+
 def test_control_characters_are_not_printed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

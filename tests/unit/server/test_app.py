@@ -738,7 +738,7 @@ async def test_a_reload_revokes_trusted_readers(tmp_path: Path) -> None:
     async with serving(policy=trusted) as relay:
         visit = await relay.visit()
         assert await visit.asks({"kinds": [30093]}) == [["EOSE", "s"]]
-        relay.state.enforce(loaded(tmp_path, b=OPEN))
+        relay.state.enforce(await asyncio.to_thread(loaded, tmp_path, b=OPEN))
         relay.server.rights_changed()
         assert (await visit.asks({"kinds": [30093]}))[0][0] == "CLOSED"
 

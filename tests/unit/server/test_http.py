@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from ipaddress import ip_address, ip_network
 from typing import TYPE_CHECKING, Any
 
@@ -407,5 +408,6 @@ async def test_a_lower_limit_of_0_accepts_any_age() -> None:
 async def test_nip11_follows_a_reload(tmp_path: Path) -> None:
     """G-01: at once, and without a restart."""
     async with serving() as relay:
-        relay.state.enforce(loaded(tmp_path, a="[limits]\nmax_event_tags = 7\n"))
+        few = await asyncio.to_thread(loaded, tmp_path, a="[limits]\nmax_event_tags = 7\n")
+        relay.state.enforce(few)
         assert (await limits_of(relay))["max_event_tags"] == 7

@@ -555,7 +555,7 @@ async def test_a_reload_during_a_commit_is_for_the_next_batch(
         '[[rule]]\nname = "few"\nmatch = { kinds = [9] }\nquota = { per = "author", events = 1 }\n'
     )
     (tmp_path / "new").mkdir()
-    stricter = loaded(tmp_path / "new", actors=ACTORS, quota=quota)
+    stricter = await asyncio.to_thread(loaded, tmp_path / "new", actors=ACTORS, quota=quota)
     relay.store.may_commit.clear()
     letter = relay.post(chat(alice, "tea?"))
     await relay.store.append_called.wait()
@@ -572,7 +572,9 @@ async def test_what_waited_for_other_policies_is_screened_by_those_that_judge_it
     relay: Relay, tmp_path: Path
 ) -> None:
     (tmp_path / "new").mkdir()
-    stricter = loaded(tmp_path / "new", actors=ACTORS, own="[limits]\nmax_event_tags = 1\n")
+    stricter = await asyncio.to_thread(
+        loaded, tmp_path / "new", actors=ACTORS, own="[limits]\nmax_event_tags = 1\n"
+    )
     relay.store.may_commit.clear()
     first = relay.post(chat(alice, "tea?"))
     await relay.store.append_called.wait()
@@ -590,7 +592,7 @@ async def test_no_batch_is_judged_by_two_sets_of_policies(
     """A push comes while the first of three events is judged."""
     (tmp_path / "new").mkdir()
     shut = '[[rule]]\nname = "shut"\nmatch = { kinds = [9] }\nwrite = ["nobody"]\n'
-    stricter = loaded(tmp_path / "new", actors=ACTORS, own=shut)
+    stricter = await asyncio.to_thread(loaded, tmp_path / "new", actors=ACTORS, own=shut)
     refusal = PolicySet.refusal
 
     def pushed_meanwhile(policy: PolicySet, event: Event, facts: Facts) -> Reject | None:
@@ -1014,7 +1016,7 @@ async def test_who_waits_for_an_admin_is_refused_and_yet_stored_once(
 ) -> None:
     """N29-35, Z-01: a later request replaces an earlier one, in one batch or in two."""
     review = f'{ACTORS}[groups]\njoins = "review"\nalways = []\nnew = []\n'
-    relay.state.enforce(loaded(tmp_path, actors=review))
+    relay.state.enforce(await asyncio.to_thread(loaded, tmp_path, actors=review))
     await relay.take(on(owner, 9007, h="yard"))
     asks = [on(bob, 9021, h="yard", content=text) for text in ("may I?", "please", "pretty please")]
     pending = (False, "restricted: pending review")
