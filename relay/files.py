@@ -87,10 +87,17 @@ def is_open_for_writing(path: Path) -> bool | None:
     return False
 
 
+def is_written_in_place(path: Path) -> bool:
+    """Whether it is something else than a file: a pipe, a device, a folder, or a symbolic link to
+    itself, which cannot be written to."""
+    # Both: the target of /dev/stdout may have no name.
+    return not path.is_file() and (path.exists() or os.path.lexists(os.path.realpath(path)))
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Write a file of mode 0600, whole or not at all; what is no file as `atomic_file` does. One
     task at a time. Raises OSError."""
-    if _is_written_in_place(path):
+    if is_written_in_place(path):
         path.write_bytes(data)
         return
     path = Path(os.path.realpath(path))
@@ -108,7 +115,7 @@ def atomic_file(path: Path, mode: int = 0o600) -> Iterator[BinaryIO]:
     A symbolic link stays one: its target is replaced. What is no regular file (a pipe, /dev/null)
     is written directly.
     """
-    if _is_written_in_place(path):
+    if is_written_in_place(path):
         with path.open("wb") as file:
             yield file
         return
@@ -134,9 +141,3 @@ def _renamed(part: Path, path: Path, mode: int) -> Iterator[BinaryIO]:
     except BaseException:
         part.unlink(missing_ok=True)
         raise
-
-
-def _is_written_in_place(path: Path) -> bool:
-    """True also for a symbolic link to itself, which cannot be written to."""
-    # Both: the target of /dev/stdout may have no name.
-    return not path.is_file() and (path.exists() or os.path.lexists(os.path.realpath(path)))

@@ -22,7 +22,7 @@ from relay.cli.options import json_option, print_json
 from relay.client.settings import DEFAULT_RELAY, FILE, read_client_file
 from relay.clock import unix_now
 from relay.errors import UserError
-from relay.files import atomic_file, content_of, make_private
+from relay.files import atomic_file, content_of, is_written_in_place, make_private
 from relay.hook import HookInput, ask_keeper
 from relay.memory.nmem.capture import HookEvent
 
@@ -146,10 +146,8 @@ def uninstall(settings: Path, *, as_json: bool) -> None:
 def _edit(
     path: Path, edited: Callable[[dict[str, Any]], dict[str, Any]], done: str, *, as_json: bool
 ) -> None:
+    text = _text_of(path.expanduser())
     path = Path(os.path.realpath(path.expanduser()))  # the backup stands beside the file itself
-    if os.path.lexists(path) and not path.is_file():  # a device, or a link to itself
-        raise UserError(f"{path} is no file: name the agent's settings file")
-    text = _text_of(path)
     before = _settings_in(path, text)
     after = edited(before)
     backup = None
@@ -172,6 +170,9 @@ def _edit(
 
 
 def _text_of(path: Path) -> bytes | None:
+    """None: there is no such file. Raises UserError, OSError."""
+    if is_written_in_place(path):
+        raise UserError(f"{path} is no file: name the agent's settings file")
     try:
         return content_of(path)
     except FileNotFoundError:
@@ -196,7 +197,10 @@ def _settings_in(path: Path, text: bytes | None) -> dict[str, Any]:
 def hook_faults(home: Path) -> list[str]:
     """What is wrong with the hooks installed for this user; none installed: nothing."""
     path = home / ".claude" / "settings.json"
-    text = _text_of(path)
+    try:
+        text = _text_of(path)
+    except (UserError, OSError):
+        return []
     if text is None or b"hook" not in text:
         return []
     try:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from relay.cli import run
+from relay.cli.hook import hook_faults
 from relay.memory.nmem.capture import HookEvent
 
 if TYPE_CHECKING:
@@ -154,6 +155,26 @@ def test_settings_that_are_no_file_are_not_changed(
     assert f"{path} is no file" in capsys.readouterr().err
     assert path.lstat().st_mode == mode
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_settings_in_a_pipe_without_a_name_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    reader, writer = os.pipe()
+    try:
+        path = f"/dev/fd/{writer}"
+        assert run(["hook", "install", "--settings", path]) == 1
+        assert f"{path} is no file" in capsys.readouterr().err
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to(path)])
+def test_settings_that_are_no_file_have_no_faulty_hooks(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    (tmp_path / ".claude").mkdir()
+    make(tmp_path / ".claude" / "settings.json")
+    assert hook_faults(tmp_path) == []
 
 
 @pytest.mark.parametrize(
