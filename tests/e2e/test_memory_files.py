@@ -203,7 +203,7 @@ async def test_what_others_wrote_leaves_fenced_and_returns_under_their_own_key(
     (file,) = (tmp_path / "out").iterdir()
     text = file.read_text()
     assert f'rookery_author: "unnamed ({cast.rover.npub[:20]}' in text
-    assert text.count("</memory>") == 1 + text.split("\n")[1].count("</memory>")
+    assert text.count("</memory>") == text.count("what you were told") == 1
     file.write_text(text.replace("you were told", "they were told", 1))
     monkeypatch.setenv("ROOKERY_RELAY", two.url)
     code, out, _ = await outputs("memory", "import", "out", "--json")

@@ -2,13 +2,15 @@
 
 The first field of the front matter, `rookery`, is the event as JSON. In a file of an own note this
 JSON has no content: the file's text, with its own front matter, is the content and may be edited.
-In files of other records the event is complete, and the text below it is only for reading; text by
-other keys stands in a fence.
+In files of other records the event is complete, and the text below it is only for reading. Text by
+other keys stands in a fence; their events are compressed, so that a model reads them nowhere else.
 """
 
 from __future__ import annotations
 
 import re
+import zlib
+from base64 import b64decode, b64encode
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,7 +67,8 @@ def markdown_of(event: Event, own: Container[str], name: str | None = None) -> s
         fields["text"] = _hash_of(text)
         if event.pubkey not in own:
             author = f"{AUTHOR}{orjson.dumps(attribution(event.pubkey, name)).decode()}\n"
-    head = f"{RECORD}{orjson.dumps(fields).decode()}\n{author}"
+    record = _packed(fields) if author else fields
+    head = f"{RECORD}{orjson.dumps(record).decode()}\n{author}"
     if "content" not in fields and _has_block(text):
         opening = FENCE.match(text)
         assert opening is not None
@@ -89,6 +92,8 @@ def record_in(text: str, where: str, own: Container[str]) -> Parsed:
         if len(line) > _MAX_LINE:
             raise Invalid(f"over {_MAX_LINE} characters")
         fields = orjson.loads(line.removeprefix(RECORD))
+        if isinstance(fields, str):
+            fields = orjson.loads(_unpacked(fields))
         if not isinstance(fields, dict):
             raise Invalid("must be a JSON object")
         is_note = "content" not in fields
@@ -105,6 +110,18 @@ def record_in(text: str, where: str, own: Container[str]) -> Parsed:
         return Fault(where, f"rookery: {invalid.text}")
     except orjson.JSONDecodeError as error:
         return Fault(where, f"rookery: is not JSON: {error}")
+
+
+def _packed(fields: dict[str, Any]) -> str:
+    return b64encode(zlib.compress(orjson.dumps(fields))).decode()
+
+
+def _unpacked(text: str) -> bytes:
+    """JSON, of at most `_MAX_LINE` bytes. Raises Invalid."""
+    try:
+        return zlib.decompressobj().decompress(b64decode(text, validate=True), _MAX_LINE)
+    except (ValueError, zlib.error):
+        raise Invalid("is no packed event") from None
 
 
 def signed_item(event: Event, where: str) -> Parsed:
