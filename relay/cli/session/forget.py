@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.humanize import counted
-from relay.cli.options import Server, client_options, json_option, print_json, printable
+from relay.cli.options import Server, client_options, confirm, json_option, print_json, printable
 from relay.cli.session.common import of_session, on_relay, session_argument
 from relay.client.transcripts import NoSession
 from relay.nostr import kinds
@@ -48,7 +48,7 @@ def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) ->
         id_, events = await of_session(transcripts, session, own)
         if not yes:
             what = f"{counted(len(events), 'event')} of session {printable(id_)}"
-            click.confirm(f"Delete {what}? This cannot be undone.", abort=True, err=True)
+            confirm(f"Delete {what}? This cannot be undone.")
         for start in range(0, len(events), _IN_ONE):
             await transcripts.delete(events[start : start + _IN_ONE])
         return id_, len(events)

@@ -286,6 +286,23 @@ async def test_a_session_is_forgotten_whole_and_no_other(
     assert "no session nope is readable" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("answer", [b"n\n", b"", b"\xff\n"])
+async def test_without_a_yes_a_session_is_not_forgotten(
+    relay: FakeRelay,
+    rookery: Rookery,
+    file: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    answer: bytes,
+) -> None:
+    assert await rookery("import", str(file), "--session", "tea-1") == 0
+    capsys.readouterr()
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(answer), "utf-8"))
+    assert await rookery("forget", "tea") == 1
+    assert "rookery: nothing was changed" in capsys.readouterr().err
+    assert not [event for event in relay.events if event.kind == 5]
+
+
 async def test_a_refusal_names_the_signing_key(
     relay: FakeRelay, rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
