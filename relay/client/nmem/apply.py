@@ -277,17 +277,22 @@ def _drop_batch(db: Any, deleted: Sequence[tuple[str, str]]) -> int:
     for event_id, requester in deleted:
         named = (event_id, ONESELF if requester == own else requester)
         observations = db.execute(
-            "SELECT id, session_id FROM observations JOIN _rk_observations ON observation_id = id"
-            " WHERE event_id = ? AND author = ?",
+            "SELECT id, timestamp, session_id FROM observations"
+            " JOIN _rk_observations ON observation_id = id WHERE event_id = ? AND author = ?",
             named,
         ).fetchall()
         prompts = db.execute(
-            "SELECT id, session_id FROM prompts JOIN _rk_prompts ON prompt_id = id"
-            " WHERE event_id = ? AND author = ?",
+            "SELECT id, timestamp, session_id FROM prompts"
+            " JOIN _rk_prompts ON prompt_id = id WHERE event_id = ? AND author = ?",
             named,
         ).fetchall()
-        drop_observations(db, [number for number, _ in observations])
-        drop_prompts(db, [number for number, _ in prompts])
+        drop_observations(db, [number for number, *_ in observations])
+        drop_prompts(db, [number for number, *_ in prompts])
+        # Another key may have the same record, passed over since: it is fetched again.
+        db.executemany(
+            "DELETE FROM _rk_passed_over WHERE created_at = ?",
+            [(at,) for _, at, _ in (*observations, *prompts)],
+        )
         dropped += len(observations) + len(prompts)
         dropped += db.execute(
             "DELETE FROM _rk_pins WHERE event_id = ? AND author = ?", named

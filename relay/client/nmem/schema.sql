@@ -116,7 +116,7 @@ CREATE TABLE _rk_pins (
     PRIMARY KEY (target, author)
 ) WITHOUT ROWID;
 
--- Events at the relay intentionally without a row: swept or unreadable.
+-- Events at the relay intentionally without a row: swept, unreadable, or copies of another row.
 CREATE TABLE _rk_passed_over (
     event_id TEXT PRIMARY KEY,
     created_at INTEGER NOT NULL

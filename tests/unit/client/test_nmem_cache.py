@@ -25,9 +25,12 @@ from relay.errors import UserError
 from relay.memory.nmem.records import (
     Observation,
     Pin,
+    Prompt,
     Session,
+    Source,
     observation_draft,
     pin_draft,
+    prompt_draft,
     session_draft,
 )
 from relay.memory.nmem.summary import EMPTY_SESSION, Summary
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from relay.memory.draft import Draft
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
@@ -607,6 +611,25 @@ def test_only_its_author_has_a_record_deleted(here: Database) -> None:
     assert drop_deleted(here, [(event.id, alice.pubkey)]) == 0
     assert drop_deleted(here, [(event.id, rover.pubkey)]) == 1
     assert rows(here, "observations") == []
+
+
+@pytest.mark.parametrize(
+    "draft",
+    [
+        observation_draft(Observation("s", NOW, "marker", "Stop", "hers"), "rook"),
+        prompt_draft(Prompt("s", NOW, Source.USER, "hers")),
+    ],
+    ids=["observation", "prompt"],
+)
+def test_a_record_that_came_after_its_copy_is_there_when_the_copy_is_dropped(
+    here: Database, draft: Draft
+) -> None:
+    copy, original = (rover.sign(*draft._replace(created_at=NOW - 9)), alice.sign(*draft))
+    for event in (copy, original):
+        put_all(here, [event], robot.pubkey, NOBODY)
+    drop_deleted(here, [(copy.id, rover.pubkey)])
+    assert original.id not in {id_ for id_, _ in rows(here, "_rk_passed_over")}, "not fetched again"
+    assert put_all(here, [original], robot.pubkey, NOBODY) == 1
 
 
 @pytest.mark.parametrize("is_first", [True, False])
