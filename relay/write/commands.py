@@ -205,16 +205,11 @@ class Purpose(Enum):
 LaneItem = WriteEvent | ManagementChange | ExpireRows | SweepRows | SweepVersions | SignLists
 
 
-def client_of(item: LaneItem) -> int | str | None:
-    """The address of the client, or its connection; None: no client."""
-    if not isinstance(item, WriteEvent) or item.author.connection is None:
-        return None
-    return item.author.counted_as or item.author.connection
-
-
 def client_or_type(item: LaneItem) -> int | str | type[LaneItem]:
-    """The client; items of none count together by type."""
-    return client_of(item) or type(item)
+    """The address of the client, or its connection; items of no client count together by type."""
+    if not isinstance(item, WriteEvent) or item.author.connection is None:
+        return type(item)
+    return item.author.counted_as or item.author.connection
 
 
 def connection_or_type(item: LaneItem) -> int | type[LaneItem]:

@@ -43,7 +43,6 @@ from relay.write.commands import (
     SweepVersions,
     Unconnected,
     WriteEvent,
-    client_of,
     client_or_type,
     connection_or_type,
     sender_of,
@@ -529,8 +528,8 @@ class Ingest:
             due.append(item)
         if later:
             self._lane.put_back(later)
-            if (client := client_of(later[0])) is not None:
-                self._lane.rest(client, perf_counter() - began)
+            if not isinstance(most, type):
+                self._lane.rest(most, perf_counter() - began)
         return due
 
     def _by_client(
