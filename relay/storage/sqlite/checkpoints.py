@@ -21,10 +21,9 @@ import threading
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from time import monotonic
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from relay.errors import StoreFault
-from relay.storage.sqlite.connections import sqlite_faults
 from relay.storage.sqlite.sql.conditions import Query
 
 if TYPE_CHECKING:
@@ -35,8 +34,6 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.work_thread import WorkThread
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 _LARGE_BYTES: Final = 48 << 20
 """A WAL of this size is truncated even if nothing was deleted, because reads search all of it."""
@@ -210,21 +207,16 @@ class Checkpoints:
                 self._retry_at = monotonic() + _GATHER_S
         elif self._is_behind():
             began = monotonic()
-            await self._on_writer(self._flush)
+            await self._writing.run(self._flush)
             self._flush_at = 2 * monotonic() - began
         elif not self._is_settled:
             await self._settle()
         else:
             await self._give_back()
 
-    async def _on_writer(self, work: Callable[[], T]) -> T:
-        """Raises StoreFault."""
-        with sqlite_faults():
-            return await self._writing.run(work)
-
     async def _settle(self) -> None:
         committed_at = self._committed_at
-        while await self._on_writer(self._flush):
+        while await self._writing.run(self._flush):
             if self._committed_at != committed_at or self._is_closing:
                 return
         await self._connection.rows(_PASSIVE)
@@ -243,7 +235,7 @@ class Checkpoints:
     async def _give_back(self) -> None:
         """Return some free pages to the file system, then shorten the WAL, while no commits are
         made."""
-        pages = await self._on_writer(self._vacuum)
+        pages = await self._writing.run(self._vacuum)
         if pages:
             self.upkeep.vacuumed += pages
             self._has_to_truncate = True

@@ -230,7 +230,7 @@ class SqliteStore:
     async def append(self, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         self._check_open()
         loop = asyncio.get_running_loop()
-        head = await self._on_writer(partial(self._append, loop, lookups, decide))
+        head = await self._writing.run(partial(self._append, loop, lookups, decide))
         self._checkpoints.committed()
         return head
 
@@ -271,7 +271,7 @@ class SqliteStore:
         self._check_open()
         if self._has_room_for(tags):
             return False
-        was_made = await self._on_writer(self._writer.flush_some)
+        was_made = await self._writing.run(self._writer.flush_some)
         if was_made:
             self._checkpoints.committed()
         return was_made
@@ -610,7 +610,7 @@ class SqliteStore:
     async def is_writable(self) -> bool:
         self._check_open()
         try:
-            await self._on_writer(self._writer.touch)
+            await self._writing.run(self._writer.touch)
         except StoreFault:
             return False
         return True
@@ -771,10 +771,6 @@ class SqliteStore:
 
     # -- both -----------------------------------------------------------------------------------
 
-    async def _on_writer(self, work: Callable[[], T]) -> T:
-        with sqlite_faults():
-            return await self._writing.run(work)
-
     def _check_open(self) -> None:
         if self._closed:
             raise StoreFault(CLOSED)
@@ -786,7 +782,7 @@ class SqliteStore:
         self._wake()
         async with AsyncExitStack() as last_first:  # each, also when one is cancelled
             last_first.callback(self._writing.close)
-            last_first.push_async_callback(self._on_writer, self._writer.finish)
+            last_first.push_async_callback(self._writing.run, self._writer.finish)
             last_first.push_async_callback(self._index.close)
             last_first.push_async_callback(self._open_connections.aclose)
             await self._checkpoints.close()

@@ -13,6 +13,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from relay.errors import StoreFault
+from relay.storage.sqlite.connections import sqlite_faults
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +33,7 @@ class WorkThread:
 
     def run(self, work: Callable[[], T]) -> asyncio.Future[T]:
         """The result of `work`. Cancelled before it begins, it does not run; later it runs to its
-        end. Raises StoreFault when closed."""
+        end. Raises StoreFault, also when closed."""
         if self._is_closed:
             raise StoreFault(f"the thread {self._name} has ended")
         loop = asyncio.get_running_loop()
@@ -58,7 +59,8 @@ class WorkThread:
                 continue
             result, error = None, None
             try:
-                result = work()
+                with sqlite_faults():
+                    result = work()
             except BaseException as raised:  # as an executor: the caller gets it  # noqa: BLE001
                 error = raised
             with suppress(RuntimeError):  # the loop is closed: nobody waits

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 import threading
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,15 @@ async def test_who_waits_gets_the_exception_and_the_thread_goes_on(thread: WorkT
     with pytest.raises(ZeroDivisionError):
         await thread.run(lambda: 1 // 0)
     assert await thread.run(lambda: 1) == 1
+
+
+async def test_an_error_of_sqlite_is_a_fault_of_the_store(thread: WorkThread) -> None:
+    def work() -> None:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with pytest.raises(StoreFault, match="store: disk I/O error") as raised:
+        await thread.run(work)
+    assert isinstance(raised.value.__cause__, sqlite3.OperationalError)
 
 
 async def test_what_is_cancelled_before_it_begins_does_not_run_and_later_runs_to_its_end(
