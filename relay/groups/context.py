@@ -142,4 +142,4 @@ class Ruling:
     reply: Reject | None = None
     """The OK of a refused event that is stored nevertheless: a pending 9021 (Z-01)."""
     superseded: tuple[str, ...] = ()
-    """Ids of rows deleted without a tombstone: the author's earlier pending 9021 (N29-35)."""
+    """Ids of deleted rows: the author's earlier pending 9021 (N29-35)."""

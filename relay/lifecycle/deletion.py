@@ -261,6 +261,11 @@ def ban_tombstone(event_id: str) -> Tombstone:
     return Tombstone(event_target(event_id), "", None, "ban")
 
 
+def superseded_tombstone(event_id: str) -> Tombstone:
+    """For a request to join that a newer one of its author replaced (N29-35)."""
+    return Tombstone(event_target(event_id), "", None, "9021")
+
+
 def delete_banned_author(pubkey: str, found: Found, plan: WritePlan) -> None:
     """Delete the rows of a banned key; the store deletes those that are not in `found`.
 

@@ -51,6 +51,7 @@ from relay.lifecycle.deletion import (
     remaining_records,
     remove,
     remove_by_id,
+    superseded_tombstone,
     vanish,
 )
 from relay.lifecycle.retention import hold_reason, tombstone_for
@@ -420,6 +421,8 @@ class Batch:
             note_erased(candidate.event, rows, self.plan, self._now)
         for event_id in ruling.superseded:
             remove_by_id(event_id, self._found, self.plan)
+            # Or who has it could send it again, after its author has left too.
+            self._keep_out(superseded_tombstone(event_id))
         if ruling.ended is not None:
             self._end_group(ruling.ended)
         for changed in (group_id, *ruling.relatives):

@@ -82,6 +82,23 @@ async def test_a_pending_request_is_answered_as_a_new_one() -> None:
             assert await home.take(stored, deleted, unsent, logins=logins) == [PENDING] * 3
 
 
+@pytest.mark.proves("N29-35", "N29-43")
+async def test_an_earlier_request_to_join_does_not_come_back() -> None:
+    """Sent again, by anybody, it made a member of who had left."""
+    async with Home(ReferenceStore(), policy_of("open")) as home:
+        await home.do(admin, 9007, h="tea")
+        await home.do(admin, 9000, ["p", alice.pubkey], h="tea")
+        await home.do(admin, 9001, ["p", alice.pubkey], h="tea")
+        earlier, later = home.made(alice, 9021, h="tea"), home.made(alice, 9021, ["x"], h="tea")
+        assert await home.take(earlier, later) == [PENDING] * 2
+        assert await home.take(earlier) == [PENDING]
+        assert home.groups.by_id["tea"].requests == {alice.pubkey: later.id}
+        await home.do(admin, 9000, ["p", alice.pubkey], h="tea")
+        leave = home.made(alice, 9022, h="tea")
+        assert await home.take(leave, earlier, logins=[alice.pubkey]) == [STORED, DELETED]
+        assert alice.pubkey not in home.groups.by_id["tea"].members
+
+
 @pytest.mark.proves("N29-25", "N01-96")
 async def test_previous_and_pins_find_only_what_the_author_may_read() -> None:
     """Eight digits of the id of a report were enough to learn that it is stored."""
