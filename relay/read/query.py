@@ -675,7 +675,7 @@ class QueryRunner:
                     await self._wait_for_index(self._store.committed())
                 async with self._turn(visibility) if is_search else nullcontext():
                     number = await self._store.count(filters, visibility, now=self._clock())
-                registers = await self._registers(filters, visibility)
+                registers = await self._registers(filters, visibility, number)
             except StoreFault as fault:
                 _log.error("a COUNT failed: %s", fault)
                 break
@@ -690,14 +690,18 @@ class QueryRunner:
                 return
         peer.outbox.put(messages.closed(sub, _STORE_DOWN))
 
-    async def _registers(self, filters: Sequence[Filter], visibility: Visibility) -> str | None:
-        """HyperLogLog of the authors, for one filter with a tag condition."""
+    async def _registers(
+        self, filters: Sequence[Filter], visibility: Visibility, number: int
+    ) -> str | None:
+        """HyperLogLog of the authors of `number` rows, for one filter with a tag condition."""
         value = filters[0].first_tag_value if len(filters) == 1 else None
         if value is None or filters[0].search is not None:
             return None
-        authors = await self._store.authors(
-            filters[0], visibility, now=self._clock(), at_most=_MAX_AUTHORS
-        )
+        authors: Sequence[bytes] | None = ()
+        if number:
+            authors = await self._store.authors(
+                filters[0], visibility, now=self._clock(), at_most=_MAX_AUTHORS
+            )
         return None if authors is None else nip45.registers(authors, nip45.offset_of(value))
 
 

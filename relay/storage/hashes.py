@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from relay.lifecycle.rows import Reference
     from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
 
 RULE_TAGS: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
 """Tag names that read rules use: indexed although no filter may name them."""
@@ -19,6 +20,8 @@ _LETTERS: Final = frozenset(ascii_letters)
 _LONG_VALUE: Final = 256
 _CACHED_TAGS: Final = 1000
 """An event with more tags is hashed without the cache of hashes."""
+_CACHED_VALUES: Final = 256
+"""The same for a tag condition of a filter."""
 
 
 def id_key(event_id: str) -> int:
@@ -32,10 +35,29 @@ class Hashes:
     def __init__(self, key: bytes) -> None:
         self._unfed = blake2b(digest_size=8, key=key)
         self._short = lru_cache(maxsize=65_536)(self._hash)
+        self._of_last: tuple[Filter | None, list[list[int]]] = None, []
+        """Of the last filter with tags: one query of it follows the other, as the authors of a
+        COUNT, or a page on a thread that took too long on the loop."""
 
     def tag(self, name: str, value: str) -> int:
         text = f"{name}\0{value}"
         return self._short(text) if len(text) < _LONG_VALUE else self._hash(text)
+
+    def of_filter(self, filter_: Filter) -> list[list[int]]:
+        """Of each tag condition: the hashes of its values, in their order. Not to be changed."""
+        if not filter_.tags:
+            return []
+        last, hashes = self._of_last
+        if last is not filter_:
+            hashes = []
+            for name, values in filter_.tags:
+                if len(values) > _CACHED_VALUES:
+                    of = [self._hash(f"{name}\0{value}") for value in sorted(values)]
+                else:
+                    of = [self.tag(name, value) for value in sorted(values)]
+                hashes.append(of)
+            self._of_last = filter_, hashes
+        return hashes
 
     def references(self, references: Iterable[Reference]) -> list[int]:
         """Hashes of the tags, lowercase and uppercase, that make these references."""

@@ -29,6 +29,7 @@ from tests.contract.writing import asked, change, unsigned
 from tests.effort import examples
 from tests.harness.client_in_memory import Client
 from tests.harness.read_side import DEN, ReadSide
+from tests.harness.reference_store import ReferenceStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -812,6 +813,14 @@ async def test_a_count_by_one_tag_has_hyperloglog_registers_of_its_authors(
         [asked(tag_e=[])],
     ):
         assert "hll" not in await relay.counted(client, *without)
+
+
+async def test_the_authors_of_no_rows_are_not_asked_for(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(ReferenceStore, "authors")
+    count = await relay.counted(Client(), asked(tag_t=[str(number) for number in range(1000)]))
+    assert count == {"count": 0, "hll": registers([], offset_of("0"))}
 
 
 @pytest.mark.proves("N45-11")

@@ -109,3 +109,40 @@ def test_visibilities_without_rules_do_not_displace_others() -> None:
 @pytest.mark.parametrize("asked", [[], [3], [4], [5, 9], [5, 20], [21], [1, 2, 15, 90]])
 def test_a_set_has_one_of_some_kinds(set_: KindSet, asked: list[int]) -> None:
     assert set_.has_one_of(asked) is any(kind in set_ for kind in asked)
+
+
+class CountingHashes(Hashes):
+    """Counts what is hashed."""
+
+    def __init__(self) -> None:
+        self.hashed = 0
+        super().__init__(bytes(32))
+
+    def _hash(self, text: str) -> int:
+        self.hashed += 1
+        return super()._hash(text)
+
+
+def test_the_values_of_a_filter_are_hashed_once_for_all_its_queries() -> None:
+    """A COUNT has two queries, and a page that took too long on the loop is compiled again."""
+    hashes, seen = CountingHashes(), seen_in(Groups())
+    compiler = Compiler(hashes, TERMS.index_tags, TagBuffer(10))
+    filter_ = filter_from({"#t": [str(number) for number in range(70_000)]}, TERMS)
+    before = hashes.hashed
+    compiler.count([filter_], seen, now=1)
+    compiler.authors(filter_, seen, now=1, at_most=9)
+    compiler.page(PageQuery(filter_, seen, 5, upto=9, now=1, size=5), "e.raw")
+    assert hashes.hashed - before == 70_000
+
+
+def test_a_filter_of_many_values_leaves_the_hashes_of_others_cached() -> None:
+    hashes, seen = CountingHashes(), seen_in(Groups())
+    compiler = Compiler(hashes, TERMS.index_tags, TagBuffer(10))
+    small = filter_from({"#t": ["tea"]}, TERMS)
+    compiler.count([small], seen, now=1)
+    for first in range(0, 70_000, 1000):
+        many = {"#t": [str(number) for number in range(first, first + 1000)]}
+        compiler.count([filter_from(many, TERMS)], seen, now=1)
+    before = hashes.hashed
+    compiler.count([small], seen, now=1)
+    assert hashes.hashed == before

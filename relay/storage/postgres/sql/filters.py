@@ -471,10 +471,8 @@ class Compiler:
         if filter_.authors is not None:
             keys = late[AUTHORS] = _blobs(filter_.authors)
             late[AUTHOR] = keys[0] if keys else None
-        for tag, (name, values) in enumerate(filter_.tags):
-            hashes = late[Late("tag", tag)] = [
-                self._hashes.tag(name, text) for text in sorted(values)
-            ]
+        for tag, hashes in enumerate(self._hashes.of_filter(filter_)):
+            late[Late("tag", tag)] = hashes
             late[Late("only tag", tag)] = hashes[0] if hashes else None
         if filter_.d_prefixes:
             prefixes = late[PREFIXES] = [prefix.encode() for prefix in filter_.d_prefixes]

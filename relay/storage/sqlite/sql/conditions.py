@@ -98,11 +98,9 @@ class Arguments:
         ids = _NO_KEYS if filter_.ids is None else _keys(filter_.ids)
         authors = _NO_KEYS if filter_.authors is None else _keys(filter_.authors)
         self.lists: list[Sequence[Value]] = [moment, *ids, *authors]
-        self.hashes: list[list[int]] = []
+        self.hashes = hashes.of_filter(filter_)
         """The hashes of each tag condition."""
-        for name, values in filter_.tags:
-            of_tag = [hashes.tag(name, value) for value in sorted(values)]
-            self.hashes.append(of_tag)
+        for of_tag in self.hashes:
             self.lists.append(of_tag if len(of_tag) <= MAX_PARAMETERS else (_json(of_tag),))
         self.buffer = buffer
 
