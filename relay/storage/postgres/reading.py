@@ -6,7 +6,6 @@ import asyncio
 from abc import ABC, abstractmethod
 from array import array
 from contextlib import nullcontext, suppress
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
@@ -17,7 +16,7 @@ from relay.errors import TooSlow, TooWide
 from relay.groups.group import Groups
 from relay.nostr.event import parsing_weight
 from relay.nostr.nip50 import Needs, search_from
-from relay.nostr.nip77 import Items
+from relay.nostr.nip77 import Items, ItemsBuilder
 from relay.storage import PAGE_BYTES, Page, PageQuery, Place
 from relay.storage.hashes import id_key
 from relay.storage.page_cache import PageCache
@@ -162,16 +161,15 @@ class Reader(ABC):
             filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most + 1
         )
 
-        async def ask(db: Any) -> tuple[array[int], bytearray]:
-            timestamps, ids = array("Q"), bytearray()
+        async def ask(db: Any) -> ItemsBuilder:
+            found = ItemsBuilder()
             cursor = await db.cursor(query.sql, *query.values)
             while rows := await cursor.fetch(_CHUNK_ROWS):
-                timestamps.extend(map(itemgetter(0), rows))
-                ids.extend(b"".join(map(itemgetter(1), rows)))
-            return timestamps, ids
+                found.add(rows)
+            return found
 
-        timestamps, ids = await self._ask(ask, on="snapshot")
-        return None if len(timestamps) > at_most else Items(timestamps, bytes(ids))
+        found = await self._ask(ask, on="snapshot")
+        return None if len(found) > at_most else found.items()
 
     async def search(
         self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int

@@ -21,7 +21,6 @@ from array import array
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from functools import partial
 from itertools import accumulate
-from operator import itemgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -37,7 +36,7 @@ from relay.lifecycle.retention import MaxAmount
 from relay.lifecycle.rows import OldVersion
 from relay.nostr.event import parsing_weight
 from relay.nostr.nip50 import Needs, search_from
-from relay.nostr.nip77 import Items
+from relay.nostr.nip77 import Items, ItemsBuilder
 from relay.storage import PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, Place
 from relay.storage.checking import faults_of
 from relay.storage.hashes import Hashes, id_key
@@ -427,14 +426,9 @@ class SqliteStore:
         query = self._compiler.items(
             filter_, visibility, limit=limit, upto=upto, now=now, at_most=at_most + 1
         )
-        timestamps, ids = array("Q"), bytearray()
-
-        def take(rows: list[tuple[int, bytes]]) -> None:
-            timestamps.extend(map(itemgetter(0), rows))
-            ids.extend(b"".join(map(itemgetter(1), rows)))
-
-        await self._bulk_conn.chunks(query, take)
-        return None if len(timestamps) > at_most else Items(timestamps, bytes(ids))
+        found = ItemsBuilder()
+        await self._bulk_conn.chunks(query, found.add)
+        return None if len(found) > at_most else found.items()
 
     async def management(self) -> Management:
         self._check_open()

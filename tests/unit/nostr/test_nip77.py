@@ -17,7 +17,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from relay.errors import Invalid
-from relay.nostr.nip77 import FRAME_BYTES, Bound, Initiator, Items, reply_to, varint
+from relay.nostr import nip77
+from relay.nostr.nip77 import (
+    FRAME_BYTES,
+    Bound,
+    Initiator,
+    Items,
+    ItemsBuilder,
+    reply_to,
+    varint,
+)
 from tests.effort import examples
 
 if TYPE_CHECKING:
@@ -273,6 +282,48 @@ def test_ids_of_one_second_may_come_in_any_order() -> None:
     straight = items(zip(times, ids, strict=True))
     assert shuffled.ids(0, 7) == straight.ids(0, 7)
     assert shuffled.fingerprint(0, 3) == straight.fingerprint(0, 3)
+
+
+@pytest.mark.parametrize("piece", [1, 100, 256, 1000])
+@pytest.mark.parametrize("is_sorted", [True, False])
+def test_a_set_that_came_in_pieces_is_the_same_as_a_whole_one(
+    piece: int, *, is_sorted: bool
+) -> None:
+    rows = sorted(in_time(range(1100)))
+    if not is_sorted:
+        rows = [row for at in range(0, 1100, 3) for row in reversed(rows[at : at + 3])]
+    whole, builder = items(rows), ItemsBuilder()
+    for at in range(0, len(rows), piece):
+        builder.add(rows[at : at + piece])
+    builder.add([])
+    assert len(builder) == len(rows)
+    made = builder.items()
+    assert made.ids(0, len(rows)) == whole.ids(0, len(rows))
+    for first, last in ((0, 1100), (0, 256), (5, 1024), (300, 301), (7, 7)):
+        assert made.fingerprint(first, last) == whole.fingerprint(first, last)
+    assert reply_to(ask(ALL, FINGERPRINT, WRONG), made) == reply_to(
+        ask(ALL, FINGERPRINT, WRONG), whole
+    )
+
+
+def test_each_piece_of_a_set_is_summed_when_it_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop does other work between the pieces."""
+    summed: list[int] = []
+
+    def sum_of(words: memoryview[int]) -> int:
+        summed.append(len(words) // 4)
+        return sum(words)
+
+    monkeypatch.setattr(nip77, "_sum_of", sum_of)
+    builder, rows = ItemsBuilder(), sorted(in_time(range(10_000)))
+    most = 0
+    for at in range(0, 10_000, 1000):
+        summed.clear()
+        builder.add(rows[at : at + 1000])
+        most = max(most, sum(summed))
+    summed.clear()
+    builder.items()
+    assert (most, summed) == (1024, [])
 
 
 def test_an_unsorted_set_is_an_error() -> None:
