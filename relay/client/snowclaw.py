@@ -172,6 +172,7 @@ class Snowclaw(SnowclawRecords):
 
     async def _follow_records(self, started: asyncio.Event) -> None:
         """Follow record changes, and in which groups to listen, across reconnects."""
+        began_offline = not self.is_online
         await self._wait_online()
         since = self._client.now() - OVERLAP_S
         deletions = {
@@ -203,14 +204,16 @@ class Snowclaw(SnowclawRecords):
             for event in stored:
                 self._take(event)
             for event in stored:  # after the records that it names
-                await self._obey(event)
+                await self._deleted(event)
+            if began_offline:  # what is known comes from the cache
+                self._resumed.set()
             await self._learn_agents()
             for group in sorted(self._consent.groups()):
                 await self.learn_group(group)
             started.set()
             async for event in events:
                 self._take(event)
-                await self._obey(event)
+                await self._deleted(event)
                 if event.kind == kinds.GROUP_MEMBERS:
                     await self.learn_name(*self._chat.members(event.d))
 
@@ -360,6 +363,13 @@ class Snowclaw(SnowclawRecords):
     def _edit_group(self, group: str, edit: GroupEdit) -> None:
         super()._edit_group(group, edit)
         self._chat.note_members(group)  # the 39002 may have come before there was a memory
+
+    async def _deleted(self, event: Event) -> None:
+        """Drop from the cache what a kind 5 deleted, and obey it."""
+        if event.kind == kinds.DELETION:
+            with suppress(OSError):
+                await self._drop_deleted(event)
+            await self._obey(event)
 
     async def _obey(self, event: Event) -> None:
         """Delete what an owner asks to have deleted; tried again at the next start."""

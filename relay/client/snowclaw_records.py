@@ -58,6 +58,9 @@ FLUSH_AFTER_S: Final = 300.0
 FLUSH_AT: Final = 20
 """Unsaved changes."""
 
+_IDS_AT_ONCE: Final = 100
+"""Of a query for deletions."""
+
 
 class SnowclawRecords(MemoryClient):
     """Methods that are not async work on memory only (S-31)."""
@@ -128,16 +131,27 @@ class SnowclawRecords(MemoryClient):
 
     async def _drop_absent(self) -> bool:
         """Drop records of others that the relay no longer gives: a deletion by an admin, or a ban
-        of their author, leaves no kind 5. Whether there were any. Raises as `all_of`."""
-        others = [e for e in self._working_copy.events() if e.pubkey != self.pubkey]
+        of their author, leaves no kind 5. One's own are dropped only if a kind 5 names them: a
+        relay that lost them gets them again. Whether there were any. Raises as `all_of`."""
+        known = list(self._working_copy.events())
         document = await self._client.information_or_empty()
-        if not others or not self._client.is_known_as(self.pubkey, document):
+        if not known or not self._client.is_known_as(self.pubkey, document):
             return False
         wanted = await self._wanted()
         found = {event.id async for page in self.all_of(wanted) for event in page}
+        absent = [event for event in known if event.id not in found]
+        own = [event.id for event in absent if event.pubkey == self.pubkey]
+        deleted: set[str] = set()
+        for start in range(0, len(own), _IDS_AT_ONCE):
+            ids = own[start : start + _IDS_AT_ONCE]
+            by_oneself = {"kinds": [kinds.DELETION], "authors": [self.pubkey], "#e": ids}
+            async for page in self.all_of(by_oneself):
+                deleted.update(named for event in page for named in event.tag_values("e"))
         if not self._client.is_known_as(self.pubkey, document):
             return False
-        return self._working_copy.drop(event for event in others if event.id not in found)
+        gone = [e for e in absent if e.pubkey != self.pubkey or e.id in deleted]
+        await self._drop_cached(gone)
+        return self._working_copy.drop(gone)
 
     async def _wanted(self) -> dict[str, object]:
         """Filter for all relevant records (S-28)."""

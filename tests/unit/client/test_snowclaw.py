@@ -19,6 +19,7 @@ from relay.memory.snowclaw.context import Part, Section
 from relay.memory.snowclaw.encryption import encrypted
 from relay.memory.snowclaw.users import UserMemory
 from relay.nostr.event import event_from
+from relay.nostr.filters import Filter
 from relay.nostr.keys import SecretKey
 from relay.nostr.nip44 import conversation_key
 from relay.nostr.nip59 import unsigned, wrapped
@@ -729,6 +730,60 @@ async def test_forget_deletes_the_record_and_unsaved_changes(fake: FakeRelay) ->
         assert (written.event.kind, written.event.tag_values("e")) == (5, [old.id])
         assert (claw.user(alice.npub), claw.unsaved) == (None, 0)
         assert await claw.forget(ALICE) is None
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("by", ["oneself", "another process", "its author"])
+async def test_a_forgotten_record_does_not_come_back_without_the_relay(
+    fake: FakeRelay, tmp_path: Path, by: str
+) -> None:
+    """It stood in the cache, and the next note would have stored it again."""
+    author = rover if by == "its author" else robot
+    stored = record("snowclaw:memory:group:tea", {"notes": ["forget me"]}, by=author)
+    await fake.publish(stored)
+    given: dict[str, Any] = {"folder": tmp_path, "agents": [rover.pubkey]}
+    async with started(fake, **given) as claw:
+        assert claw.group("tea") is not None
+        if by == "oneself":
+            await claw.forget("snowclaw:memory:group:tea")
+        else:
+            await fake.publish(author.sign(5, [["e", stored.id]], "", NOW))
+        await until(lambda: claw.group("tea") is None)
+        assert claw._cache is not None
+        cache = claw._cache
+        await until(lambda: stored.id not in {event.id for event in cache.matching(Filter())})
+    await fake.stop()
+    async with agent(fake, **given) as claw:
+        await claw.start()
+        assert claw.group("tea") is None
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("is_deleted", [True, False])
+async def test_what_was_deleted_elsewhere_long_ago_leaves_a_copy_that_began_offline(
+    fake: FakeRelay, tmp_path: Path, *, is_deleted: bool
+) -> None:
+    """A relay that lost the record without a kind 5 does not make the agent lose it too."""
+    fake.challenges_at_once = True
+    fake.information = {**ROOKERY, "supported_nips": [1, 42, 50]}
+    stored = record("snowclaw:memory:group:tea", {"notes": ["forget me"]})
+    await fake.publish(stored)
+    async with started(fake, folder=tmp_path):
+        pass
+    await fake.stop()
+    fake.events.clear()
+    if is_deleted:
+        fake.events.append(robot.sign(5, [["e", stored.id]], "", NOW - 100_000))
+    async with agent(fake, folder=tmp_path) as claw:
+        await claw.start()
+        assert claw.group("tea") is not None
+        await fake.start()
+        await claw._client.wait_connected()
+        if is_deleted:
+            await until(lambda: claw.group("tea") is None)
+        else:
+            assert not await claw._drop_absent()
+            assert claw.group("tea") is not None
 
 
 # -- one's own memory, configuration, search ---------------------------------------------------
