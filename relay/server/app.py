@@ -593,9 +593,11 @@ class Server:
             self._making_room = loop.call_later(seconds, self._make_room)
 
     def _make_room(self) -> None:
-        """Close connections until no more is unread than may be: of those that have left bytes
-        unread for `_PATIENCE_S`, who held most, of the addresses that have; of the others, for whom
-        twice as much has no room. Those with a known key come last."""
+        """Close connections until what all have left unread is within the bounds.
+
+        `MAX_UNREAD` is for connections with unread bytes for longer than `_PATIENCE_S`, twice as
+        much for all. Closed first are those without a known key, of the addresses with most unread
+        bytes, the connection with most of them."""
         self._making_room = None
         unsent, now = self._unsent, perf_counter()
         fresh, late = list[Connection](), list[Connection]()

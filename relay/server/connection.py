@@ -68,8 +68,7 @@ _MAX_UNSENT: Final = 64 << 20
 """Bytes that wait in the outboxes of all connections, see `Shares`; with more, a connection gets
 the next stored rows when it has read most of what it has. Nobody waits for what others read."""
 MAX_UNREAD: Final = 128 << 20
-"""The same with live rows; with more, those are closed that have held most for long, and with twice
-as much also others."""
+"""The same with live rows. With more, connections are closed, see `Server._make_room`."""
 _MAX_OPEN: Final = 256 << 20
 """`Session.open_weight` of all connections, see `Shares`; twice as much with known keys."""
 _ORDINARY_OPEN: Final = 1 << 20
@@ -285,7 +284,7 @@ class Connection:
         self.unsent = 0
         """Of this connection, in `_unsent_of_all`."""
         self.unsent_since = 0.0
-        """When it was not 0 first, as `perf_counter` tells."""
+        """`perf_counter` when `unsent` last rose from 0."""
         self._is_over = False
         """True: it ends, and what it had counts no longer, except for `unsent`."""
         self._open_of_all = Shares() if open_filters is None else open_filters
