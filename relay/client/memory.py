@@ -23,7 +23,6 @@ from relay.client.writer import Writer, address_filter
 from relay.errors import Prefix
 from relay.memory.draft import Draft
 from relay.nostr import kinds
-from relay.nostr.event import is_hex64
 from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
@@ -188,13 +187,6 @@ class MemoryClient(BaseClient):
         """The relay has them no longer: a start without it must not read them. Raises OSError."""
         if self._cache is not None and (ids := [event.id for event in events]):
             await asyncio.to_thread(self._cache.change, (), ids)
-
-    async def _drop_deleted(self, deletion: Event) -> None:
-        """`_drop_cached` what a stored kind 5 names by id. Raises OSError."""
-        ids = [each for each in deletion.tag_values("e") if is_hex64(each)]
-        if self._cache is not None and ids:
-            (named,) = filters_of([{"ids": ids, "authors": [deletion.pubkey]}])
-            await self._drop_cached(await asyncio.to_thread(self._cache.matching, named))
 
     async def _wait_online(self) -> None:
         """Waits without a deadline."""

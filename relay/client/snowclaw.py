@@ -201,10 +201,9 @@ class Snowclaw(SnowclawRecords):
         subscription = self._client.subscribe(*filters, on_resumed=self._resumed.set)
         async with subscription as events:
             stored = [event async for event in events.stored()]
-            for event in stored:
-                self._take(event)
+            await self._take_all(stored)
             for event in stored:  # after the records that it names
-                await self._deleted(event)
+                await self._obey(event)
             if began_offline:  # what is known comes from the cache
                 self._resumed.set()
             await self._learn_agents()
@@ -212,8 +211,8 @@ class Snowclaw(SnowclawRecords):
                 await self.learn_group(group)
             started.set()
             async for event in events:
-                self._take(event)
-                await self._deleted(event)
+                await self._take_all([event])
+                await self._obey(event)
                 if event.kind == kinds.GROUP_MEMBERS:
                     await self.learn_name(*self._chat.members(event.d))
 
@@ -364,12 +363,14 @@ class Snowclaw(SnowclawRecords):
         super()._edit_group(group, edit)
         self._chat.note_members(group)  # the 39002 may have come before there was a memory
 
-    async def _deleted(self, event: Event) -> None:
-        """Drop from the cache what a kind 5 deleted, and obey it."""
-        if event.kind == kinds.DELETION:
+    async def _take_all(self, events: Sequence[Event]) -> None:
+        """`_take` each; what a kind 5 of them deletes leaves the cache too."""
+        known = list(self._working_copy.events())
+        for event in events:
+            self._take(event)
+        if any(event.kind == kinds.DELETION for event in events):
             with suppress(OSError):
-                await self._drop_deleted(event)
-            await self._obey(event)
+                await self._drop_gone(known)
 
     async def _obey(self, event: Event) -> None:
         """Delete what an owner asks to have deleted; tried again at the next start."""

@@ -140,18 +140,27 @@ class SnowclawRecords(MemoryClient):
         wanted = await self._wanted()
         found = {event.id async for page in self.all_of(wanted) for event in page}
         absent = [event for event in known if event.id not in found]
-        own = [event.id for event in absent if event.pubkey == self.pubkey]
-        deleted: set[str] = set()
+        own = [event for event in absent if event.pubkey == self.pubkey]
+        deletions: list[Event] = []
         for start in range(0, len(own), _IDS_AT_ONCE):
-            ids = own[start : start + _IDS_AT_ONCE]
-            by_oneself = {"kinds": [kinds.DELETION], "authors": [self.pubkey], "#e": ids}
-            async for page in self.all_of(by_oneself):
-                deleted.update(named for event in page for named in event.tag_values("e"))
+            some = own[start : start + _IDS_AT_ONCE]
+            by_oneself = {"kinds": [kinds.DELETION], "authors": [self.pubkey]}
+            named = by_oneself | {"#e": [e.id for e in some]}
+            addressed = by_oneself | {"#a": [f"{kinds.APP_DATA}:{self.pubkey}:{e.d}" for e in some]}
+            async for page in self.all_of(named, addressed):
+                deletions += page
         if not self._client.is_known_as(self.pubkey, document):
             return False
-        gone = [e for e in absent if e.pubkey != self.pubkey or e.id in deleted]
-        await self._drop_cached(gone)
-        return self._working_copy.drop(gone)
+        is_changed = self._working_copy.drop(e for e in absent if e.pubkey != self.pubkey)
+        for deletion in deletions:
+            is_changed |= self._take(deletion)
+        await self._drop_gone(known)
+        return is_changed
+
+    async def _drop_gone(self, known: Iterable[Event]) -> None:
+        """Drop from the cache what was known and is no longer. Raises OSError."""
+        left = {event.id for event in self._working_copy.events()}
+        await self._drop_cached(event for event in known if event.id not in left)
 
     async def _wanted(self) -> dict[str, object]:
         """Filter for all relevant records (S-28)."""

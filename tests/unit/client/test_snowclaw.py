@@ -733,7 +733,7 @@ async def test_forget_deletes_the_record_and_unsaved_changes(fake: FakeRelay) ->
 
 
 @pytest.mark.proves("S-25")
-@pytest.mark.parametrize("by", ["oneself", "another process", "its author"])
+@pytest.mark.parametrize("by", ["oneself", "another process", "its author", "address"])
 async def test_a_forgotten_record_does_not_come_back_without_the_relay(
     fake: FakeRelay, tmp_path: Path, by: str
 ) -> None:
@@ -747,7 +747,9 @@ async def test_a_forgotten_record_does_not_come_back_without_the_relay(
         if by == "oneself":
             await claw.forget("snowclaw:memory:group:tea")
         else:
-            await fake.publish(author.sign(5, [["e", stored.id]], "", NOW))
+            address = ["a", f"30078:{author.pubkey}:snowclaw:memory:group:tea"]
+            named = address if by == "address" else ["e", stored.id]
+            await fake.publish(author.sign(5, [named], "", NOW))
         await until(lambda: claw.group("tea") is None)
         assert claw._cache is not None
         cache = claw._cache
@@ -759,27 +761,29 @@ async def test_a_forgotten_record_does_not_come_back_without_the_relay(
 
 
 @pytest.mark.proves("S-25")
-@pytest.mark.parametrize("is_deleted", [True, False])
+@pytest.mark.parametrize("by", ["id", "address", ""])
 async def test_what_was_deleted_elsewhere_long_ago_leaves_a_copy_that_began_offline(
-    fake: FakeRelay, tmp_path: Path, *, is_deleted: bool
+    fake: FakeRelay, tmp_path: Path, by: str
 ) -> None:
     """A relay that lost the record without a kind 5 does not make the agent lose it too."""
     fake.challenges_at_once = True
     fake.information = {**ROOKERY, "supported_nips": [1, 42, 50]}
-    stored = record("snowclaw:memory:group:tea", {"notes": ["forget me"]})
+    stored = record("snowclaw:memory:group:tea", {"notes": ["forget me"]}, NOW - 2_000)
     await fake.publish(stored)
     async with started(fake, folder=tmp_path):
         pass
     await fake.stop()
     fake.events.clear()
-    if is_deleted:
-        fake.events.append(robot.sign(5, [["e", stored.id]], "", NOW - 100_000))
+    if by:
+        address = ["a", f"30078:{robot.pubkey}:snowclaw:memory:group:tea"]
+        named = address if by == "address" else ["e", stored.id]
+        fake.events.append(robot.sign(5, [named], "", NOW - 1_000))
     async with agent(fake, folder=tmp_path) as claw:
         await claw.start()
         assert claw.group("tea") is not None
         await fake.start()
         await claw._client.wait_connected()
-        if is_deleted:
+        if by:
             await until(lambda: claw.group("tea") is None)
         else:
             assert not await claw._drop_absent()
