@@ -74,6 +74,9 @@ class Filter(msgspec.Struct, frozen=True, gc=False):
     HyperLogLog offset depends on it (N45-11, N45-15)."""
     values: int = 0
     """Number of values in its conditions; stored, because each REQ uses it several times."""
+    is_wide: bool = False
+    """Without id, author and tag: live, it is compared with every event, or every one of its kinds.
+    Stored too."""
 
     def __post_init__(self) -> None:
         number = 0
@@ -96,12 +99,7 @@ class Filter(msgspec.Struct, frozen=True, gc=False):
             tags = [(name, _type_of(values)(values)) for name, values in self.tags]
             force_setattr(self, "tags", tuple(tags))
         force_setattr(self, "values", number)
-
-    @property
-    def is_wide(self) -> bool:
-        """Without id, author and tag: live, it is compared with every event, or every one of its
-        kinds."""
-        return self.ids is None and self.authors is None and not self.tags
+        force_setattr(self, "is_wide", ids is None and authors is None and not self.tags)
 
     def matches(self, event: Event) -> bool:
         """Every condition holds, except `limit` and `search`, which are not checked."""

@@ -159,7 +159,8 @@ class Outbox:
 
     def put(self, payload: bytes) -> None:
         """Queue one message."""
-        self.put_framed(frame_head(len(payload)) + payload)
+        size = len(payload)
+        self.put_framed((_HEADS[size] if size < len(_HEADS) else frame_head(size)) + payload)
 
     def put_framed(self, frames: bytes, number: int = 1) -> None:
         """Queue messages that are already `framed`: `number` of them, joined."""

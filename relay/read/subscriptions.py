@@ -98,7 +98,10 @@ class Subscriptions(Generic[S]):
     def add(self, subscription: S, filters: Sequence[Filter]) -> None:
         """Call once for each subscription."""
         self._new[id(subscription)] = subscription, filters
-        if len(self._new) > _MAX_NEW or sum([each.values for each in filters]) > _MAX_NEW_VALUES:
+        values = 0
+        for each in filters:
+            values += each.values
+        if len(self._new) > _MAX_NEW or values > _MAX_NEW_VALUES:
             self._index_new()
 
     def _index_new(self) -> None:

@@ -126,8 +126,10 @@ class RelaySocket(web.WebSocketResponse):
             autoping=False,  # or all pings that are buffered are answered before any other work
         )
         self._max_message_length = max_message_length
-        self._taken = 0
-        self._taken_bytes = 0
+        self.taken = 0
+        """Messages that `next` has given."""
+        self.taken_bytes = 0
+        """Their bytes, with those of their frames' heads."""
 
     def next(self) -> Awaitable[Any]:
         """`receive`, in half of the time for a message that has already arrived."""
@@ -142,14 +144,9 @@ class RelaySocket(web.WebSocketResponse):
         """Whether `next` would not wait."""
         return self._reader is not None and bool(self._reader._buffer)
 
-    def taken(self, size: int) -> None:
-        """A message of so many bytes was taken."""
-        self._taken += 1
-        self._taken_bytes += size + _FRAME_HEAD
-
     def arrived(self) -> tuple[int, int]:
         """How many messages have arrived whole, and their bytes; control frames do not count."""
-        number, size = self._taken, self._taken_bytes
+        number, size = self.taken, self.taken_bytes
         # aiohttp has no public way to look at the queue.
         for message, length in self._reader._buffer if self._reader is not None else ():
             if message.type in _MESSAGES:
@@ -430,7 +427,6 @@ class Connection:
             text = "too many filters are open on this relay, try again later"
         else:
             self._queries.subscribe(sub, filters)
-            self.count_unsent()
             return
         self.closed_by_relay(sub)
         self.outbox.put(messages.closed(sub, Refused(Prefix.RATE_LIMITED, text)))
@@ -505,7 +501,8 @@ class Connection:
                 self.message += 1
                 if frame.type in _MESSAGES:
                     # Before anything else is awaited: input that comes meanwhile is counted too.
-                    socket.taken(len(frame.data))
+                    socket.taken += 1
+                    socket.taken_bytes += len(frame.data) + _FRAME_HEAD
                 if frame.type is WSMsgType.TEXT:
                     is_long = len(frame.data) > _LARGE_FRAME or self._session.is_heavy
                     if is_long or not work.has_time:

@@ -164,6 +164,7 @@ class Session:
         "_max_live_filters",
         "_max_subscriptions",
         "_open",
+        "is_heavy",
         "viewer",
     )
 
@@ -190,6 +191,8 @@ class Session:
         each connection, and looking through 200 takes 4 us."""
         self._held = _NOTHING
         """Sums over all open subscriptions."""
+        self.is_heavy = False
+        """Whether closing the subscriptions takes milliseconds of the loop."""
 
     @property
     def open(self) -> Sequence[str]:
@@ -211,11 +214,6 @@ class Session:
             + _FILTER_WEIGHT * held.filters
             + _WIDE_WEIGHT * held.wide
         )
-
-    @property
-    def is_heavy(self) -> bool:
-        """Whether closing the subscriptions takes milliseconds of the loop."""
-        return self._held.values > _HEAVY_VALUES
 
     def greeting(self) -> bytes:
         """Sent on connect (N42-02)."""
@@ -280,6 +278,7 @@ class Session:
         if text is None:
             self._open.append(_Open(sub, adds))
             self._held = held
+            self.is_heavy = held.values > _HEAVY_VALUES
             return *replaced, message
         refused = Refused(Prefix.RATE_LIMITED, text)
         return *replaced, Reply(messages.closed(sub, refused))
@@ -309,6 +308,7 @@ class Session:
             if each.sub == sub:
                 del self._open[index]
                 self._held = self._held.plus(each.held, -1) if self._open else _NOTHING
+                self.is_heavy = self._held.values > _HEAVY_VALUES
                 return True
         return False
 
