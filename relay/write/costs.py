@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 
 MAX_BATCH: Final = 512
 """Cost of what is judged and committed together."""
+_MAX_SHARED: Final = 64
+"""Cost of an event itself up to which it is committed together with others, which wait for it. Its
+delivery and the lists of a group do not count: they cost less for many events at once."""
+_ALONE: Final = MAX_BATCH // 2 + 1
+"""Cost of what `Lane` commits alone."""
 CHANGES_GROUP: Final = frozenset({*kinds.MODERATION, kinds.JOIN_REQUEST, kinds.LEAVE_REQUEST})
 _WEIGHT_PER_COST: Final = 4096
 """Bytes as `weight_of` has them."""
@@ -92,13 +97,15 @@ def _cost_of_event(
     changes_group = event.kind in CHANGES_GROUP
     group = groups.get(event.tag("h")) if filters or changes_group else None
     cost = 1 + item.weight // _WEIGHT_PER_COST + len(event.tags) // _STORED_TAGS_PER_COST
+    if event.kind == kinds.DELETION:
+        cost += len(event.tags) // _TARGETS_PER_COST
+    if cost > _MAX_SHARED:
+        cost = max(cost, _ALONE)
     if filters:
         is_private = group is not None and group.only_members_read
         cost += filters // (_PRIVATE_FILTERS_PER_COST if is_private else _FILTERS_PER_COST)
     if event.tag("previous") is not None:
         cost += min(len(previous_in(event)), MAX_PREVIOUS) // _PREVIOUS_PER_COST
-    if event.kind == kinds.DELETION:
-        cost += len(event.tags) // _TARGETS_PER_COST
     if event.kind == kinds.VANISH:
         cost += len(groups.by_id) // _GROUPS_PER_COST
     if changes_group:

@@ -373,6 +373,33 @@ async def test_events_that_refer_to_many_are_few_in_a_batch(relay: Relay, sizes:
     assert max(sizes) == 512 // (1 + 64 // 2) + 1
 
 
+async def test_large_events_are_committed_one_by_one(relay: Relay) -> None:
+    """Three of 2,000 tags were committed together, with a note that had waited for three others."""
+    relay.store.may_commit.clear()
+    letters = [relay.post(chat(alice, "begun"), connection=1)]
+    await relay.store.append_called.wait()
+    for number in range(6):
+        large = on(alice, 9, *(["t", f"{n}"] for n in range(1000)), content=f"large {number}")
+        letters.append(relay.post(large, connection=number % 3))
+    letters += [relay.post(bob.sign(1, [], f"{n}", NOON), connection=9) for n in range(2)]
+    while relay.ingest.waiting["commit"] < 8:  # noqa: ASYNC110 -- threads verify them
+        await asyncio.sleep(0.001)
+    relay.store.may_commit.set()
+    assert [await letter.answer for letter in letters] == [STORED] * 9
+    batches = [[row.event.content for row in plan.adds.values()] for plan in relay.store.plans]
+    assert batches[:2] == [["begun"], ["0", "1"]]
+    assert sorted(batches[2:]) == [[f"large {number}"] for number in range(6)]
+
+
+async def test_what_is_costly_to_deliver_alone_shares_a_commit(
+    relay: Relay, sizes: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames of many events that one subscriber gets are written at once."""
+    monkeypatch.setattr(relay.live, "number_for", lambda _: 1200)
+    await relay.take(*[alice.sign(1, [], f"{n}", NOON) for n in range(40)])
+    assert max(sizes) == 512 // (1 + 1200 // 16) + 1
+
+
 LIST = (39002, "tea")
 
 
@@ -405,7 +432,7 @@ async def test_others_are_committed_while_the_store_makes_room_for_many_tags(rel
     assert relay.store.tags_to_come[0] > 900
     assert [
         [event.event.content for event in plan.adds.values()] for plan in relay.store.plans
-    ] == [["small"], ["many tags", "after it"]]
+    ] == [["small"], ["many tags"], ["after it"]]
 
 
 async def test_the_client_with_most_tags_waits_for_room_not_the_connection(relay: Relay) -> None:
