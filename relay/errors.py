@@ -144,6 +144,8 @@ class WriteOutcome(Enum):
     SUPERSEDED = auto()
     CHANGED = auto()
     """Made from another version than the one that is stored."""
+    BASE_DELETED = auto()
+    """Made from a version that is deleted."""
     REGENERATED = auto()
     """Imported group state: the relay signs its own."""
     DELETED = auto()
@@ -160,6 +162,7 @@ class WriteOutcome(Enum):
 
 
 ANOTHER_VERSION: Final = "another version is stored"
+VERSION_DELETED: Final = "the version that it was made from is deleted"
 GROUP_CHANGED: Final = "the group was changed meanwhile"
 """Refusals of what was made from another version."""
 
@@ -191,6 +194,8 @@ def ok_reply(result: Result) -> tuple[bool, str]:
             return False, "duplicate: a newer version is stored"
         case WriteOutcome.CHANGED:
             return False, f"duplicate: {ANOTHER_VERSION}"
+        case WriteOutcome.BASE_DELETED:
+            return False, f"duplicate: {VERSION_DELETED}"
         case WriteOutcome.DELETED:
             return False, "blocked: deleted"
         case WriteOutcome.EXPIRED:

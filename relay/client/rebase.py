@@ -58,22 +58,32 @@ class Rebase:
         """The version that a new one is based on; None: it is the first one."""
         return self._working_copy.current(event.d)
 
-    async def rebased(self, event: Event, base: Event | None) -> Event | None:
+    def drop(self, version: Event) -> None:
+        """Forget a version that is deleted: the next one holds nothing of it."""
+        self._working_copy.drop([version])
+
+    async def rebased(
+        self, event: Event, base: Event | None, *, is_deleted: bool = False
+    ) -> Event | None:
         """The version to send instead of one based on `base`; None: its edits are already stored.
-        Raises Invalid if they do not apply to the stored version; ClientError."""
+        `is_deleted`: the relay said so of what it was made from. Raises Invalid if they do not
+        apply to the stored version; ClientError."""
         author = self._working_copy.agent
         addresses = self._working_copy.addresses(event.d)
         filters: list[dict[str, object]] = [
             {"kinds": [kinds.APP_DATA], "authors": [author], "#d": addresses}
         ]
         if base is not None:
-            filters.append({"kinds": [kinds.DELETION], "authors": [author], "#e": [base.id]})
+            address = f"{kinds.APP_DATA}:{author}:{base.d}"
+            deletions: dict[str, object] = {"kinds": [kinds.DELETION], "authors": [author]}
+            filters.append(deletions | {"#e": [base.id]})
+            filters.append(deletions | {"#a": [address], "since": base.created_at})
         try:
             found = await self._client.query(*filters)
         except QueryClosed:
             return event  # the relay will give the reason
         stored = newest(each for each in found if each.kind == kinds.APP_DATA)
-        is_deleted = any(each.kind == kinds.DELETION for each in found)
+        is_deleted = is_deleted or any(each.kind == kinds.DELETION for each in found)
         at = next_created_at(self._client.now(), None if stored is None else stored.created_at)
         is_ahead = event.created_at > at + _MOST_AHEAD_S
         if not is_ahead:
@@ -96,7 +106,8 @@ class Rebase:
             here = newest(each for each in found if each.d == event.d)  # a kind 5 has no `d`
             named = draft._replace(tags=[*draft.tags, made_from(here)])
             version = self._sign(named, is_encrypted)
-        if is_ahead:  # what is written next is based on what is sent, though this is older
+        # What is written next is based on what is stored or sent, though that may be older.
+        if is_ahead or version is None:
             self._working_copy.withdraw(event)
             for each in (stored, version):
                 if each is not None:

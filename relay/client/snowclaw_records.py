@@ -378,9 +378,13 @@ class SnowclawRecords(MemoryClient):
             return tuple(written)
 
     async def _save(self, subject: Subject) -> Written:
+        # Also if the relay says that the encrypted version is deleted: the edits are of before.
+        was_encrypted = self._working_copy.is_encrypted(subject)
+
         def version(at: int) -> Draft:
             draft = self._working_copy.next_version(subject, at)
-            return self._encrypted(draft) if self._working_copy.is_encrypted(subject) else draft
+            encrypts = was_encrypted or self._working_copy.is_encrypted(subject)
+            return self._encrypted(draft) if encrypts else draft
 
         d = self._working_copy.d_of(subject)
         written = await self.write(kinds.APP_DATA, d, version, lambda: self._working_copy.own(d))

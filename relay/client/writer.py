@@ -23,7 +23,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from relay.client.errors import TEMPORARY, ClientClosed, ClientError, PublishRefused, Unanswered
-from relay.errors import ANOTHER_VERSION, Invalid, Prefix
+from relay.errors import ANOTHER_VERSION, VERSION_DELETED, Invalid, Prefix
 from relay.memory.fields import whole_number
 from relay.memory.unreadable import next_created_at
 from relay.nostr.event import made_from
@@ -128,8 +128,8 @@ class Writer:
         """Sign and publish one record, as the newest version of its address.
 
         `base`: gives the version that `make` edits; a relay that knows the tag `made-from` refuses
-        the new one if another version is stored, and it is made again from that. None: what is
-        stored does not matter.
+        the new one if another version is stored, or if that one is deleted, and it is made again
+        from what is stored. None: what is stored does not matter.
 
         Raises PublishRefused; Unanswered (without a spool); SpoolFull, SpoolDamaged, OSError.
         """
@@ -165,6 +165,8 @@ class Writer:
                 if attempts == _MAX_ATTEMPTS or not _is_older(refusal):
                     raise
                 refused = refusal
+                if _is_base_deleted(refusal) and before is not None and self._rebase is not None:
+                    self._rebase.drop(before)
             if _has_changed(refused) and self._last.get((kind, d)) == event.created_at:
                 self._last[kind, d] = known or 0  # the next one may have this time
             with suppress(ClientError):  # the next attempt shows the result
@@ -309,9 +311,9 @@ class Writer:
         """
         assert self._rebase is not None
         refused: PublishRefused | None = None
-        attempts, stored = 0, None
+        attempts, stored, is_deleted = 0, None, False
         for _ in range(_MAX_RACES):
-            version = await self._rebase.rebased(waiting.event, waiting.base)
+            version = await self._rebase.rebased(waiting.event, waiting.base, is_deleted=is_deleted)
             self._note_dated_anew(waiting.event, version or self._rebase.base_of(waiting.event))
             if version is None:
                 return
@@ -328,6 +330,7 @@ class Writer:
                 if not _is_older(refusal):
                     raise
                 refused = refusal
+                is_deleted = is_deleted or _is_base_deleted(refusal)
         if refused is not None:
             raise refused
 
@@ -356,13 +359,18 @@ def address_filter(kind: int, pubkey: str, d: str) -> Filter:
 
 
 def _is_older(refusal: PublishRefused) -> bool:
-    """Whether an equal or newer version is stored, or another than it was made from."""
+    """Whether it must be made again: an equal or newer version is stored, or see `_has_changed`."""
     return refusal.prefix == Prefix.DUPLICATE
 
 
 def _has_changed(refusal: PublishRefused) -> bool:
-    """Whether another version is stored than it was made from."""
-    return refusal.prefix == Prefix.DUPLICATE and refusal.text == ANOTHER_VERSION
+    """Whether another version is stored than it was made from, or that one is deleted."""
+    is_changed = refusal.prefix == Prefix.DUPLICATE and refusal.text == ANOTHER_VERSION
+    return is_changed or _is_base_deleted(refusal)
+
+
+def _is_base_deleted(refusal: PublishRefused) -> bool:
+    return refusal.prefix == Prefix.DUPLICATE and refusal.text == VERSION_DELETED
 
 
 def _is_final(refusal: PublishRefused) -> bool:

@@ -26,6 +26,7 @@ from relay.console.tables import as_csv, table
 from relay.errors import (
     ANOTHER_VERSION,
     GROUP_CHANGED,
+    VERSION_DELETED,
     Invalid,
     Prefix,
     Refused,
@@ -80,7 +81,9 @@ _STATUS: Final = {
     Prefix.ERROR: 503,
 }
 """Refusal → HTTP status; any other is 400."""
-_CHANGED: Final = {f"{Prefix.DUPLICATE}: {text}" for text in (ANOTHER_VERSION, GROUP_CHANGED)}
+_CHANGED: Final = {
+    f"{Prefix.DUPLICATE}: {text}" for text in (ANOTHER_VERSION, VERSION_DELETED, GROUP_CHANGED)
+}
 """Answers to a form that was made from what is no longer stored."""
 
 

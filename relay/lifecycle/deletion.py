@@ -18,7 +18,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
 
     from relay.lifecycle.rows import Found, Stored, WritePlan
-    from relay.nostr.event import Event
+    from relay.nostr.event import Base, Event
+
+
+_OF_AUTHOR: Final = "kind 5"
+_VANISH: Final = "kind 62"
+_REQUESTS: Final = frozenset({_OF_AUTHOR, _VANISH})
+"""Why, in the tombstones of what an author asked to delete."""
 
 
 def address_target(slot: Slot) -> str:
@@ -84,6 +90,25 @@ def is_deleted(event: Event, slot: Slot | None, found: Found) -> bool:
     )
 
 
+def is_base_deleted(event: Event, base: Base, slot: Slot | None, found: Found) -> bool:
+    """Whether the version that an event was made from was deleted as one of the event's author.
+
+    Only by a tombstone of the author: the tag may name any id, and whether an admin deleted that
+    must not be told. Not by what a sweep leaves: nobody asked to forget that.
+    """
+    if base.id == "" or not found.tombstones or kinds.is_undeletable(event.kind):
+        return False
+    stones = found.tombstones
+    if any(stone.by == event.pubkey for stone in stones.get(event_target(base.id), ())):
+        return True
+    targets = [key_target(event.pubkey), *([] if slot is None else [address_target(slot)])]
+    return any(
+        stone.why in _REQUESTS and stone.until is not None and base.at <= stone.until
+        for target in targets
+        for stone in stones.get(target, ())
+    )
+
+
 def remove(row: Stored, found: Found, plan: WritePlan, cause: DeletedBy | None = None) -> None:
     """Delete a row, stored before or added by this batch, with its old versions."""
     if row.slot is not None:
@@ -141,16 +166,18 @@ def delete_by_author(
     Returns the deleted rows.
     """
     rows = deleted_rows(event, targets, found)
-    cause = DeletedBy(event.id, event.pubkey, "kind 5")
+    cause = DeletedBy(event.id, event.pubkey, _OF_AUTHOR)
     for row in rows:
         remove(row, found, plan, cause)
     for event_id in targets.ids:
-        add_tombstone(Tombstone(event_target(event_id), event.pubkey, None, "kind 5"), found, plan)
+        add_tombstone(
+            Tombstone(event_target(event_id), event.pubkey, None, _OF_AUTHOR), found, plan
+        )
         plan.forgotten.append(Forgotten(found.last_seq, id=event_id, by=event.pubkey, cause=cause))
     for slot in targets.slots:
         plan.forgotten.append(Forgotten(found.last_seq, slot, until=event.created_at, cause=cause))
         add_tombstone(
-            Tombstone(address_target(slot), event.pubkey, event.created_at, "kind 5"), found, plan
+            Tombstone(address_target(slot), event.pubkey, event.created_at, _OF_AUTHOR), found, plan
         )
     return rows
 
@@ -163,9 +190,14 @@ def delete_named(
     rows = [found.rows[event_id] for event_id in ids if event_id in found.rows]
     why = "9005" if event.kind == kinds.DELETE_EVENT else f"kind {event.kind}"
     cause = DeletedBy(event.id, "", why)
+    # An author is told what became of their own events (see `is_base_deleted`).
+    authors = {
+        row.event.id: row.event.pubkey for row in rows if not kinds.is_undeletable(row.event.kind)
+    }
     for event_id in ids:
         remove_by_id(event_id, found, plan, cause)
-        add_tombstone(Tombstone(event_target(event_id), "", None, why), found, plan)
+        by = authors.get(event_id, "")
+        add_tombstone(Tombstone(event_target(event_id), by, None, why), found, plan)
     return rows
 
 
@@ -253,7 +285,7 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
         plan.vanishes.append(vanished)
     elif not any(_is_whole(stone.request) for stone in found.tombstones.get(target, ())):
         kept = request.id.encode()  # anybody may send them by any number of new keys
-    add_tombstone(Tombstone(target, vanished.pubkey, vanished.until, "kind 62", kept), found, plan)
+    add_tombstone(Tombstone(target, vanished.pubkey, vanished.until, _VANISH, kept), found, plan)
     return deleted
 
 

@@ -35,8 +35,8 @@ from relay.groups.rules import (
     ruling_on_own_notice,
     ruling_on_withdrawal,
 )
-from relay.lifecycle.deletion import deleted_rows, vanish_outcome
-from relay.lifecycle.rows import Stored
+from relay.lifecycle.deletion import deleted_rows, is_base_deleted, vanish_outcome
+from relay.lifecycle.rows import Stored, address_slot
 from relay.lifecycle.versions import is_rival, unstored_outcome
 from relay.nostr import kinds
 from relay.nostr.event import address_of
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from relay.facts import Facts
     from relay.groups.context import GroupContext
     from relay.lifecycle.deletion import DeletionTargets
-    from relay.nostr.event import Event
+    from relay.nostr.event import Base, Event
     from relay.state import Policy
     from relay.write.candidate import Candidate
     from relay.write.world import World
@@ -288,8 +288,8 @@ def _judge_after_rules(
         else:
             ruling = ruled
     outcome = _unstored(candidate, world)
-    if outcome is WriteOutcome.EXPIRED:
-        return Judgement(outcome)
+    if outcome in (WriteOutcome.EXPIRED, WriteOutcome.BASE_DELETED):
+        return Judgement(outcome)  # the second is about what the author deleted
     if outcome in _ABOUT_ROWS and _may_be_told(outcome, candidate, world):
         return Judgement(outcome)
     is_concealed = is_concealed or outcome in _ABOUT_ROWS
@@ -413,17 +413,25 @@ def _unstored(candidate: Candidate, world: World) -> WriteOutcome | None:
         return outcome
     if check_event_not_banned(candidate.event, world.management) is not None:
         return WriteOutcome.DELETED
-    holder = None if candidate.slot is None else world.found.slots.get(candidate.slot)
-    base, keep, tie = candidate.base, candidate.keep, world.policy.keep.tie
+    return outcome if candidate.base is None else _conflict(candidate, candidate.base, world)
+
+
+def _conflict(candidate: Candidate, base: Base, world: World) -> WriteOutcome | None:
+    """Why an event that was made from `base` must be made again; None: it need not be."""
+    event, slot, found = candidate.event, candidate.slot, world.found
+    holder = None if slot is None else found.slots.get(slot)
+    if holder is not None and holder.event.id == base.id:
+        return None  # a kind 5 with the `h` of another group leaves a tombstone beside it (N09-14)
+    if (address := slot or address_slot(event)) and is_base_deleted(event, base, address, found):
+        return WriteOutcome.BASE_DELETED
     if (
-        base is not None
-        and holder is not None
-        and is_rival(holder, base, keep, tie, world.now)
+        holder is not None
+        and is_rival(holder, base, candidate.keep, world.policy.keep.tie, world.now)
         # Who may not read it cannot take it into account, and would be answered OK true.
         and _may_be_told(WriteOutcome.CHANGED, candidate, world)
     ):
         return WriteOutcome.CHANGED
-    return outcome
+    return None
 
 
 def _may_be_told(outcome: WriteOutcome, candidate: Candidate, world: World) -> bool:

@@ -202,6 +202,8 @@ class _Builder:
         address = slot or address_slot(event)
         if address is not None:
             tombstones.add(address_target(address))
+            if candidate.base is not None:
+                tombstones.add(event_target(candidate.base.id))
         if candidate.targets is not None:
             if candidate.sender.origin.is_trusted:
                 self.ids.update(candidate.targets.ids)  # whether they are here is asked then

@@ -33,6 +33,12 @@ MACHINE_WORDS = {
         (WriteOutcome.DUPLICATE, True, "duplicate: already have this event"),
         (WriteOutcome.TAKEN, True, "duplicate: already stored under this d"),
         (WriteOutcome.SUPERSEDED, False, "duplicate: a newer version is stored"),
+        (WriteOutcome.CHANGED, False, "duplicate: another version is stored"),
+        (
+            WriteOutcome.BASE_DELETED,
+            False,
+            "duplicate: the version that it was made from is deleted",
+        ),
         (WriteOutcome.DELETED, False, "blocked: deleted"),
         (WriteOutcome.EXPIRED, False, "invalid: event expired"),
         (WriteOutcome.MEMBER, True, "duplicate: you are already a member of this relay"),

@@ -13,6 +13,7 @@ from relay.client import Client, Snowclaw
 from relay.client import writer as writer_room
 from relay.client.snowclaw_records import SnowclawRecords
 from relay.client.writer import Outcome
+from relay.memory.draft import Draft
 from relay.memory.snowclaw.encryption import is_encrypted
 from relay.nostr import kinds
 from relay.nostr.event import event_from
@@ -399,21 +400,89 @@ async def test_a_version_whose_ok_was_lost_adds_nothing_twice(
     assert fields(fake)["notes"] == ["offline"]
 
 
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("by", ["id", "address", "what is not served"])
 async def test_what_was_forgotten_on_the_other_machine_does_not_come_back(
-    fake: FakeRelay, machines: tuple[Machine, Machine]
+    fake: FakeRelay, machines: tuple[Machine, Machine], by: str
 ) -> None:
+    """A request to vanish, an admin's 9005 in a hidden group: nothing shows that it is deleted."""
     one, other = machines
     await one.note("secret", NOW)
     async with apart(one) as claw:
         claw.note_user(alice.npub, "offline")
     await fake.start()
-    async with other as claw:
-        await claw._client.wait_connected()
-        await claw.forget(ALICE)
-    fake.events[:] = [event for event in fake.events if event.d != ALICE]
+    await forget_on(other, "id" if by == "id" else "address")
+    if by == "what is not served":
+        fake.events[:] = [event for event in fake.events if event.kind != kinds.DELETION]
     async with one as claw:
         await sent(claw)
+        assert await claw.refused() == []
+        assert "secret" not in str(claw.user(alice.npub))
     assert fields(fake)["notes"] == ["offline"]
+
+
+async def forget_on(machine: Machine, by: str = "id", d: str = ALICE) -> None:
+    machine.now += 1
+    async with machine as claw:
+        await claw._client.wait_connected()
+        if by == "id":
+            await claw.forget(d)
+        else:
+            draft = Draft(kinds.DELETION, [["a", f"30078:{robot.pubkey}:{d}"]], "", machine.now)
+            await claw.publish(draft)
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("spools", [True, False])
+@pytest.mark.parametrize("is_encrypted_before", [True, False])
+async def test_what_another_machine_forgets_meanwhile_is_not_stored_again_with_a_note(
+    fake: FakeRelay, machines: tuple[Machine, Machine], *, spools: bool, is_encrypted_before: bool
+) -> None:
+    """The new line alone; encrypted if the record was when it was noted."""
+    one, other = machines
+    one.now = NOW + 5
+    async with one as claw:
+        await claw._client.wait_connected()
+        claw.note_user(alice.npub, "secret")
+        if is_encrypted_before:
+            claw.encrypt_user(alice.npub)
+    async with one as claw, SnowclawRecords(claw._client, robot, owner.npub) as without:
+        await claw._client.wait_connected()
+        used = claw if spools else without
+        await used.load()
+        await forget_on(other)
+        count = len(fake.verbs("EVENT"))
+        used.note_user(alice.npub, "mine")
+        (written,) = await used.flush()
+        assert (written.outcome, used.unsaved) == (Outcome.STORED, 0)
+        assert len(fake.verbs("EVENT")) == count + 2
+        memory = used.user(alice.npub)
+        assert memory is not None
+        assert memory.notes == ("mine",)
+    assert is_encrypted(written.event) == is_encrypted_before
+    assert [event.id for event in fake.events if event.d == ALICE] == [written.event.id]
+
+
+async def test_a_configuration_that_was_deleted_meanwhile_is_set_without_its_values(
+    fake: FakeRelay,
+) -> None:
+    latest(fake)
+    client = Client(fake.url, owner, timeouts=TIMEOUTS, now=lambda: NOW)
+    async with client, SnowclawRecords(client, owner, owner.npub) as claw:
+        first = await claw.set_config("global", respond_mode="none")
+        take = fake.on["EVENT"]
+
+        async def delete_first(visitor: Visitor, frame: list[Any]) -> None:
+            fake.on["EVENT"] = take
+            async with Client(fake.url, timeouts=TIMEOUTS) as other:
+                await other.publish(owner.sign(5, [["e", first.event.id]], "", NOW + 1))
+            await take(visitor, frame)
+
+        fake.on["EVENT"] = delete_first
+        written = await claw.set_config("global", context_history=7)
+        assert claw.config().respond_mode != "none"
+    assert written.event.tag("respond_mode") is None
+    assert written.event.tag("context_history") == "7"
 
 
 async def test_what_is_forgotten_offline_is_deleted_under_its_own_id(
@@ -427,7 +496,9 @@ async def test_what_is_forgotten_offline_is_deleted_under_its_own_id(
         await claw.forget(ALICE)
         await fake.start()
         await sent(claw)
-    assert [event.id for event in fake.events if event.d == ALICE] == [written.event.id]
+    (_, frame) = (frame[1] for frame in fake.verbs("EVENT") if frame[1]["tags"][0] == ["d", ALICE])
+    assert frame["id"] == written.event.id
+    assert not [event for event in fake.events if event.d == ALICE]
     (deletion,) = (event for event in fake.events if event.kind == kinds.DELETION)
     assert deletion.tag("e") == written.event.id
 

@@ -14,6 +14,7 @@ from relay.client.spool import Spool, SpoolDamaged
 from relay.client.writer import Outcome, Writer
 from relay.memory.draft import Draft
 from relay.nostr.event import base_of, event_from
+from relay.nostr.kinds import DELETION
 from tests.cast import robot
 from tests.unit.client.conftest import TIMEOUTS
 
@@ -30,6 +31,7 @@ KIND = 30078
 RESTRICTED = "restricted: only agents may write memory"
 OLDER = "duplicate: a newer version is stored"
 ANOTHER = "duplicate: another version is stored"
+BASE_DELETED = "duplicate: the version that it was made from is deleted"
 
 
 class Program:
@@ -75,9 +77,21 @@ def refuse(text: str) -> Callable[[Visitor, list[Any]], Awaitable[None]]:
 
 def latest(fake: FakeRelay) -> None:
     """The fake keeps one version of each address, as a relay does that knows `made-from`."""
+    deleted: set[str] = set()
 
     async def take(visitor: Visitor, frame: list[Any]) -> None:
         event = event_from(frame[1])
+        if event.kind == DELETION:
+            named = {*event.tag_values("e"), *event.tag_values("a")}
+            gone = [e for e in fake.events if named & {e.id, f"{e.kind}:{e.pubkey}:{e.d}"}]
+            deleted.update(each.id for each in gone)
+            fake.events[:] = [each for each in fake.events if each not in gone]
+            await fake.take(visitor, frame)
+            return
+        base = base_of(event)
+        if base is not None and base.id in deleted:
+            await visitor.say_no(event.id, BASE_DELETED)
+            return
         for stored in fake.events:
             if stored.id == event.id:
                 await visitor.say_ok(event.id, "duplicate: already have this event")
@@ -86,7 +100,6 @@ def latest(fake: FakeRelay) -> None:
                 if (-event.created_at, event.id) > (-stored.created_at, stored.id):
                     await visitor.say_no(event.id, OLDER)
                     return
-                base = base_of(event)
                 if base is not None and base.id != stored.id and base.at <= stored.created_at:
                     await visitor.say_no(event.id, ANOTHER)
                     return
