@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Final
 
 from relay.client.errors import QueryClosed
 from relay.errors import Invalid
+from relay.memory.draft import Draft
 from relay.memory.snowclaw.keys import memory_scope
 from relay.memory.snowclaw.records import newest
 from relay.memory.unreadable import next_created_at
 from relay.nostr import kinds
-from relay.nostr.event import made_from
+from relay.nostr.event import MADE_FROM, made_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from relay.client.client import Client
-    from relay.memory.draft import Draft
     from relay.memory.snowclaw.working_copy import WorkingCopy
     from relay.nostr.event import Event
 
@@ -81,17 +81,18 @@ class Rebase:
         try:
             found = await self._client.query(*filters)
         except QueryClosed:
-            return event  # the relay will give the reason
+            return self._made_from(event, base)  # the relay will give the reason
         stored = newest(each for each in found if each.kind == kinds.APP_DATA)
+        here = newest(each for each in found if each.d == event.d)  # a kind 5 has no `d`
         is_deleted = is_deleted or any(each.kind == kinds.DELETION for each in found)
         at = next_created_at(self._client.now(), None if stored is None else stored.created_at)
         is_ahead = event.created_at > at + _MOST_AHEAD_S
         if not is_ahead:
             if stored is None and not is_deleted:
-                return event
+                return self._made_from(event, base)
             is_base = stored is not None and base is not None and stored.id == base.id
             if is_base and stored is not None and event.created_at > stored.created_at:
-                return event  # else the clock of who stored it was ahead
+                return self._made_from(event, here)  # else the clock of who stored it was ahead
             at = max(at, event.created_at + 1)
         try:
             draft, is_encrypted = self._working_copy.rebased(event, base, stored, at)
@@ -103,7 +104,6 @@ class Rebase:
                 self.take(stored)
         version = None
         if draft is not None:
-            here = newest(each for each in found if each.d == event.d)  # a kind 5 has no `d`
             named = draft._replace(tags=[*draft.tags, made_from(here)])
             version = self._sign(named, is_encrypted)
         # What is written next is based on what is stored or sent, though that may be older.
@@ -113,3 +113,20 @@ class Rebase:
                 if each is not None:
                     self._working_copy.apply(each)
         return version
+
+    def _made_from(self, event: Event, version: Event | None) -> Event:
+        """The event as one made from this version, which the relay has or had. Its own tag may
+        name a version that it replaced in the spool: a relay takes that for one that it has missed,
+        and the event for newer than whatever is stored."""
+        named = None if version is None or version.d != event.d else version
+        tags = [*(tag for tag in event.tags if tag[:1] != [MADE_FROM]), made_from(named)]
+        if tags == event.tags:
+            return event
+        encrypts = False  # its content is encrypted already, if it is to be
+        return self._sign(Draft(event.kind, tags, event.content, event.created_at), encrypts)
+
+    def replace(self, event: Event, version: Event) -> None:
+        """Take the version that was sent instead of this one."""
+        if version.id != event.id:
+            self._working_copy.withdraw(event)
+        self.take(version)

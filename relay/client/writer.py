@@ -10,6 +10,7 @@ sends it in order while the relay is connected, and no later write overtakes it.
 A version with edits (see `Rebase`) names the version that it was made of: a relay that knows the
 tag `made-from` refuses it if another one was stored meanwhile. It is sent from the backlog only if
 the relay still has that version; else the edits are made on the stored one, and this one is sent.
+One that replaced others in the spool names the version that the first of them was made of.
 """
 
 from __future__ import annotations
@@ -325,7 +326,7 @@ class Writer:
             refused = None
             try:
                 await self._publish_event(version)
-                self._rebase.take(version)
+                self._rebase.replace(waiting.event, version)
             except PublishRefused as refusal:
                 if not _is_older(refusal):
                     raise

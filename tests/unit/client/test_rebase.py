@@ -16,7 +16,7 @@ from relay.client.writer import Outcome
 from relay.memory.draft import Draft
 from relay.memory.snowclaw.encryption import is_encrypted
 from relay.nostr import kinds
-from relay.nostr.event import event_from
+from relay.nostr.event import event_from, made_from
 from tests.cast import alice, owner, robot
 from tests.harness.patience import ANSWER_S
 from tests.unit.client.conftest import TIMEOUTS
@@ -180,28 +180,60 @@ async def test_two_machines_that_were_offline_do_not_write_for_ever(
     assert len([frame for frame in fake.verbs("EVENT") if frame[1]["tags"][0] == ["d", ALICE]]) == 3
 
 
+@pytest.mark.proves("S-31")
+@pytest.mark.parametrize("number", [1, 8])
 @pytest.mark.parametrize("at", [NOW + 1, NOW + 60], ids=["before", "after"])
+@pytest.mark.parametrize("before", [[], ["of both"]], ids=["the first version", "a later one"])
 async def test_a_version_stored_in_between_is_no_loss_either(
-    fake: FakeRelay, machines: tuple[Machine, Machine], at: int
+    fake: FakeRelay, machines: tuple[Machine, Machine], at: int, number: int, before: list[str]
 ) -> None:
-    """Whichever of the two is dated later."""
+    """Whichever of the two is dated later. Each note offline is a version made from the last one,
+    which the relay has never seen."""
     one, _ = machines
-    await one.note("of both", NOW)
+    for text in before:
+        await one.note(text, NOW)
     take = fake.on["EVENT"]
 
     async def store_another_first(visitor: Visitor, frame: list[Any]) -> None:
         fake.on["EVENT"] = take
-        fake.events[:] = [record(ALICE, {"notes": ["theirs"]}, at)]
+        fake.events[:] = [record(ALICE, {"notes": [*before, "theirs"]}, at)]
         await take(visitor, frame)
 
     one.now = NOW + 5
+    notes = [f"offline {count}" for count in range(number)]
     async with apart(one) as claw:
-        claw.note_user(alice.npub, "offline")
-        await claw.flush()
+        for text in notes:
+            claw.note_user(alice.npub, text)
+            await claw.flush()
+        assert await claw.waiting() == 1
         fake.on["EVENT"] = store_another_first
         await fake.start()
         await sent(claw)
-    assert fields(fake)["notes"] == ["theirs", "offline"]
+        assert await claw.refused() == []
+        claw.note_user(alice.npub, "online")
+        (written,) = await claw.flush()
+        assert written.outcome is Outcome.STORED
+    assert fields(fake)["notes"] == [*before, "theirs", *notes, "online"]
+
+
+async def test_what_is_sent_names_the_version_that_the_relay_has(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    """And the next one names what was sent."""
+    one, _ = machines
+    await one.note("of both", NOW)
+    (base,) = fake.events
+    async with apart(one) as claw:
+        for number in range(3):
+            claw.note_user(alice.npub, f"offline {number}")
+            await claw.flush()
+        await fake.start()
+        await sent(claw)
+        (event,) = fake.events
+        assert event.tags[1:] == [made_from(base)]
+        claw.note_user(alice.npub, "online")
+        (written,) = await claw.flush()
+    assert written.event.tags[1:] == [made_from(event)]
 
 
 @pytest.mark.parametrize("d", [ALICE, TEA])
@@ -401,15 +433,19 @@ async def test_a_version_whose_ok_was_lost_adds_nothing_twice(
 
 
 @pytest.mark.proves("S-25")
+@pytest.mark.parametrize("number", [1, 3])
 @pytest.mark.parametrize("by", ["id", "address", "what is not served"])
 async def test_what_was_forgotten_on_the_other_machine_does_not_come_back(
-    fake: FakeRelay, machines: tuple[Machine, Machine], by: str
+    fake: FakeRelay, machines: tuple[Machine, Machine], by: str, number: int
 ) -> None:
     """A request to vanish, an admin's 9005 in a hidden group: nothing shows that it is deleted."""
     one, other = machines
+    notes = [f"offline {count}" for count in range(number)]
     await one.note("secret", NOW)
     async with apart(one) as claw:
-        claw.note_user(alice.npub, "offline")
+        for text in notes:
+            claw.note_user(alice.npub, text)
+            await claw.flush()
     await fake.start()
     await forget_on(other, "id" if by == "id" else "address")
     if by == "what is not served":
@@ -418,7 +454,7 @@ async def test_what_was_forgotten_on_the_other_machine_does_not_come_back(
         await sent(claw)
         assert await claw.refused() == []
         assert "secret" not in str(claw.user(alice.npub))
-    assert fields(fake)["notes"] == ["offline"]
+    assert fields(fake)["notes"] == notes
 
 
 async def forget_on(machine: Machine, by: str = "id", d: str = ALICE) -> None:
