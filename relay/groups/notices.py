@@ -37,8 +37,8 @@ _LONG_LIST: Final = 500
 """Members. To sign their list and index it takes 5 ms and more."""
 
 MAX_MEMBER_NOTICES: Final = 100
-"""Notices of each kind for one event. With more members several of them share a notice; they may
-read each other's keys in the 9000 or 9001 anyway."""
+"""Notices of each kind for one event: each is signed and stored, 50 us. With more members several
+of them share a notice; they may read each other's keys in the 9000 or 9001 anyway."""
 
 _PERMISSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     Role.ADMIN.value: (

@@ -99,6 +99,9 @@ def _cost_of_event(
     cost = 1 + item.weight // _WEIGHT_PER_COST + len(event.tags) // _STORED_TAGS_PER_COST
     if event.kind == kinds.DELETION:
         cost += len(event.tags) // _TARGETS_PER_COST
+    if changes_group:
+        told = min(len(event.tags), MAX_MEMBER_NOTICES)
+        cost += _CHANGE_COST + told + (len(event.tags) - told) // _CHANGED_PER_COST
     if cost > _MAX_SHARED:
         cost = max(cost, _ALONE)
     if filters:
@@ -108,14 +111,11 @@ def _cost_of_event(
         cost += min(len(previous_in(event)), MAX_PREVIOUS) // _PREVIOUS_PER_COST
     if event.kind == kinds.VANISH:
         cost += len(groups.by_id) // _GROUPS_PER_COST
-    if changes_group:
-        told = min(len(event.tags), MAX_MEMBER_NOTICES)
-        cost += _CHANGE_COST + told + (len(event.tags) - told) // _CHANGED_PER_COST
-        if group is not None:
-            cost += len(group.involved) // _MEMBERS_PER_COST
-            cost += len(group.invites) // _CODES_PER_COST
-            if not is_listed_apart(group):
-                cost += _cost_of_list(group, number_for, relay)
+    if changes_group and group is not None:
+        cost += len(group.involved) // _MEMBERS_PER_COST
+        cost += len(group.invites) // _CODES_PER_COST
+        if not is_listed_apart(group):
+            cost += _cost_of_list(group, number_for, relay)
     return cost
 
 
