@@ -354,8 +354,9 @@ class SnowclawRecords(MemoryClient):
     async def flush(self) -> tuple[Written, ...]:
         """Publish one event per changed record; returns what was published.
 
-        Refused records stay unsaved; others are published. Raises PublishRefused; Unanswered
-        (without a folder); SpoolFull, SpoolDamaged, OSError.
+        Refused records stay unsaved; others are published. Raises PublishRefused; Invalid if a
+        group has begun to read a record and must not read a change of it; Unanswered (without a
+        folder); SpoolFull, SpoolDamaged, OSError.
         """
         async with self._flush_lock:
             self._debounce.clear()
@@ -364,11 +365,11 @@ class SnowclawRecords(MemoryClient):
             if not self._is_loaded:
                 await self.load()  # stored versions would be lost otherwise
             written: list[Written] = []
-            refusal: PublishRefused | None = None
+            refusal: PublishRefused | Invalid | None = None
             for subject in self._working_copy.changed():
                 try:
                     written.append(await self._save(subject))
-                except PublishRefused as refused:
+                except (PublishRefused, Invalid) as refused:
                     refusal = refused
             if self._cache is not None and self.is_online and written:
                 await self.read(await self._wanted())  # updates the cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -131,6 +131,15 @@ def _changed(before: int | None, after: int | None, known: int | None) -> list[i
     return [at for at in (known, new) if at is not None]
 
 
+class EditReaders(NamedTuple):
+    """Who may read an edit of a user's record, beside the owner: members of these groups."""
+
+    group: str | None
+    """That it was made for."""
+    stored: str | None
+    """That read the stored record when it was made."""
+
+
 class Edits:
     """Edits of one record, in order: `of_user` or `of_group`."""
 
@@ -139,15 +148,34 @@ class Edits:
         self.of_group: list[GroupEdit] = []
         self.changes = 0
         """Number of changes; all messages together count as one."""
+        self._readers: set[EditReaders] = set()
+        """Of the edits that say something."""
         self._in_flight = 0
         """Number of edits in the version being published."""
 
     def __len__(self) -> int:
         return len(self.of_user) + len(self.of_group)
 
-    def add_user_edit(self, edit: UserEdit) -> None:
+    def add_user_edit(self, edit: UserEdit, readers: EditReaders | None = None) -> None:
+        """`readers`: None: it says nothing that somebody may not read."""
         self.of_user.append(edit)
+        if readers is not None:
+            self._readers.add(readers)
         self.changes += 1
+
+    @property
+    def group(self) -> str | None:
+        """The group that all were made for, whose members may read a first version."""
+        groups = {readers.group for readers in self._readers}
+        return groups.pop() if len(groups) == 1 else None
+
+    def may_be_read_by(self, group: str | None) -> bool:
+        """Whether each may be in a record that this group reads; None: the owner only."""
+        return group is None or all(group in readers for readers in self._readers)
+
+    def may_enter(self, group: str) -> bool:
+        """Whether none was made for another group."""
+        return all(readers.group in (None, group) for readers in self._readers)
 
     def add_group_edit(self, edit: GroupEdit) -> None:
         self.of_group.append(edit)

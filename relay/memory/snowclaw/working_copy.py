@@ -15,7 +15,7 @@ from relay.errors import Invalid
 from relay.memory.bounded import BoundedDict
 from relay.memory.snowclaw.agent_memory import AgentMemory
 from relay.memory.snowclaw.config import DynamicConfig, GroupConfig
-from relay.memory.snowclaw.edits import Edits, GroupChanges, UserChanges
+from relay.memory.snowclaw.edits import EditReaders, Edits, GroupChanges, UserChanges
 from relay.memory.snowclaw.encryption import is_encrypted
 from relay.memory.snowclaw.groups import GroupMemory
 from relay.memory.snowclaw.isolation import enters
@@ -106,8 +106,6 @@ class WorkingCopy:
         """First 32 hex characters → public key, where the full key was seen."""
         self._unsaved: dict[Subject, Edits] = {}
         self._to_encrypt: set[Subject] = set()
-        self._readers: dict[OfUser, str] = {}
-        """User → group whose members may read the first version of the record."""
 
     @property
     def authors(self) -> frozenset[str]:
@@ -185,7 +183,7 @@ class WorkingCopy:
         if (
             not isinstance(own, UnreadableRecord)
             and self._enters(own, group)
-            and (own is not None or group is None or self._readers.get(subject, group) == group)
+            and (own is not None or group is None or self._edits(subject).may_enter(group))
         ):
             memory = self._edited_user(subject, own)
         if memory is None and own is None:
@@ -305,14 +303,13 @@ class WorkingCopy:
 
     def edit_user(self, subject: OfUser, edit: UserEdit, group: str | None = None) -> None:
         """`group`: whose members may read the record if this is its first version (G-31)."""
-        if group is not None:
-            self._readers[subject] = group
-        self._unsaved.setdefault(subject, Edits()).add_user_edit(edit)
+        readers = EditReaders(group, self.group_reading(subject))
+        self._unsaved.setdefault(subject, Edits()).add_user_edit(edit, readers)
 
     def encrypt(self, subject: OfUser) -> None:
         """From the next version on, which is due even without an edit."""
         self._to_encrypt.add(subject)
-        self.edit_user(subject, lambda memory: memory)
+        self._unsaved.setdefault(subject, Edits()).add_user_edit(lambda memory: memory)
 
     def edit_group(self, subject: OfGroup, edit: GroupEdit) -> None:
         self._unsaved.setdefault(subject, Edits()).add_group_edit(edit)
@@ -371,10 +368,14 @@ class WorkingCopy:
         """The unencrypted draft with all edits, newer than the version under another form of the
         key.
 
-        Readers of a first version: a group's members; of a user the owner alone, unless an edit
-        named a group.
+        Readers of a first version: a group's members; of a user the owner alone, unless all edits
+        named one group. Raises Invalid if a group would read an edit that was not made for it.
         """
         own = self._own(subject)
+        if isinstance(own, UserRecord):
+            group = own.event.tag("h")
+            if not self._edits(subject).may_be_read_by(group):
+                raise _not_for(group)
         memory = self._edited(subject)
         assert memory is not None
         self._unsaved[subject].mark_in_flight()
@@ -387,7 +388,7 @@ class WorkingCopy:
             if own.event.d != d:
                 at = max(at, own.event.created_at + 1)
         else:
-            h = subject.id if isinstance(subject, OfGroup) else self._readers.get(subject)
+            h = subject.id if isinstance(subject, OfGroup) else self._edits(subject).group
         return record_draft(memory, d, at, h)
 
     def saved(self, subject: Subject, event: Event) -> None:
@@ -402,13 +403,11 @@ class WorkingCopy:
 
     def forget(self, d: str) -> None:
         """Discard the edits of the record with this `d`, and who may read it: it is deleted."""
-        for subject in {*self._unsaved, *self._to_encrypt, *self._readers}:
+        for subject in {*self._unsaved, *self._to_encrypt}:
             own = self._own(subject)
             if d in (self.d_of(subject), None if own is None else own.event.d):
                 self._unsaved.pop(subject, None)
                 self._to_encrypt.discard(subject)
-                if isinstance(subject, OfUser):
-                    self._readers.pop(subject, None)
 
     # -- versions that waited ----------------------------------------------------------------------
 
@@ -453,9 +452,7 @@ class WorkingCopy:
             return None, encrypted
         h = (version if stored is None else stored).tag("h")
         if h not in (None, version.tag("h")) and _texts(memory) != _texts(known):
-            raise Invalid(
-                f"group:{h} reads the version of another program, and must not read this one"
-            )
+            raise _not_for(h)
         if isinstance(memory, UserMemory) and memory.first_seen is None:
             memory = replace(memory, first_seen=memory.known_since(version.created_at))
         return record_draft(memory, version.d, at, h), encrypted
@@ -547,6 +544,12 @@ class WorkingCopy:
 
 
 _NO_EDITS: Final = Edits()
+
+
+def _not_for(group: str | None) -> Invalid:
+    return Invalid(
+        f"group:{group} reads the version of another program, and must not read this one"
+    )
 
 
 def _in(record: UserRecord | GroupRecord | None, empty: M) -> M:

@@ -719,6 +719,49 @@ async def test_a_group_s_record_of_a_user_is_not_taken_from_its_members(fake: Fa
         assert claw.unsaved == 0
 
 
+@pytest.mark.proves("S-33")
+@pytest.mark.parametrize("first", [None, "coffee"])
+async def test_a_first_version_is_read_by_a_group_only_if_all_of_it_is_for_that_group(
+    fake: FakeRelay, first: str | None
+) -> None:
+    """Both notes went to the group of the second one."""
+    async with started(fake) as claw:
+        claw.note_user(alice.npub, "looks for another job", group=first)
+        claw.note_user(alice.npub, "likes tea", group="tea")
+        claw.note_user(bob.npub, "likes tea", group="tea")
+        claw.note_user(bob.npub, "green", group="tea")
+        alices, bobs = await claw.flush()
+    assert (alices.event.tag("h"), bobs.event.tag("h")) == (None, "tea")
+
+
+@pytest.mark.proves("S-33")
+@pytest.mark.parametrize("is_heard", [True, False], ids=["before the flush", "meanwhile"])
+async def test_a_note_for_the_owner_is_kept_out_of_a_record_that_another_machine_shared(
+    fake: FakeRelay, *, is_heard: bool
+) -> None:
+    shared = robot.sign(30078, [["d", ALICE], ["h", "tea"]], '{"notes":["likes tea"]}', NOW + 1)
+    take = fake.on["EVENT"]
+
+    async def store_another_first(visitor: Visitor, frame: list[Any]) -> None:
+        fake.on["EVENT"] = take
+        fake.events.append(shared)
+        await visitor.say_no(frame[1]["id"], "duplicate: a newer version is stored")
+
+    async with started(fake) as claw:
+        claw.note_user(alice.npub, "looks for another job")
+        if is_heard:
+            await fake.publish(shared)
+            await until(lambda: claw.group_reading(alice.npub) == "tea")
+        else:
+            fake.on["EVENT"] = store_another_first
+        claw.add_theme("tea", "leaves")
+        with pytest.raises(Invalid, match="group:tea reads the version of another program"):
+            await claw.flush()
+        assert (claw.unsaved, stored(fake, ALICE)) == (1, [{"notes": ["likes tea"]}])
+        assert stored(fake, "snowclaw:memory:group:tea")[-1]["themes"] == ["leaves"]
+        await claw.forget(ALICE)
+
+
 @pytest.mark.proves("S-25")
 async def test_forget_deletes_the_record_and_unsaved_changes(fake: FakeRelay) -> None:
     old = record(ALICE, {"notes": ["x"]})
