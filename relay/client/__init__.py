@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         Unanswered,
         Unreachable,
     )
+    from relay.client.memory import LeftInCache
     from relay.client.negentropy import Difference
     from relay.client.nmem import Nmem
     from relay.client.snowclaw import Leak, Recalled, Snowclaw
@@ -57,6 +58,7 @@ __all__ = [
     "Incomparable",
     "KeyFilter",
     "Leak",
+    "LeftInCache",
     "Nmem",
     "NoKey",
     "NotARelay",
@@ -87,6 +89,7 @@ _NAMES_BY_MODULE: Final = {
     "relay.client.anamnesis": "Anamnesis content_hash trust_score validate",
     "relay.client.client": "Client PublishReport",
     "relay.client.connection": "Timeouts",
+    "relay.client.memory": "LeftInCache",
     "relay.client.nmem": "Nmem",
     "relay.client.negentropy": "Difference",
     "relay.client.snowclaw": "Leak Recalled Snowclaw",

@@ -43,7 +43,7 @@ class Cache:
 
     def __init__(self, path: Path, copy_of: str) -> None:
         """`copy_of`: identifies relay and key."""
-        self._path = path
+        self.path = path
         self._copy_of = copy_of
         self._file = self._opened()
 
@@ -62,6 +62,17 @@ class Cache:
             return found
 
         return sorted(self._run(read).values(), key=newest_first)
+
+    def page(self, after: str, number: int) -> list[Event]:
+        """The next events in order of their ids. `after`: the last one before; empty: none."""
+
+        def read(file: sqlite3.Connection) -> list[Event]:
+            rows = file.execute(
+                "SELECT raw FROM events WHERE id > ? ORDER BY id LIMIT ?", (after, number)
+            )
+            return [_checked_event(raw) for (raw,) in rows]
+
+        return self._run(read)
 
     def change(self, add: Iterable[Event], drop: Iterable[str]) -> None:
         """Atomic. `drop`: ids."""
@@ -88,15 +99,15 @@ class Cache:
 
     def _opened(self) -> LocalFile:
         try:
-            return _opened(self._path, self._copy_of)
+            return _opened(self.path, self._copy_of)
         except Damaged:
             return self._recreated()
 
     def _recreated(self) -> LocalFile:
         for end in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):
-                self._path.with_name(self._path.name + end).unlink()
-        return _opened(self._path, self._copy_of)
+                self.path.with_name(self.path.name + end).unlink()
+        return _opened(self.path, self._copy_of)
 
 
 def newest_first(event: Event) -> tuple[int, str]:
@@ -107,8 +118,9 @@ def newest_first(event: Event) -> tuple[int, str]:
 def _candidates(file: sqlite3.Connection, filter_: Filter) -> Iterator[Event]:
     rows = file.execute(
         "SELECT raw FROM events WHERE (?1 IS NULL OR kind IN (SELECT value FROM json_each(?1)))"
-        " AND (?2 IS NULL OR pubkey IN (SELECT value FROM json_each(?2)))",
-        (_json_list(filter_.kinds), _json_list(filter_.authors)),
+        " AND (?2 IS NULL OR pubkey IN (SELECT value FROM json_each(?2)))"
+        " AND (?3 IS NULL OR id IN (SELECT value FROM json_each(?3)))",
+        (_json_list(filter_.kinds), _json_list(filter_.authors), _json_list(filter_.ids)),
     )
     for (raw,) in rows:
         yield _checked_event(raw)

@@ -19,10 +19,12 @@ from relay.client.errors import ClientError, NotARelay, QueryClosed, Unanswered,
 from relay.client.information import can_search, limit_in, offers_memory
 from relay.client.responses import filters_of
 from relay.client.spool import Spool
-from relay.client.writer import Writer, address_filter
+from relay.client.writer import Outcome, Writer, address_filter
 from relay.errors import Prefix
 from relay.memory.draft import Draft
 from relay.nostr import kinds
+from relay.nostr.event import address_of, is_hex64, named_by
+from relay.nostr.filters import Filter
 from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
@@ -36,13 +38,26 @@ if TYPE_CHECKING:
     from relay.client.spool import Refused
     from relay.client.writer import Known, Make, Written
     from relay.nostr.event import Event
-    from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
 
 _CONNECT_S: Final = 3.0
 """With a folder: how long `async with` waits for the relay before it continues offline."""
+_IDS_AT_ONCE: Final = 100
+"""Of a query for deletions."""
 _RECONNECT_S: Final = 1.0
 """With a folder: how long a query waits for a lost connection before the cache is used."""
+
+
+class LeftInCache(ClientError):
+    """The deletion was sent, or waits in the spool, and the cache could not be changed."""
+
+    def __init__(self, written: Written, path: Path, why: OSError, *, is_waiting: bool) -> None:
+        done = "the deletion waits for the relay" if is_waiting else "the relay has deleted it"
+        left = f"{path} still holds the text: {why.strerror}"
+        super().__init__(f"{done}, but {left}; delete this file and its -wal")
+        self.written = written
+        """The deletion."""
+        self.path = path
 
 
 class MemoryClient(BaseClient):
@@ -72,6 +87,9 @@ class MemoryClient(BaseClient):
             if self._owns_client:
                 with suppress(Unanswered):
                     await self._client.wait_connected(deadline_s=_CONNECT_S)
+            if self._cache is not None:
+                check = asyncio.create_task(self._check_cache(self._cache))
+                opening.push_async_callback(_ended, check)
         self._writer = Writer(self._client, self._signer, self._spool, self._rebase)
         opening.push_async_callback(self._writer.stop)
         await self._writer.start()
@@ -173,20 +191,60 @@ class MemoryClient(BaseClient):
         return self._writer.signed(draft)
 
     async def delete(self, events: Iterable[Event]) -> Written:
-        """Request deletion by id (NIP-09). Raises as `write` does."""
+        """Request deletion by id (NIP-09). Raises as `write` does; LeftInCache if it was requested,
+        and the cache still holds the events."""
         named = list(events)
         tags = [["e", event.id] for event in named]
         tags += [["k", str(kind)] for kind in sorted({event.kind for event in named})]
         for event in named:
             self._writer.note_stored(event)  # the next version must be newer than the deleted one
         written = await self.publish(Draft(kinds.DELETION, tags, "", self._client.now()))
-        await self._drop_cached(named)
+        try:
+            await self._drop_cached(named)
+        except OSError as error:
+            assert self._cache is not None
+            is_waiting = written.outcome is Outcome.QUEUED
+            raise LeftInCache(written, self._cache.path, error, is_waiting=is_waiting) from error
         return written
 
     async def _drop_cached(self, events: Iterable[Event]) -> None:
         """The relay has them no longer: a start without it must not read them. Raises OSError."""
         if self._cache is not None and (ids := [event.id for event in events]):
             await asyncio.to_thread(self._cache.change, (), ids)
+
+    async def _drop_deleted(self, deletion: Event) -> None:
+        """`_drop_cached` what a kind 5 deletes. It is tried again at the next start."""
+        if self._cache is None:
+            return
+        authors = frozenset({deletion.pubkey})
+        ids = frozenset(filter(is_hex64, deletion.tag_values("e")))
+        addresses = [each for each in map(address_of, deletion.tag_values("a")) if each is not None]
+        by_address = Filter(
+            kinds=frozenset(each.kind for each in addresses),
+            authors=authors,
+            tags=(("d", frozenset(each.d for each in addresses)),),
+        )
+        wanted = [Filter(ids=ids, authors=authors), *([by_address] if addresses else [])]
+        with suppress(OSError):
+            found = await asyncio.to_thread(self._cache.matching, *wanted)
+            await self._drop_cached(named_by(deletion, found))
+
+    async def _check_cache(self, cache: Cache) -> None:
+        """Drop what was deleted since it was read: this run may read something else, and the next
+        one may not reach the relay."""
+        with suppress(ClientError, OSError):
+            await self._wait_online()
+            after = ""
+            while page := await asyncio.to_thread(cache.page, after, _IDS_AT_ONCE):
+                after = page[-1].id
+                by_author = {
+                    "kinds": [kinds.DELETION],
+                    "authors": sorted({event.pubkey for event in page}),
+                }
+                addresses = [f"{each.kind}:{each.pubkey}:{each.d}" for each in page]
+                named = by_author | {"#e": [each.id for each in page]}
+                async for deletion in self._client.query_all(named, by_author | {"#a": addresses}):
+                    await self._drop_cached(named_by(deletion, page))
 
     async def _wait_online(self) -> None:
         """Waits without a deadline."""
@@ -220,6 +278,11 @@ class MemoryClient(BaseClient):
             return query.result()
         finally:
             query.cancel()
+
+
+async def _ended(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
 
 
 def _address_of(url: str) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from relay.client.debounce import Debounce
 from relay.client.errors import ClientError, PublishRefused, Unanswered
-from relay.client.memory import MemoryClient
+from relay.client.memory import LeftInCache, MemoryClient
 from relay.client.rebase import Rebase
 from relay.client.writer import Outcome, Written
 from relay.errors import Invalid, RookeryError, UserError
@@ -401,7 +401,7 @@ class SnowclawRecords(MemoryClient):
     async def forget(self, d: str) -> Written | None:
         """Delete one's own record at an address, and unsaved changes of it (S-25).
 
-        None: there was none. Raises as `write`.
+        None: there was none. Raises as `delete`.
         """
         if not self._is_loaded:
             await self.load()
@@ -409,7 +409,11 @@ class SnowclawRecords(MemoryClient):
         event = self._working_copy.own(d)
         if event is None:
             return None
-        written = await self.delete([event])
+        try:
+            written = await self.delete([event])
+        except LeftInCache as left:
+            self._take(left.written.event)
+            raise
         self._take(written.event)
         return written
 

@@ -20,7 +20,7 @@ from relay.client.errors import (
 )
 from relay.client.information import owners_in, reads_prefixes
 from relay.client.nmem.apply import drop_deleted, put_all, set_event_id
-from relay.client.nmem.updates import about, set_about
+from relay.client.nmem.updates import ONESELF, about, set_about
 from relay.client.paging import PageBudget
 from relay.client.sync import items_of
 from relay.errors import Prefix
@@ -184,6 +184,7 @@ async def fetch(
         put_all, database, events, signer.pubkey, owners, progress=progress
     )
     deleted = await _deletions_of(client, missing)
+    deleted += await _deletions_by_address(client, signer.pubkey, database, missing)
     authors = {**known.foreign, **{id_: author for id_, author in known.pins.items() if author}}
     gone = [id_ for id_ in missing if id_ in authors]
     withdrawn = await _withdrawn(client, signer.pubkey, document, gone)
@@ -343,6 +344,45 @@ async def _deletions_of(client: Client, ids: Sequence[str]) -> list[tuple[str, s
             deletions += [(id_, event.pubkey) for id_ in event.tag_values("e")]
     wanted = set(ids)
     return [each for each in deletions if each[0] in wanted]
+
+
+async def _deletions_by_address(
+    client: Client, pubkey: str, database: Database, ids: Collection[str]
+) -> list[tuple[str, str]]:
+    """The same for one's own that a kind 5 names by address. Those of others leave anyway, as the
+    relay no longer gives them."""
+    own = await asyncio.to_thread(_own_addresses, database, pubkey) if ids else {}
+    missing = {own[id_]: id_ for id_ in ids if id_ in own}
+    addresses = [address for address, _ in missing]
+    until: dict[str, int] = {}
+    for start in range(0, len(addresses), _FETCH_BATCH):
+        part = addresses[start : start + _FETCH_BATCH]
+        wanted = {"kinds": [kinds.DELETION], "authors": [pubkey], "#a": part}
+        for event in await client.query(wanted):
+            for address in event.tag_values("a"):
+                until[address] = max(event.created_at, until.get(address, 0))
+    return [(id_, pubkey) for (address, at), id_ in missing.items() if at <= until.get(address, -1)]
+
+
+def _own_addresses(database: Database, pubkey: str) -> dict[str, tuple[str, int]]:
+    """Id of each of one's own records → its address and `created_at`."""
+    with database.reading() as db:
+        rows = db.execute(
+            "SELECT event_id, :record || d, created_at FROM _rk_observations WHERE author = :own"
+            " UNION ALL SELECT event_id, :record || d, created_at FROM _rk_prompts"
+            " WHERE author = :own"
+            " UNION ALL SELECT event_id, :data || 'nmem:session:' || session_id, created_at"
+            " FROM _rk_sessions WHERE author = :own"
+            " UNION ALL SELECT event_id, :data || :pin || target, created_at FROM _rk_pins"
+            " WHERE author = :own",
+            {
+                "own": ONESELF,
+                "record": f"{kinds.APP_RECORD}:{pubkey}:",
+                "data": f"{kinds.APP_DATA}:{pubkey}:",
+                "pin": PIN,
+            },
+        )
+        return {id_: (address, at) for id_, address, at in rows}
 
 
 async def _withdrawn(

@@ -11,7 +11,7 @@ from relay.errors import Invalid
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_in
 from relay.memory.snowclaw.keys import MEMORY, OfUser, hex_of, is_same_user, memory_scope
 from relay.memory.snowclaw.records import newest, record_in
-from relay.nostr import kinds
+from relay.nostr.event import named_by
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -53,19 +53,7 @@ class RecordIndex:
 
     def delete(self, deletion: Event) -> list[Event]:
         """Apply a kind 5: the records of its author that it removed, by id and by address."""
-        named, addressed = set(deletion.tag_values("e")), set(deletion.tag_values("a"))
-        removed = [
-            event
-            for (author, d), event in self._events.items()
-            if author == deletion.pubkey
-            and (
-                event.id in named
-                or (
-                    f"{kinds.APP_DATA}:{author}:{d}" in addressed
-                    and event.created_at <= deletion.created_at
-                )
-            )
-        ]
+        removed = named_by(deletion, self._events.values())
         for event in removed:
             self.remove(event)
         return removed

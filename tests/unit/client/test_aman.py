@@ -18,6 +18,7 @@ from relay.client.writer import Outcome
 from relay.errors import Invalid, UserError
 from relay.memory.aman.records import Preference, Subscriptions, Summary, ToolCall, draft_of
 from relay.nostr.event import event_from
+from relay.nostr.filters import Filter
 from tests.cast import robot, rover
 from tests.unit.client.conftest import TIMEOUTS
 
@@ -429,6 +430,34 @@ async def test_a_watcher_sees_that_a_record_was_deleted(fake: FakeRelay) -> None
         await fake.publish(robot.sign(5, [["e", stored.id]], "", behind))
         assert (await anext(snapshots)).preference is None
         await snapshots.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("by", ["id", "address"])
+@pytest.mark.parametrize("follows", ["watch", "tables"])
+async def test_what_another_machine_deletes_leaves_the_cache_live(
+    fake: FakeRelay, tmp_path: Path, by: str, follows: str
+) -> None:
+    """Of any history key, also of one that is not watched."""
+    async with aman(fake, folder=tmp_path) as memory:
+        await memory._client.wait_connected()
+        await memory.set_preference("u", "one")
+        await memory.set_preference("other", "forget me")
+        assert (await memory.snapshot("other")).preference is not None
+        assert memory._cache is not None
+        cache = memory._cache
+        (stored,) = cache.matching(Filter())
+        following = (
+            memory.watch("u") if follows == "watch" else memory.follow_tables(tmp_path / "db")
+        )
+        await anext(following)
+        fake.events.remove(stored)
+        address = f"{stored.kind}:{robot.pubkey}:{stored.d}"
+        where = ["e", stored.id] if by == "id" else ["a", address]
+        await fake.publish(robot.sign(5, [where], "", stored.created_at))
+        await anext(following)
+        assert cache.matching(Filter()) == [] or follows == "watch"
+        assert stored not in cache.matching(Filter())
+        await following.aclose()  # type: ignore[union-attr]
 
 
 async def test_watch_starts_with_the_cached_snapshot_offline(

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 
-from relay.client import Client, ClientError, QueryClosed, Unreachable
+from relay.client import Client, ClientError, LeftInCache, QueryClosed, Unreachable
 from relay.client.memory import MemoryClient
 from relay.client.writer import Outcome
 from relay.memory.draft import Draft
+from relay.nostr.filters import Filter
 from tests.cast import robot, rover
+from tests.harness.erasure import left_of
 from tests.unit.client.conftest import TIMEOUTS
+from tests.unit.client.test_snowclaw import until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Iterator
     from pathlib import Path
 
     from relay.client.writer import Make
@@ -62,6 +65,21 @@ def note(text: str, d: str, at: int = NOW, by: SecretKey = robot) -> Event:
 
 async def texts(memory: Notes, filter_: dict[str, Any] = ALL) -> list[str]:
     return [event.content for event in await memory.read(filter_)]
+
+
+def cached(memory: Notes) -> list[str]:
+    assert memory._cache is not None
+    return [event.content for event in memory._cache.matching(Filter())]
+
+
+@contextmanager
+def unwritable(memory: Notes) -> Iterator[None]:
+    """Its cache is, as on a disk that is read-only."""
+    assert memory._cache is not None
+    connection = memory._cache._file._connection
+    connection.execute("PRAGMA query_only = ON")
+    yield
+    connection.execute("PRAGMA query_only = OFF")
 
 
 def number_of(folder: Path, pattern: str) -> int:
@@ -167,6 +185,79 @@ async def test_an_offline_deletion_hides_its_events(fake: FakeRelay, tmp_path: P
         assert sorted(await texts(memory)) == ["again", "stays"]
         (again,) = await memory.read({"#d": ["b"]})
         assert again.created_at > NOW  # newer than what the deletion takes
+    await fake.start()
+
+
+async def test_an_offline_deletion_drops_the_text_from_the_cache_at_once(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    """It waits for the relay, maybe for days."""
+    await fake.publish(note("stored", "b"))
+    await fake.publish(note("stays", "c"))
+    async with online(fake, tmp_path) as memory:
+        await memory.read(ALL)
+    await fake.stop()
+    async with notes(fake, tmp_path) as memory:
+        written = await memory.delete(await memory.read({"#d": ["b"]}))
+        assert written.outcome is Outcome.QUEUED
+        assert cached(memory) == ["stays"]
+    assert left_of(["stays"], tmp_path)
+    assert not left_of(["stored"], tmp_path)
+    await fake.start()
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["stored", "queued"])
+async def test_a_deletion_that_the_cache_cannot_follow_says_what_is_left_and_where(
+    fake: FakeRelay, tmp_path: Path, *, is_there: bool
+) -> None:
+    """It failed as if nothing had been done: a full disk, a folder that is read-only now."""
+    await fake.publish(note("stored", "b"))
+    async with online(fake, tmp_path) as memory:
+        found = await memory.read(ALL)
+        if not is_there:
+            await fake.stop()
+            await until(lambda: not memory.is_online)
+        with unwritable(memory), pytest.raises(LeftInCache) as left:
+            await memory.delete(found)
+        outcome = Outcome.STORED if is_there else Outcome.QUEUED
+        assert (left.value.written.outcome, left.value.path.exists()) == (outcome, True)
+        assert cached(memory) == ["stored"]
+        first = "the relay has deleted it" if is_there else "the deletion waits for the relay"
+        assert str(left.value).startswith(f"{first}, but {left.value.path} still holds the text: ")
+        assert str(left.value).endswith("; delete this file and its -wal")
+    assert [event.kind for event in fake.events[1:]] == ([5] if is_there else [])
+    if not is_there:
+        await fake.start()
+    async with online(fake, tmp_path) as memory:  # what could not be done is done at the next start
+        await until(lambda: cached(memory) == [])
+
+
+@pytest.mark.parametrize("by", ["id", "address"])
+@pytest.mark.parametrize("began", ["online", "offline"])
+async def test_what_another_machine_deleted_leaves_the_cache_at_the_next_start(
+    fake: FakeRelay, tmp_path: Path, by: str, began: str
+) -> None:
+    """Also if this run reads something else, before one that cannot reach the relay."""
+    deleted = [note(f"forget me {n}", f"gone {n}", NOW - n) for n in range(150)]
+    for event in (*deleted, note("stays", "c")):
+        fake.events.append(event)
+    async with online(fake, tmp_path) as memory:
+        assert len(await memory.read(ALL)) == 151
+    for event in deleted:
+        fake.events.remove(event)
+    where = [["e", e.id] if by == "id" else ["a", f"{KIND}:{e.pubkey}:{e.d}"] for e in deleted]
+    fake.events.append(robot.sign(5, where, "", NOW))
+    fake.events.append(rover.sign(5, [["a", f"{KIND}:{robot.pubkey}:c"]], "", NOW))
+    if began == "offline":
+        await fake.stop()
+    async with notes(fake, tmp_path) as memory:
+        if began == "offline":
+            assert len(cached(memory)) == 151
+            await fake.start()
+        await until(lambda: cached(memory) == ["stays"])
+    await fake.stop()
+    async with notes(fake, tmp_path) as memory:
+        assert await texts(memory) == ["stays"]
     await fake.start()
 
 

@@ -296,6 +296,29 @@ async def test_a_purge_deletes_at_the_relay(fake: FakeRelay, tmp_path: Path) -> 
         assert rows(there.database, "sessions") == []
 
 
+async def test_what_another_program_deletes_by_address_leaves_the_cache(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    """Only versions up to the date of the deletion, and none of another key's."""
+    async with nmem(fake, tmp_path) as memory:
+        a_session(memory.database)
+        await memory.pin(1)
+        await memory.sync()
+        sent = [event for event in fake.events if event.pubkey == robot.pubkey]
+        fake.events.clear()
+
+        def delete(at: int, by: SecretKey = robot) -> None:
+            where = [["a", f"{each.kind}:{robot.pubkey}:{each.d}"] for each in sent]
+            fake.events.append(by.sign(5, where, "", at))
+
+        delete(max(event.created_at for event in sent), rover)
+        delete(min(event.created_at for event in sent) - 1)
+        assert (await memory.sync()).deleted == 0
+        delete(max(event.created_at for event in sent))
+        assert (await memory.sync()).deleted == len(sent)
+        assert rows(memory.database, "observations") == rows(memory.database, "sessions") == []
+
+
 @pytest.mark.proves("M-28")
 @pytest.mark.parametrize("has_negentropy", [True, False])
 async def test_a_cache_takes_in_the_records_of_its_sources_only(

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client import Client, PublishRefused, QueryClosed, Snowclaw, Unanswered
+from relay.client import (
+    Client,
+    LeftInCache,
+    PublishRefused,
+    QueryClosed,
+    Snowclaw,
+    Unanswered,
+)
 from relay.client.snowclaw_records import FLUSH_AT
 from relay.client.writer import Outcome
 from relay.errors import Invalid, UserError
@@ -801,6 +808,21 @@ async def test_a_forgotten_record_does_not_come_back_without_the_relay(
     async with agent(fake, **given) as claw:
         await claw.start()
         assert claw.group("tea") is None
+
+
+@pytest.mark.proves("S-25")
+async def test_a_record_that_is_left_in_the_cache_is_forgotten_all_the_same(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    """The disk is full: the agent itself does not use it any more."""
+    await fake.publish(record("snowclaw:memory:group:tea", {"notes": ["forget me"]}))
+    async with started(fake, folder=tmp_path) as claw:
+        assert claw._cache is not None
+        claw._cache._file._connection.execute("PRAGMA query_only = ON")
+        with pytest.raises(LeftInCache, match="the relay has deleted it"):
+            await claw.forget("snowclaw:memory:group:tea")
+        assert claw.group("tea") is None
+        assert await claw.forget("snowclaw:memory:group:tea") is None
 
 
 @pytest.mark.proves("S-25")
