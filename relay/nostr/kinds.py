@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from enum import Enum, auto
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 PROFILE = 0
 NOTE = 1
@@ -150,6 +150,11 @@ class KindSet:
             if at < len(ascending) and ascending[at] <= high:
                 return True
         return False
+
+    def among(self, ascending: Sequence[int]) -> Iterator[int]:
+        """Those of these kinds, which are in order, that are in the set."""
+        for low, high in self.ranges:
+            yield from ascending[bisect_left(ascending, low) : bisect_right(ascending, high)]
 
     def overlaps(self, other: KindSet) -> bool:
         return any(

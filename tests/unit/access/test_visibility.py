@@ -17,7 +17,7 @@ from relay.access.visibility import (
     BANNED,
     Viewer,
     everything_visible,
-    kind_is_restricted,
+    names_restricted,
     visibility_for,
 )
 from relay.errors import Prefix
@@ -31,6 +31,8 @@ from tests.contract.writing import asked, group_of, unsigned
 from tests.harness.folders import loaded
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from relay.access.read_rules import Row
     from relay.access.visibility import Visibility
     from relay.nostr.keys import SecretKey
@@ -586,9 +588,53 @@ def test_the_who_words_of_an_author_are(
 
 def test_some_kinds_are_restricted_in_every_group(rules: tuple[ReadRule, ...]) -> None:
     """N29-104: deletions of these are not public."""
-    assert not any(kind_is_restricted(rules, kind, None) for kind in (1, 9, 30023, 24133))
-    assert all(kind_is_restricted(rules, kind, "x") for kind in (4, 1059, 30078, 30093, 1988, 9021))
+
+    def names(*tags: list[str]) -> bool:
+        return names_restricted(alice.sign(5, [*tags], "", 0), rules)
+
+    assert not names(*(["k", f"{kind}"] for kind in (1, 9, 30023, 24133)), ["k", "x"], ["a", "x:4"])
+    for kind in (4, 1059, 30078, 30093, 1988, 9021):
+        assert names(["k", "1"], ["k", f"{kind}"])
+        assert names(["a", "1:k:"], ["a", f"{kind}:k:x"])
     assert KindSet.of(3, (1, 2), 9).ranges == ((1, 3), (9, 9))
+
+
+TOLD = frozenset({Who.OWNER})
+
+
+def test_a_rule_about_a_prefix_restricts_a_deletion_that_may_name_it() -> None:
+    rule = ReadRule("p", Match(kinds=KindSet.of((30, 40)), d_prefixes=("a:", "b:")), TOLD)
+    for tag, is_restricted in (
+        (["a", "35:k:b:x"], True),
+        (["a", "35:k:c:b:"], False),
+        (["a", "41:k:b:x"], False),
+        (["k", "35"], True),
+    ):
+        deletion = alice.sign(5, [["a", "35:k:c"], tag], "", 0)
+        assert names_restricted(deletion, [rule]) is is_restricted
+
+
+class Counted(KindSet):
+    """How often these are asked."""
+
+    asked = 0
+
+    def __contains__(self, kind: int) -> bool:
+        Counted.asked += 1
+        return super().__contains__(kind)
+
+    def among(self, ascending: Sequence[int]) -> Iterator[int]:
+        Counted.asked += 1
+        return super().among(ascending)
+
+
+def test_a_deletion_of_thousands_asks_each_rule_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 1,000 targets each asked 37 rules in each of 19 passes: 110 of 240 ms."""
+    monkeypatch.setattr(Counted, "asked", 0)
+    rule = ReadRule("p", Match(kinds=Counted(((2, 9),))), TOLD)
+    targets = [["a", f"{10_000 + number}:k:{number}"] for number in range(1000)]
+    assert not names_restricted(alice.sign(5, targets, "", 0), [rule] * 3)
+    assert Counted.asked == 3
 
 
 PUBLIC, PRIVATE, HIDDEN = frozenset[Flag](), frozenset({Flag.PRIVATE}), frozenset({Flag.HIDDEN})
