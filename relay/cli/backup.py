@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay import __version__
-from relay.cli.database import refuse_database
+from relay.cli.database import refuse_database, refuse_lost_store
 from relay.cli.humanize import counted, size_of
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json
 from relay.clock import unix_now
@@ -125,6 +125,7 @@ def make_backup(
     from relay.storage.sqlite.copying import copy_store, facts_of, schema_of
     from relay.storage.sqlite.opening import SCHEMA_VERSION
 
+    refuse_lost_store(folder)
     store = folder / STORE
     schema = schema_of(store)
     if schema is None:

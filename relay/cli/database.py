@@ -1,11 +1,12 @@
-"""Data folders whose events are in PostgreSQL (`[storage] url`)."""
+"""Where the events of a data folder are: in its file, or in PostgreSQL (`[storage] url`)."""
 
 from __future__ import annotations
 
 import logging
 import stat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from relay.cli.findings import error
 from relay.config import load_config
 from relay.errors import ConfigFaults, UserError
 from relay.files import MAX_KEY_FILE, content_of
@@ -13,7 +14,13 @@ from relay.files import MAX_KEY_FILE, content_of
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from relay.cli.findings import Finding
+
 _log = logging.getLogger("rookery")
+
+_OF_A_STORE: Final = ("search.db", "day.jsonl")
+"""Files that are made when a store was opened, and by nothing else: `init` and `restore` make none
+of them, and a start that failed before has none."""
 
 
 def database_of(folder: Path) -> str | None:
@@ -26,6 +33,31 @@ def database_of(folder: Path) -> str | None:
 
 def has_store(folder: Path) -> bool:
     return (folder / "rookery.db").is_file() or database_of(folder) is not None
+
+
+def lost_store(folder: Path) -> Finding | None:
+    """Set when the folder had a store whose file is missing or empty: opened as it is, it would be
+    served as a store without events, members, bans and tombstones."""
+    store = folder / "rookery.db"
+    is_there = store.exists()
+    if is_there and store.stat().st_size:
+        return None
+    left = " and ".join(name for name in _OF_A_STORE if (folder / name).exists())
+    if not left or database_of(folder) is not None:
+        return None
+    return error(
+        f"{store} is {'empty' if is_there else 'missing'}, though the relay has had one:"
+        f" {left} {'were' if ' ' in left else 'was'} made beside it",
+        "put it back, or restore a backup with `rookery restore FILE DIR`; if the events are in"
+        f" PostgreSQL, set [storage] url; for a new, empty store remove {left}",
+    )
+
+
+def refuse_lost_store(folder: Path) -> None:
+    """Raises UserError."""
+    lost = lost_store(folder)
+    if lost is not None:
+        raise UserError(f"{lost.text}: {lost.cure}")
 
 
 def refuse_database(folder: Path, cure: str) -> None:

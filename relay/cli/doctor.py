@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 import policies
+from relay.cli.database import lost_store
 from relay.cli.doctor_database import database_findings
 from relay.cli.findings import Finding, Severity, error, warning
 from relay.cli.folder_lock import locked
@@ -601,6 +602,10 @@ def _store(seen: Examined) -> Iterator[Finding]:
             f"{moved} still has the events from before a move, also what was deleted since",
             f"rm {moved}*",
         )
+    lost = lost_store(seen.folder)
+    if lost is not None:
+        yield lost
+        return
     try:
         schema = schema_of(path)
     except RookeryError as wrong:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import orjson
 
+from relay.cli.database import refuse_lost_store
 from relay.cli.names import PublicKey
 from relay.cli.options import WholeNumber, json_option, print_json
 from relay.errors import UserError
@@ -282,6 +283,7 @@ def _refuse_to_overwrite(folder: Path) -> None:
                 f"{folder / file} exists and is not overwritten; choose another folder, or move"
                 " the file away"
             )
+    refuse_lost_store(folder)
 
 
 def write_new(path: Path, text: str, mode: int) -> None:

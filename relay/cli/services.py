@@ -22,7 +22,7 @@ import policies
 from policies.plugins import Chain
 from policies.reload import fingerprint
 from relay.cli.backup import LAST_BACKUP, back_up_before_upgrade, drop_safety_copies
-from relay.cli.database import password_in
+from relay.cli.database import password_in, refuse_lost_store
 from relay.cli.policy_files import plugin_faults, write_folder
 from relay.cli.pushed_policies import NONE_YET, PushedPolicies
 from relay.clock import unix_now
@@ -339,6 +339,7 @@ async def _opened_database(folder: Path, config: Config, terms: FilterTerms) -> 
 async def _opened_file(
     folder: Path, config: Config, terms: FilterTerms, metrics: Metrics
 ) -> SqliteStore:
+    refuse_lost_store(folder)
     await asyncio.to_thread(_back_up_before_upgrade, folder)
     store = await SqliteStore.open(
         folder / "rookery.db",
@@ -388,6 +389,8 @@ def check_start(folder: Path, config: Config) -> None:
     store = folder / "rookery.db"
     if config.storage.url is not None:
         _check_database(folder, config)
+    else:
+        refuse_lost_store(folder)
     if config.storage.policies is PolicySource.FOLDER:
         _rules(folder / "policies", relay_key)
     else:

@@ -511,11 +511,17 @@ def test_a_bad_destination_is_refused(home: Path, fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "text"),
-    [("rookery.db", "holds nothing yet"), ("relay.key", "cannot be read")],
+    ("gone", "text"),
+    [
+        (("rookery.db", "search.db", "day.jsonl"), "holds nothing yet"),
+        (("relay.key",), "cannot be read"),
+    ],
 )
-def test_a_folder_that_is_none_of_a_relay_is_refused(home: Path, file: str, text: str) -> None:
-    (home / "data" / file).unlink()
+def test_a_folder_that_is_none_of_a_relay_is_refused(
+    home: Path, gone: tuple[str, ...], text: str
+) -> None:
+    for name in gone:
+        (home / "data" / name).unlink()
     printed, code = rookery("backup", home / "b.tar.gz", "--data", home / "data")
     assert code == 1
     assert text in printed
