@@ -19,7 +19,7 @@ import orjson
 
 from relay.cli.database import refuse_lost_store
 from relay.cli.names import PublicKey
-from relay.cli.options import WholeNumber, json_option, print_json
+from relay.cli.options import WholeNumber, json_option, print_json, refuse_half_restored
 from relay.errors import UserError
 from relay.files import MAX_KEY_FILE, content_of, make_private
 from relay.nostr.keys import SecretKey, npub, read_key_file
@@ -277,6 +277,7 @@ _FILES: Final = ("rookery.toml", "policies/00-actors.toml", "policies/10-preset.
 
 
 def _refuse_to_overwrite(folder: Path) -> None:
+    refuse_half_restored(folder)
     for file in _FILES:
         if os.path.lexists(folder / file):
             raise UserError(

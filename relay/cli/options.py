@@ -54,14 +54,33 @@ def no_data_folder(folder: Path) -> UserError:
     )
 
 
-def _no_secret(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:
+RESTORING: Final = ".rookery-restoring-"
+"""The folder that `restore` unpacks into begins with it."""
+
+
+def refuse_half_restored(folder: Path) -> None:
+    """Raises UserError for a folder that a killed `restore` has filled in part.
+
+    It moves the settings last: a folder that has them is complete, whatever else was unpacked in
+    it.
+    """
+    if not (folder / "rookery.toml").exists() and any(folder.glob(f"{RESTORING}*/*")):
+        raise UserError(
+            f"a restore into {folder} has not finished: if none is running, empty the folder and"
+            " run `rookery restore` again"
+        )
+
+
+def _checked(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:
     if masked(str(folder)) != str(folder):
         raise UserError("--data: this is a secret; the relay's data folder is needed", code=2)
+    if not ctx.resilient_parsing:
+        refuse_half_restored(folder)
     return folder
 
 
 def _existing(ctx: click.Context, param: click.Parameter, folder: Path) -> Path:
-    _no_secret(ctx, param, folder)
+    _checked(ctx, param, folder)
     if not (folder.is_dir() or ctx.resilient_parsing):
         raise no_data_folder(folder)
     return folder
@@ -78,7 +97,7 @@ new_folder_option, folder_option = (
         callback=callback,
         help="The relay's data folder.",
     )
-    for callback in (_no_secret, _existing)
+    for callback in (_checked, _existing)
 )
 """The second: of a folder that is there."""
 

@@ -7,23 +7,27 @@ import os
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from relay.cli.backup import remove_left, staging_folder
 from relay.cli.humanize import counted
-from relay.cli.options import json_option, print_json, printable
+from relay.cli.options import (
+    RESTORING,
+    json_option,
+    print_json,
+    printable,
+    refuse_half_restored,
+)
 from relay.errors import ConfigFaults, StoreFault, UserError
 from relay.files import make_private, sync
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from relay.cli.archive import Manifest
     from relay.storage.sqlite.verifying import Report
-
-_UNFINISHED: Final = ".rookery-restoring-"
 
 
 @click.command("restore", epilog="Example: rookery restore rookery-20260131-030000.tar.gz ./new")
@@ -65,8 +69,10 @@ def restored(file: Path, folder: Path) -> Manifest:
     try:
         is_new = not folder.exists()
         parent = _ancestor(folder) if is_new else folder
-        remove_left(parent, _UNFINISHED)
+        if is_new or all(path.name.startswith(RESTORING) for path in folder.iterdir()):
+            remove_left(parent, RESTORING)  # beside other files it tells where they came from
         if not is_new and any(folder.iterdir()):
+            refuse_half_restored(folder)
             raise UserError(
                 f"{folder} is not empty and is not overwritten; choose a new folder, or move it"
                 " away"
@@ -75,11 +81,10 @@ def restored(file: Path, folder: Path) -> Manifest:
         with _extracted(file, parent) as (staging, manifest):
             if is_new:
                 make_private(folder.parent)
-                staging.rename(folder)
+                _move([(staging, folder)], folder)
             else:
-                _move_up(staging, folder)
-            sync(folder)
-            sync(folder.parent)
+                paths = sorted(staging.iterdir(), key=_order)
+                _move([(path, folder / path.name) for path in paths], folder)
         return manifest
     except OSError as error:
         raise UserError(f"{folder} was not restored: {error.strerror or error}") from error
@@ -90,16 +95,24 @@ def _ancestor(folder: Path) -> Path:
     return next(path for path in folder.absolute().parents if path.is_dir())
 
 
-def _move_up(staging: Path, folder: Path) -> None:
-    moved: list[Path] = []
+def _order(path: Path) -> int:
+    """The store comes first: without it the rest would be served as a new relay. The settings come
+    last: a folder that has them is complete."""
+    return {"rookery.db": 0, "rookery.toml": 2}.get(path.name, 1)
+
+
+def _move(pairs: Sequence[tuple[Path, Path]], folder: Path) -> None:
+    """All or nothing."""
     try:
-        # The settings come last: a folder that has them is complete.
-        for path in sorted(staging.iterdir(), key=lambda path: path.name == "rookery.toml"):
-            path.rename(folder / path.name)
-            moved.append(path)
+        for source, target in pairs:
+            source.rename(target)
+        sync(folder)
+        sync(folder.parent)
     except BaseException:
-        for path in moved:
-            (folder / path.name).rename(path)
+        for source, target in pairs:
+            # Not by a list of those that were moved: a signal may come before one is in it.
+            if not source.exists():
+                target.rename(source)
         raise
 
 
@@ -110,7 +123,7 @@ def _extracted(file: Path, parent: Path | None) -> Iterator[tuple[Path, Manifest
     from relay.cli.progress import Amount, progress_bar
     from relay.storage.sqlite.copying import facts_of
 
-    with staging_folder(parent, _UNFINISHED) as staging:
+    with staging_folder(parent, RESTORING) as staging:
         with progress_bar(Amount.BYTES) as progress:
             task = progress.add_task("restore", total=file.stat().st_size)
             manifest = read_archive(

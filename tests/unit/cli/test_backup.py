@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import json
@@ -15,12 +16,14 @@ import time
 import zlib
 from contextlib import closing, contextmanager
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from relay.cli import archive, backup
 from relay.errors import UserError
+from relay.files import sync
 from relay.storage.sqlite import copying
 from relay.storage.sqlite.opening import SCHEMA_VERSION
 from tests import cast
@@ -29,7 +32,6 @@ from tests.harness.stocked_folder import as_json, exported, findings, indexed, r
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     Files = dict[str, bytes]
 
@@ -247,6 +249,85 @@ def test_an_empty_folder_is_filled(home: Path) -> None:
     assert rookery("restore", home / "good.tar.gz", home / "empty")[1] == 0
     assert findings(home / "empty") == []
     assert not list((home / "empty").glob(".rookery-*"))
+
+
+@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("last", ["the first", "the second", "the third", "the fourth", "a sync"])
+def test_an_interrupted_restore_leaves_nothing(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    last: str,
+    there: bool,  # noqa: FBT001
+) -> None:
+    """A signal came between a file's move and the note of it: that file stayed, and without its
+    store the folder was served empty."""
+    new, moves = home / "new", ["the first", "the second", "the third", "the fourth"]
+    if there:
+        new.mkdir()
+    rename = Path.rename
+
+    def interrupted(path: Path, target: Path) -> None:
+        rename(path, target)
+        if new in (target, target.parent) and moves.pop(0) == last:
+            raise KeyboardInterrupt
+
+    def faulty(path: Path) -> None:
+        sync(path)
+        if (path, last) == (new, "a sync"):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", interrupted)
+        patched.setattr("relay.cli.restore.sync", faulty)
+        code = rookery("restore", home / "good.tar.gz", new)[1]
+    assert code or moves  # one move is enough where the folder is new
+    if code:
+        assert new.exists() == there
+        assert not list(home.glob("**/.rookery-*"))
+        assert not there or not list(new.iterdir())
+        assert rookery("restore", home / "good.tar.gz", new)[1] == 0
+    assert findings(new) == []
+
+
+@pytest.mark.parametrize("moved", ["", "rookery.db", "rookery.db policies", "rookery.db relay.key"])
+def test_a_folder_that_a_killed_restore_filled_in_part_is_named(home: Path, moved: str) -> None:
+    """`serve` told to put rookery.toml back."""
+    new = home / "new"
+    assert rookery("restore", home / "good.tar.gz", new)[1] == 0
+    left = new / ".rookery-restoring-abc"
+    rest = [path for path in new.iterdir() if path.name not in moved.split()]
+    left.mkdir()
+    for path in rest:
+        path.rename(left / path.name)
+    commands: list[tuple[str | Path, ...]] = [
+        ("serve", "--check", "--port", "0", "--data", new),
+        ("doctor", "--data", new),
+        ("verify", "--data", new),
+        ("export", "--data", new),
+        ("init", new, "--owner", cast.owner.pubkey),
+    ]
+    if moved:  # else there is nothing in its way
+        commands.append(("restore", home / "good.tar.gz", new))
+    for command in commands:
+        printed, code = rookery(*command)
+        assert code == 1, printed
+        assert f"a restore into {new} has not finished" in printed
+    if moved:
+        for path in new.iterdir():
+            (shutil.rmtree if path.is_dir() else os.unlink)(path)
+    assert rookery("restore", home / "good.tar.gz", new)[1] == 0
+    assert findings(new) == []
+
+
+@pytest.mark.parametrize("left", ["", "relay.key"])
+def test_a_whole_folder_is_served_beside_what_a_killed_restore_left(home: Path, left: str) -> None:
+    """It was killed before it removed its empty folder, or its target was a folder in this one."""
+    data = home / "data"
+    (data / ".rookery-restoring-abc").mkdir()
+    if left:
+        (data / ".rookery-restoring-abc" / left).touch()
+    printed, code = rookery("serve", "--check", "--port", 0, "--data", data)
+    assert code == 0, printed
 
 
 # what is refused ---------------------------------------------------------------------------------
