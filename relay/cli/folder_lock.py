@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 @contextmanager
 def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
-    """Holds the lock inside. Raises FolderBusy with the process id of the holder.
+    """Holds the lock inside. Raises FolderBusy with the process id of the holder, UserError where
+    there are no locks.
 
     `flock` is released when the process ends, however it ends. The file is not removed: two
     processes could then lock two files of this name.
@@ -33,6 +34,10 @@ def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise FolderBusy(str(folder), _pid_in(file)) from None
+        except OSError as wrong:
+            raise UserError(
+                f"{path} cannot be locked: {wrong.strerror}; put the folder on a local disk"
+            ) from None
         _note_pid(file)
         try:
             yield

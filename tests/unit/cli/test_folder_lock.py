@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -65,6 +66,20 @@ def test_a_folder_on_a_full_disk_can_be_taken(
 
     monkeypatch.setattr(os, "pwrite", full)
     with locked(tmp_path), pytest.raises(FolderBusy, match="another process"), locked(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.EACCES])
+def test_a_file_system_without_locks_is_a_users_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As NFS without a lock daemon. It was a traceback."""
+
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(UserError, match=r"cannot be locked: .* on a local disk"), locked(tmp_path):
         pass
 
 
