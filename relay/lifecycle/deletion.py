@@ -190,14 +190,13 @@ def delete_named(
     rows = [found.rows[event_id] for event_id in ids if event_id in found.rows]
     why = "9005" if event.kind == kinds.DELETE_EVENT else f"kind {event.kind}"
     cause = DeletedBy(event.id, "", why)
-    # An author is told what became of their own events (see `is_base_deleted`).
-    authors = {
-        row.event.id: row.event.pubkey for row in rows if not kinds.is_undeletable(row.event.kind)
-    }
     for event_id in ids:
         remove_by_id(event_id, found, plan, cause)
-        by = authors.get(event_id, "")
-        add_tombstone(Tombstone(event_target(event_id), by, None, why), found, plan)
+        add_tombstone(Tombstone(event_target(event_id), "", None, why), found, plan)
+    for row in rows:  # an author is told what became of their own events (see `is_base_deleted`)
+        if not kinds.is_undeletable(row.event.kind):
+            stone = Tombstone(event_target(row.event.id), row.event.pubkey, None, why)
+            add_tombstone(stone, found, plan)
     return rows
 
 
