@@ -112,6 +112,8 @@ class WriteEvent(msgspec.Struct):
     event: Event
     weight: int
     """The estimate of `weight_of`, made once."""
+    share: int
+    """Bytes that it counts for while it waits."""
     author: Author
     origin: Origin
     result: Result = WriteOutcome.STORED

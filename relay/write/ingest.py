@@ -96,9 +96,11 @@ SWITCH_S: Final = 0.0005
 """The same for a larger one, where each hand-over costs more than the wait."""
 _MAX_VERIFIED: Final = 128
 """Cost of a batch of signature checks, 16 to 64 events per thread; 1: an event of few tags."""
-_MAX_WAITING: Final = 32_768
+_MAX_WAITING: Final = 65_536
 _MAX_WEIGHT: Final = 256 << 20
 """Bytes of all waiting events of clients, as `weight_of` estimates it; see `Shares`."""
+_LEAST_SHARE: Final = _MAX_WEIGHT // _MAX_WAITING
+"""An event counts as no fewer bytes, so that its number has shares too."""
 _VERIFIED_HERE: Final = 2
 """Up to so many events are verified on the loop: 25 us each, and a trip to a thread and back takes
 twice as long."""
@@ -198,7 +200,7 @@ class Ingest:
         self._lane: Lane[LaneItem] = Lane(
             self._commit,
             max_batch=MAX_BATCH,
-            max_waiting=2 * _MAX_WAITING,
+            max_waiting=_MAX_WAITING,
             turn_of=client_or_type,
             line_of=connection_or_type,
             cost_of=self._cost_of,
@@ -253,11 +255,13 @@ class Ingest:
         weight = weight_of(event)
         refusal = self._screened(event, origin)
         if refusal is None:
+            share = weight if weight > _LEAST_SHARE else _LEAST_SHARE
             is_over = origin is Origin.WIRE and not self._weights.has_room_for(author, _MAX_WEIGHT)
             if is_over or not self._verifying.put(
                 WriteEvent(
                     event,
                     weight,
+                    share,
                     author,
                     origin,
                     message=author.message,
@@ -267,7 +271,7 @@ class Ingest:
             ):
                 refusal = _full_for(series)
             else:
-                self._weights.add(author.counted_as, weight)
+                self._weights.add(author.counted_as, share)
         if refusal is not None:
             if series is not None:
                 series.note(refusal)
@@ -419,7 +423,7 @@ class Ingest:
             self._refuse(item, _full_for(item.series))
 
     def _refuse(self, item: WriteEvent, refusal: Reject) -> None:
-        self._weights.add(item.author.counted_as, -item.weight)
+        self._weights.add(item.author.counted_as, -item.share)
         if item.series is not None:
             item.series.note(refusal)
         self._metrics.answered([refusal])
@@ -614,7 +618,7 @@ class Ingest:
         for item in batch:
             match item:
                 case WriteEvent():
-                    self._weights.add(item.author.counted_as, -item.weight)
+                    self._weights.add(item.author.counted_as, -item.share)
                     result = fault or item.result
                     if item.series is not None:
                         item.series.note(result)

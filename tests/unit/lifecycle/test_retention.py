@@ -153,7 +153,7 @@ async def test_a_row_added_in_the_same_batch_holds_a_clear(relay_with: Callable[
         loop = asyncio.get_running_loop()
         rows = await home.store.since(0, 10)
         sweeping = SweepRows(rows, home.policy.sweeps, Purpose.SWEEP, loop.create_future())
-        home.ingest._lane.put(WriteEvent(late, weight_of(late), letter, Origin.WIRE))
+        home.ingest._lane.put(WriteEvent(late, weight_of(late), 0, letter, Origin.WIRE))
         home.ingest.sweep(sweeping)
         assert await letter.answer == STORED
         assert await sweeping.done

@@ -167,6 +167,23 @@ async def test_no_address_takes_the_memory_for_the_events_of_others(
     assert takes(one)
 
 
+async def test_no_address_takes_the_places_of_the_events_of_others(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """40 connections of one address filled the queue, and members' events were refused."""
+    monkeypatch.setattr(ingest, "_MAX_WEIGHT", 40 * ingest._LEAST_SHARE)
+    relay.store.may_commit.clear()
+    flooder, member = Letter(), Letter()
+    flooder.counted_as = "10.0.0.1"
+    member.is_known = True
+    for number in range(20):
+        relay.ingest.submit(chat(alice, f"{number}"), flooder, Origin.WIRE)
+    assert len(flooder.answers) == 10
+    relay.ingest.submit(chat(alice, "hello"), member, Origin.WIRE)
+    relay.store.may_commit.set()
+    assert await member.answer == STORED
+
+
 async def test_the_store_gets_the_gil_sooner_for_few_events(
     relay: Relay, monkeypatch: pytest.MonkeyPatch
 ) -> None:
