@@ -75,17 +75,21 @@ class Rebase:
         ]
         if base is not None:
             address = f"{kinds.APP_DATA}:{author}:{base.d}"
-            deletions: dict[str, object] = {"kinds": [kinds.DELETION], "authors": [author]}
-            filters.append(deletions | {"#e": [base.id]})
-            filters.append(deletions | {"#a": [address], "since": base.created_at})
+            by_author: dict[str, object] = {"kinds": [kinds.DELETION], "authors": [author]}
+            filters.append(by_author | {"#e": [base.id]})
+            filters.append(by_author | {"#a": [address], "since": base.created_at})
         try:
             found = await self._client.query(*filters)
         except QueryClosed:
             return self._made_from(event, base)  # the relay will give the reason
         stored = newest(each for each in found if each.kind == kinds.APP_DATA)
         here = newest(each for each in found if each.d == event.d)  # a kind 5 has no `d`
-        is_deleted = is_deleted or any(each.kind == kinds.DELETION for each in found)
-        at = next_created_at(self._client.now(), None if stored is None else stored.created_at)
+        deletions = [each for each in found if each.kind == kinds.DELETION]
+        is_deleted = is_deleted or bool(deletions)
+        # A deletion by address refuses what is not younger.
+        before = [stored, *(each for each in deletions if each.has_tag("a"))]
+        dates = [each.created_at for each in before if each is not None]
+        at = next_created_at(self._client.now(), max(dates, default=None))
         is_ahead = event.created_at > at + _MOST_AHEAD_S
         if not is_ahead:
             if stored is None and not is_deleted:

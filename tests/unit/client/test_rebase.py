@@ -447,7 +447,7 @@ async def test_what_was_forgotten_on_the_other_machine_does_not_come_back(
             claw.note_user(alice.npub, text)
             await claw.flush()
     await fake.start()
-    await forget_on(other, "id" if by == "id" else "address")
+    await forget_on(other, "address" if by == "address" else "id")
     if by == "what is not served":
         fake.events[:] = [event for event in fake.events if event.kind != kinds.DELETION]
     async with one as claw:
@@ -455,6 +455,25 @@ async def test_what_was_forgotten_on_the_other_machine_does_not_come_back(
         assert await claw.refused() == []
         assert "secret" not in str(claw.user(alice.npub))
     assert fields(fake)["notes"] == notes
+
+
+@pytest.mark.parametrize("later", [9, 30], ids=["in the same second", "with a clock ahead"])
+async def test_what_is_made_again_is_dated_after_the_deletion(
+    fake: FakeRelay, machines: tuple[Machine, Machine], later: int
+) -> None:
+    """A deletion by address refuses all that is not younger, and the note was refused for good."""
+    one, other = machines
+    await one.note("secret", NOW)
+    async with apart(one) as claw:
+        claw.note_user(alice.npub, "offline")
+    await fake.start()
+    other.now = NOW + later - 1
+    await forget_on(other, "address")
+    one.now = NOW + 9
+    async with one as claw:
+        await sent(claw)
+        assert await claw.refused() == []
+    assert fields(fake)["notes"] == ["offline"]
 
 
 async def forget_on(machine: Machine, by: str = "id", d: str = ALICE) -> None:

@@ -78,6 +78,7 @@ def refuse(text: str) -> Callable[[Visitor, list[Any]], Awaitable[None]]:
 def latest(fake: FakeRelay) -> None:
     """The fake keeps one version of each address, as a relay does that knows `made-from`."""
     deleted: set[str] = set()
+    until: dict[str, int] = {}
 
     async def take(visitor: Visitor, frame: list[Any]) -> None:
         event = event_from(frame[1])
@@ -85,8 +86,12 @@ def latest(fake: FakeRelay) -> None:
             named = {*event.tag_values("e"), *event.tag_values("a")}
             gone = [e for e in fake.events if named & {e.id, f"{e.kind}:{e.pubkey}:{e.d}"}]
             deleted.update(each.id for each in gone)
+            until.update((address, event.created_at) for address in event.tag_values("a"))
             fake.events[:] = [each for each in fake.events if each not in gone]
             await fake.take(visitor, frame)
+            return
+        if event.created_at <= until.get(f"{event.kind}:{event.pubkey}:{event.d}", 0):
+            await visitor.say_no(event.id, "blocked: deleted")
             return
         base = base_of(event)
         if base is not None and base.id in deleted:
