@@ -12,7 +12,7 @@ from relay.errors import WriteOutcome
 from relay.lifecycle.rows import DeletedBy, Forgotten, Slot, Tombstone, Vanish
 from relay.nostr import kinds
 from relay.nostr.erasure import Erasure
-from relay.nostr.event import address_of, event_from_raw, is_hex64
+from relay.nostr.event import MADE_FROM, address_of, event_from_raw, is_hex64
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence, Set
@@ -29,6 +29,12 @@ _REQUESTS: Final = frozenset({_OF_AUTHOR, _VANISH})
 
 def address_target(slot: Slot) -> str:
     return f"a:{slot.kind}:{slot.pubkey}:{slot.d}"
+
+
+def versions_target(slot: Slot) -> str:
+    """For the versions of an address that others were made from. None of them is refused itself:
+    an `e` says nothing about older versions (N09-02)."""
+    return f"v:{slot.kind}:{slot.pubkey}:{slot.d}"
 
 
 def event_target(event_id: str) -> str:
@@ -90,7 +96,7 @@ def is_deleted(event: Event, slot: Slot | None, found: Found) -> bool:
     )
 
 
-def is_base_deleted(event: Event, base: Base, slot: Slot | None, found: Found) -> bool:
+def is_base_deleted(event: Event, base: Base, slot: Slot, found: Found) -> bool:
     """Whether the version that an event was made from was deleted as one of the event's author.
 
     Only by a tombstone of the author: the tag may name any id, and whether an admin deleted that
@@ -101,12 +107,18 @@ def is_base_deleted(event: Event, base: Base, slot: Slot | None, found: Found) -
     stones = found.tombstones
     if any(stone.by == event.pubkey for stone in stones.get(event_target(base.id), ())):
         return True
-    targets = [key_target(event.pubkey), *([] if slot is None else [address_target(slot)])]
-    return any(
-        stone.why in _REQUESTS and stone.until is not None and base.at <= stone.until
-        for target in targets
-        for stone in stones.get(target, ())
-    )
+    dated = [*stones.get(address_target(slot), ()), *stones.get(key_target(event.pubkey), ())]
+    dated = [stone for stone in dated if stone.why in _REQUESTS]
+    dated += stones.get(versions_target(slot), ())
+    return any(stone.until is not None and base.at <= stone.until for stone in dated)
+
+
+def _add_versions_tombstone(row: Stored, why: str, found: Found, plan: WritePlan) -> None:
+    """The versions that a deleted one replaced are deleted with it, as what others were made from:
+    they hold its text, or most of it. Only where the versions say what they were made from."""
+    if row.slot is not None and row.event.has_tag(MADE_FROM):
+        target = versions_target(row.slot)
+        add_tombstone(Tombstone(target, row.event.pubkey, row.version, why), found, plan)
 
 
 def remove(row: Stored, found: Found, plan: WritePlan, cause: DeletedBy | None = None) -> None:
@@ -169,6 +181,7 @@ def delete_by_author(
     cause = DeletedBy(event.id, event.pubkey, _OF_AUTHOR)
     for row in rows:
         remove(row, found, plan, cause)
+        _add_versions_tombstone(row, _OF_AUTHOR, found, plan)
     for event_id in targets.ids:
         add_tombstone(
             Tombstone(event_target(event_id), event.pubkey, None, _OF_AUTHOR), found, plan
@@ -197,6 +210,7 @@ def delete_named(
         if not kinds.is_undeletable(row.event.kind):
             stone = Tombstone(event_target(row.event.id), row.event.pubkey, None, why)
             add_tombstone(stone, found, plan)
+            _add_versions_tombstone(row, why, found, plan)
     return rows
 
 

@@ -94,7 +94,7 @@ class Tombstone:
     """Keeps deleted events from being stored again."""
 
     target: str
-    """`e:<id>`, `a:<kind>:<pubkey>:<d>` or `p:<pubkey>`."""
+    """`e:<id>`, `a:<kind>:<pubkey>:<d>`, `p:<pubkey>`, or `v:` and an address."""
     by: str
     """The key that deleted it; empty: an admin or the relay, and it holds for any author."""
     until: int | None

@@ -17,7 +17,12 @@ from relay.groups.actions import previous_in
 from relay.groups.group import pins_of
 from relay.groups.notices import LISTS, NOTICES, is_listed_apart
 from relay.groups.timeline import previous_to_find
-from relay.lifecycle.deletion import address_target, event_target, key_target
+from relay.lifecycle.deletion import (
+    address_target,
+    event_target,
+    key_target,
+    versions_target,
+)
 from relay.lifecycle.retention import hold_lookups
 from relay.lifecycle.rows import (
     Lookups,
@@ -204,6 +209,7 @@ class _Builder:
             tombstones.add(address_target(address))
             if candidate.base is not None:
                 tombstones.add(event_target(candidate.base.id))
+                tombstones.add(versions_target(address))
         if candidate.targets is not None:
             if candidate.sender.origin.is_trusted:
                 self.ids.update(candidate.targets.ids)  # whether they are here is asked then

@@ -72,12 +72,16 @@ async def test_what_was_deleted_does_not_come_back_in_a_version_made_from_it(
     assert await home.take(first, logins=LOGINS) == [STORED]
     request = deletion(home, how, first)
     late = version(home, "forget me, and more", 20, first, h=h)
+    before = version(home, "forget me, before", 45, first, h=h)
     if together:
         assert await home.take(request, late, logins=LOGINS) == [STORED, BASE_DELETED]
     else:
         assert await home.take(request, logins=LOGINS) == [STORED]
         await home.restart()
         assert await home.take(late, logins=LOGINS) == [BASE_DELETED]
+    # One that is older than the deletion itself is refused in any case.
+    (refused,) = await home.take(before, logins=LOGINS)
+    assert refused == (DELETED if how in ("address", "vanish") else BASE_DELETED)
     assert await stored(home) == []
     anew = version(home, "more", 30, None, h=h)
     assert await home.take(anew, late, logins=LOGINS) == [STORED, BASE_DELETED]
@@ -107,13 +111,29 @@ async def test_a_version_that_a_deletion_of_another_group_names_is_not_deleted(h
     assert await stored(home) == ["two"]
 
 
-async def test_the_old_versions_of_a_deleted_one_are_deleted_with_it(home: Home) -> None:
-    first = version(home, "one", 60, None)
-    second = version(home, "two", 50, first)
+@pytest.mark.proves("G-11")
+@pytest.mark.parametrize("together", [True, False], ids=["one batch", "two batches"])
+@pytest.mark.parametrize("more", [HISTORY, ""], ids=["kept", "not kept"])
+@pytest.mark.parametrize("how", ["id", "9005"])
+async def test_the_versions_before_a_deleted_one_are_deleted_with_it(
+    home: Home, how: str, more: str, *, together: bool
+) -> None:
+    """Its author had them too, whether or not they are kept as old versions."""
+    home.state.enforce(policy_of("open", more))
+    h = "tea" if how == "9005" else None
+    first = version(home, "forget me", 60, None, h=h)
+    second = version(home, "forget me, please", 50, first, h=h)
     assert await home.take(first, second, logins=LOGINS) == [STORED] * 2
-    assert await home.take(deletion(home, "id", second), logins=LOGINS) == [STORED]
-    late = version(home, "one, and more", 20, first)
-    assert await home.take(late, logins=LOGINS) == [BASE_DELETED]
+    request, late = deletion(home, how, second), version(home, "forget me not", 20, first, h=h)
+    if together:
+        assert await home.take(request, late, logins=LOGINS) == [STORED, BASE_DELETED]
+    else:
+        assert await home.take(request, logins=LOGINS) == [STORED]
+        await home.restart()
+        assert await home.take(late, logins=LOGINS) == [BASE_DELETED]
+    anew = version(home, "anew", 15, None, h=h)
+    after = version(home, "anew, and more", 10, anew, h=h)
+    assert await home.take(anew, after, logins=LOGINS) == [STORED] * 2
 
 
 async def test_a_deleted_version_is_none_that_the_relay_has_missed(home: Home) -> None:
