@@ -101,6 +101,10 @@ class Visibility:
         default_factory=dict, init=False, compare=False, repr=False
     )
     """The rules that may cover all rows of a kind."""
+    _applying: dict[int, tuple[ReadRule, ...]] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
+    """The rules that may apply to rows of a kind: a few of some 40."""
 
     @property
     def is_known(self) -> bool:
@@ -116,19 +120,33 @@ class Visibility:
         """
         return all(
             self.allows(rule, row, filter_, readable_targets)
-            for rule in self.rules
+            for rule in self._rules_for(row.event.kind)
             if rule.applies_to(row, self.groups)
         )
 
     def reading(self, row: Row, readable_targets: Set[Target] = _NO_TARGETS) -> Reading:
         """The result of `may_read` for any filter, or BY_FILTER if it depends on the filter."""
         by_filter = False
-        for rule in self.rules:
+        for rule in self._rules_for(row.event.kind):
             if rule.applies_to(row, self.groups):
                 if not self._lets(rule, row, readable_targets):
                     return Reading.NEVER
                 by_filter = by_filter or rule.only_by is not None
         return Reading.BY_FILTER if by_filter else Reading.ALWAYS
+
+    def _rules_for(self, kind: int) -> tuple[ReadRule, ...]:
+        rules = self._applying.get(kind)
+        if rules is None:
+            rules = tuple(
+                [
+                    rule
+                    for rule in self.rules
+                    if rule.match.kinds is None or kind in rule.match.kinds
+                ]
+            )
+            if len(self._applying) < _CACHED_KINDS:
+                self._applying[kind] = rules
+        return rules
 
     def targets_of(self, row: Row) -> Sequence[tuple[Target, str]]:
         """The look-ups that `may_read` needs: (target, value)."""

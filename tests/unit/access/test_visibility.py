@@ -15,6 +15,7 @@ from relay.access.actors import Actors, Household, author_words, is_known
 from relay.access.read_rules import Match, ReadRule, Target
 from relay.access.visibility import (
     BANNED,
+    Reading,
     Viewer,
     everything_visible,
     names_restricted,
@@ -635,6 +636,17 @@ def test_a_deletion_of_thousands_asks_each_rule_once(monkeypatch: pytest.MonkeyP
     targets = [["a", f"{10_000 + number}:k:{number}"] for number in range(1000)]
     assert not names_restricted(alice.sign(5, targets, "", 0), [rule] * 3)
     assert Counted.asked == 3
+
+
+def test_many_rows_of_a_kind_ask_a_rule_about_others_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row of a deletion asked 37 rules."""
+    monkeypatch.setattr(Counted, "asked", 0)
+    rule = ReadRule("p", Match(kinds=Counted(((2, 9),))), TOLD)
+    seen = visibility_for(Viewer(), [rule], ACTORS, GROUPS)
+    assert all(seen.may_read(row(30023, ["d", f"{number}"]), None) for number in range(1000))
+    assert all(seen.reading(row(30023)) is Reading.ALWAYS for _ in range(1000))
+    assert not seen.may_read(row(4), None)
+    assert Counted.asked == 3, "twice for kind 4: which rules, and whether one applies"
 
 
 PUBLIC, PRIVATE, HIDDEN = frozenset[Flag](), frozenset({Flag.PRIVATE}), frozenset({Flag.HIDDEN})
