@@ -30,7 +30,7 @@ from relay.cli.findings import Finding, Severity, error, warning
 from relay.cli.folder_lock import locked
 from relay.cli.hook import hook_faults
 from relay.cli.humanize import counted, size_of
-from relay.cli.move_switch import MOVED
+from relay.cli.move_switch import MOVED, noted
 from relay.cli.options import Colour, coloured, folder_option, json_option, print_json, printable
 from relay.cli.pushed_policies import has_pushed_policies, policies_of
 from relay.cli.status import disk_of, running_status
@@ -602,6 +602,10 @@ def _store(seen: Examined) -> Iterator[Finding]:
             f"{moved} still has the events from before a move, also what was deleted since",
             f"rm {moved}*",
         )
+    try:
+        noted(seen.folder)
+    except StoreFault as wrong:
+        yield error(str(wrong), f"rm {seen.folder}/move.json")
     lost = lost_store(seen.folder)
     if lost is not None:
         yield lost

@@ -58,9 +58,17 @@ class Switch(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def noted(folder: Path) -> Switch | None:
-    with suppress(FileNotFoundError):
-        return msgspec.json.decode((folder / _FILE).read_bytes(), type=Switch)
-    return None
+    """Raises StoreFault for a damaged file."""
+    file = folder / _FILE
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Switch)
+    except FileNotFoundError:
+        return None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise StoreFault(
+            f"{file} is damaged: remove it; the events are where [storage] url says, and a move"
+            " that had begun is to be run again"
+        ) from None
 
 
 def is_asked(folder: Path) -> bool:

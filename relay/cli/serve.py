@@ -105,7 +105,7 @@ def serve_command(
     settings = partial(_settings, folder, config_file, host, port)
     config = settings()
     if only_check:
-        check_start(folder, config)
+        _check(folder, config)
         _check_free(folder, config.server, sockets)
         return
     log_lines = set_up_logging(config.log)
@@ -181,6 +181,12 @@ def _listened(
     finally:
         for each in sockets:
             each.close()
+
+
+def _check(folder: Path, config: Config) -> None:
+    """Raises what a start would raise."""
+    check_start(folder, config)
+    import_for_switch(folder)
 
 
 def _check_free(folder: Path, server: ServerConfig, sockets: list[socket]) -> None:
@@ -288,7 +294,7 @@ class _End:
     async def _own_fault(self) -> str | None:
         """Why a restart in place would fail, or None."""
         try:
-            await asyncio.to_thread(self._check)
+            await asyncio.to_thread(lambda: _check(self._folder, self._settings()))
         except (RookeryError, OSError) as error:
             return str(error)
         return None
@@ -302,10 +308,6 @@ class _End:
                 await self.restart(in_place=True)
                 return
             await asyncio.sleep(_AGAIN_S)
-
-    def _check(self) -> None:
-        check_start(self._folder, self._settings())
-        import_for_switch(self._folder)
 
 
 async def _start_fault() -> str | None:

@@ -11,16 +11,32 @@ import pytest
 
 from relay.cli import run
 from relay.cli.folder_lock import locked
-from relay.cli.move_switch import Switch, settings_with
+from relay.cli.init import fresh_folder
+from relay.cli.move_switch import Switch, is_asked, settings_with
 from relay.config import config_from
+from relay.errors import StoreFault
 from relay.storage.sqlite.moving import SqliteSide
-from tests.harness.stocked_folder import stocked
+from tests.harness.stocked_folder import rookery, stocked
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 URL = "postgresql://rookery@/rookery"
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 99, b"{}", b'{"to": null, "a": ' + b"[" * 9999])
+def test_a_damaged_request_to_switch_is_named(tmp_path: Path, content: bytes) -> None:
+    """It was a traceback of `serve`, of which `serve --check` and `doctor` knew nothing."""
+    data = tmp_path / "data"
+    fresh_folder(data)
+    (data / "move.json").write_bytes(content)
+    for command in (("serve", "--port", 0), ("serve", "--check", "--port", 0), ("doctor",)):
+        printed, code = rookery(*command, "--data", data)
+        assert code == 1
+        assert f"{data}/move.json is damaged: remove it" in printed
+    with pytest.raises(StoreFault, match="is damaged"):
+        is_asked(data)
 
 
 @pytest.mark.parametrize(
