@@ -29,7 +29,7 @@ from relay.access.management import (
 )
 from relay.access.membership import claim_id, claims_of, listed_members
 from relay.access.visibility import Viewer, visibility_for
-from relay.errors import Invalid, Prefix, Refused, StoreFault, UserError
+from relay.errors import Invalid, Prefix, Refused, StoreFault
 from relay.files import replace_file, sync
 from relay.nostr import kinds
 from relay.nostr.event import event_from_raw, is_hex64, object_in
@@ -94,7 +94,7 @@ class UsedAuthorizations:
     Also across restarts: events dated before the start are refused, and a file has the ids of
     events dated at or after their use (the client's clock is ahead), for at most two minutes. A
     clean stop writes all ids to the file and creates a mark file: the next start then refuses none
-    for its date.
+    for its date. With a damaged file, every event is refused that may have been used.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class UsedAuthorizations:
     ) -> None:
         """`started`: Unix seconds. `path`: the file; None: in memory only. `use_call`: marks an
         event as used at all relays on the store, given its id, the end of its validity and the
-        time; False: it was used before. Raises UserError."""
+        time; False: it was used before."""
         self._use_call = use_call
         self._started = started
         self._path = path
@@ -124,7 +124,14 @@ class UsedAuthorizations:
             try:
                 self._until = msgspec.json.decode(path.read_bytes(), type=dict[str, int])
             except (OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
-                raise UserError(f"{path} cannot be read: {error}; remove it") from error
+                # Calls dated up to this may have been used.
+                self._started = started + WINDOW_S + 1
+                _log.warning(
+                    "%s cannot be read: %s; signed HTTP calls are refused for %d s",
+                    path,
+                    error,
+                    WINDOW_S,
+                )
 
     def close(self) -> None:
         """Call at a stop, after the last call of `was_used`."""

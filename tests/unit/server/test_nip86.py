@@ -18,10 +18,11 @@ import orjson
 import pytest
 
 from relay.access.management import METHODS, Blocklist, blocklist_of
-from relay.errors import Invalid, StoreFault, UserError
+from relay.errors import Invalid, StoreFault
 from relay.files import replace_file
 from relay.groups.actions import Flag
 from relay.groups.group import Group
+from relay.nostr.nip98 import WINDOW_S
 from relay.server.http import may_connect
 from relay.server.nip86 import UsedAuthorizations
 from tests.cast import admin, alice, bob, carol, owner, robot
@@ -299,10 +300,24 @@ async def test_an_authorization_is_good_for_one_call_across_a_restart(tmp_path: 
     assert not await again.was_used(later, NOW + 200)
     assert set(orjson.loads(path.read_bytes())) == {later.id}
     assert path.stat().st_mode & 0o777 == 0o600
-    for torn in (b"{torn", b'{"\xff": 1}'):
-        path.write_bytes(torn)
-        with pytest.raises(UserError, match=r"used_calls\.json"):
-            UsedAuthorizations(start, path)
+
+
+@pytest.mark.parametrize("damaged", [b"", b"{torn", b'{"\xff": 1}', b"[]"])
+@pytest.mark.proves("N98-08")
+async def test_with_a_damaged_file_no_call_is_taken_that_may_have_been_used(
+    tmp_path: Path, damaged: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The relay did not start, and `serve --check` said that it would."""
+    path = tmp_path / "used_calls.json"
+    latest, later = (owner.sign(27235, [["u", "x"]], "", NOW + s) for s in (WINDOW_S, WINDOW_S + 1))
+    await UsedAuthorizations(NOW - 100, path).was_used(latest, NOW)
+    path.write_bytes(damaged)
+    again = UsedAuthorizations(NOW, path)
+    assert "used_calls.json cannot be read" in caplog.text
+    with pytest.raises(Invalid, match="before the start"):
+        await again.was_used(latest, NOW)
+    assert not await again.was_used(later, NOW + 1)
+    assert await UsedAuthorizations(NOW + 1, path).was_used(later, NOW + 2)
 
 
 async def test_calls_at_the_same_time_share_a_write(
