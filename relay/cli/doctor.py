@@ -353,12 +353,12 @@ def _port(seen: Examined) -> Iterator[Finding]:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind(address)
             tried.listen(1)
-    except OSError as wrong:
+    except (OSError, ValueError) as wrong:
         where = f"{seen.folder / 'rookery.toml'}: [server] host {server.host} port {server.port}"
         unit = _socket_unit(server.port)
         if unit.startswith("rookery"):
             return  # systemd holds the port for the relay while it is stopped
-        match wrong.errno:
+        match getattr(wrong, "errno", None):
             case errno.EADDRINUSE:
                 yield error(
                     f"{where} is held by systemd for {unit}"
@@ -374,7 +374,7 @@ def _port(seen: Examined) -> Iterator[Finding]:
                 )
             case _:
                 yield error(
-                    f"{where} is no address of this machine: {wrong.strerror}",
+                    f"{where} is no address of this machine: {getattr(wrong, 'strerror', wrong)}",
                     "set [server] host to '127.0.0.1', '0.0.0.0' or '::'",
                 )
 

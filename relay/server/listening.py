@@ -62,17 +62,17 @@ def bound_sockets(host: str, port: int) -> list[socket.socket]:
             if family == socket.AF_INET6:
                 each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             each.bind(address)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # no host name, as one with a label of 64 characters
         for each in bound:
             each.close()
         raise cannot_listen(host, port, error) from error
     return bound
 
 
-def cannot_listen(host: str, port: int, error: OSError) -> UserError:
+def cannot_listen(host: str, port: int, error: OSError | ValueError) -> UserError:
+    why = error.strerror if isinstance(error, OSError) else None
     return UserError(
-        f"cannot listen on {host} port {port}: {error.strerror or error};"
-        " choose another with --host or --port"
+        f"cannot listen on {host} port {port}: {why or error}; choose another with --host or --port"
     )
 
 

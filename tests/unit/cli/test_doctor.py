@@ -372,6 +372,16 @@ def test_a_port_below_1024_needs_a_unit_of_systemd(
     assert ["ListenStream=" in each["cure"] for each in findings] == [True] * (not unit)
 
 
+@pytest.mark.process
+def test_a_host_that_can_be_no_name_is_found(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = folder / "rookery.toml"
+    file.write_text(file.read_text().replace("port = 0", f'port = 443\nhost = "{"a" * 64}"'))
+    (found,) = [each for each in doctor(folder, capsys)[1] if "label too long" in each["text"]]
+    assert "set [server] host" in found["cure"]
+
+
 MACHINES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("only 9.0 MB are free", {"disk": Disk(GB, 0, 0, 9_000_000, 0, None)}),
     ("full in 5 days", {"disk": Disk(GB, 0, 0, 5 * GB, GB, None)}),

@@ -87,6 +87,7 @@ def test_a_number_that_is_none_hands_nothing_over(
     assert "LISTEN_FDS" not in os.environ
 
 
-def test_a_host_that_is_none_is_reported_with_advice() -> None:
-    with pytest.raises(UserError, match=r"cannot listen on no\.invalid port 7: .*--host"):
-        bound_sockets("no.invalid", 7)
+@pytest.mark.parametrize("host", ["no.invalid", "a" * 64, "a\0b"])
+def test_a_host_that_is_none_is_reported_with_advice(host: str) -> None:
+    with pytest.raises(UserError, match=rf"cannot listen on {host} port 7: .*--host"):
+        bound_sockets(host, 7)
