@@ -80,8 +80,13 @@ SECTIONS: Final[Mapping[str, Mapping[str, tuple[str, str]]]] = {
 }
 """Heading of the help → command → (module in relay.cli, summary). The module holds a click command
 of that name."""
-_DISK_FAULTS: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS})
-"""Told in one line even where the error names no file, as of a write to an open one."""
+_MACHINE_FAULTS: Final = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS), ""),
+    **dict.fromkeys((errno.ENFILE, errno.ENOMEM), ""),
+    errno.EMFILE: ": raise `ulimit -n`, or LimitNOFILE= of the service",
+}
+"""errno → advice. Told in one line even where the error names no file, as of a write to an open
+one."""
 _NSEC: Final = re.compile(r"\s*nsec1[a-z0-9]{58}\s*", re.IGNORECASE)
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     name: where for commands in SECTIONS.values() for name, where in commands.items()
@@ -191,10 +196,14 @@ def run(args: Sequence[str]) -> int:
         _complain(f"rookery: {error}")
         return 1
     except OSError as error:
-        if error.filename is None and error.errno not in _DISK_FAULTS:
+        if error.filename is None and error.errno not in _MACHINE_FAULTS:
             raise
         named = "" if error.filename is None else f"{error.filename}: "
-        _complain(f"rookery: {named}{error.strerror}")
+        advice = _MACHINE_FAULTS.get(error.errno or 0, "")
+        _complain(f"rookery: {named}{error.strerror}{advice}")
+        return 1
+    except MemoryError:
+        _complain("rookery: out of memory: free some, or raise the limit of this process")
         return 1
     return code if isinstance(code, int) else 0
 

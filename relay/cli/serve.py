@@ -15,7 +15,7 @@ import resource
 import signal
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, STDOUT
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -235,7 +235,7 @@ def _create(folder: Path) -> None:
 def _run(main: Coroutine[object, object, list[int]]) -> list[int]:
     sys.setswitchinterval(SWITCH_S)  # by default the store's thread would wait for 5 ms each time
     gc.set_threshold(50_000, 20, 50)
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with closing(main), asyncio.Runner(loop_factory=_new_loop) as runner:
         return runner.run(main)
 
 

@@ -334,6 +334,27 @@ def test_a_disk_that_is_full_is_told_though_the_error_names_no_file(
     assert complaint(capsys) == "rookery: No space left on device"
 
 
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE)), "Too many open files: raise `ulimit"),
+        (OSError(errno.ENFILE, os.strerror(errno.ENFILE)), "Too many open files in system"),
+        (OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)), "Cannot allocate memory"),
+        (MemoryError(), "out of memory"),
+    ],
+)
+def test_what_the_machine_does_not_give_is_told(
+    command: Callable[[BaseException | int], None],
+    capsys: pytest.CaptureFixture[str],
+    fault: BaseException,
+    says: str,
+) -> None:
+    """It was a traceback."""
+    command(fault)
+    assert run(["keygen"]) == 1
+    assert complaint(capsys).startswith(f"rookery: {says}")
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), click.Abort()])
 def test_ctrl_c_is_130_and_no_traceback(
     error: BaseException,
