@@ -26,7 +26,7 @@ from relay.cli.humanize import counted, size_of
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json
 from relay.clock import unix_now
 from relay.errors import UserError
-from relay.files import sync
+from relay.files import replace_file, sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -257,9 +257,7 @@ def _note_last(folder: Path, file: Path, manifest: Manifest) -> None:
 
     text = orjson.dumps({"file": str(file.absolute()), "created_at": manifest.created_at})
     with suppress(OSError):
-        part = folder / f"{LAST_BACKUP}.part"
-        part.write_bytes(text)
-        part.replace(folder / LAST_BACKUP)
+        replace_file(folder / LAST_BACKUP, text)
 
 
 # before a data folder is changed ------------------------------------------------------------------

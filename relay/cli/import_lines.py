@@ -306,8 +306,12 @@ class ImportProgress:
         # Not synced: a lost or old progress file repeats some lines, as duplicates.
         part = self._path.with_suffix(".part")
         note = _Note(self._origin, place.offset, place.line, place.tally)
-        part.write_bytes(msgspec.json.encode(note))
-        part.replace(self._path)
+        try:
+            part.write_bytes(msgspec.json.encode(note))
+            part.replace(self._path)
+        except OSError:
+            part.unlink(missing_ok=True)
+            raise
 
     def remove(self) -> None:
         self._path.unlink(missing_ok=True)

@@ -288,16 +288,20 @@ def _refuse_to_overwrite(folder: Path) -> None:
 
 
 def write_new(path: Path, text: str, mode: int) -> None:
-    """Write a new file durably; links are not followed. A lost key cannot be recreated."""
+    """Write a new file durably, or none; links are not followed. A lost key cannot be recreated."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     try:
         descriptor = os.open(path, flags, mode)
     except FileExistsError:
         raise UserError(f"{path} exists and is not overwritten; choose another path") from None
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def _settings(name: str | None, url: str | None, port: int | None) -> str:

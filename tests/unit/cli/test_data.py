@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ import orjson
 import pytest
 
 from relay.cli import import_lines, run
-from relay.cli.import_lines import MAX_LINE, Place
+from relay.cli.import_lines import MAX_LINE, ImportProgress, Place
 from relay.cli.importing import import_events
 from relay.errors import StoreFault, is_error
 from relay.facts import Origin
@@ -25,7 +26,6 @@ from tests.cast import alice, bob, stranger
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
-    from pathlib import Path
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
@@ -871,3 +871,16 @@ async def test_a_file_of_invalid_lines_is_read_in_batches(folder: FakeFolder) ->
     )
     assert places == [4096, 8192, 10_000]
     assert folder.batches == []
+
+
+def test_a_place_that_cannot_be_noted_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full_disk(path: Path, _: bytes) -> None:
+        path.touch()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        ImportProgress(tmp_path / "import-1.resume", 9, Origin.IMPORT).write(Place())
+    assert list(tmp_path.iterdir()) == []

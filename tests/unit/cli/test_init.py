@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import stat
 import tomllib
@@ -250,6 +251,19 @@ def test_a_folder_is_fresh_until_initialised(tmp_path: Path) -> None:
     assert not is_fresh(tmp_path)
     with pytest.raises(UserError, match="exists and is not overwritten"):
         fresh_folder(tmp_path)
+
+
+def test_keygen_without_room_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty one stayed, which the next keygen did not overwrite."""
+
+    def full_disk(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full_disk)
+    assert run(["keygen", "-o", str(tmp_path / "me.nsec")]) == 1
+    assert listing(tmp_path) == set()
 
 
 def test_keygen_prints_a_key_pair_in_every_encoding(capsys: pytest.CaptureFixture[str]) -> None:
