@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT: Final = 1
+DATES_END: Final = 2**32
+"""gzip has 32 bits for the seconds since 1970."""
 STORE: Final = "rookery.db"
 KEY: Final = "relay.key"
 SETTINGS: Final = "rookery.toml"
@@ -60,7 +62,7 @@ class Manifest(msgspec.Struct, frozen=True):
     """Version of the program that made it."""
     schema: int
     """Schema version of the store."""
-    created_at: Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
+    created_at: Annotated[int, msgspec.Meta(ge=0, lt=DATES_END)]
     relay: str
     """Public key, 64 hex."""
     events: int

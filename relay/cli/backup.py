@@ -120,11 +120,20 @@ def make_backup(
 
     `pick_up`: also remove what killed backups left beside it.
     """
-    from relay.cli.archive import STORE, Manifest, entry_of, read_archive, write_archive
+    from relay.cli.archive import (
+        DATES_END,
+        STORE,
+        Manifest,
+        entry_of,
+        read_archive,
+        write_archive,
+    )
     from relay.nostr.keys import read_key_file
     from relay.storage.sqlite.copying import copy_store, facts_of, schema_of
     from relay.storage.sqlite.opening import SCHEMA_VERSION
 
+    if now >= DATES_END:
+        raise UserError(f"the clock of this machine is {now} s after 1970: set the clock")
     refuse_lost_store(folder)
     store = folder / STORE
     schema = schema_of(store)

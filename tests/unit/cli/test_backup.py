@@ -145,6 +145,16 @@ def test_the_new_one_stays_beside_those_of_a_clock_that_was_ahead(
     assert names(backups) == {"rookery-20250615-150640.tar.gz", *ahead}
 
 
+def test_a_clock_past_the_dates_of_the_file_is_said(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gzip's last date is in 2106; it was a traceback."""
+    monkeypatch.setattr("relay.cli.backup.unix_now", lambda: 2**32)
+    printed, code = rookery("backup", home / "b.tar.gz", "--data", home / "data")
+    assert (code, "set the clock" in printed) == (1, True), printed
+    assert not (home / "b.tar.gz").exists()
+
+
 def test_an_older_one_stays_when_the_new_one_fails(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
