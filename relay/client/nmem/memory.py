@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from relay.client.errors import Unanswered
+from relay.client.errors import ClientError, Unanswered
 from relay.client.information import owners_in
 from relay.client.nmem import rebuild, removal, sync
 from relay.client.nmem.import_db import ImportSettings, import_file
@@ -139,14 +139,15 @@ class Nmem(NmemRecorder):
 
     async def _wait_for_relay(self, wait_s: float | None = None, meanwhile: str = "") -> None:
         """Wait for the relay. `meanwhile`: the consequence, for the error text. Raises
-        UserError."""
+        UserError, ClientError."""
         try:
             await self._client.wait_connected(deadline_s=_RELAY_S if wait_s is None else wait_s)
         except Unanswered:
             follows = meanwhile or f"records are queued in {self._path}"
             raise UserError(f"{self._client.url} does not answer; {follows}") from None
         if self._client.login_refusal:
-            raise UserError(
+            # No UserError: the relay's text is fenced for a model.
+            raise ClientError(
                 f"{self._client.url} refused the login of {self._signer.npub}:"
                 f" {self._client.login_refusal}"
             )

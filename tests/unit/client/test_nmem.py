@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from relay.client import Client
-from relay.client.errors import QueryClosed
+from relay.client.errors import ClientError, QueryClosed
 from relay.client.nmem import Nmem, NotFound, Order, import_db
 from relay.client.nmem import memory as memory_module
 from relay.client.nmem.apply import put_all
@@ -486,7 +486,7 @@ async def test_an_answer_that_may_lack_records_removes_none(
             with pytest.raises(QueryClosed):
                 await here.sync()
         elif why == "refused login":
-            with pytest.raises(UserError, match="refused the login"):
+            with pytest.raises(ClientError, match="refused the login"):
                 await here.sync()
             synced = await fetch(here._client, robot, here.database, here._sources)
             assert synced.removed == 0
