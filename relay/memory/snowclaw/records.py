@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from relay.errors import Invalid
@@ -68,7 +68,11 @@ def record_draft(
 
     `d`: of `keys.user_d` or `keys.group_d`. `h`: the group whose members may read it; None: author
     and owner only. For group memory it is that group or None (S-03).
+
+    A group is not told of another one, which may be hidden, that the user was first seen there.
     """
+    if isinstance(memory, UserMemory) and h is not None and memory.first_seen_group != h:
+        memory = replace(memory, first_seen_group=None)
     tags = [["d", d]] if h is None else [["d", d], ["h", h]]
     return Draft(kinds.APP_DATA, tags, compact_repaired(memory.as_fields()), created_at)
 

@@ -201,6 +201,16 @@ def test_an_unchecked_field_of_another_type_is_carried_over() -> None:
     assert (written["first_seen_group"], written["display_name"]) == ("tea", ["x"])
 
 
+@pytest.mark.parametrize(("h", "told"), [(None, "den"), ("den", "den"), ("tea", None)])
+def test_a_group_is_not_told_in_which_other_one_a_user_was_first_seen(
+    h: str | None, told: str | None
+) -> None:
+    """The other one may be hidden."""
+    memory = UserMemory().seen(AT, "den")
+    written = orjson.loads(record_draft(memory, USER, AT, h).content)
+    assert (written["first_seen"], written.get("first_seen_group")) == (AT, told)
+
+
 def test_a_null_is_read_as_absent() -> None:
     assert user_in({"notes": None, "first_seen": None, "is_owner": None}) == UserMemory()
 
