@@ -352,7 +352,8 @@ class Aman(MemoryClient):
             yield fold.snapshot(hk, author, reader=self.pubkey)
             async for event in events:
                 if event.kind == kinds.DELETION:
-                    await self._drop_deleted(event)  # it may name another history key
+                    with suppress(OSError):
+                        await self._drop_deleted(event)  # it may name another history key
                     fold = self._fold_of(await self.read(wanted))
                 elif fold.apply(event) != hk:
                     continue
@@ -395,7 +396,8 @@ class Aman(MemoryClient):
             yield Followed(None, await write(fold, known), tuple(fold.unread()))
             async for event in events:
                 if event.kind == kinds.DELETION:
-                    await self._drop_deleted(event)
+                    with suppress(OSError):
+                        await self._drop_deleted(event)
                     fold = await self.fold(any_author=any_author)
                     yield Followed(None, await write(fold, {*known, *fold.history_keys()}), ())
                 elif (hk := fold.apply(event)) is not None:

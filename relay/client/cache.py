@@ -14,6 +14,7 @@ import orjson
 from relay.client.local_file import Damaged, LocalFile
 from relay.errors import Invalid
 from relay.nostr.event import event_from
+from relay.nostr.nip09 import address_hash, has_versions, version_target
 
 if TYPE_CHECKING:
     import sqlite3
@@ -22,20 +23,27 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
+    from relay.nostr.nip09 import Target
 
     Result = TypeVar("Result")
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 _SCHEMA: Final = """
 CREATE TABLE about (copy_of TEXT NOT NULL);
 CREATE TABLE events (
-    id     TEXT PRIMARY KEY,
-    pubkey TEXT NOT NULL,
-    kind   INTEGER NOT NULL,
-    raw    BLOB NOT NULL
+    id         TEXT PRIMARY KEY,
+    pubkey     TEXT NOT NULL,
+    kind       INTEGER NOT NULL,
+    address    TEXT NOT NULL,
+    created_at INTEGER NOT NULL,
+    raw        BLOB NOT NULL
 ) WITHOUT ROWID;
-CREATE INDEX by_kind ON events (kind, pubkey)
+CREATE INDEX by_kind ON events (kind, pubkey);
+CREATE INDEX by_address ON events (address, created_at)
 """
+_DROP: Final = (
+    "DELETE FROM events WHERE (id = ?1 OR address = ?1) AND pubkey = ?2 AND created_at <= ?3"
+)
 
 
 class Cache:
@@ -74,17 +82,34 @@ class Cache:
 
         return self._run(read)
 
-    def change(self, add: Iterable[Event], drop: Iterable[str]) -> None:
-        """Atomic. `drop`: ids."""
-        removed = [(event_id,) for event_id in drop]
-        rows = [(event.id, event.pubkey, event.kind, event.raw) for event in add]
+    def change(self, add: Iterable[Event], drop: Iterable[Event]) -> None:
+        """Atomic. Of a record, the versions older than these go too."""
+        added = list(add)
+        older = [version_target(event) for event in added if has_versions(event)]
+        replaced = [(name, author, until - 1) for name, author, until in older]
+        dropped = [
+            target
+            for event in drop
+            for target in ((event.id, event.pubkey, event.created_at), version_target(event))
+        ]
 
-        def write(file: sqlite3.Connection) -> None:
-            file.executemany("DELETE FROM events WHERE id = ?", removed)
-            file.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?)", rows)
+        def write(file: sqlite3.Connection) -> int:
+            gone = file.executemany(_DROP, [*dropped, *replaced]).rowcount
+            rows = [(e.id, e.pubkey, e.kind, address_hash(e), e.created_at, e.raw) for e in added]
+            file.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
+            return gone
 
-        self._run(write)
-        if removed:
+        if self._run(write):
+            self._file.erase_soon()
+
+    def delete(self, targets: Iterable[Target]) -> None:
+        """Drop what a deletion names."""
+        named = list(targets)
+
+        def write(file: sqlite3.Connection) -> int:
+            return file.executemany(_DROP, named).rowcount
+
+        if self._run(write):
             self._file.erase_soon()
 
     def _run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:

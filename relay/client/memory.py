@@ -23,8 +23,7 @@ from relay.client.writer import Outcome, Writer, address_filter
 from relay.errors import Prefix
 from relay.memory.draft import Draft
 from relay.nostr import kinds
-from relay.nostr.event import address_of, is_hex64, named_by
-from relay.nostr.filters import Filter
+from relay.nostr.nip09 import address_tags, has_versions, targets_of, version_target
 from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from relay.client.spool import Refused
     from relay.client.writer import Known, Make, Written
     from relay.nostr.event import Event
+    from relay.nostr.filters import Filter
     from relay.nostr.keys import SecretKey
 
 _CONNECT_S: Final = 3.0
@@ -90,7 +90,7 @@ class MemoryClient(BaseClient):
             if self._cache is not None:
                 check = asyncio.create_task(self._check_cache(self._cache))
                 opening.push_async_callback(_ended, check)
-        self._writer = Writer(self._client, self._signer, self._spool, self._rebase)
+        self._writer = Writer(self._client, self._signer, self._spool, self._rebase, self._cache)
         opening.push_async_callback(self._writer.stop)
         await self._writer.start()
 
@@ -191,43 +191,34 @@ class MemoryClient(BaseClient):
         return self._writer.signed(draft)
 
     async def delete(self, events: Iterable[Event]) -> Written:
-        """Request deletion by id (NIP-09). Raises as `write` does; LeftInCache if it was requested,
-        and the cache still holds the events."""
+        """Request deletion by id, and of records also of the versions before (NIP-09). Raises as
+        `write` does; LeftInCache if it was requested, and the cache still holds the events."""
         named = list(events)
         tags = [["e", event.id] for event in named]
+        if len({event.tag("h") for event in named}) == 1:
+            # Else who reads one of them would learn of the others: an id tells nothing.
+            tags += address_tags(event for event in named if event.pubkey == self.pubkey)
         tags += [["k", str(kind)] for kind in sorted({event.kind for event in named})]
-        for event in named:
-            self._writer.note_stored(event)  # the next version must be newer than the deleted one
-        written = await self.publish(Draft(kinds.DELETION, tags, "", self._client.now()))
+        # Of versions that a clock ahead has dated, too.
+        at = max([self._client.now(), *(e.created_at for e in named if has_versions(e))])
+        deletion = self.signed(Draft(kinds.DELETION, tags, "", at))
+        for event in (*named, deletion):
+            self._writer.note_stored(event)  # the next version must be newer than what is deleted
+        written = await self._writer.send(deletion)
         try:
-            await self._drop_cached(named)
+            await self._drop_deleted(written.event)
         except OSError as error:
             assert self._cache is not None
             is_waiting = written.outcome is Outcome.QUEUED
             raise LeftInCache(written, self._cache.path, error, is_waiting=is_waiting) from error
         return written
 
-    async def _drop_cached(self, events: Iterable[Event]) -> None:
-        """The relay has them no longer: a start without it must not read them. Raises OSError."""
-        if self._cache is not None and (ids := [event.id for event in events]):
-            await asyncio.to_thread(self._cache.change, (), ids)
-
-    async def _drop_deleted(self, deletion: Event) -> None:
-        """`_drop_cached` what a kind 5 deletes. It is tried again at the next start."""
-        if self._cache is None:
-            return
-        authors = frozenset({deletion.pubkey})
-        ids = frozenset(filter(is_hex64, deletion.tag_values("e")))
-        addresses = [each for each in map(address_of, deletion.tag_values("a")) if each is not None]
-        by_address = Filter(
-            kinds=frozenset(each.kind for each in addresses),
-            authors=authors,
-            tags=(("d", frozenset(each.d for each in addresses)),),
-        )
-        wanted = [Filter(ids=ids, authors=authors), *([by_address] if addresses else [])]
-        with suppress(OSError):
-            found = await asyncio.to_thread(self._cache.matching, *wanted)
-            await self._drop_cached(named_by(deletion, found))
+    async def _drop_deleted(self, deletion: Event, gone: Iterable[Event] = ()) -> None:
+        """Drop from the cache what a kind 5 deletes: a start without the relay must not read it.
+        `gone`: what it was seen to delete, whose older versions go too. Raises OSError."""
+        if self._cache is not None:
+            targets = [*targets_of(deletion), *map(version_target, gone)]
+            await asyncio.to_thread(self._cache.delete, targets)
 
     async def _check_cache(self, cache: Cache) -> None:
         """Drop what was deleted since it was read: this run may read something else, and the next
@@ -244,7 +235,7 @@ class MemoryClient(BaseClient):
                 addresses = [f"{each.kind}:{each.pubkey}:{each.d}" for each in page]
                 named = by_author | {"#e": [each.id for each in page]}
                 async for deletion in self._client.query_all(named, by_author | {"#a": addresses}):
-                    await self._drop_cached(named_by(deletion, page))
+                    await self._drop_deleted(deletion)
 
     async def _wait_online(self) -> None:
         """Waits without a deadline."""
@@ -298,7 +289,7 @@ def _update_cache(cache: Cache, wanted: Sequence[Filter], found: Sequence[Event]
         return
     current = {event.id for event in found}
     whole = [filter_ for filter_ in wanted if filter_.limit is None]
-    removed = [event.id for event in cache.matching(*whole) if event.id not in current]
+    removed = [event for event in cache.matching(*whole) if event.id not in current]
     cache.change(found, removed)
 
 

@@ -365,12 +365,12 @@ class Snowclaw(SnowclawRecords):
 
     async def _take_all(self, events: Sequence[Event]) -> None:
         """`_take` each; what a kind 5 of them deletes leaves the cache too."""
-        known = list(self._working_copy.events())
         for event in events:
-            self._take(event)
-        if any(event.kind == kinds.DELETION for event in events):
-            with suppress(OSError):
-                await self._drop_gone(known)
+            if event.kind == kinds.DELETION:
+                with suppress(OSError):
+                    await self._take_deletion(event)
+            else:
+                self._take(event)
 
     async def _obey(self, event: Event) -> None:
         """Delete what an owner asks to have deleted; tried again at the next start."""

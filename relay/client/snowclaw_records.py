@@ -152,15 +152,20 @@ class SnowclawRecords(MemoryClient):
         if not self._client.is_known_as(self.pubkey, document):
             return False
         is_changed = self._working_copy.drop(e for e in absent if e.pubkey != self.pubkey)
+        if self._cache is not None:
+            others = [event for event in absent if event.pubkey != self.pubkey]
+            await asyncio.to_thread(self._cache.change, (), others)
         for deletion in deletions:
-            is_changed |= self._take(deletion)
-        await self._drop_gone(known)
+            is_changed |= await self._take_deletion(deletion)
         return is_changed
 
-    async def _drop_gone(self, known: Iterable[Event]) -> None:
-        """Drop from the cache what was known and is no longer. Raises OSError."""
+    async def _take_deletion(self, deletion: Event) -> bool:
+        """`_take` a kind 5; what it deletes leaves the cache too. Raises OSError."""
+        known = self._working_copy.events()
+        is_changed = self._take(deletion)
         left = {event.id for event in self._working_copy.events()}
-        await self._drop_cached(event for event in known if event.id not in left)
+        await self._drop_deleted(deletion, [event for event in known if event.id not in left])
+        return is_changed
 
     async def _wanted(self) -> dict[str, object]:
         """Filter for all relevant records (S-28)."""

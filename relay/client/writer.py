@@ -27,13 +27,14 @@ from relay.client.errors import TEMPORARY, ClientClosed, ClientError, PublishRef
 from relay.errors import ANOTHER_VERSION, VERSION_DELETED, Invalid, Prefix
 from relay.memory.fields import whole_number
 from relay.memory.unreadable import next_created_at
-from relay.nostr.event import made_from
+from relay.nostr.event import Address, address_of, made_from
 from relay.nostr.filters import Filter
-from relay.nostr.kinds import KindClass, class_of
+from relay.nostr.kinds import DELETION, KindClass, class_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from relay.client.cache import Cache
     from relay.client.client import Client
     from relay.client.rebase import Rebase
     from relay.client.spool import Spool, Waiting
@@ -84,12 +85,15 @@ class Writer:
         signer: SecretKey,
         spool: Spool | None,
         rebase: Rebase | None = None,
+        cache: Cache | None = None,
     ) -> None:
-        """`rebase`: for records that hold the edits of several machines."""
+        """`rebase`: for records that hold the edits of several machines. `cache`: gets the records
+        that the relay took."""
         self._client = client
         self._signer = signer
         self._spool = spool
         self._rebase = rebase
+        self._cache = cache
         self._last: OrderedDict[tuple[int, str], int] = OrderedDict()
         """(kind, d) → time of its newest known version."""
         self._in_progress: set[str] = set()
@@ -115,15 +119,23 @@ class Writer:
         return (kind, d) in self._last
 
     def note_stored(self, event: Event) -> None:
-        """Record a stored version: the next one will be newer."""
-        if event.pubkey == self._signer.pubkey and class_of(event.kind) is not KindClass.REGULAR:
-            key = (event.kind, event.d)
+        """Record a stored version, or a deletion of versions: the next one will be newer."""
+        if event.pubkey != self._signer.pubkey:
+            return
+        if event.kind == DELETION:
+            for address in map(address_of, event.tag_values("a")):
+                if address is not None and address.pubkey == event.pubkey:
+                    self._note_time(address.kind, address.d, event.created_at)
+        elif class_of(event.kind) is not KindClass.REGULAR:
             # A relay may order by `ts`, whatever `created_at` is (A-08).
             at = max(event.created_at, whole_number(event.tag("ts")) or 0)
-            self._last[key] = max(at, self._last.pop(key, 0))
-            if len(self._last) > _MAX_KNOWN:
-                # Evicted addresses are queried from the relay when needed.
-                self._last.popitem(last=False)
+            self._note_time(event.kind, event.d, at)
+
+    def _note_time(self, kind: int, d: str, at: int) -> None:
+        self._last[kind, d] = max(at, self._last.pop((kind, d), 0))
+        if len(self._last) > _MAX_KNOWN:
+            # Evicted addresses are queried from the relay when needed.
+            self._last.popitem(last=False)
 
     async def write(self, kind: int, d: str, make: Make, base: Known | None = None) -> Written:
         """Sign and publish one record, as the newest version of its address.
@@ -163,7 +175,7 @@ class Writer:
                     outcome = Outcome.STORED
                 return Written(event, outcome)
             except PublishRefused as refusal:
-                if attempts == _MAX_ATTEMPTS or not _is_older(refusal):
+                if attempts == _MAX_ATTEMPTS or not (_is_older(refusal) or _is_deleted(refusal)):
                     raise
                 refused = refusal
                 if _is_base_deleted(refusal) and before is not None and self._rebase is not None:
@@ -187,7 +199,14 @@ class Writer:
         return self._signer.sign(draft.kind, draft.tags, draft.content, draft.created_at)
 
     async def _query_stored(self, kind: int, d: str) -> None:
-        for event in await self._client.query(address_filter(kind, self._signer.pubkey, d)):
+        stored = address_filter(kind, self._signer.pubkey, d)
+        address = str(Address(self._signer.pubkey, kind, d))
+        deletions = Filter(
+            kinds=frozenset({DELETION}),
+            authors=stored.authors,
+            tags=(("a", frozenset({address})),),
+        )
+        for event in await self._client.query(stored, deletions):
             self.note_stored(event)
             if self._rebase is not None:
                 self._rebase.take(event)
@@ -232,6 +251,10 @@ class Writer:
 
     async def _publish_event(self, event: Event) -> Outcome:
         reply = await self._client.publish(event)
+        if self._cache is not None and class_of(event.kind) is KindClass.ADDRESSABLE:
+            # Before it leaves the spool: a start without the relay reads it from one of the two.
+            with suppress(OSError):
+                await asyncio.to_thread(self._cache.change, [event], ())
         return Outcome.DUPLICATE if reply.is_duplicate else Outcome.STORED
 
     async def _send_backlog(self, spool: Spool) -> None:
@@ -362,6 +385,11 @@ def address_filter(kind: int, pubkey: str, d: str) -> Filter:
 def _is_older(refusal: PublishRefused) -> bool:
     """Whether it must be made again: an equal or newer version is stored, or see `_has_changed`."""
     return refusal.prefix == Prefix.DUPLICATE
+
+
+def _is_deleted(refusal: PublishRefused) -> bool:
+    """Whether another program deleted the record, by its address, as of a later time."""
+    return refusal.prefix == Prefix.BLOCKED and refusal.text == "deleted"
 
 
 def _has_changed(refusal: PublishRefused) -> bool:

@@ -21,6 +21,7 @@ from relay.nostr.event import event_from
 from relay.nostr.filters import Filter
 from tests.cast import robot, rover
 from tests.unit.client.conftest import TIMEOUTS
+from tests.unit.client.test_snowclaw import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -445,7 +446,7 @@ async def test_what_another_machine_deletes_leaves_the_cache_live(
         assert (await memory.snapshot("other")).preference is not None
         assert memory._cache is not None
         cache = memory._cache
-        (stored,) = cache.matching(Filter())
+        (stored,) = cache.matching(Filter(tags=(("hk", frozenset({"other"})),)))
         following = (
             memory.watch("u") if follows == "watch" else memory.follow_tables(tmp_path / "db")
         )
@@ -455,9 +456,48 @@ async def test_what_another_machine_deletes_leaves_the_cache_live(
         where = ["e", stored.id] if by == "id" else ["a", address]
         await fake.publish(robot.sign(5, [where], "", stored.created_at))
         await anext(following)
-        assert cache.matching(Filter()) == [] or follows == "watch"
         assert stored not in cache.matching(Filter())
         await following.aclose()  # type: ignore[union-attr]
+
+
+@pytest.mark.proves("A-15")
+@pytest.mark.parametrize("waits", [False, True])
+async def test_what_was_cleared_is_not_in_the_prompt_of_an_offline_start(
+    fake: FakeRelay, tmp_path: Path, *, waits: bool
+) -> None:
+    """It stood in the cache, the clear did not."""
+    async with aman(fake, folder=tmp_path) as memory:
+        await memory._client.wait_connected()
+        await everything(memory)
+        await memory.snapshot("u")
+        if waits:
+            await fake.stop()
+            await until(lambda: not memory.is_online)
+        await memory.clear("u")
+        if waits:
+            await fake.start()
+            await memory._client.wait_connected()
+            while await memory.waiting() > 0:  # noqa: ASYNC110  nothing rings when it is empty
+                await asyncio.sleep(0)
+    await fake.stop()
+    async with aman(fake, folder=tmp_path) as memory:
+        snapshot = await memory.snapshot("u")
+        assert (snapshot.summary, snapshot.tools) == (None, ())
+        assert snapshot.preference is not None
+    await fake.start()
+
+
+async def test_a_deleted_preference_leaves_no_earlier_one(fake: FakeRelay, tmp_path: Path) -> None:
+    async with aman(fake, folder=tmp_path) as memory:
+        await memory._client.wait_connected()
+        await memory.set_preference("u", "forget me")
+        await memory.snapshot("u")
+        last = await memory.set_preference("u", "forget me too")
+        await memory.delete([last.event])
+    await fake.stop()
+    async with aman(fake, folder=tmp_path) as memory:
+        assert (await memory.snapshot("u")).preference is None
+    await fake.start()
 
 
 async def test_watch_starts_with_the_cached_snapshot_offline(

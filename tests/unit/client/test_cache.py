@@ -11,6 +11,7 @@ import pytest
 
 from relay.client.cache import Cache
 from relay.nostr.filters import Filter
+from relay.nostr.nip09 import targets_of
 from tests.cast import owner, robot
 
 if TYPE_CHECKING:
@@ -24,6 +25,14 @@ KIND_1 = Filter(kinds=frozenset({1}))
 
 def event(text: str, at: int = 1_700_000_000, kind: int = 1, by: SecretKey = owner) -> Event:
     return by.sign(kind, [["t", text]], text, at)
+
+
+def version(text: str, at: int, d: str = "a", by: SecretKey = robot) -> Event:
+    return by.sign(30078, [["d", d]], text, at)
+
+
+def deletion(*tags: list[str], at: int = 10, by: SecretKey = robot) -> Event:
+    return by.sign(5, list(tags), "", at)
 
 
 @pytest.fixture
@@ -58,11 +67,46 @@ def test_events_of_one_second_come_lowest_id_first(path: Path) -> None:
 def test_the_cache_survives_a_restart(path: Path) -> None:
     cache = Cache(path, "a relay")
     cache.change([event("kept"), event("dropped")], [])
-    cache.change([event("kept"), event("added")], [event("dropped").id])
+    cache.change([event("kept"), event("added")], [event("dropped")])
     cache.close()
     later = Cache(path, "a relay")
     assert sorted(texts(later, Filter())) == ["added", "kept"]
     later.close()
+
+
+def test_a_version_takes_the_place_of_older_ones(path: Path) -> None:
+    cache = Cache(path, "a relay")
+    cache.change([version("one", 1), version("of another", 1, by=owner), version("b", 1, "b")], [])
+    cache.change([version("two", 2)], [])
+    assert sorted(texts(cache, Filter())) == ["b", "of another", "two"]
+    cache.change([], [version("three", 3)])  # dropped without having been here
+    assert sorted(texts(cache, Filter())) == ["b", "of another"]
+    cache.close()
+
+
+@pytest.mark.parametrize("by", ["id", "address"])
+def test_a_deletion_takes_what_it_names_and_nothing_else(path: Path, by: str) -> None:
+    """Of a record every version up to its date, whichever of them this file has."""
+    gone = version("gone, both name and text", 10)
+    address = f"30078:{robot.pubkey}:a"
+    kept = [
+        version("other record", 1, "b"),
+        version("other author", 1, by=owner),
+        robot.sign(1, [["d", "a"]], "other kind", 1),
+    ]
+    for at, number in ((10, 0), (9, 1)):
+        cache = Cache(path, "a relay")
+        cache.change([gone, *kept], [])
+        tag = ["e", gone.id] if by == "id" else ["a", address]
+        cache.delete(targets_of(deletion(tag, at=9, by=owner)))
+        cache.delete(targets_of(deletion(tag, at=at)))
+        found = texts(cache, Filter())
+        assert sorted(found)[-3:] == ["other author", "other kind", "other record"]
+        assert len(found) == 3 + (number if by == "address" else 0)
+        cache.close()
+        is_left = any(b"gone, both" in file.read_bytes() for file in path.parent.iterdir())
+        assert is_left == (len(found) > 3)
+        path.unlink()
 
 
 def test_a_cache_of_another_relay_or_key_is_recreated(path: Path) -> None:

@@ -86,6 +86,11 @@ def number_of(folder: Path, pattern: str) -> int:
     return len(list(folder.glob(pattern)))
 
 
+def number_with(folder: Path, text: bytes) -> int:
+    """Of files that hold it."""
+    return sum(text in file.read_bytes() for file in folder.iterdir())
+
+
 def delete(folder: Path, pattern: str) -> None:
     for file in folder.glob(pattern):
         file.unlink()
@@ -186,6 +191,57 @@ async def test_an_offline_deletion_hides_its_events(fake: FakeRelay, tmp_path: P
         (again,) = await memory.read({"#d": ["b"]})
         assert again.created_at > NOW  # newer than what the deletion takes
     await fake.start()
+
+
+async def test_a_start_without_the_relay_reads_what_was_stored_last(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    """Whether it was sent at once or waited."""
+    async with online(fake, tmp_path) as memory:
+        await memory.write(KIND, "a", version("one"))
+        await memory.read(ALL)
+        await memory.write(KIND, "a", version("two"))
+    await fake.stop()
+    async with notes(fake, tmp_path) as memory:
+        assert await texts(memory) == ["two"]
+        await memory.write(KIND, "b", version("three", "b"))
+        await fake.start()
+        await memory._client.wait_connected()
+        await until(lambda: sorted(cached(memory)) == ["three", "two"])
+    await fake.stop()
+    async with notes(fake, tmp_path) as memory:
+        assert sorted(await texts(memory)) == ["three", "two"]
+    await fake.start()
+
+
+async def test_of_a_deleted_record_no_earlier_version_is_left(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    """The file had the version of the last read; the one deleted was stored since, by another
+    program."""
+    earlier, last = note("forget me", "a", NOW - 9), note("forget me too", "a", NOW)
+    fake.events.append(earlier)
+    async with online(fake, tmp_path) as memory:
+        await memory.read(ALL)
+        written = await memory.delete([last])
+        assert written.event.tags == [
+            ["e", last.id],
+            ["a", f"{KIND}:{robot.pubkey}:a"],
+            ["k", str(KIND)],
+        ]
+        assert cached(memory) == []
+    assert not number_with(tmp_path, b"forget me")
+
+
+async def test_a_deletion_is_as_new_as_what_it_deletes(fake: FakeRelay) -> None:
+    """Else its address would not name a version that a clock ahead has dated; and the next version
+    is newer than both."""
+    async with notes(fake, None) as memory:
+        deleted = await memory.delete([note("ahead", "a", NOW + 30), note("one", "b", NOW - 30)])
+        assert deleted.event.created_at == NOW + 30
+        for d in ("a", "b"):
+            written = await memory.write(KIND, d, version("next", d))
+            assert written.event.created_at == NOW + 31
 
 
 async def test_an_offline_deletion_drops_the_text_from_the_cache_at_once(

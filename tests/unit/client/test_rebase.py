@@ -434,7 +434,7 @@ async def test_a_version_whose_ok_was_lost_adds_nothing_twice(
 
 @pytest.mark.proves("S-25")
 @pytest.mark.parametrize("number", [1, 3])
-@pytest.mark.parametrize("by", ["id", "address", "what is not served"])
+@pytest.mark.parametrize("by", ["id", "address", "both", "what is not served"])
 async def test_what_was_forgotten_on_the_other_machine_does_not_come_back(
     fake: FakeRelay, machines: tuple[Machine, Machine], by: str, number: int
 ) -> None:
@@ -447,7 +447,7 @@ async def test_what_was_forgotten_on_the_other_machine_does_not_come_back(
             claw.note_user(alice.npub, text)
             await claw.flush()
     await fake.start()
-    await forget_on(other, "address" if by == "address" else "id")
+    await forget_on(other, "id" if by == "what is not served" else by)
     if by == "what is not served":
         fake.events[:] = [event for event in fake.events if event.kind != kinds.DELETION]
     async with one as claw:
@@ -476,15 +476,19 @@ async def test_what_is_made_again_is_dated_after_the_deletion(
     assert fields(fake)["notes"] == ["offline"]
 
 
-async def forget_on(machine: Machine, by: str = "id", d: str = ALICE) -> None:
+async def forget_on(machine: Machine, by: str = "both", d: str = ALICE) -> None:
+    """`by`: what the kind 5 names."""
     machine.now += 1
     async with machine as claw:
         await claw._client.wait_connected()
-        if by == "id":
+        if by == "both":
             await claw.forget(d)
-        else:
-            draft = Draft(kinds.DELETION, [["a", f"30078:{robot.pubkey}:{d}"]], "", machine.now)
-            await claw.publish(draft)
+            return
+        await claw.load()
+        own = claw._working_copy.own(d)
+        assert own is not None
+        tag = ["e", own.id] if by == "id" else ["a", f"30078:{robot.pubkey}:{d}"]
+        await claw.publish(Draft(kinds.DELETION, [tag], "", machine.now))
 
 
 @pytest.mark.proves("S-25")

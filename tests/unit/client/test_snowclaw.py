@@ -826,6 +826,35 @@ async def test_a_record_that_is_left_in_the_cache_is_forgotten_all_the_same(
 
 
 @pytest.mark.proves("S-25")
+@pytest.mark.parametrize("by", ["oneself", "another process", "another process, by id"])
+async def test_no_earlier_version_of_a_forgotten_record_comes_back(
+    fake: FakeRelay, tmp_path: Path, by: str
+) -> None:
+    """The cache had the version of the last read, and the one deleted was stored since: the next
+    note would have stored the earlier one again."""
+    tea = "snowclaw:memory:group:tea"
+    await fake.publish(record(tea, {"notes": ["forget me"]}))
+    async with started(fake, folder=tmp_path) as claw:
+        last = record(tea, {"notes": ["forget me", "likes tea"]}, NOW)
+        await fake.publish(last)
+        await until(lambda: claw._working_copy.own(tea) == last)
+        if by == "oneself":
+            await claw.forget(tea)
+        else:
+            tags = [["e", last.id], ["a", f"30078:{robot.pubkey}:{tea}"]]
+            await fake.publish(robot.sign(5, tags[: 1 if by.endswith("id") else 2], "", NOW))
+        await until(lambda: claw.group("tea") is None)
+        assert claw._cache is not None
+        cache = claw._cache
+        await until(lambda: cache.matching(Filter()) == [])
+    await fake.stop()
+    async with agent(fake, folder=tmp_path) as claw:
+        await claw.start()
+        assert claw.group("tea") is None
+    await fake.start()
+
+
+@pytest.mark.proves("S-25")
 @pytest.mark.parametrize("by", ["id", "address", ""])
 async def test_what_was_deleted_elsewhere_long_ago_leaves_a_copy_that_began_offline(
     fake: FakeRelay, tmp_path: Path, by: str

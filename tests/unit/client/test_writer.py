@@ -15,7 +15,7 @@ from relay.client.writer import Outcome, Writer
 from relay.memory.draft import Draft
 from relay.nostr.event import base_of, event_from
 from relay.nostr.kinds import DELETION
-from tests.cast import robot
+from tests.cast import robot, rover
 from tests.unit.client.conftest import TIMEOUTS
 
 if TYPE_CHECKING:
@@ -163,6 +163,24 @@ async def test_a_version_is_newer_than_the_ts_of_the_last_one(fake: FakeRelay) -
         )
         await program.write("one")
     assert fake.events[0].created_at == NOW + 51
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+async def test_a_version_is_newer_than_a_deletion_of_its_address(
+    fake: FakeRelay, maybe_path: Path | None, *, is_known: bool
+) -> None:
+    """By another program, whose clock may be ahead: what is not newer is refused for good."""
+    latest(fake)
+    async with Program(fake, maybe_path) as program:
+        await program.client.wait_connected()
+        tags = [["a", f"{KIND}:{robot.pubkey}:a"], ["a", f"{KIND}:{rover.pubkey}:b"]]
+        deletion = robot.sign(5, tags, "", NOW + 20)
+        await program.client.publish(deletion)
+        if is_known:
+            program.writer.note_stored(deletion)
+        assert await program.write("one") is Outcome.STORED
+        assert await program.write("two", "b") is Outcome.STORED
+    assert [event.created_at for event in fake.events[-2:]] == [NOW + 21, NOW]
 
 
 async def test_an_event_the_relay_already_has_is_a_duplicate(

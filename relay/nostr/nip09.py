@@ -1,0 +1,65 @@
+"""NIP-09: what a kind 5 deletes, in a form that can be kept when the deleted texts are not."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from relay.nostr.event import Address, address_of, is_hex64
+from relay.nostr.kinds import KindClass, class_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from relay.nostr.event import Event
+
+_EVER: Final = 2**63 - 1
+
+
+class Target(NamedTuple):
+    """What is deleted. A `d` may be a text, so of an address only the hash is kept."""
+
+    name: str
+    """Id of an event, or `address_hash`."""
+    author: str
+    """Author of the deletion; events of others are not deleted."""
+    until: int
+    """`created_at` of the newest event that is deleted."""
+
+
+def targets_of(deletion: Event) -> list[Target]:
+    """The ids that a kind 5 names, and the addresses of its author."""
+    author = deletion.pubkey
+    addresses = map(address_of, deletion.tag_values("a"))
+    return [
+        *(Target(id_, author, _EVER) for id_ in deletion.tag_values("e") if is_hex64(id_)),
+        *(
+            Target(_hash_of(address), author, deletion.created_at)
+            for address in addresses
+            if address is not None and address.pubkey == author
+        ),
+    ]
+
+
+def version_target(event: Event) -> Target:
+    """This event, and if it is a version of a record, the older ones: they do not come back."""
+    name = address_hash(event) if has_versions(event) else event.id
+    return Target(name, event.pubkey, event.created_at)
+
+
+def has_versions(event: Event) -> bool:
+    return class_of(event.kind) is not KindClass.REGULAR
+
+
+def address_hash(event: Event) -> str:
+    return _hash_of(Address(event.pubkey, event.kind, event.d))
+
+
+def address_tags(events: Iterable[Event]) -> list[list[str]]:
+    """The tags `a` of a kind 5 that deletes every version of these records up to its date."""
+    addresses = [str(Address(e.pubkey, e.kind, e.d)) for e in events if has_versions(e)]
+    return [["a", address] for address in dict.fromkeys(addresses)]
+
+
+def _hash_of(address: Address) -> str:
+    return sha256(str(address).encode()).hexdigest()
