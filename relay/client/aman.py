@@ -348,7 +348,8 @@ class Aman(MemoryClient):
         wanted = await self._filter(hk, any_author=any_author)
         deletions = self._deletions(wanted)
         async with self._client.subscribe(wanted, deletions) as events:
-            fold = self._fold_of([event async for event in events.stored()])
+            stored = [event async for event in events.stored()]
+            fold = self._fold_of(await self._undeleted(stored))
             yield fold.snapshot(hk, author, reader=self.pubkey)
             async for event in events:
                 if event.kind == kinds.DELETION:

@@ -2,6 +2,9 @@
 
 Only a copy: a file that is damaged, incomplete, of another version, or of another relay or key is
 deleted and created again.
+
+What was deleted is noted, without its text: an answer that the relay gave before, or that a relay
+gives which does not know of the deletion, is not taken in again.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from relay.nostr.nip09 import address_hash, has_versions, version_target
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from relay.nostr.event import Event
@@ -39,8 +42,17 @@ CREATE TABLE events (
     raw        BLOB NOT NULL
 ) WITHOUT ROWID;
 CREATE INDEX by_kind ON events (kind, pubkey);
-CREATE INDEX by_address ON events (address, created_at)
+CREATE INDEX by_address ON events (address, created_at);
+CREATE TABLE deleted (
+    position INTEGER PRIMARY KEY,
+    name     TEXT NOT NULL,
+    author   TEXT NOT NULL,
+    until    INTEGER NOT NULL,
+    UNIQUE (name, author)
+)
 """
+MOST_DELETED: Final = 20_000
+"""Ids and addresses; of more the oldest are forgotten, whose deletion a relay has taken since."""
 _DROP: Final = (
     "DELETE FROM events WHERE (id = ?1 OR address = ?1) AND pubkey = ?2 AND created_at <= ?3"
 )
@@ -83,7 +95,8 @@ class Cache:
         return self._run(read)
 
     def change(self, add: Iterable[Event], drop: Iterable[Event]) -> None:
-        """Atomic. Of a record, the versions older than these go too."""
+        """Atomic. Of a record, the versions older than these go too; what was deleted is not
+        added."""
         added = list(add)
         older = [version_target(event) for event in added if has_versions(event)]
         replaced = [(name, author, until - 1) for name, author, until in older]
@@ -95,7 +108,10 @@ class Cache:
 
         def write(file: sqlite3.Connection) -> int:
             gone = file.executemany(_DROP, [*dropped, *replaced]).rowcount
-            rows = [(e.id, e.pubkey, e.kind, address_hash(e), e.created_at, e.raw) for e in added]
+            rows = [
+                (e.id, e.pubkey, e.kind, address_hash(e), e.created_at, e.raw)
+                for e in _undeleted(file, added)
+            ]
             file.executemany("INSERT OR IGNORE INTO events VALUES (?, ?, ?, ?, ?, ?)", rows)
             return gone
 
@@ -103,14 +119,38 @@ class Cache:
             self._file.erase_soon()
 
     def delete(self, targets: Iterable[Target]) -> None:
-        """Drop what a deletion names."""
+        """Drop these, and do not take them in again."""
         named = list(targets)
 
         def write(file: sqlite3.Connection) -> int:
-            return file.executemany(_DROP, named).rowcount
+            gone = file.executemany(_DROP, named).rowcount
+            file.executemany(
+                "INSERT OR REPLACE INTO deleted (name, author, until) VALUES (?1, ?2, max(?3,"
+                " coalesce((SELECT until FROM deleted WHERE name = ?1 AND author = ?2), 0)))",
+                named,
+            )
+            file.execute(
+                "DELETE FROM deleted WHERE position <= (SELECT max(position) FROM deleted) - ?",
+                (MOST_DELETED,),
+            )
+            return gone
 
         if self._run(write):
             self._file.erase_soon()
+
+    def undelete(self, targets: Iterable[Target]) -> None:
+        """Take them in again when a relay gives them: it will not delete them."""
+        named = [(name, author) for name, author, _ in targets]
+
+        def write(file: sqlite3.Connection) -> None:
+            file.executemany("DELETE FROM deleted WHERE name = ? AND author = ?", named)
+
+        self._run(write)
+
+    def undeleted(self, events: Iterable[Event]) -> list[Event]:
+        """Those that were not deleted, in the same order."""
+        given = list(events)
+        return self._run(lambda file: _undeleted(file, given)) if given else given
 
     def _run(self, work: Callable[[sqlite3.Connection], Result]) -> Result:
         try:
@@ -138,6 +178,25 @@ class Cache:
 def newest_first(event: Event) -> tuple[int, str]:
     """Sort key of NIP-01: newest first, ties lowest id first."""
     return -event.created_at, event.id
+
+
+def _undeleted(file: sqlite3.Connection, events: Sequence[Event]) -> list[Event]:
+    if file.execute("SELECT 1 FROM deleted LIMIT 1").fetchone() is None:
+        return list(events)
+    names = {name for event in events for name in (event.id, address_hash(event))}
+    rows = file.execute(
+        "SELECT name, author, until FROM deleted WHERE name IN (SELECT value FROM json_each(?))",
+        (_json_list(names),),
+    )
+    until = {(name, author): at for name, author, at in rows}
+    return [
+        event
+        for event in events
+        if all(
+            event.created_at > until.get((name, event.pubkey), -1)
+            for name in (event.id, address_hash(event))
+        )
+    ]
 
 
 def _candidates(file: sqlite3.Connection, filter_: Filter) -> Iterator[Event]:

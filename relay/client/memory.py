@@ -104,9 +104,13 @@ class MemoryClient(BaseClient):
 
     async def drop_refused(self) -> None:
         """Discard the refused writes."""
-        if self._spool is not None:
-            ids = [refused.event.id for refused in await self.refused()]
-            await asyncio.to_thread(self._spool.done, ids)
+        if self._spool is None or self._cache is None:
+            return
+        dropped = [refused.event for refused in await self.refused()]
+        deletions = [event for event in dropped if event.kind == kinds.DELETION]
+        targets = [target for deletion in deletions for target in targets_of(deletion)]
+        await asyncio.to_thread(self._cache.undelete, targets)
+        await asyncio.to_thread(self._spool.done, [event.id for event in dropped])
 
     async def read(self, *filters: FilterLike) -> list[Event]:
         """Matching events, newest first; offline (with a folder) from the cache, merged with the
@@ -128,9 +132,17 @@ class MemoryClient(BaseClient):
                 raise
             else:
                 await asyncio.to_thread(_update_cache, self._cache, wanted, found)
+                found = await self._undeleted(found)
                 return _with_waiting(found, waiting, wanted)
         found = await asyncio.to_thread(self._cache.matching, *wanted)
         return _with_waiting(found, waiting, wanted)
+
+    async def _undeleted(self, events: Sequence[Event]) -> list[Event]:
+        """Without those that this client, or one that shares its folder, knows as deleted: an
+        answer may be of before, and the deletion may wait for the relay."""
+        if self._cache is None:
+            return list(events)
+        return await asyncio.to_thread(self._cache.undeleted, events)
 
     async def queued(self, *filters: FilterLike) -> list[Event]:
         """The waiting writes that match, in the order of writing."""
@@ -154,7 +166,7 @@ class MemoryClient(BaseClient):
         served = limit_in(await self._information(), "max_limit") or 0
         async with aclosing(self._client.query_pages(*filters, served=served)) as pages:
             async for events in pages:
-                yield events
+                yield await self._undeleted(events)
 
     async def _information(self) -> Mapping[str, object]:
         """The relay information document, fetched once; empty if there is none."""

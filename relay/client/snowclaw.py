@@ -364,8 +364,8 @@ class Snowclaw(SnowclawRecords):
         self._chat.note_members(group)  # the 39002 may have come before there was a memory
 
     async def _take_all(self, events: Sequence[Event]) -> None:
-        """`_take` each; what a kind 5 of them deletes leaves the cache too."""
-        for event in events:
+        """`_take` each that is not deleted; what a kind 5 of them deletes leaves the cache too."""
+        for event in await self._undeleted(events):
             if event.kind == kinds.DELETION:
                 with suppress(OSError):
                     await self._take_deletion(event)
@@ -507,7 +507,8 @@ class Snowclaw(SnowclawRecords):
     async def _search(self, query: str, limit: int) -> list[Event]:
         if self.is_online and await self.searches():
             wanted = await self._wanted()
-            return await self._client.query({**wanted, "search": query, "limit": limit})
+            found = await self._client.query({**wanted, "search": query, "limit": limit})
+            return await self._undeleted(found)
         self.shortfall = f"{self.url} does not support search: known records are scanned"
         words = query.casefold().split()
         newest_first = sorted(self._working_copy.events(), key=lambda e: (-e.created_at, e.id))

@@ -217,7 +217,8 @@ class TranscriptsReader(MemoryClient):
             ]
 
         if await self.searches():
-            found = await self._client.query({**wanted, "search": query, "limit": limit})
+            notes = await self._client.query({**wanted, "search": query, "limit": limit})
+            found = await self._undeleted(notes)
         else:
             found = matching(await self.read(wanted))
         found += matching(await self._in_envelopes_beside(found, wanted))

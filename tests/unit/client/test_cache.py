@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.client import cache as cache_module
 from relay.client.cache import Cache
 from relay.nostr.filters import Filter
 from relay.nostr.nip09 import targets_of
@@ -107,6 +108,48 @@ def test_a_deletion_takes_what_it_names_and_nothing_else(path: Path, by: str) ->
         is_left = any(b"gone, both" in file.read_bytes() for file in path.parent.iterdir())
         assert is_left == (len(found) > 3)
         path.unlink()
+
+
+@pytest.mark.parametrize("by", ["id", "address"])
+def test_what_was_deleted_is_not_taken_in_again(path: Path, by: str) -> None:
+    """Nor after a restart, nor if it was not here when it was deleted."""
+    old, gone, newer = version("old", 8), version("gone", 10), version("newer", 11)
+    others = version("of another", 1, by=owner)
+    named = ["e", gone.id] if by == "id" else ["a", f"30078:{robot.pubkey}:a"]
+    cache = Cache(path, "a relay")
+    cache.delete(targets_of(deletion(named, at=10)))
+    cache.delete(targets_of(deletion(named, at=9)))  # an earlier one, known later
+    left = ["gone"] if by == "id" else []
+    assert [e.content for e in cache.undeleted([old, gone, others])] == (
+        ["old", "of another"] if by == "id" else ["of another"]
+    )
+    cache.change([gone, others], [])
+    assert texts(cache, Filter()) == ["of another"]
+    cache.close()
+    cache = Cache(path, "a relay")
+    cache.change([gone], [])
+    assert texts(cache, Filter()) == ["of another"]
+    cache.change([newer], [])
+    assert texts(cache, Filter()) == ["newer", "of another"]
+    cache.undelete(targets_of(deletion(named, at=10)))
+    assert cache.undeleted([gone]) == [gone]
+    assert left or cache.undeleted([old]) == [old]
+    cache.close()
+
+
+def test_of_what_was_deleted_the_last_are_noted_and_no_text(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_module, "MOST_DELETED", 3)
+    gone = [version("a text", 1, f"my secret {number}") for number in range(5)]
+    cache = Cache(path, "a relay")
+    for event in gone:
+        cache.delete(targets_of(deletion(["a", f"30078:{robot.pubkey}:{event.d}"])))
+    cache.delete(targets_of(deletion(["a", f"30078:{robot.pubkey}:{gone[2].d}"])))  # again
+    cache.delete(targets_of(deletion(["a", f"30078:{robot.pubkey}:another"])))
+    assert [event.d[-1] for event in cache.undeleted(gone)] == ["0", "1", "3"]
+    cache.close()
+    assert not any(b"secret" in file.read_bytes() for file in path.parent.iterdir())
 
 
 def test_a_cache_of_another_relay_or_key_is_recreated(path: Path) -> None:

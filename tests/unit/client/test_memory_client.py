@@ -86,11 +86,6 @@ def number_of(folder: Path, pattern: str) -> int:
     return len(list(folder.glob(pattern)))
 
 
-def number_with(folder: Path, text: bytes) -> int:
-    """Of files that hold it."""
-    return sum(text in file.read_bytes() for file in folder.iterdir())
-
-
 def delete(folder: Path, pattern: str) -> None:
     for file in folder.glob(pattern):
         file.unlink()
@@ -230,7 +225,7 @@ async def test_of_a_deleted_record_no_earlier_version_is_left(
             ["k", str(KIND)],
         ]
         assert cached(memory) == []
-    assert not number_with(tmp_path, b"forget me")
+    assert not left_of(["forget me"], tmp_path)
 
 
 async def test_a_deletion_is_as_new_as_what_it_deletes(fake: FakeRelay) -> None:
@@ -242,6 +237,76 @@ async def test_a_deletion_is_as_new_as_what_it_deletes(fake: FakeRelay) -> None:
         for d in ("a", "b"):
             written = await memory.write(KIND, d, version("next", d))
             assert written.event.created_at == NOW + 31
+
+
+async def test_an_answer_from_before_a_deletion_does_not_bring_the_text_back(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    """A read was under way: it changed the cache after the deletion had."""
+    asked: list[tuple[Visitor, str]] = []
+
+    async def without_end(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[2]["kinds"] != [KIND]:
+            await fake.answer(visitor, frame)
+            return
+        for event in fake.rows(fake.filters_in(frame)):
+            await visitor.show(frame[1], event)
+        asked.append((visitor, frame[1]))
+
+    forgotten = note("forget me", "a")
+    fake.events += [forgotten, note("stays", "b")]
+    async with online(fake, tmp_path) as memory:
+        await memory.read(ALL)
+        fake.on["REQ"] = without_end
+        reading = asyncio.create_task(texts(memory))
+        await until(lambda: asked)
+        fake.on["REQ"] = fake.answer
+        await memory.delete([forgotten])
+        for visitor, sub in asked:
+            await visitor.say("EOSE", sub)
+        assert await reading == ["stays"]
+        assert cached(memory) == ["stays"]
+    assert not left_of(["forget me"], tmp_path)
+
+
+@pytest.mark.parametrize("shares", [False, True], ids=["the program", "another one"])
+async def test_a_relay_that_still_gives_what_was_deleted_does_not_bring_it_back(
+    fake: FakeRelay, tmp_path: Path, *, shares: bool
+) -> None:
+    """One restored from a backup, or slow. Also to another program with this folder."""
+    forgotten = note("forget me", "a")
+    fake.events += [forgotten, note("stays", "b")]
+    async with online(fake, tmp_path) as memory, online(fake, tmp_path) as other:
+        await memory.read(ALL)
+        await memory.delete([forgotten])
+        reader = other if shares else memory
+        assert await texts(reader) == ["stays"]
+        assert [event.content async for page in reader.all_of(ALL) for event in page] == ["stays"]
+        assert cached(memory) == ["stays"]
+        await memory.write(KIND, "a", version("new"))
+        assert await texts(reader) == ["new", "stays"]
+
+
+async def test_what_the_relay_will_not_delete_is_read_again_when_that_is_given_up(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "blocked: nothing is deleted here")
+
+    kept = note("kept", "a")
+    fake.events.append(kept)
+    fake.on["EVENT"] = refuse
+    await fake.stop()
+    async with notes(fake, tmp_path) as memory:
+        await memory.delete([kept])
+        await fake.start()
+        await memory._client.wait_connected()
+        while await memory.waiting() > 0:  # noqa: ASYNC110  nothing rings when it is empty
+            await asyncio.sleep(0)
+        assert len(await memory.refused()) == 1
+        assert await texts(memory) == []
+        await memory.drop_refused()
+        assert await texts(memory) == ["kept"]
 
 
 async def test_an_offline_deletion_drops_the_text_from_the_cache_at_once(
