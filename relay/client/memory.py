@@ -23,6 +23,7 @@ from relay.client.writer import Outcome, Writer, address_filter
 from relay.errors import Prefix
 from relay.memory.draft import Draft
 from relay.nostr import kinds
+from relay.nostr.event import named_by
 from relay.nostr.nip09 import address_tags, has_versions, targets_of, version_target
 from relay.nostr.nip42 import relay_address
 
@@ -262,6 +263,10 @@ class MemoryClient(BaseClient):
         opening.callback(self._spool.close)
         self._cache = await asyncio.to_thread(Cache, folder / f"{stem}.cache", whose)
         opening.callback(self._cache.close)
+        # Of a run that ended between the two files.
+        deletions = await asyncio.to_thread(self._spool.deletions)
+        targets = [target for deletion in deletions for target in targets_of(deletion)]
+        await asyncio.to_thread(self._cache.delete, targets)
 
     async def _query(self, wanted: Sequence[Filter]) -> list[Event]:
         if self._client.login_refusal:
@@ -315,8 +320,7 @@ def _with_waiting(
     for event in waiting:
         if any(filter_.matches(event) for filter_ in wanted):
             events[event.id] = event
-    for event in waiting:
-        if event.kind == kinds.DELETION:
-            for event_id in event.tag_values("e"):
-                events.pop(event_id, None)
-    return sorted(events.values(), key=newest_first)
+    deletions = [event for event in waiting if event.kind == kinds.DELETION]
+    deleted = {event.id for each in deletions for event in named_by(each, events.values())}
+    left = (event for event in events.values() if event.id not in deleted)
+    return sorted(left, key=newest_first)

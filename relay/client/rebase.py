@@ -16,7 +16,7 @@ from relay.memory.snowclaw.keys import memory_scope
 from relay.memory.snowclaw.records import newest
 from relay.memory.unreadable import next_created_at
 from relay.nostr import kinds
-from relay.nostr.event import MADE_FROM, made_from
+from relay.nostr.event import MADE_FROM, Address, made_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,6 +57,11 @@ class Rebase:
     def base_of(self, event: Event) -> Event | None:
         """The version that a new one is based on; None: it is the first one."""
         return self._working_copy.current(event.d)
+
+    def addresses(self, event: Event) -> set[str]:
+        """Values of a tag `a` that names the record of this version, under any form of the key."""
+        known = self._working_copy.addresses(event.d)
+        return {str(Address(event.pubkey, event.kind, d)) for d in known}
 
     def drop(self, version: Event) -> None:
         """Forget a version that is deleted: the next one holds nothing of it."""

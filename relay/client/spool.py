@@ -136,6 +136,17 @@ class Spool:
                 for raw, base in rows
             ]
 
+    def deletions(self) -> list[Event]:
+        """The kind 5s that are to be sent."""
+        with self._transaction() as file:
+            rows = file.execute(
+                # In a text a quote is escaped, so this is no part of one.
+                "SELECT raw FROM waiting WHERE refusal IS NULL"
+                """ AND instr(raw, CAST('"kind":5,' AS BLOB)) ORDER BY position"""
+            )
+            found = [kept_event(raw) for (raw,) in rows]
+        return [event for event in found if event.kind == kinds.DELETION]
+
     def done(self, ids: Iterable[str]) -> None:
         """Remove events: accepted by the relay, or given up."""
         with self._transaction() as file:

@@ -5,7 +5,8 @@ write survives an unreachable relay and the end of the program; without one it f
 
 Invariants, with a spool: a write is durable before it is sent, and the caller's own task sends it
 and gets the answer. What remains on disk after that, also from earlier runs, is the backlog: a task
-sends it in order while the relay is connected, and no later write overtakes it.
+sends it in order while the relay is connected, and no later write overtakes it. What the relay
+refuses for a time is overtaken, but for a deletion by the versions with edits of what it deletes.
 
 A version with edits (see `Rebase`) names the version that it was made of: a relay that knows the
 tag `made-from` refuses it if another one was stored meanwhile. It is sent from the backlog only if
@@ -224,7 +225,10 @@ class Writer:
             replaced = await asyncio.to_thread(
                 self._spool.put, event, has_edits=has_edits, base=base
             )
-            if self._client.is_connected and not replaced:
+            is_first = not replaced and not (
+                has_edits and await self._waits_for_deletion(event, self._spool)
+            )
+            if self._client.is_connected and is_first:
                 outcome = await self._publish_spooled(event, self._spool)
         finally:
             self._in_progress.discard(event.id)
@@ -313,7 +317,17 @@ class Writer:
         await asyncio.to_thread(spool.done, done)
         return all_final
 
+    async def _waits_for_deletion(self, event: Event, spool: Spool) -> bool:
+        """Whether a deletion of the record waits: sent before it, edits would be made again on what
+        is deleted."""
+        assert self._rebase is not None
+        addresses = self._rebase.addresses(event)
+        deletions = await asyncio.to_thread(spool.deletions)
+        return any(addresses.intersection(each.tag_values("a")) for each in deletions)
+
     async def _send_edits(self, waiting: Waiting, spool: Spool) -> bool:
+        if await self._waits_for_deletion(waiting.event, spool):
+            return False
         try:
             await self._publish_edits(waiting)
         except (PublishRefused, Invalid) as refusal:

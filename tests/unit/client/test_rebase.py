@@ -457,6 +457,57 @@ async def test_what_was_forgotten_on_the_other_machine_does_not_come_back(
     assert fields(fake)["notes"] == notes
 
 
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("restarts", [False, True], ids=["running", "started again"])
+@pytest.mark.parametrize("full", [False, True], ids=["32 characters", "another form of the key"])
+async def test_a_note_does_not_overtake_a_forget_that_the_relay_puts_off(
+    fake: FakeRelay,
+    machines: tuple[Machine, Machine],
+    restarts: bool,  # noqa: FBT001
+    full: bool,  # noqa: FBT001
+) -> None:
+    """It was stored at once, with the forgotten text, and the deletion named the version before."""
+    one, _ = machines
+    take = fake.on["EVENT"]
+    is_busy = True
+
+    async def put_off(visitor: Visitor, frame: list[Any]) -> None:
+        if is_busy and frame[1]["kind"] == kinds.DELETION:
+            await visitor.say_no(frame[1]["id"], "rate-limited: slow down")
+        else:
+            await take(visitor, frame)
+
+    fake.on["EVENT"] = put_off
+    d = ALICE if not full else f"snowclaw:memory:npub:{alice.pubkey}"
+    fake.events.append(record(d, {"notes": ["secret"]}))
+
+    async def note_and_send(claw: Snowclaw) -> None:
+        nonlocal is_busy
+        await claw._client.wait_connected()
+        await claw.start()
+        assert claw.user(alice.npub) is None
+        claw.note_user(alice.npub, "new")
+        (written,) = await claw.flush()
+        assert written.outcome is Outcome.QUEUED
+        assert [event.content for event in fake.events] == ['{"notes": ["secret"]}']
+        is_busy = False
+        await sent(claw)
+
+    one.now = NOW + 9
+    async with one as claw:
+        await claw._client.wait_connected()
+        await claw.start()
+        forgotten = await claw.forget(d)
+        assert forgotten is not None
+        assert forgotten.outcome is Outcome.QUEUED
+        if not restarts:
+            await note_and_send(claw)
+    if restarts:
+        async with one as claw:
+            await note_and_send(claw)
+    assert fields(fake)["notes"] == ["new"]
+
+
 @pytest.mark.parametrize("later", [9, 30], ids=["in the same second", "with a clock ahead"])
 async def test_what_is_made_again_is_dated_after_the_deletion(
     fake: FakeRelay, machines: tuple[Machine, Machine], later: int

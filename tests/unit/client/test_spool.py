@@ -56,6 +56,19 @@ def test_an_event_put_twice_waits_once(path: Path) -> None:
     spool.close()
 
 
+def test_the_deletions_that_wait_are_found_by_their_kind_alone(path: Path) -> None:
+    spool = Spool(path)
+    deletions = [owner.sign(5, [["e", event("one").id]], text, 1) for text in ("", "a", "b")]
+    for each in (deletions[0], event('"kind":5,'), *deletions[1:], event("one")):
+        spool.put(each)
+    spool.refuse(deletions[1].id, "blocked: no")
+    spool.put(owner.sign(1, [["kind", '"kind":5,']], "", 1))
+    assert spool.deletions() == [deletions[0], deletions[2]]
+    spool.done([deletions[0].id])
+    assert spool.deletions() == [deletions[2]]
+    spool.close()
+
+
 def test_done_removes_an_event(path: Path) -> None:
     spool = Spool(path)
     for text in ("one", "two", "three"):
