@@ -17,10 +17,11 @@ from relay.client.nmem.updates import (
     drop_session_of,
     drop_sessions,
     ignore_events,
+    purged_ids,
     put_observation,
     put_prompt,
     put_session,
-    queued_id,
+    queued_event,
     record_pin,
     set_about,
 )
@@ -79,7 +80,8 @@ def _pin_adopted(db: Any) -> None:
         " WHERE is_pinned"
     ).fetchall()
     for number, d, at in rows:
-        target = queued_id(db, kinds.APP_RECORD, d)
+        waiting = queued_event(db, kinds.APP_RECORD, d)
+        target = None if waiting is None else waiting[0]
         if target is not None:
             update = "UPDATE _rk_observations SET event_id = ? WHERE observation_id = ?"
             db.execute(update, (target, number))
@@ -121,6 +123,7 @@ def put_all(
     """Apply records in the order of M-10; returns the number of new ones. `own`: own pubkey."""
     with database.reading() as db:
         ignored = {id_ for (id_,) in db.execute("SELECT event_id FROM _rk_passed_over")}
+        ignored |= purged_ids(db)  # of an earlier version of this program
     read = [(record_in(event), event) for event in events if event.id not in ignored]
     records = sorted(
         ((record, event) for record, event in read if not isinstance(record, UnreadableRecord)),
@@ -131,6 +134,8 @@ def put_all(
     for start in range(0, len(records), batch):
         with database.transaction() as db:
             for record, event in records[start : start + batch]:
+                if _is_ignored(db, event.id):
+                    continue  # it was purged while it was fetched
                 new += _put(db, record, event, own, implied)
         if progress is not None:
             progress(len(records[start : start + batch]))
@@ -142,6 +147,11 @@ def put_all(
         set_about(db, {"owners": " ".join(sorted(owner_names)) if owner_names else "none"})
         recompute_pins(db)
     return new
+
+
+def _is_ignored(db: Any, event_id: str) -> bool:
+    found = db.execute("SELECT 1 FROM _rk_passed_over WHERE event_id = ?", (event_id,)).fetchone()
+    return found is not None
 
 
 _RANK: Final = {Session: 0, Prompt: 1, Observation: 2, Pin: 3}

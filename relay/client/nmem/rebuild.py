@@ -15,6 +15,8 @@ from relay.client.nmem.database import Database, beside
 from relay.client.nmem.updates import (
     ONESELF,
     Origin,
+    ignore_events,
+    purged_ids,
     put_observation,
     put_prompt,
     put_session,
@@ -51,8 +53,13 @@ def rebuild(
         _remove(path)
         new = Database(path, key)
         try:
+            with database.reading() as db:
+                purged = purged_ids(db)
+            left = [event for event in events if event.id not in purged]
             with _deferred_indexes(new):
-                number = put_all(new, events, own, owners, batch=len(events) + 1, progress=progress)
+                number = put_all(new, left, own, owners, batch=len(events) + 1, progress=progress)
+            with new.transaction() as db:
+                ignore_events(db, [(e.id, e.created_at) for e in events if e.id in purged])
             with database.replacing() as old:
                 with new.transaction() as db:
                     _copy_local(db, old)

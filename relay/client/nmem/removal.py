@@ -13,7 +13,7 @@ from relay.client.nmem.updates import (
     drop_sessions,
     ignore_events,
     queue_deletion,
-    queued_id,
+    queued_event,
 )
 from relay.memory.nmem.ranking import safe_query
 from relay.memory.nmem.retention import DAYS, due_before
@@ -123,14 +123,23 @@ def purge(db: Any, wanted: Purge, now: int, *, is_confirmed: bool) -> Removed:
         sessions = _sessions(db, wanted, [row[0] for row in observations], [p[0] for p in prompts])
     if is_confirmed:
         events = [
-            *(_events(db, row[1], kinds.APP_RECORD, row[2]) for row in (*observations, *prompts)),
-            *(_events(db, row[1], kinds.APP_DATA, f"nmem:session:{row[0]}") for row in sessions),
+            *(
+                _events(db, row[1], row[3], kinds.APP_RECORD, row[2])
+                for row in (*observations, *prompts)
+            ),
+            *(
+                _events(db, row[1], row[2], kinds.APP_DATA, f"nmem:session:{row[0]}")
+                for row in sessions
+            ),
         ]
         drop_observations(db, [row[0] for row in observations])
         drop_prompts(db, [row[0] for row in prompts])
         drop_sessions(db, [row[0] for row in sessions])
         pins = _drop_pins(db, [row[1] for row in observations])
-        queue_deletion(db, list(chain.from_iterable([*events, *pins])), now)
+        gone = list(chain.from_iterable([*events, *pins]))
+        queue_deletion(db, [(event_id, kind) for event_id, kind, _ in gone], now)
+        # The relay may be asked for records before it has taken the deletion.
+        ignore_events(db, [(event_id, at) for event_id, _, at in gone])
         db.executemany(
             "DELETE FROM _rk_outbox WHERE d = ?", [(row[2],) for row in (*observations, *prompts)]
         )
@@ -140,10 +149,11 @@ def purge(db: Any, wanted: Purge, now: int, *, is_confirmed: bool) -> Removed:
     return Removed(len(observations), len(prompts), len(sessions))
 
 
-def _observations(db: Any, wanted: Purge) -> list[tuple[int, str | None, str]]:
+def _observations(db: Any, wanted: Purge) -> list[tuple[int, str | None, str, int]]:
     query = None if wanted.search is None else safe_query(wanted.search) or '""'
-    rows: list[tuple[int, str | None, str]] = db.execute(
-        "SELECT o.id, k.event_id, k.d FROM observations o JOIN sessions s ON s.id = o.session_id"
+    rows: list[tuple[int, str | None, str, int]] = db.execute(
+        "SELECT o.id, k.event_id, k.d, k.created_at FROM observations o"
+        " JOIN sessions s ON s.id = o.session_id"
         " JOIN _rk_observations k ON k.observation_id = o.id"
         " WHERE k.author = :own AND (:id IS NULL OR o.id = :id)"
         " AND (:session IS NULL OR o.session_id = :session)"
@@ -164,9 +174,10 @@ def _observations(db: Any, wanted: Purge) -> list[tuple[int, str | None, str]]:
     return rows
 
 
-def _prompts(db: Any, wanted: Purge) -> list[tuple[int, str | None, str]]:
-    rows: list[tuple[int, str | None, str]] = db.execute(
-        "SELECT p.id, k.event_id, k.d FROM prompts p JOIN sessions s ON s.id = p.session_id"
+def _prompts(db: Any, wanted: Purge) -> list[tuple[int, str | None, str, int]]:
+    rows: list[tuple[int, str | None, str, int]] = db.execute(
+        "SELECT p.id, k.event_id, k.d, k.created_at FROM prompts p"
+        " JOIN sessions s ON s.id = p.session_id"
         " JOIN _rk_prompts k ON k.prompt_id = p.id WHERE k.author = :own"
         " AND (:session IS NULL OR p.session_id = :session)"
         " AND (:project IS NULL OR s.project = :project)"
@@ -183,10 +194,11 @@ def _prompts(db: Any, wanted: Purge) -> list[tuple[int, str | None, str]]:
 
 def _sessions(
     db: Any, wanted: Purge, observations: Iterable[int], prompts: Iterable[int]
-) -> list[tuple[str, str | None]]:
+) -> list[tuple[str, str | None, int]]:
     """Sessions that would be empty."""
     rows = db.execute(
-        "SELECT s.id, k.event_id FROM sessions s JOIN _rk_sessions k ON k.session_id = s.id"
+        "SELECT s.id, k.event_id, k.created_at FROM sessions s"
+        " JOIN _rk_sessions k ON k.session_id = s.id"
         " WHERE k.author = :own AND (:session IS NULL OR s.id = :session)"
         " AND (:project IS NULL OR s.project = :project)"
         " AND (:before IS NULL OR s.started_at < :before)",
@@ -206,24 +218,29 @@ def _sessions(
             n not in observation_ids for (n,) in db.execute(observations_sql, (session_id,))
         ) or any(n not in prompt_ids for (n,) in db.execute(prompts_sql, (session_id,)))
 
-    return [(id_, event_id) for id_, event_id in rows if not has_other_rows(id_)]
+    return [(id_, event_id, at) for id_, event_id, at in rows if not has_other_rows(id_)]
 
 
-def _events(db: Any, event_id: str | None, kind: int, d: str) -> list[tuple[str, int]]:
-    """Events a relay may have of a row: the recorded one, and the waiting version."""
-    found = dict.fromkeys((event_id, queued_id(db, kind, d)))
-    return [(known, kind) for known in found if known is not None]
+def _events(
+    db: Any, event_id: str | None, at: int, kind: int, d: str
+) -> list[tuple[str, int, int]]:
+    """Events a relay may have of a row, (id, kind, created_at) each: the recorded one, and the
+    waiting version."""
+    recorded = None if event_id is None else (event_id, at)
+    found = dict.fromkeys((recorded, queued_event(db, kind, d)))
+    return [(each[0], kind, each[1]) for each in found if each is not None]
 
 
-def _drop_pins(db: Any, targets: Iterable[str | None]) -> list[list[tuple[str, int]]]:
+def _drop_pins(db: Any, targets: Iterable[str | None]) -> list[list[tuple[str, int, int]]]:
     """Drop one's own pins of these; returns their events at the relay."""
-    found: list[list[tuple[str, int]]] = []
+    found: list[list[tuple[str, int, int]]] = []
     for target in targets:
         rows = db.execute(
-            "SELECT event_id FROM _rk_pins WHERE target = ? AND author = ?", (target, ONESELF)
+            "SELECT event_id, created_at FROM _rk_pins WHERE target = ? AND author = ?",
+            (target, ONESELF),
         ).fetchall()
         found += [
-            _events(db, event_id, kinds.APP_DATA, f"nmem:pin:{target}") for (event_id,) in rows
+            _events(db, event_id, at, kinds.APP_DATA, f"nmem:pin:{target}") for event_id, at in rows
         ]
         db.execute("DELETE FROM _rk_pins WHERE target = ?", (target,))
         db.execute("DELETE FROM _rk_outbox WHERE d = ?", (f"nmem:pin:{target}",))

@@ -170,9 +170,9 @@ def event_id_of(db: Any, number: int, signer: SecretKey) -> str:
     return str(event_id)
 
 
-def queued_id(db: Any, kind: int, d: str) -> str | None:
-    """Event id of the waiting version of an address, which may already be at the relay without its
-    OK. None: nothing waits, or no key is bound yet."""
+def queued_event(db: Any, kind: int, d: str) -> tuple[str, int] | None:
+    """Event id and `created_at` of the waiting version of an address, which may already be at the
+    relay without its OK. None: nothing waits, or no key is bound yet."""
     signer = about(db, "pubkey")
     row = db.execute(
         "SELECT created_at, tags, content FROM _rk_outbox WHERE kind = ? AND d = ?", (kind, d)
@@ -180,7 +180,7 @@ def queued_id(db: Any, kind: int, d: str) -> str | None:
     if signer is None or row is None:
         return None
     at, tags, content = row
-    return sha256(id_bytes(signer, at, kind, orjson.loads(tags), content)).hexdigest()
+    return sha256(id_bytes(signer, at, kind, orjson.loads(tags), content)).hexdigest(), at
 
 
 def queue(db: Any, draft: Draft) -> None:
@@ -419,6 +419,12 @@ def ignore_events(db: Any, events: Iterable[tuple[str | None, int]]) -> None:
         "INSERT OR IGNORE INTO _rk_passed_over VALUES (?, ?)",
         [event for event in events if event[0] is not None],
     )
+
+
+def purged_ids(db: Any) -> set[str]:
+    """Events whose deletion waits for the relay, or was refused by it."""
+    rows = db.execute("SELECT tags FROM _rk_outbox WHERE kind = ?", (kinds.DELETION,)).fetchall()
+    return {value for (tags,) in rows for name, value, *_ in orjson.loads(tags) if name == "e"}
 
 
 def about(db: Any, name: str) -> str | None:

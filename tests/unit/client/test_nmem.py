@@ -296,6 +296,42 @@ async def test_a_purge_deletes_at_the_relay(fake: FakeRelay, tmp_path: Path) -> 
         assert rows(there.database, "sessions") == []
 
 
+@pytest.mark.parametrize("answer", ["rate-limited: slow down", "blocked: no deletions here", None])
+@pytest.mark.parametrize("has_negentropy", [True, False])
+async def test_what_was_purged_is_not_fetched_while_the_relay_has_it(
+    fake: FakeRelay, tmp_path: Path, answer: str | None, *, has_negentropy: bool
+) -> None:
+    """It was told to the model at the next start of a session; after a refusal for ever."""
+    if not has_negentropy:
+        fake.most_records = 0
+
+    async def put_off(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["kind"] != 5:
+            await fake.take(visitor, frame)
+        elif answer is None:
+            visitor.drop_connection()
+        else:
+            await visitor.say_no(frame[1]["id"], answer)
+
+    fake.on["EVENT"] = put_off
+    async with nmem(fake, tmp_path) as memory:
+        a_session(memory.database)
+        await memory.pin(1)
+        await memory.sync()
+        await memory.purge(session="s", confirm=True)
+        if answer is not None:
+            await memory.sync()
+        for again in (False, True):
+            if again:
+                await memory.rebuild()
+            synced = await fetch(memory._client, robot, memory.database, memory._sources)
+            assert synced.fetched == 0
+            assert rows(memory.database, "observations") == rows(memory.database, "sessions") == []
+        fake.on["EVENT"] = fake.take
+        await memory.sync()
+        assert len(fake.events) == 6 + (1 if answer != "blocked: no deletions here" else 0)
+
+
 async def test_what_another_program_deletes_by_address_leaves_the_cache(
     fake: FakeRelay, tmp_path: Path
 ) -> None:

@@ -750,6 +750,22 @@ def test_a_purge_also_deletes_records_in_flight(here: Database) -> None:
     assert len(ids) == 5
 
 
+def test_what_is_purged_while_it_is_fetched_does_not_come_back(here: Database) -> None:
+    bind(here, robot.pubkey)
+    a_session(here)
+    with here.reading() as db:
+        waiting = db.execute("SELECT kind, tags, content, created_at FROM _rk_outbox").fetchall()
+    events = [robot.sign(kind, json.loads(tags), text, at) for kind, tags, text, at in waiting]
+    purge_after = [lambda: purged(here, Purge(session="s"))]
+
+    def progress(_: int) -> None:
+        if purge_after:
+            purge_after.pop()()
+
+    put_all(here, events, robot.pubkey, NOBODY, batch=1, progress=progress)
+    assert rows(here, "observations") == rows(here, "prompts") == []
+
+
 def test_a_purge_keeps_records_of_others(here: Database) -> None:
     put_all(here, [observed()], robot.pubkey, NOBODY)
     assert purged(here, Purge(obs_type="marker")) == Removed()
