@@ -46,6 +46,7 @@ from relay.memory.snowclaw.keys import (
 )
 from relay.nostr import kinds
 from relay.nostr.keys import npub
+from relay.nostr.nip09 import address_tags
 from relay.nostr.nip44 import conversation_key
 
 if TYPE_CHECKING:
@@ -376,7 +377,8 @@ def forget(key: Key, owners: tuple[str, ...], server: Server, *, as_json: bool) 
         asked = [event for event in left if event.d.startswith(AGENT)]
         for author in sorted({event.pubkey for event in asked}):
             records = [event for event in asked if event.pubkey == author]
-            named = [["e", event.id] for event in records]
+            # By address too: the agent may have a version that waits for the relay.
+            named = [*(["e", event.id] for event in records), *address_tags(records)]
             await client.send(
                 kinds.DELETION, "", [*named, ["k", str(kinds.APP_DATA)], ["p", author]]
             )

@@ -24,7 +24,7 @@ from relay.errors import Prefix
 from relay.memory.draft import Draft
 from relay.nostr import kinds
 from relay.nostr.event import named_by
-from relay.nostr.nip09 import address_tags, has_versions, targets_of, version_target
+from relay.nostr.nip09 import request, targets_of, version_target
 from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
@@ -203,17 +203,12 @@ class MemoryClient(BaseClient):
         """A signed event, not sent."""
         return self._writer.signed(draft)
 
-    async def delete(self, events: Iterable[Event]) -> Written:
-        """Request deletion by id, and of records also of the versions before (NIP-09). Raises as
-        `write` does; LeftInCache if it was requested, and the cache still holds the events."""
+    async def delete(self, events: Iterable[Event], until: int = 0) -> Written:
+        """Request deletion of one's own events by id, and of records also of the versions before,
+        and up to `until` (NIP-09). Raises as `write` does; LeftInCache if it was requested, and the
+        cache still holds the events."""
         named = list(events)
-        tags = [["e", event.id] for event in named]
-        if len({event.tag("h") for event in named}) == 1:
-            # Else who reads one of them would learn of the others: an id tells nothing.
-            tags += address_tags(event for event in named if event.pubkey == self.pubkey)
-        tags += [["k", str(kind)] for kind in sorted({event.kind for event in named})]
-        # Of versions that a clock ahead has dated, too.
-        at = max([self._client.now(), *(e.created_at for e in named if has_versions(e))])
+        tags, at = request(named, max(self._client.now(), until))
         deletion = self.signed(Draft(kinds.DELETION, tags, "", at))
         for event in (*named, deletion):
             self._writer.note_stored(event)  # the next version must be newer than what is deleted

@@ -16,7 +16,7 @@ from relay.memory.snowclaw.keys import memory_scope
 from relay.memory.snowclaw.records import newest
 from relay.memory.unreadable import next_created_at
 from relay.nostr import kinds
-from relay.nostr.event import MADE_FROM, Address, made_from
+from relay.nostr.event import MADE_FROM, Address, address_of, made_from
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,6 +62,39 @@ class Rebase:
         """Values of a tag `a` that names the record of this version, under any form of the key."""
         known = self._working_copy.addresses(event.d)
         return {str(Address(event.pubkey, event.kind, d)) for d in known}
+
+    async def made_of_deleted(self, deletion: Event) -> list[Event]:
+        """Versions that another machine stored before this deletion came to the relay: made of what
+        it deletes, they hold that, and are younger. None of a record that was deleted again since:
+        they begin anew. Raises ClientError."""
+        author = self._working_copy.agent
+        found: list[Event] = []
+        for address in map(address_of, deletion.tag_values("a")):
+            if address is None or not self.holds_edits(address.kind, address.d):
+                continue
+            names = self._working_copy.addresses(address.d)
+            versions = {"kinds": [kinds.APP_DATA], "authors": [author], "#d": names}
+            again = {
+                "kinds": [kinds.DELETION],
+                "authors": [author],
+                "#a": [str(Address(author, address.kind, d)) for d in names],
+                "since": deletion.created_at,
+            }
+            try:
+                answer = await self._client.query(versions, again)
+            except QueryClosed:
+                continue  # this key may not read them
+            if all(each.kind == kinds.APP_DATA or each.id == deletion.id for each in answer):
+                found += [each for each in answer if each.kind == kinds.APP_DATA]
+        named = set(deletion.tag_values("e"))
+        return [
+            each
+            for each in found
+            if each.tag(MADE_FROM) != ""
+            # Others a relay that does not delete them would give for ever.
+            and each.created_at > deletion.created_at
+            and each.id not in named
+        ]
 
     def drop(self, version: Event) -> None:
         """Forget a version that is deleted: the next one holds nothing of it."""

@@ -376,7 +376,8 @@ class Snowclaw(SnowclawRecords):
         """Delete what an owner asks to have deleted; tried again at the next start."""
         for d in self._working_copy.asked_to_forget(event):
             with suppress(ClientError, OSError):
-                await self.forget(d)
+                # The next version is then newer than the request, and not deleted for it.
+                await self.forget(d, until=event.created_at)
 
     async def learn_name(self, *pubkeys: str) -> None:
         """Query profiles for their names, once per author; later changes are followed."""

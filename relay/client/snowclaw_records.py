@@ -403,8 +403,9 @@ class SnowclawRecords(MemoryClient):
     def _sign_record(self, draft: Draft, encrypted: bool) -> Event:  # noqa: FBT001  a callback
         return self.signed(self._encrypted(draft) if encrypted else draft)
 
-    async def forget(self, d: str) -> Written | None:
-        """Delete one's own record at an address, and unsaved changes of it (S-25).
+    async def forget(self, d: str, until: int = 0) -> Written | None:
+        """Delete one's own record at an address, with its versions up to `until`, and unsaved
+        changes of it (S-25).
 
         None: there was none. Raises as `delete`.
         """
@@ -415,7 +416,7 @@ class SnowclawRecords(MemoryClient):
         if event is None:
             return None
         try:
-            written = await self.delete([event])
+            written = await self.delete([event], until)
         except LeftInCache as left:
             self._take(left.written.event)
             raise

@@ -26,11 +26,13 @@ from typing import TYPE_CHECKING, Final
 
 from relay.client.errors import TEMPORARY, ClientClosed, ClientError, PublishRefused, Unanswered
 from relay.errors import ANOTHER_VERSION, VERSION_DELETED, Invalid, Prefix
+from relay.memory.draft import Draft
 from relay.memory.fields import whole_number
 from relay.memory.unreadable import next_created_at
 from relay.nostr.event import Address, address_of, made_from
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import DELETION, KindClass, class_of
+from relay.nostr.nip09 import request, targets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,7 +41,6 @@ if TYPE_CHECKING:
     from relay.client.client import Client
     from relay.client.rebase import Rebase
     from relay.client.spool import Spool, Waiting
-    from relay.memory.draft import Draft
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
@@ -255,11 +256,29 @@ class Writer:
 
     async def _publish_event(self, event: Event) -> Outcome:
         reply = await self._client.publish(event)
+        if event.kind == DELETION and self._rebase is not None:
+            # Without a spool nobody would try again, and the deletion is done.
+            with suppress(*((ClientError,) if self._spool is None else ())):
+                await self._delete_made_of(event, self._rebase)
         if self._cache is not None and class_of(event.kind) is KindClass.ADDRESSABLE:
             # Before it leaves the spool: a start without the relay reads it from one of the two.
             with suppress(OSError):
                 await asyncio.to_thread(self._cache.change, [event], ())
         return Outcome.DUPLICATE if reply.is_duplicate else Outcome.STORED
+
+    async def _delete_made_of(self, deletion: Event, rebase: Rebase) -> None:
+        """Delete, too, what was made of the deleted versions before the relay had the deletion."""
+        for _ in range(_MAX_ATTEMPTS):
+            found = await rebase.made_of_deleted(deletion)
+            if not found:
+                return
+            tags, at = request(found, self._client.now())
+            deletion = self.signed(Draft(DELETION, tags, "", at))
+            await self._client.publish(deletion)
+            rebase.take(deletion)
+            if self._cache is not None:
+                with suppress(OSError):
+                    await asyncio.to_thread(self._cache.delete, targets_of(deletion))
 
     async def _send_backlog(self, spool: Spool) -> None:
         with suppress(ClientClosed):

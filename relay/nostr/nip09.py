@@ -9,7 +9,7 @@ from relay.nostr.event import Address, address_of, is_hex64
 from relay.nostr.kinds import KindClass, class_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from relay.nostr.event import Event
 
@@ -53,6 +53,17 @@ def has_versions(event: Event) -> bool:
 
 def address_hash(event: Event) -> str:
     return _hash_of(Address(event.pubkey, event.kind, event.d))
+
+
+def request(events: Sequence[Event], now: int) -> tuple[list[list[str]], int]:
+    """Tags and `created_at` of a kind 5 of their author that deletes these events, and every
+    version of these records up to its date, which is that of a version that a clock ahead dated."""
+    tags = [["e", event.id] for event in events]
+    if len({event.tag("h") for event in events}) == 1:
+        # Else who reads one of them would learn of the others: an id tells nothing.
+        tags += address_tags(events)
+    tags += [["k", str(kind)] for kind in sorted({event.kind for event in events})]
+    return tags, max([now, *(event.created_at for event in events if has_versions(event))])
 
 
 def address_tags(events: Iterable[Event]) -> list[list[str]]:

@@ -23,6 +23,7 @@ from relay.memory.snowclaw.keys import AGENT, CONFIG, MEMORY
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.filters import Filter, filter_from
+from relay.nostr.nip09 import address_tags
 from relay.nostr.nip19 import EventPointer, encode_pointer
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ async def _removals(ask: Ask, event: Event) -> list[dict[str, object]]:
     found = []
     is_memory = event.d.startswith(AGENT) and not event.d.startswith(CONFIG)
     if is_memory and event.pubkey in own_agents(ask):
-        tags = [ids, of_kind, ["p", event.pubkey]]
+        tags = [ids, *address_tags([event]), of_kind, ["p", event.pubkey]]
         asking = _signed("Ask the agent to forget it", kinds.DELETION, tags)
         key = event.d.removeprefix(MEMORY).removeprefix("npub:")
         command = f"rookery memory forget {shell_word(key)}"

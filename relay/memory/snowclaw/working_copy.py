@@ -146,12 +146,20 @@ class WorkingCopy:
 
     def asked_to_forget(self, event: Event) -> list[str]:
         """The `d` of the agent's records that an owner asks it to delete, by a kind 5 with their
-        ids: a relay lets only their author."""
+        ids, or with their addresses for versions up to its date: a relay lets only their author."""
         if event.kind != kinds.DELETION or event.pubkey not in self.owners:
             return []
-        named = set(event.tag_values("e"))
+        named = {*event.tag_values("e"), *event.tag_values("a")}
         records = (each for each in self._index.events() if each.pubkey == self.agent)
-        return [each.d for each in records if each.id in named]
+        return [
+            each.d
+            for each in records
+            if each.id in named
+            or (
+                each.created_at <= event.created_at
+                and f"{kinds.APP_DATA}:{self.agent}:{each.d}" in named
+            )
+        ]
 
     def remember_key(self, key: str) -> None:
         """Remember a full public key. `key`: see `hex_of`."""

@@ -458,6 +458,91 @@ async def test_what_was_forgotten_on_the_other_machine_does_not_come_back(
 
 
 @pytest.mark.proves("S-25")
+@pytest.mark.parametrize("notes", [1, 2])
+async def test_what_is_forgotten_offline_does_not_stay_in_what_the_other_machine_noted_since(
+    fake: FakeRelay, machines: tuple[Machine, Machine], notes: int
+) -> None:
+    """Its version is younger than the deletion, and holds the forgotten text."""
+    one, other = machines
+    await one.note("secret", NOW)
+    await other.note("of the other", NOW + 1)
+    async with apart(one) as claw:
+        one.now = NOW + 2
+        await claw.forget(ALICE)
+    await fake.start()
+    for count in range(notes):
+        await other.note(f"since {count}", NOW + 3 + count)
+    assert fields(fake)["notes"][0] == "secret"
+    async with one as claw:
+        one.now = NOW + 9
+        await sent(claw)
+        assert claw.user(alice.npub) is None
+    assert [event for event in fake.events if event.d == ALICE] == []
+    await other.note("afterwards", NOW + 10)
+    assert fields(fake)["notes"] == ["afterwards"]
+
+
+@pytest.mark.proves("S-25")
+async def test_what_was_noted_after_the_other_machine_forgot_it_too_is_kept(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    one, other = machines
+    await one.note("secret", NOW)
+    async with apart(one) as claw:
+        one.now = NOW + 2
+        await claw.forget(ALICE)
+    await fake.start()
+    other.now = NOW + 3
+    await forget_on(other)
+    for count in range(2):
+        await other.note(f"since {count}", NOW + 9 + count)
+    async with one as claw:
+        one.now = NOW + 20
+        await sent(claw)
+    assert fields(fake)["notes"] == ["since 0", "since 1"]
+
+
+@pytest.mark.proves("S-25")
+async def test_a_version_that_the_forgetting_machine_has_not_been_told_goes_too(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    """Stored while it forgot, and dated a second ahead, as there was a version in this one."""
+    one, other = machines
+    await one.note("secret", NOW)
+    async with one as claw:
+        await claw._client.wait_connected()
+        await claw.load()
+        await other.note("of the other", NOW)
+        await claw.forget(ALICE)
+    assert [event for event in fake.events if event.d == ALICE] == []
+
+
+@pytest.mark.proves("S-25")
+async def test_an_owner_s_request_is_also_for_the_edits_that_wait(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    """The agent sent them first, the request named the version before, and nothing was deleted."""
+    one, _ = machines
+    await one.note("secret", NOW)
+    (stored,) = (event for event in fake.events if event.d == ALICE)
+    async with apart(one) as claw:
+        claw.note_user(alice.npub, "offline")
+        await claw.flush()
+    tags = [["e", stored.id], ["a", f"30078:{robot.pubkey}:{ALICE}"], ["p", robot.pubkey]]
+    fake.events.append(owner.sign(5, tags, "", NOW + 30))
+    await fake.start()
+    for _ in range(2):  # it is asked again at each start
+        async with one as claw:
+            await claw._client.wait_connected()
+            await claw.start()
+            await sent(claw)
+            if claw.user(alice.npub) is None:
+                claw.note_user(alice.npub, "afterwards")
+                await claw.flush()
+    assert fields(fake)["notes"] == ["afterwards"]
+
+
+@pytest.mark.proves("S-25")
 @pytest.mark.parametrize("restarts", [False, True], ids=["running", "started again"])
 @pytest.mark.parametrize("full", [False, True], ids=["32 characters", "another form of the key"])
 async def test_a_note_does_not_overtake_a_forget_that_the_relay_puts_off(

@@ -13,7 +13,7 @@ from relay.client import writer as writer_room
 from relay.client.spool import Spool, SpoolDamaged
 from relay.client.writer import Outcome, Writer
 from relay.memory.draft import Draft
-from relay.nostr.event import base_of, event_from
+from relay.nostr.event import base_of, event_from, named_by
 from relay.nostr.kinds import DELETION
 from tests.cast import robot, rover
 from tests.unit.client.conftest import TIMEOUTS
@@ -83,8 +83,7 @@ def latest(fake: FakeRelay) -> None:
     async def take(visitor: Visitor, frame: list[Any]) -> None:
         event = event_from(frame[1])
         if event.kind == DELETION:
-            named = {*event.tag_values("e"), *event.tag_values("a")}
-            gone = [e for e in fake.events if named & {e.id, f"{e.kind}:{e.pubkey}:{e.d}"}]
+            gone = named_by(event, fake.events)
             deleted.update(each.id for each in gone)
             until.update((address, event.created_at) for address in event.tag_values("a"))
             fake.events[:] = [each for each in fake.events if each not in gone]

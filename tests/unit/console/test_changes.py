@@ -219,7 +219,8 @@ async def test_an_owner_asks_the_agent_to_forget_its_record() -> None:
         assert [row["id"] for row in listed["table"]["rows"]] == [record.id]
         assert (await shown(browser, "memory", about=bob.npub))["table"]["rows"] == []
         asks, _ = (await shown(browser, "event", id=record.id))["removals"]
-        assert asks["tags"] == [["e", record.id], ["k", "30078"], ["p", robot.pubkey]]
+        address = ["a", f"30078:{robot.pubkey}:{d}"]
+        assert asks["tags"] == [["e", record.id], address, ["k", "30078"], ["p", robot.pubkey]]
         assert asks["command"] == f"rookery memory forget {alice.pubkey}"
         (own,) = (await shown(await here.browser_of(robot), "event", id=record.id))["removals"]
         assert own["label"] == "Delete for ever"

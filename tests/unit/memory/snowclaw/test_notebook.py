@@ -210,6 +210,14 @@ def test_an_owner_may_ask_for_records_of_the_agent_and_nobody_else_may() -> None
         assert book.asked_to_forget(other.sign(5, asked.tags, "", AT)) == []
 
 
+def test_an_owner_s_request_by_address_is_for_the_versions_up_to_its_date() -> None:
+    """One that the owner has not seen is among them; what is noted afterwards is not."""
+    named = [["a", f"30078:{by.pubkey}:{TEA}"] for by in (robot, rover)]
+    asked = owner.sign(5, named, "", AT)
+    assert working_copy(record(TEA), record(TEA, by=rover)).asked_to_forget(asked) == [TEA]
+    assert working_copy(record(TEA, at=AT + 1), record(ALICE)).asked_to_forget(asked) == []
+
+
 @pytest.mark.parametrize(("later", "stays"), [(0, False), (-1, True)])
 def test_a_deletion_by_address_takes_what_is_as_old_as_itself(later: int, stays: bool) -> None:  # noqa: FBT001
     book = working_copy(record(ALICE, {"notes": ["x"]}))
