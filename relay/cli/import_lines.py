@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import stat
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import sha256
@@ -21,7 +23,7 @@ from relay.nostr.kinds import DELETION, RELAY_SIGNED, is_ephemeral
 from relay.write.candidate import named_events
 
 if TYPE_CHECKING:
-    from collections.abc import Set
+    from collections.abc import Iterator, Set
     from pathlib import Path
 
     from relay.facts import Origin
@@ -146,6 +148,22 @@ class Batch:
     refused: dict[int, str] = field(default_factory=dict)
 
 
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C ends what waits inside. asyncio's handler would only cancel the task, at its next
+    `await`: a read of a pipe may wait for ever."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before):  # ignored: it runs in the background
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@_interruptible()
 def batch_of(source: BinaryIO, place: Place) -> Batch | None:
     """The lines after `place`, up to the batch limits; None at the end of the file."""
     batch = Batch(place.offset, place.line)

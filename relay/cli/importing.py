@@ -234,7 +234,7 @@ async def _import(
                 )
             except StoreFault as fault:
                 raise UserError(f"{fault}; {_stopped(name, place)}") from fault
-            except asyncio.CancelledError:
+            except (asyncio.CancelledError, KeyboardInterrupt):
                 tell(_stopped(name, place))
                 raise
         if progress_file is not None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -16,7 +18,7 @@ import orjson
 import pytest
 
 from relay.cli import import_lines, run
-from relay.cli.import_lines import MAX_LINE, ImportProgress, Place
+from relay.cli.import_lines import MAX_LINE, ImportProgress, Place, batch_of
 from relay.cli.importing import import_events
 from relay.errors import StoreFault, is_error
 from relay.facts import Origin
@@ -884,3 +886,44 @@ def test_a_place_that_cannot_be_noted_leaves_no_file(
     with pytest.raises(OSError, match="No space left"):
         ImportProgress(tmp_path / "import-1.resume", 9, Origin.IMPORT).write(Place())
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_ends_the_wait_for_a_line() -> None:
+    """asyncio's handler only cancels the task, which waited on for a producer that hangs."""
+
+    class Silent(io.BytesIO):
+        def readline(self, _: int | None = -1) -> bytes:
+            signal.raise_signal(signal.SIGINT)
+            pytest.fail("it waits on")
+
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(
+            import_events(
+                FakeFolder(),
+                Silent(),
+                "F",
+                Origin.IMPORT,
+                Place(),
+                report=pytest.fail,
+                note=lambda _: pytest.fail("noted"),
+            )
+        )
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_read_in_the_background_does_not_end_by_ctrl_c() -> None:
+    """SIGINT is ignored there."""
+
+    class Noisy(io.BytesIO):
+        def readline(self, size: int | None = -1) -> bytes:
+            signal.raise_signal(signal.SIGINT)
+            return super().readline(size)
+
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        batch = batch_of(Noisy(b"{\n"), Place())
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert batch is not None
+    assert batch.line == 1
