@@ -307,9 +307,14 @@ class Writer:
     async def _send_batch(self, backlog: list[Waiting], spool: Spool) -> bool:
         """Send a batch; True if every answer is final."""
         all_final = True
+        # One that is queued later comes after these.
+        are_deletions = bool(await asyncio.to_thread(spool.deletions))
         for has_edits, run in groupby(backlog, key=lambda each: each.has_edits):
             if has_edits:
                 for each in run:  # one may be made of the one before
+                    if are_deletions and await self._waits_for_deletion(each.event, spool):
+                        all_final = False
+                        continue
                     all_final &= await self._send_edits(each, spool)
                     if not self._client.is_connected:
                         return False
@@ -345,8 +350,6 @@ class Writer:
         return any(addresses.intersection(each.tag_values("a")) for each in deletions)
 
     async def _send_edits(self, waiting: Waiting, spool: Spool) -> bool:
-        if await self._waits_for_deletion(waiting.event, spool):
-            return False
         try:
             await self._publish_edits(waiting)
         except (PublishRefused, Invalid) as refusal:
