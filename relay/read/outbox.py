@@ -99,7 +99,8 @@ class Outbox:
     Promises: order is kept; a frame is sent whole or not at all; when more than `max_bytes` are
     queued here and in the transport together, or twice as much while this waits for a later
     iteration, `overflow` is called once and further frames are ignored. `unread` is called when
-    more than `FEW_UNREAD` bytes wait in the transport after a write, or in backlogs.
+    more than `FEW_UNREAD` bytes wait in the transport after a write, or in backlogs, with the
+    number of bytes that waited before it.
     """
 
     __slots__ = (
@@ -125,7 +126,7 @@ class Outbox:
         *,
         max_bytes: int,
         overflow: Callable[[], object],
-        unread: Callable[[], object] = lambda: None,
+        unread: Callable[[int], object] = lambda _: None,
     ) -> None:
         self._sink = sink
         self._flush_queue = flush_queue
@@ -150,7 +151,7 @@ class Outbox:
         """A backlog of this client took a row of so many bytes."""
         self.held_bytes += size
         if self.held_bytes > FEW_UNREAD:
-            self._unread()
+            self._unread(self.waiting_bytes - size)
 
     @property
     def may_hold(self) -> bool:
@@ -224,12 +225,13 @@ class Outbox:
         if unread > self._max_bytes:
             self._check()
         elif unread > FEW_UNREAD:
-            self._unread()
+            self._unread(unread - len(written) + self.held_bytes)
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that wait for the client to read, those in backlogs included."""
-        return self.buffered_bytes + self.held_bytes
+        """Bytes that wait for the client to read, those in backlogs included. What is queued it
+        could not read yet: the relay has not written it."""
+        return self._sink.get_write_buffer_size() + self.held_bytes
 
     @property
     def buffered_bytes(self) -> int:

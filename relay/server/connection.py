@@ -281,7 +281,7 @@ class Connection:
         self.unsent = 0
         """Of this connection, in `_unsent_of_all`."""
         self.unsent_since = 0.0
-        """`perf_counter` when `unsent` last rose from 0."""
+        """`perf_counter` when `unsent` last rose from 0: since then something is unread."""
         self._is_over = False
         """True: it ends, and what it had counts no longer, except for `unsent`."""
         self._open_of_all = Shares() if open_filters is None else open_filters
@@ -690,7 +690,10 @@ class Connection:
 
     # -- closing ----------------------------------------------------------------------------------
 
-    def _left_unread(self) -> None:
+    def _left_unread(self, before: int) -> None:
+        """`before`: see `Outbox`."""
+        if before <= FEW_UNREAD:  # it had read what was counted last
+            self._set_unsent(0)
         self.count_unsent()
         if not self._unsent_of_all.has_room_for(self, MAX_UNREAD):
             self._make_room()

@@ -102,15 +102,21 @@ def test_it_is_told_that_much_waits_in_the_transport(loop: Loop) -> None:
         loop.flush_queue,
         max_bytes=1 << 20,
         overflow=lambda: pytest.fail("not that much"),
-        unread=lambda: told.append(sink.stuck),
+        unread=told.append,
     )
     for _ in range(3):
         outbox.put(b"x" * 40_000)
         loop.turns()
-    assert told == [80_008, 120_012]
+    assert told == [40_004, 80_008]  # before each
     for _ in range(2):  # rows in backlogs
         outbox.hold(40_000)
-    assert (len(told), outbox.waiting_bytes) == (3, 200_012)
+    assert told[2:] == [160_012]
+    assert outbox.waiting_bytes == 200_012
+    sink.stuck = outbox.held_bytes = 0
+    outbox.put(b"x" * 80_000)
+    assert outbox.waiting_bytes == 0  # nobody could read it yet
+    loop.turns()
+    assert told[3:] == [0]
 
 
 # frames ------------------------------------------------------------------------------------------

@@ -596,6 +596,27 @@ async def test_who_reads_slowly_is_not_closed_for_what_others_have_just_got(
         assert await slow.publishes(note("still open")) == (True, "")
 
 
+async def test_who_has_read_everything_again_and_again_has_left_nothing_for_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A reader of a busy stream was closed for what deaf ones of its address had: it was counted
+    just after writes only."""
+    for module in ("app", "connection"):
+        monkeypatch.setattr(f"relay.server.{module}.MAX_UNREAD", 1_000_000)
+    async with serving() as relay:
+        reader, deaf = await relay.visit(), await relay.visit()
+        reads_all, reads_nothing = relay.server.connections
+        reads_nothing.outbox.hold(200_000)
+        reads_nothing.unsent_since -= 3.0
+        for _ in range(2):
+            reads_all.outbox.held_bytes = 0
+            reads_all.outbox.hold(250_000)
+            reads_all.unsent_since -= 1.5
+        relay.server._make_room()
+        assert await reader.publishes(note("not closed")) == (True, "")
+        assert await deaf.publishes(note("nor is this one, within the bounds")) == (True, "")
+
+
 @pytest.mark.slow
 async def test_nothing_of_a_connection_that_has_ended_counts() -> None:
     """What its queries end afterwards, and a check while it may still read, counted for ever."""
