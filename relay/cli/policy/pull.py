@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import click
 
+from policies import load
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json
 from relay.cli.policy.pushed import described, files_in, versions_of
 from relay.cli.policy.versions import as_object
-from relay.cli.policy_files import has_changes, replace_folder
-from relay.errors import UserError
+from relay.cli.policy_files import has_changes, plugin_faults, replace_folder, write_folder
+from relay.errors import ConfigFaults, UserError
+from relay.memory.systems import MEMORY_SYSTEMS
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from relay.storage.policy_versions import PolicyVersion
 
 
@@ -38,6 +43,7 @@ def pull_command(
     """
     home = home or folder / "policies"
     version, files = asyncio.run(_version(folder, number))
+    _check(files, version)
     if not force and home.is_dir() and has_changes(home):
         raise UserError(
             f"{home} has changes that were not pushed: push them, name another folder, or lose them"
@@ -51,6 +57,17 @@ def pull_command(
         print_json({"folder": str(home), **as_object(version)})
     else:
         click.echo(f"{home} is {described(version)} now")
+
+
+def _check(files: Mapping[str, bytes], version: PolicyVersion) -> None:
+    """Raises ConfigFaults for what no relay takes from a database: in a folder its plug-ins would
+    be run."""
+    with TemporaryDirectory() as parent:
+        home = Path(parent) / f"version {version.number}"
+        write_folder(home, files)
+        faults = plugin_faults(load(home, MEMORY_SYSTEMS))
+    if faults:
+        raise ConfigFaults(faults)
 
 
 async def _version(data: Path, number: int | None) -> tuple[PolicyVersion, dict[str, bytes]]:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.cli import run
+from relay.config import load_config
 from relay.nostr.filters import FilterTerms
+from relay.storage.postgres.policies import opened_policies
 from relay.storage.postgres.store import PostgresStore
 from tests.cast import owner, robot, stranger
 from tests.harness.postgres import postgres
@@ -249,7 +251,7 @@ def test_a_pull_that_fails_changes_nothing(
     before = files_in(other)
 
     def full(self: Path, content: bytes) -> int:
-        if self.name == "20-own.toml":
+        if (self.name, self.parent.name) == ("20-own.toml", ".other.new"):
             raise OSError(28, os.strerror(28))
         return write(self, content)
 
@@ -323,6 +325,26 @@ def test_a_folder_is_named_by_a_dot(
     assert files_in(tmp_path / "before") == before
     (tmp_path / "before" / "60-own.toml").write_text("[limits]\nmax_event_tags = 77\n")
     assert policy("push", ".")[0] == 0
+
+
+def test_a_plug_in_that_came_into_the_database_is_not_pulled(data: Path, policy: Policy) -> None:
+    """`policy check` was content, and the next start with `policies = "folder"` ran it."""
+    assert policy("push")[0] == 0
+    before = files_in(data / "policies")
+    added = {**before, "90.toml": b'[[plugin]]\nname = "p"\nrun = "true"\n'}
+    asyncio.run(written(data, added))
+    code, said = policy("pull")
+    assert code == 1
+    assert "version 2/90.toml:1: plug-in" in said
+    assert files_in(data / "policies") == before
+    assert policy("pull", "--version", "1")[0] == 0
+
+
+async def written(data: Path, files: dict[str, bytes]) -> None:
+    url = load_config(data / "rookery.toml").storage.url
+    assert url is not None
+    async with opened_policies(url, None) as versions:
+        await versions.push(files, over=1, at=1, by="somebody", message="")
 
 
 def test_nothing_is_pulled_before_a_push(policy: Policy) -> None:
