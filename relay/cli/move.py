@@ -78,6 +78,12 @@ def move_command(
     asked = _asked(source, target, password_file)
     with _alone(asked.folder):
         done = asyncio.run(_moved(asked))
+    if done is None:
+        if as_json:
+            print_json({"completed": True})
+        else:
+            click.echo("the move that was interrupted is complete")
+        return
     _report(asked, done, as_json=as_json)
 
 
@@ -102,7 +108,7 @@ def _checked(folder: Path) -> Path:
 
 def _asked(source: str, target: str, password_file: Path | None) -> _Asked:
     """Raises UserError, ConfigFaults."""
-    from relay.cli.move_switch import Switch, settings_with
+    from relay.cli.move_switch import Switch, is_asked, settings_with
     from relay.config import PolicySource, load_config
 
     if _is_url(source) and _is_url(target):
@@ -119,7 +125,7 @@ def _asked(source: str, target: str, password_file: Path | None) -> _Asked:
             ' "folder" and a restart put them into the folder; then move'
         )
     to = target if _is_url(target) else None
-    if config.storage.url == to:
+    if config.storage.url == to and not is_asked(folder):
         raise UserError(f"the events of {folder} are there already")
     secret = None if password_file is None or to is None else str(password_file.absolute())
     switch = Switch(to, secret)
@@ -127,16 +133,22 @@ def _asked(source: str, target: str, password_file: Path | None) -> _Asked:
     return _Asked(folder, config, switch)
 
 
-async def _moved(asked: _Asked) -> _Done:
+async def _moved(asked: _Asked) -> _Done | None:
+    """None: a move was interrupted when all but its end was done, and this was its end."""
     from relay.cli.move_switch import note, switch
     from relay.server.control import RemoteFolder
 
     folder = asked.folder
+    if asked.config.storage.url == asked.to.to:
+        with locked(folder):
+            await switch(folder, asked.config, asked.to)
+        return None
     note(folder, None)
     try:
         with locked(folder):
             moved, copied_s = await _copied(asked)
-            await switch(folder, asked.config, asked.to)
+            with _noted(asked):
+                await switch(folder, asked.config, asked.to)
             return _Done(moved, copied_s, None)
     except FolderBusy as busy:
         if not (folder / "control.sock").exists():
@@ -173,17 +185,28 @@ async def _copy(move: Move, progress: Progress) -> None:
     progress.update(task, description="compare")
 
 
+@contextmanager
+def _noted(asked: _Asked) -> Iterator[None]:
+    """The request of the switch. Once rookery.toml was replaced it stays until the switch has
+    ended: the next start, or the next `move`, does what is left."""
+    from relay.cli.move_switch import note
+
+    note(asked.folder, asked.to)
+    try:
+        yield
+    except BaseException:
+        if database_of(asked.folder) != asked.to.to:
+            note(asked.folder, None)
+        raise
+
+
 async def _switched(asked: _Asked) -> float:
     """Seconds without answers. Raises UserError when the relay stayed with the old store."""
     from relay.cli.move_switch import note, noted
     from relay.cli.restart import restarted
 
-    note(asked.folder, asked.to)
-    try:
+    with _noted(asked):
         seconds = await restarted(asked.folder)
-    except BaseException:
-        note(asked.folder, None)
-        raise
     left = noted(asked.folder)
     if left is not None or database_of(asked.folder) != asked.to.to:
         note(asked.folder, None)

@@ -17,6 +17,7 @@ from tests.harness.patience import PROGRAM_S
 from tests.harness.postgres import postgres
 from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, command, connected, outputs, until
+from tests.harness.stocked_folder import rookery as run_here
 from tests.harness.stocked_folder import stocked
 
 if TYPE_CHECKING:
@@ -172,4 +173,35 @@ async def test_what_cannot_be_moved_is_told_and_stays(
     code, text = await command("move", "--from", str(folder), "--to", target)
     assert code in (1, 2), text
     assert says in text
+    assert await exported(folder) == before
+
+
+@pytest.mark.parametrize("by_a_start", [False, True])
+async def test_a_move_that_was_killed_before_its_last_step_is_completed(
+    tmp_path: Path,
+    postgres: PostgresServer,
+    monkeypatch: pytest.MonkeyPatch,
+    by_a_start: bool,  # noqa: FBT001
+) -> None:
+    """`serve` and `move` refused what was left, and advised what could not be done."""
+    folder, url = tmp_path / "data", await postgres.new_schema()
+    await asyncio.to_thread(stocked, folder)
+    before = await exported(folder)
+
+    def killed(_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("relay.cli.move_switch._put_away", killed)
+        _, code = await asyncio.to_thread(run_here, "move", "--from", folder, "--to", url)
+    assert code == 130
+    assert (folder / "rookery.db").exists()
+    if by_a_start:
+        async with Rookery(folder) as rookery:
+            await rookery.start()
+            assert await rookery.stop() == 0
+    else:
+        assert "is complete" in await moved(folder, url)
+    assert [path.name for path in folder.glob("*.db*")] == ["rookery.db.moved"]
+    assert not (folder / "move.json").exists()
     assert await exported(folder) == before
