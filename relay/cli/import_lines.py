@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from hashlib import sha256
 from math import inf
+from threading import current_thread, main_thread
 from typing import TYPE_CHECKING, BinaryIO, Final, assert_never
 
 import msgspec
@@ -153,7 +154,8 @@ def _interruptible() -> Iterator[None]:
     """Ctrl-C ends what waits inside. asyncio's handler would only cancel the task, at its next
     `await`: a read of a pipe may wait for ever."""
     before = signal.getsignal(signal.SIGINT)
-    if not callable(before):  # ignored: it runs in the background
+    # Else it is ignored, as in the background, or is for another thread.
+    if not (callable(before) and current_thread() is main_thread()):
         yield
         return
     signal.signal(signal.SIGINT, signal.default_int_handler)
