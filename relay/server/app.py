@@ -10,7 +10,7 @@ from collections import Counter
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
-from aiohttp import hdrs, web, web_protocol, web_response
+from aiohttp import hdrs, web, web_protocol, web_response, web_ws
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -63,6 +63,10 @@ _MAX_SILENT: Final = 1024
 """Most sockets that are not websockets. They do not count as connections, and stay open for 30 s
 without a request. When there are more, the oldest are closed, before file descriptors run out;
 those whose request is being answered are closed last."""
+
+_WAITING: Final = 16 << 10
+"""Bytes of a websocket's messages that wait to be handled; with more, its input is not parsed. Each
+counts for 128 bytes more than it has; an empty one takes 190."""
 
 _MAX_UNREAD: Final = 32 << 20
 """Bytes of HTTP answers that clients have not read. When there are more, the sockets of the oldest
@@ -151,6 +155,7 @@ class Server:
         web_response.SERVER_SOFTWARE = "rookery"  # type: ignore[attr-defined]
         # Requests of one socket that are parsed ahead: no browser sends another before the answer.
         web_protocol.MAX_MSG_QUEUE_SIZE = 2
+        web_ws.DEFAULT_CHUNK_SIZE = _WAITING // 2  # type: ignore[attr-defined]
         app = web.Application(
             client_max_size=services.config.limits.max_message_length, middlewares=[self._in_turn]
         )

@@ -1,8 +1,10 @@
-"""Input of a socket whose request or message has not arrived whole: bounded in bytes, and in the
-time that the loop takes to parse it.
+"""Input of a socket that is not parsed yet, or whose request or message has not arrived whole:
+bounded in bytes, and in the time that the loop takes to parse it.
 
 aiohttp limits each header but not their sum, and each message but not those of all connections; and
-it parses as long as there is input.
+it parses as long as there is input. Invariants: a websocket's input is parsed only while few of its
+messages wait to be handled, and only while this iteration of the loop has time; the rest waits as
+it came, and counts as unfinished; while any waits, the transport is not read.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from aiohttp import web
 from relay.server.turns import Slice
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from aiohttp import StreamReader
@@ -26,6 +29,7 @@ MAX_HEAD: Final = 20_480
 """Bytes of a request line with its headers; up to 16,384 are always accepted. In memory each takes
 up to five bytes, for as long as a websocket is open."""
 _PIECE: Final = 4096
+"""Bytes; 0.3 ms of the loop when all its frames are empty."""
 _COMPRESSED_PIECE: Final = 1024
 """Bytes: they expand to at most 1 MB, 5 ms of the loop."""
 MAX_UNFINISHED: Final = 64 << 20
@@ -119,7 +123,7 @@ class SocketInput(web.RequestHandler):
         self._heard_at = self._work.begin()
         self._resting: asyncio.Task[None] | None = None
         self._left = b""
-        """Input that waits for the socket's turn to be parsed."""
+        """Input that waits to be parsed: for the socket's turn, or until messages are handled."""
         self._head = 0
         """Bytes received since the last request head or body was complete."""
         self._body: StreamReader | None = None
@@ -163,36 +167,51 @@ class SocketInput(web.RequestHandler):
     def data_received(self, data: bytes) -> None:
         if not data:  # aiohttp resumes
             self._take(data)
-        elif self._resting is not None:
-            self._left += data
-        elif self._is_compressed and not self._work.has_time:
-            self._wait_for_turn(data)  # many sockets may be ready at once, and a piece takes 5 ms
+        elif self._left or self._resting is not None:
+            self._hold(self._left + data)
         else:
+            self._go_on(data)
+
+    def _go_on(self, data: bytes) -> None:
+        if self._websocket is None or self._work.has_time:
             self._take(data)
+        else:  # thousands of sockets may be ready at once
+            self._wait_for_turn(data)
 
     def _take(self, data: bytes) -> None:
-        """Parse until the time slice is over; the rest waits for the next turn."""
+        """Parse until enough messages wait, or the time slice is over; the rest waits for the next
+        turn."""
         work, websocket = self._work, self._websocket
         take, size = self._take_piece, _PIECE
         if websocket is not None:
             take = self._take_of_websocket
-            size = _COMPRESSED_PIECE if self._is_compressed else len(data) or 1
+            size = _COMPRESSED_PIECE if self._is_compressed else _PIECE
         for start in range(0, len(data) or 1, size):
+            if self._reading_paused and websocket is not None:
+                self._hold(data[start:])
+                return
             self._heard_at = work.begin()
             take(data[start : start + size])
             if work.end() and self._resting is None:
                 self._wait_for_turn(data[start + size :])
                 return
 
-    def _wait_for_turn(self, left: bytes) -> None:
+    def _hold(self, left: bytes) -> None:
         self._left = left
         self._pause_transport_reading()
+        self._count()
+
+    def _wait_for_turn(self, left: bytes) -> None:
         self._resting = asyncio.create_task(self._rest(), name="input waits for its turn")
+        self._hold(left)
 
     def _take_of_websocket(self, data: bytes) -> None:
         super().data_received(data)
         self._fresh += len(data)
-        if self._held + self._fresh > _SMALL:
+        self._count()
+
+    def _count(self) -> None:
+        if self._held + self._fresh + len(self._left) > _SMALL:
             self._unfinished.note(self, self.unfinished())
 
     def _take_piece(self, data: bytes) -> None:
@@ -211,7 +230,7 @@ class SocketInput(web.RequestHandler):
 
     def unfinished(self) -> int:
         """Bytes of a message whose end has not arrived or has not been parsed; an upper bound when
-        it has many frames."""
+        it has many frames. With what waits behind it."""
         if self._websocket is None:
             return 0
         arrived = self._websocket.arrived()
@@ -221,7 +240,7 @@ class SocketInput(web.RequestHandler):
             # Earlier input ended with a whole message; the sizes of its frame heads are not known.
             self._held = max(0, min(self._held - (arrived[1] - size), self._fresh))
         self._arrived, self._fresh = arrived, 0
-        return self._held
+        return self._held + len(self._left)
 
     async def _rest(self) -> None:
         if self._websocket is not None:
@@ -230,14 +249,17 @@ class SocketInput(web.RequestHandler):
             await self._work.rest()
         finally:
             self._resting = None
-        left, self._left = self._left, b""
-        if left:
-            self._take(left)
-        if self._resting is None and not (self._reading_paused or self._buffer_paused):
-            self._resume_transport_reading()
+        self._resume(self._take)
 
     def _resume_transport_reading(self) -> None:
         if self._resting is None:
+            self._resume(self._go_on)
+
+    def _resume(self, go_on: Callable[[bytes], None]) -> None:
+        left, self._left = self._left, b""
+        if left:
+            go_on(left)
+        if not (self._left or self._resting or self._reading_paused or self._buffer_paused):
             super()._resume_transport_reading()
 
     def connection_lost(self, exc: BaseException | None) -> None:

@@ -1,0 +1,166 @@
+"""relay/server/socket_input.py: input that waits to be parsed, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import zlib
+from collections import Counter
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import pytest
+from aiohttp.compression_utils import ZLibDecompressor
+
+from relay.server.session import MAX_BAD_FRAMES
+from relay.server.turns import Account, Slice, Turns
+from tests.cast import alice
+from tests.harness.relay_program import until
+from tests.unit.server.test_app import NOW, Relay, Visit, serving
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from relay.server.connection import Connection
+
+PONG = b"\x8a\x80\0\0\0\0"
+MANY = 30_000
+"""Of them at once."""
+
+
+@pytest.fixture
+async def relay(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Relay]:
+    """It reads no connection that has two events without their OKs."""
+    monkeypatch.setattr("relay.server.connection._MAX_UNANSWERED", 2)
+    async with serving() as relay:
+        yield relay
+
+
+async def floods(relay: Relay, text: str) -> tuple[Visit, Connection]:
+    """A connection that is not read has sent many small frames, and the relay has got them."""
+    visit = await relay.visit()
+    connection = list(relay.server.connections)[-1]
+    relay.disk.may_commit.clear()
+    for tag in "ab":
+        await visit.says("EVENT", orjson.loads(alice.sign(1, [["t", tag]], text, NOW).raw))
+    async with until("the events are taken") as tries:
+        async for _ in tries:
+            if connection.message == 2:
+                break
+    visit.socket._writer.transport.write(PONG * MANY)
+    async with until("the frames have arrived") as tries:
+        async for _ in tries:
+            if connection._input.unfinished() > 32_000:
+                break
+    return visit, connection
+
+
+async def test_small_frames_wait_as_they_came_while_others_wait_to_be_handled(
+    relay: Relay,
+) -> None:
+    """Parsed they take 190 bytes each; 600 connections took 560 MB, and parsed for seconds."""
+    visit, connection = await floods(relay, "one")
+    reader = connection._socket._reader
+    assert reader is not None
+    assert 0 < len(reader._buffer) < 256
+    relay.disk.may_commit.set()
+    assert [(await visit.hears())[0] for _ in "ab"] == ["OK", "OK"]
+    assert await visit.asks({"ids": ["0" * 64]}) == [["EOSE", "s"]]
+    assert connection.message == 2 + MANY + 1
+
+
+async def test_input_that_waits_counts_as_unfinished(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, connection = await floods(relay, "one")
+    held = connection._input.unfinished()
+    monkeypatch.setattr("relay.server.socket_input.MAX_UNFINISHED", held)
+    unfinished = connection._input._unfinished
+    await floods(relay, "two")
+    assert (await first.hears())[0] == "closed"
+    assert unfinished._total <= held
+
+
+def compressed(payload: bytes) -> bytes:
+    """A client's frame. RFC 7692."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, -15)
+    data = (packer.compress(payload) + packer.flush(zlib.Z_SYNC_FLUSH))[:-4]
+    return struct.pack("!BBH4x", 0xC1, 0x80 | 126, len(data)) + data
+
+
+async def test_compressed_frames_that_come_at_once_are_parsed_in_pieces(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """120 frames of 533 bytes that expand to 520,000 each took the loop 0.28 s."""
+    ticks, turns, wait = count(), list[str](), Turns.wait
+
+    async def noted(self: Turns, account: Account, _: object) -> None:
+        task = asyncio.current_task()
+        turns.append("" if task is None else task.get_name())
+        await wait(self, account)
+
+    async with serving("[server]\ncompression = true\n") as relay:
+        monkeypatch.setattr("relay.server.socket_input.perf_counter", lambda: next(ticks) / 100)
+        url = f"ws://{relay.at}/"
+        visit = Visit(await relay.browser.ws_connect(url, compress=15))
+        await visit.hears()
+        monkeypatch.setattr(Turns, "wait", noted)
+        frames = compressed(b'["CLOSE","%s"]' % b"s".ljust(100_000)) * 60
+        visit.socket._writer.transport.write(frames)
+        await visit.asks({"ids": ["0" * 64]})
+        assert turns.count("input waits for its turn") >= len(frames) // 1024 > 5
+
+
+@pytest.mark.parametrize("compress", [0, 15])
+async def test_input_waits_while_others_have_used_the_iteration(
+    monkeypatch: pytest.MonkeyPatch, compress: int
+) -> None:
+    """40 sockets that were ready at once expanded 5 ms of input each; 4,000 parsed for 0.6 s."""
+    names, wait = list[str](), Turns.wait
+
+    async def noted(self: Turns, account: Account, _: object) -> None:
+        task = asyncio.current_task()
+        names.append("" if task is None else task.get_name())
+        await wait(self, account)
+
+    async with serving("[server]\ncompression = true\n") as relay:
+        visit = Visit(await relay.browser.ws_connect(f"ws://{relay.at}/", compress=compress))
+        await visit.hears()
+        monkeypatch.setattr(Turns, "wait", noted)
+        await visit.asks({"ids": ["0" * 64]})
+        assert "input waits for its turn" not in names
+        monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
+        await visit.asks({"ids": ["0" * 64]})
+        assert "input waits for its turn" in names
+
+
+async def test_compressed_frames_that_nobody_takes_any_more_are_expanded_in_turns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """When the relay closed a connection, the frames that it still had took the loop 0.25 s."""
+    expand = ZLibDecompressor.decompress_sync
+    iterations, expanded = count(), Counter[int]()
+    current = next(iterations)
+
+    async def iterate() -> None:
+        nonlocal current
+        while True:
+            current = next(iterations)
+            await asyncio.sleep(0)
+
+    def noted(self: ZLibDecompressor, *given: Any) -> bytes:
+        expanded[current] += 1
+        return expand(self, *given)
+
+    async with serving("[server]\ncompression = true\n") as relay:
+        visit = Visit(await relay.browser.ws_connect(f"ws://{relay.at}/", compress=15))
+        await visit.hears()
+        monkeypatch.setattr(ZLibDecompressor, "decompress_sync", noted)
+        iterating = asyncio.create_task(iterate())
+        frame = compressed(b"no message".ljust(100_000))
+        visit.socket._writer.transport.write(frame * 100)
+        assert (await visit.hears_all())[-1] == ["closed", 1008]
+        iterating.cancel()
+        assert expanded.total() > MAX_BAD_FRAMES
+        assert max(expanded.values()) <= 2 * 1024 // len(frame)
