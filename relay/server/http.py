@@ -39,7 +39,7 @@ CORS: Final = {
 }
 SUPPORTED_NIPS: Final = (1, 9, 11, 13, 17, 29, 40, 42, 43, 45, 59, 62, 70, 77, 86)
 """Numbers only: nostr-sdk and Amethyst reject a document in which one of them is a text."""
-_FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
+FORWARDED: Final = ("Forwarded", "X-Forwarded-For", "X-Real-IP")
 
 
 def information(config: Config, state: RelayState, relay_pubkey: str, features: Features) -> bytes:
@@ -156,7 +156,7 @@ def client_address(
 ) -> IPv4Address | IPv6Address | None:
     """The client's address behind trusted proxies. None: unknown, so no list trusts it."""
     peer = _address(request.remote or "")
-    is_forwarded = any(name in request.headers for name in _FORWARDED)
+    is_forwarded = any(name in request.headers for name in FORWARDED)
     # When a proxy, trusted or not, names no client, the proxy's own address must not count as the
     # client's: it may be loopback.
     if is_within(peer, trusted_proxies) is not is_forwarded:

@@ -13,8 +13,11 @@ import asyncio
 from time import perf_counter
 from typing import TYPE_CHECKING, Final, Protocol
 
-from aiohttp import web
+from aiohttp import hdrs, web
+from aiohttp.http_parser import RawRequestMessage
+from multidict import CIMultiDict, CIMultiDictProxy
 
+from relay.server.http import FORWARDED
 from relay.server.turns import Slice
 
 if TYPE_CHECKING:
@@ -27,7 +30,7 @@ if TYPE_CHECKING:
 
 MAX_HEAD: Final = 20_480
 """Bytes of a request line with its headers; up to 16,384 are always accepted. In memory each takes
-up to five bytes, for as long as a websocket is open."""
+up to five bytes, until a websocket is open."""
 _PIECE: Final = 4096
 _FRAMES_PIECE: Final = 16_384
 """Bytes of a websocket; 1 ms of the loop when all its frames are empty. A piece takes 2 us more."""
@@ -41,6 +44,23 @@ _TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"
 )
+
+
+_KEPT_HEADERS: Final = frozenset(
+    name.lower()
+    for name in (
+        *FORWARDED,
+        hdrs.HOST,
+        hdrs.ORIGIN,
+        hdrs.CONNECTION,
+        hdrs.UPGRADE,
+        hdrs.SEC_WEBSOCKET_EXTENSIONS,
+        hdrs.SEC_WEBSOCKET_KEY,
+        hdrs.SEC_WEBSOCKET_PROTOCOL,
+        hdrs.SEC_WEBSOCKET_VERSION,
+    )
+)
+"""Those of a websocket's request that are read, some of them again after a reload."""
 
 
 class Messages(Protocol):
@@ -164,6 +184,7 @@ class SocketInput(web.RequestHandler):
         if not self._messages:
             # No request follows a websocket, and aiohttp's empty deque takes 760 bytes.
             self._messages = []  # type: ignore[assignment]
+        self._parser = None  # it holds the headers of the request
 
     def data_received(self, data: bytes) -> None:
         if not data:  # aiohttp resumes
@@ -220,7 +241,9 @@ class SocketInput(web.RequestHandler):
         before = self._request_count
         super().data_received(data)
         if self._request_count != before and self._messages:
-            self._body = self._messages[-1][1]
+            message, self._body = self._messages[-1]
+            if self._upgraded and isinstance(message, RawRequestMessage):
+                self._messages[-1] = (_without_unread_headers(message), self._body)
         is_in_body = self._body is not None and not self._body.is_eof()
         if self._upgraded or self._request_count != before or is_in_body:
             self._head = len(data)
@@ -269,3 +292,12 @@ class SocketInput(web.RequestHandler):
         if self._resting is not None:
             self._resting.cancel()
         super().connection_lost(exc)
+
+
+def _without_unread_headers(message: RawRequestMessage) -> RawRequestMessage:
+    """aiohttp keeps the message for as long as the websocket is open."""
+    if message.method != hdrs.METH_GET:
+        return message
+    items = message.headers.items()
+    kept = CIMultiDict((name, text) for name, text in items if name.lower() in _KEPT_HEADERS)
+    return message._replace(headers=CIMultiDictProxy(kept), raw_headers=())

@@ -13,7 +13,7 @@ import pytest
 
 from relay.observe import Metrics
 from relay.server.connection import _HEARTBEAT_S
-from relay.server.http import _FORWARDED
+from relay.server.http import FORWARDED
 from tests.harness.patience import PROGRAM_S
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy"
@@ -173,7 +173,7 @@ def test_a_proxy_drops_each_header_by_which_a_client_could_name_an_address(
     name: str, cleared: str
 ) -> None:
     text = text_of(name)
-    for header in set(_FORWARDED) - {"X-Forwarded-For"}:
+    for header in set(FORWARDED) - {"X-Forwarded-For"}:
         assert cleared.format(header) in text
 
 

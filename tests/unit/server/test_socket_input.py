@@ -82,6 +82,19 @@ async def test_input_that_waits_counts_as_unfinished(
     assert unfinished._total <= held
 
 
+async def test_an_open_websocket_holds_few_headers_of_its_request(relay: Relay) -> None:
+    """15 kB of them took 77 kB of each connection for as long as it was open."""
+    lines = {f"X-{number}": f"{number}".ljust(140, "x") for number in range(90)}
+    visit = await relay.visit(Origin="https://example.com", **lines)
+    (connection,) = relay.server.connections
+    request, protocol = connection._request, connection._input
+    assert request.headers["Origin"] == "https://example.com"
+    assert len(request.headers) < 9
+    assert request.raw_headers == ()
+    assert protocol._parser is None
+    assert await visit.asks({"ids": ["0" * 64]}) == [["EOSE", "s"]]
+
+
 def compressed(payload: bytes) -> bytes:
     """A client's frame. RFC 7692."""
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
