@@ -89,6 +89,9 @@ _CHECKS: Final = 12
 _CHECKED_AT_ONCE: Final = 100
 """Connections; a ping takes 15 us of the loop."""
 _PING: Final = b"\x89\x00"
+_UNREAD_PONGS: Final = 4096
+"""Bytes of pongs that may follow what the transport takes while the client does not read; with more
+its socket is not read. Nothing counts them."""
 _CONNECTIONS_OF_ONE: Final = 10
 """As many subscriptions as so many connections may have, those of one address have together without
 a known key. An event of somebody else may have to be sent to each: 3 us of the loop."""
@@ -123,6 +126,7 @@ class RelaySocket(web.WebSocketResponse):
             compress=compression,
             decode_text=False,
             timeout=_CLOSE_S,
+            writer_limit=_UNREAD_PONGS,
             autoping=False,  # or all pings that are buffered are answered before any other work
         )
         self._max_message_length = max_message_length

@@ -82,6 +82,23 @@ async def test_input_that_waits_counts_as_unfinished(
     assert unfinished._total <= held
 
 
+async def test_few_pongs_wait_for_a_client_that_does_not_read(relay: Relay) -> None:
+    """Up to 256 KiB did, of each connection."""
+    visit = await relay.visit()
+    (connection,) = relay.server.connections
+    connection._input.pause_writing()  # as the transport does when much is unread
+    pings = b"\x89\xfd\0\0\0\0".ljust(131, b"x") * 1000
+    visit.socket._writer.transport.write(pings)
+    async with until("the relay waits for the client") as tries:
+        async for _ in tries:
+            if connection._input._drain_waiter is not None or connection.message == 1000:
+                break
+    assert 0 < connection.message < 100
+    connection._input.resume_writing()
+    assert await visit.asks({"ids": ["0" * 64]}) == [["EOSE", "s"]]
+    assert connection.message == 1000 + 1
+
+
 async def test_an_open_websocket_holds_few_headers_of_its_request(relay: Relay) -> None:
     """15 kB of them took 77 kB of each connection for as long as it was open."""
     lines = {f"X-{number}": f"{number}".ljust(140, "x") for number in range(90)}
