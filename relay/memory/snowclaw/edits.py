@@ -132,12 +132,14 @@ def _changed(before: int | None, after: int | None, known: int | None) -> list[i
 
 
 class EditReaders(NamedTuple):
-    """Who may read an edit of a user's record, beside the owner: members of these groups."""
+    """Who may read an edit of a user's record: beside the owner, members of these groups."""
 
     group: str | None
     """That it was made for."""
     stored: str | None
     """That read the stored record when it was made."""
+    is_encrypted: bool = False
+    """Whether that record was: then the owner may not read it either."""
 
 
 class Edits:
@@ -171,7 +173,12 @@ class Edits:
 
     def may_be_read_by(self, group: str | None) -> bool:
         """Whether each may be in a record that this group reads; None: the owner only."""
-        return group is None or all(group in readers for readers in self._readers)
+        return group is None or all(group in readers[:2] for readers in self._readers)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether one was made for an encrypted record."""
+        return any(readers.is_encrypted for readers in self._readers)
 
     def may_enter(self, group: str) -> bool:
         """Whether none was made for another group."""

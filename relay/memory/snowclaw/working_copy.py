@@ -311,7 +311,7 @@ class WorkingCopy:
 
     def edit_user(self, subject: OfUser, edit: UserEdit, group: str | None = None) -> None:
         """`group`: whose members may read the record if this is its first version (G-31)."""
-        readers = EditReaders(group, self.group_reading(subject))
+        readers = EditReaders(group, self.group_reading(subject), self.is_encrypted(subject))
         self._unsaved.setdefault(subject, Edits()).add_user_edit(edit, readers)
 
     def encrypt(self, subject: OfUser) -> None:
@@ -366,9 +366,10 @@ class WorkingCopy:
         return f"{MEMORY}npub:{key}"
 
     def is_encrypted(self, subject: Subject) -> bool:
-        """Whether the next version must be: the stored one is, or `encrypt` was called."""
+        """Whether the next version must be: the stored one is, or was when it was edited, or
+        `encrypt` was called."""
         own = self._own(subject)
-        if subject in self._to_encrypt:
+        if subject in self._to_encrypt or self._edits(subject).is_encrypted:
             return True
         return isinstance(own, (UserRecord, GroupRecord)) and is_encrypted(own.event)
 

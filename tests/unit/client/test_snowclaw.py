@@ -718,6 +718,26 @@ async def test_a_user_s_memory_is_encrypted_when_asked(fake: FakeRelay) -> None:
         assert memory.notes == ("plain so far", "secret")
 
 
+async def test_a_note_made_for_an_encrypted_record_is_encrypted_though_that_is_gone(
+    fake: FakeRelay,
+) -> None:
+    """Another machine forgot the record before the flush, which wrote the note in plain text."""
+    async with started(fake) as claw:
+        claw.encrypt_user(alice.npub)
+        claw.note_user(alice.npub, "secret")
+        (first,) = await claw.flush()
+    async with started(fake) as claw:
+        claw.note_user(alice.npub, "more of it")
+        fake.events.remove(first.event)
+        await fake.publish(robot.sign(5, [["e", first.event.id]], "", NOW + 1))
+        await until(lambda: first.event.id not in {e.id for e in claw._working_copy.events()})
+        (second,) = await claw.flush()
+        assert second.event.tag("encrypted") == "nip44"
+        memory = claw.user(alice.npub)
+        assert memory is not None
+        assert memory.notes == ("more of it",)
+
+
 async def test_a_group_s_record_of_a_user_is_not_taken_from_its_members(fake: FakeRelay) -> None:
     await fake.publish(robot.sign(30078, [["d", ALICE], ["h", "tea"]], "{}", NOW - 9))
     async with started(fake) as claw:
