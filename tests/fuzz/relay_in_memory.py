@@ -63,7 +63,7 @@ class Memory:
         self.close_code: int | None = None
         self.transport = self.protocol = self.writer = self
         self.silent_s = 0.0
-        self.compress = 0
+        self.compress = self.taken = self.taken_bytes = 0
 
     # the client's end
 
@@ -75,9 +75,6 @@ class Memory:
         self._frames.put_nowait(_Message(WSMsgType.CLOSED, b""))
 
     # the relay's end
-
-    def taken(self, _size: int) -> None:
-        """Nobody bounds what has arrived here."""
 
     async def next(self) -> _Message:
         return await self._frames.get()

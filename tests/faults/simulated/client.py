@@ -43,7 +43,7 @@ class Socket:
         self.is_cut = False
         self.transport = self.protocol = self.writer = self
         self.silent_s = 0.0
-        self.compress = 0
+        self.compress = self.taken = self.taken_bytes = 0
 
     def send(self, frame: bytes) -> None:
         self._frames.put_nowait(_Frame(WSMsgType.TEXT, frame))
@@ -62,9 +62,6 @@ class Socket:
         self._reads.set()
 
     # the relay's end
-
-    def taken(self, _size: int) -> None:
-        """Nobody bounds what has arrived here."""
 
     async def next(self) -> _Frame:
         frame = await self._frames.get()
