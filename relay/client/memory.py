@@ -23,8 +23,7 @@ from relay.client.writer import Outcome, Writer, address_filter
 from relay.errors import Prefix
 from relay.memory.draft import Draft
 from relay.nostr import kinds
-from relay.nostr.event import named_by
-from relay.nostr.nip09 import request, targets_of, version_target
+from relay.nostr.nip09 import named_by, request, targets_of, version_target
 from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:

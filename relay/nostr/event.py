@@ -20,7 +20,7 @@ from relay.errors import Invalid
 from relay.nostr.kinds import MAX_KIND, KindClass, class_of, is_kind
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
 _HEX64: Final = re.compile(r"[0-9a-f]{64}").fullmatch
 _HEX128: Final = re.compile(r"[0-9a-f]{128}").fullmatch
@@ -387,23 +387,6 @@ def address_of(value: str) -> Address | None:
     if class_of(number) is KindClass.REPLACEABLE:
         d = ""
     return Address(pubkey, number, d)
-
-
-def named_by(deletion: Event, events: Iterable[Event]) -> list[Event]:
-    """Those that a kind 5 of their author names by id, or by address up to its date (NIP-09)."""
-    ids, addresses = set(deletion.tag_values("e")), set(deletion.tag_values("a"))
-    return [
-        event
-        for event in events
-        if event.pubkey == deletion.pubkey
-        and (
-            event.id in ids
-            or (
-                event.created_at <= deletion.created_at
-                and f"{event.kind}:{event.pubkey}:{event.d}" in addresses
-            )
-        )
-    ]
 
 
 def object_in(content: str) -> dict[str, object] | None:

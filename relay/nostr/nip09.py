@@ -1,4 +1,4 @@
-"""NIP-09: what a kind 5 deletes, in a form that can be kept when the deleted texts are not."""
+"""NIP-09: what a kind 5 deletes, also in a form that can be kept when the deleted texts are not."""
 
 from __future__ import annotations
 
@@ -38,6 +38,23 @@ def targets_of(deletion: Event) -> list[Target]:
             for address in addresses
             if address is not None and address.pubkey == author
         ),
+    ]
+
+
+def named_by(deletion: Event, events: Iterable[Event]) -> list[Event]:
+    """Those that a kind 5 of their author names by id, or by address up to its date (NIP-09)."""
+    ids, addresses = set(deletion.tag_values("e")), set(deletion.tag_values("a"))
+    return [
+        event
+        for event in events
+        if event.pubkey == deletion.pubkey
+        and (
+            event.id in ids
+            or (
+                event.created_at <= deletion.created_at
+                and f"{event.kind}:{event.pubkey}:{event.d}" in addresses
+            )
+        )
     ]
 
 

@@ -11,7 +11,7 @@ from relay.errors import Invalid
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_in
 from relay.memory.snowclaw.keys import MEMORY, OfUser, hex_of, is_same_user, memory_scope
 from relay.memory.snowclaw.records import newest, record_in
-from relay.nostr.event import named_by
+from relay.nostr.nip09 import named_by
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator

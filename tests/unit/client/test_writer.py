@@ -13,8 +13,9 @@ from relay.client import writer as writer_room
 from relay.client.spool import Spool, SpoolDamaged
 from relay.client.writer import Outcome, Writer
 from relay.memory.draft import Draft
-from relay.nostr.event import base_of, event_from, named_by
+from relay.nostr.event import base_of, event_from
 from relay.nostr.kinds import DELETION
+from relay.nostr.nip09 import named_by
 from tests.cast import robot, rover
 from tests.unit.client.conftest import TIMEOUTS
 
