@@ -52,6 +52,8 @@ _SETTLE_S: Final = 0.3
 """Time without a commit after which tags are flushed and the WAL is checkpointed."""
 _QUIET_S: Final = 1.0
 """Time without a commit after which free pages and a large WAL are returned to the file system."""
+_SIZED_S: Final = 0.02
+"""Shortest time between two looks at the size of the WAL, 9 us each."""
 _BUSY_MS: Final = 50
 
 _BUSY_TIMEOUT: Final = Query(f"PRAGMA busy_timeout = {_BUSY_MS}", ())
@@ -113,6 +115,7 @@ class Checkpoints:
         """From then on a slice of tags may be flushed between commits: after a pause as long as the
         last one took."""
         self._committed_at = 0.0
+        self._sized_at = 0.0
         self._may_have_free_pages = True
         self._has_to_truncate = False
         self._retry_s = _FIRST_RETRY_S
@@ -133,12 +136,16 @@ class Checkpoints:
 
     def committed(self) -> None:
         """After each commit."""
-        self._committed_at = monotonic()
+        self._committed_at = now = monotonic()
         self._is_settled = False
         if self._task is None:
             self._start()
-        elif self._is_behind() or self._is_large():
+        elif self._is_behind():
             self._woken.set()
+        elif now - self._sized_at > _SIZED_S:
+            self._sized_at = now
+            if self._is_large():
+                self._woken.set()
 
     def erased(self) -> None:
         """After a commit that deleted or replaced something."""

@@ -154,6 +154,8 @@ class SqliteStore:
         )
         self._has_room_for = tag_buffer.has_room_for
         self._committed = asyncio.Event()
+        self._waiting = 0
+        """Tasks in `committed_after`."""
         self._writing = WorkThread("store-writer")
         self._factory = ReaderFactory(path, hashes, tag_buffer)
         self._loop_conn = LoopReader(self._factory.page_reader)
@@ -249,7 +251,8 @@ class SqliteStore:
             if writer.erasures > erasures:
                 requests, writer.requests = writer.requests, []
                 loop.call_soon_threadsafe(self._erased, writer.erasures, requests)
-        loop.call_soon_threadsafe(self._wake)
+        if self._waiting:
+            loop.call_soon_threadsafe(self._wake)
         return head
 
     def _erased(self, number: int, requests: Sequence[str]) -> None:
@@ -596,9 +599,13 @@ class SqliteStore:
 
     async def committed_after(self, seq: int) -> int:
         self._check_open()
-        while self._writer.head <= seq:
-            await self._committed.wait()
-            self._check_open()
+        self._waiting += 1  # before `head` is read: the writer reads it after it has changed `head`
+        try:
+            while self._writer.head <= seq:
+                await self._committed.wait()
+                self._check_open()
+        finally:
+            self._waiting -= 1
         return self._writer.head
 
     async def is_writable(self) -> bool:

@@ -114,7 +114,7 @@ class _FilesInPlace:
     """
 
     def __init__(self, path: Path) -> None:
-        self._opened = {file: _inode(file) for file in (path, path.with_name(f"{path.name}-wal"))}
+        self._opened = {file: _inode(file) for file in (f"{path}", f"{path}-wal")}
 
     def check(self) -> None:
         """Raises StoreFault."""
@@ -123,7 +123,7 @@ class _FilesInPlace:
                 raise StoreFault(f"{file} was removed or replaced: restart the relay")
 
 
-def _inode(file: Path) -> tuple[int, int] | None:
+def _inode(file: str) -> tuple[int, int] | None:
     try:
         about = os.stat(file)
     except OSError:
