@@ -348,9 +348,12 @@ class Server:
     @web.middleware
     async def _in_turn(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """One request in each turn, so that many that arrive at once do not block the loop. All
-        compete with the connections as one, and client addresses with each other."""
+        but handshakes compete with the connections as one, and client addresses with each other."""
         address = subnet_of(self.address_of(request))
-        await Slice(self._turns, perf_counter, self._http).take(_REQUEST_COST_S, address)
+        if _is_handshake(request):
+            await self._turns.wait_for_handshake(address)
+        else:
+            await Slice(self._turns, perf_counter, self._http).take(_REQUEST_COST_S, address)
         response: web.StreamResponse
         try:
             response = await handler(request)
@@ -369,7 +372,7 @@ class Server:
         return response
 
     async def _get(self, request: web.Request) -> web.StreamResponse:
-        if request.headers.get(hdrs.UPGRADE, "").lower() == "websocket":
+        if _is_handshake(request):
             return await self._websocket(request)
         if PARAMETER in request.query:
             return _response(await self._receipt(request))
@@ -654,6 +657,10 @@ class Server:
             return web.Response(status=403, text="not allowed by [server] metrics_from\n")
         metrics = self._services.metrics
         return web.Response(body=metrics.page(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _is_handshake(request: web.Request) -> bool:
+    return request.headers.get(hdrs.UPGRADE, "").lower() == "websocket"
 
 
 def _is_new(protocol: web.RequestHandler, now: float) -> bool:

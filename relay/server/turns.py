@@ -8,7 +8,9 @@ takes one slice longer, however many wait. When deliveries make iterations long,
 each, of different accounts. The next is the one whose `Account` has used least. Who has used
 nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it goes first for
 that much work, then they share; nobody waits for ever. Of many that begin at once few have credit.
-Work while nobody else waits counts for nothing.
+Work while nobody else waits counts for nothing. Handshakes of websockets have every second turn, so
+that who comes waits for as many turns as there are addresses that come, and not for as many times
+the accounts that wait.
 """
 
 from __future__ import annotations
@@ -75,6 +77,9 @@ class Turns:
         """Heap of the accounts in `_turns`."""
         self._turns: dict[Account, dict[object, list[asyncio.Future[None]]]] = {}
         """Of tasks that wait: by the parts of an account, which take turns with each other."""
+        self._handshakes: dict[object, list[asyncio.Future[None]]] = {}
+        """Of those that wait: by client address."""
+        self._is_handshake_next = True
         self._numbers = count()
         self._given_at = 0.0
         """When turns were given, or could first have been."""
@@ -103,7 +108,7 @@ class Turns:
         if self.spent > _SHORT_S and not self._ends:
             self._ends = True
             asyncio.get_running_loop().call_soon(self._begin_iteration)
-        return bool(self._waiting)
+        return bool(self._waiting or self._handshakes)
 
     def _begin_iteration(self) -> None:
         self.spent = 0.0
@@ -128,16 +133,24 @@ class Turns:
     async def wait(self, account: Account, part: object = None) -> None:
         """Let every task that is ready run, and those who have used less, or came before. `part`:
         of the account; parts go on one after the other, however many tasks wait in each."""
-        loop = asyncio.get_running_loop()
-        turn = loop.create_future()
-        if not self._waiting:
-            self._schedule()
+        turn = self._new_turn()
         queued = self._turns.get(account)
         if queued is None:
             queued = self._turns[account] = {}
             self._push(account)
         queued.setdefault(part, []).append(turn)
         await turn
+
+    async def wait_for_handshake(self, address: str) -> None:
+        """As `wait`; addresses go on one after the other."""
+        turn = self._new_turn()
+        self._handshakes.setdefault(address, []).append(turn)
+        await turn
+
+    def _new_turn(self) -> asyncio.Future[None]:
+        if not (self._waiting or self._handshakes):
+            self._schedule()
+        return asyncio.get_running_loop().create_future()
 
     def _push(self, account: Account) -> None:
         heappush(self._waiting, (account.used, next(self._numbers), account))
@@ -150,24 +163,33 @@ class Turns:
         others_s = self._clock() - self._given_at - self._worked
         number = min(1 + int(others_s / _OTHER_S), _MAX_TURNS)
         served: list[Account] = []
-        while self._waiting and len(served) < number:
+        while (self._waiting or self._handshakes) and number > 0:
+            if self._handshakes and (self._is_handshake_next or not self._waiting):
+                handshake = _next(self._handshakes)
+                if handshake is not None:
+                    handshake.set_result(None)
+                    self._is_handshake_next = False
+                    number -= 1
+                continue
             used, _, account = heappop(self._waiting)
             turn = _next(self._turns[account])
             if turn is None:
                 del self._turns[account]
                 continue
-            if self._waiting or served:
+            if self._waiting or self._handshakes or served:
                 self.reached = max(self.reached, used)
             else:  # what kept nobody else waiting is forgotten
                 account.used = min(account.used, self.reached)
             turn.set_result(None)
             served.append(account)
+            self._is_handshake_next = True
+            number -= 1
         for account in served:
             if self._turns[account]:
                 self._push(account)
             else:
                 del self._turns[account]
-        if self._waiting:
+        if self._waiting or self._handshakes:
             self._schedule()
 
 

@@ -15,6 +15,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -42,6 +43,7 @@ from relay.server.history import HistoryRequests
 from relay.server.listening import bound_sockets
 from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
+from relay.server.turns import Slice
 from relay.state import RelayState
 from relay.write.ingest import Ingest
 from relay.write.invitations import Invitations
@@ -584,6 +586,32 @@ async def test_connections_wait_for_the_requests_of_many_addresses_as_for_one() 
         await turns.wait(turns.account())
         assert answered - before < 10
         await asyncio.gather(*waiting)
+
+
+async def test_who_connects_waits_for_other_addresses_once_however_many_connections_wait() -> None:
+    """Beside 50 addresses that flooded the relay and connected again and again, a login took 5 s:
+    each of their handshakes waited for every flood."""
+    config = '[server]\ntrusted_proxies = ["127.0.0.1/32"]\n'
+    addresses, given = 20, 0
+
+    async def busy(work: Slice) -> None:
+        nonlocal given
+        while True:
+            await work.take(0.0005)
+            given += 1
+
+    async with serving(config) as relay:
+        turns = relay.server._turns
+        floods = [asyncio.create_task(busy(Slice(turns, perf_counter))) for _ in range(30)]
+        while given < 30:  # noqa: ASYNC110 -- each is an iteration of the loop
+            await asyncio.sleep(0)
+        before = given
+        visits = [relay.visit(X_Forwarded_For=f"198.51.100.{at}") for at in range(addresses)]
+        await asyncio.gather(*visits)
+        given -= before
+        for flood in floods:
+            flood.cancel()
+    assert given < 10 * addresses
 
 
 async def test_answers_that_are_not_read_are_dropped_oldest_first(

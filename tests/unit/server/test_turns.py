@@ -115,6 +115,25 @@ async def test_the_parts_of_an_account_take_turns_and_share_those_of_one() -> No
     assert seen == [*"abdefgh", *"aaaaaaa"]
 
 
+async def test_handshakes_have_every_second_turn_and_addresses_take_them_in_turn() -> None:
+    turns, seen = Turns(Clock()), list[str]()
+
+    async def comes(address: str) -> None:
+        await turns.wait_for_handshake(address)
+        seen.append(address)
+
+    async def waits() -> None:
+        await turns.wait(turns.account())
+        seen.append(".")
+
+    waiting = [asyncio.create_task(waits()) for _ in range(6)]
+    waiting += [asyncio.create_task(comes(address)) for address in "aaaabc"]
+    await asyncio.sleep(0)
+    waiting[9].cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert "".join(seen) == "a.b.c.a.a.."
+
+
 async def test_a_cancelled_wait_takes_no_turn() -> None:
     turns = Turns(Clock())
     tasks = [asyncio.create_task(turns.wait(turns.account())) for _ in range(3)]
