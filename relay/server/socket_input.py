@@ -44,6 +44,10 @@ _TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"
 )
+_LENGTH_REQUIRED: Final = (
+    b"HTTP/1.1 411 Length Required\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+)
+"""For a chunked body: of chunks of one byte, 4 kB take 5 ms of the loop."""
 
 
 _KEPT_HEADERS: Final = frozenset(
@@ -195,7 +199,7 @@ class SocketInput(web.RequestHandler):
             self._go_on(data)
 
     def _go_on(self, data: bytes) -> None:
-        if self._websocket is None or self._work.has_time:
+        if self._work.has_time:
             self._take(data)
         else:  # thousands of sockets may be ready at once
             self._wait_for_turn(data)
@@ -242,6 +246,11 @@ class SocketInput(web.RequestHandler):
         super().data_received(data)
         if self._request_count != before and self._messages:
             message, self._body = self._messages[-1]
+            if any(
+                isinstance(each, RawRequestMessage) and each.chunked for each, _ in self._messages
+            ):
+                self._refuse(_LENGTH_REQUIRED)
+                return
             if self._upgraded and isinstance(message, RawRequestMessage):
                 self._messages[-1] = (_without_unread_headers(message), self._body)
         is_in_body = self._body is not None and not self._body.is_eof()
@@ -249,9 +258,13 @@ class SocketInput(web.RequestHandler):
             self._head = len(data)
             return
         self._head += len(data)
-        if self._head > MAX_HEAD and self.transport is not None:
-            self.transport.write(_TOO_LARGE)
-            self.force_close()
+        if self._head > MAX_HEAD:
+            self._refuse(_TOO_LARGE)
+
+    def _refuse(self, response: bytes) -> None:
+        if self.transport is not None:
+            self.transport.write(response)
+        self.force_close()
 
     def unfinished(self) -> int:
         """Bytes of a message whose end has not arrived or has not been parsed; an upper bound when

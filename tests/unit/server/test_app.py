@@ -43,7 +43,7 @@ from relay.server.history import HistoryRequests
 from relay.server.listening import bound_sockets
 from relay.server.nip86 import UsedAuthorizations
 from relay.server.receipts import Receipts
-from relay.server.turns import Slice
+from relay.server.turns import Account, Slice, Turns
 from relay.state import RelayState
 from relay.write.ingest import Ingest
 from relay.write.invitations import Invitations
@@ -889,3 +889,51 @@ async def test_a_refused_request_leaves_nothing_for_the_garbage_collector() -> N
                         break
         finally:
             gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("head", "status"),
+    [
+        # Of chunks of one byte, 4 kB took the loop 5 ms.
+        (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n", 411),
+        (b"GET /healthz HTTP/1.1\r\nTransfer-Encoding: chunked\r\n", 411),
+        # aiohttp's parser of this header takes 0.6 s for 8 kB of quotes, and fails for these.
+        (b"POST / HTTP/1.1\r\nContent-Type: a/b;%b\r\n" % (b"(" * 7900), 415),
+        # Its router tries each part of a path: 9 ms.
+        (b"GET %b HTTP/1.1\r\n" % (b"/" * 7900), 414),
+    ],
+    ids=["chunked body", "chunked body of a GET", "long Content-Type", "long path"],
+)
+async def test_what_takes_long_to_parse_is_refused(head: bytes, status: int) -> None:
+    async with serving() as relay:
+        reader, writer = await asyncio.open_connection("127.0.0.1", relay.server.port)
+        writer.write(head + b"Host: x\r\n\r\n")
+        line = await reader.readline()
+        writer.close()
+        assert line.startswith(b"HTTP/1.1 %d " % status)
+
+
+async def test_a_request_waits_for_its_turn_before_its_path_is_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with serving() as relay, ClientSession() as client:
+        resolved = asyncio.Event()
+        resolve = web.UrlDispatcher.resolve
+
+        async def noted(self: web.UrlDispatcher, request: web.Request) -> web.UrlMappingMatchInfo:
+            resolved.set()
+            return await resolve(self, request)
+
+        monkeypatch.setattr(web.UrlDispatcher, "resolve", noted)
+        may_go, waits = asyncio.Event(), asyncio.Event()
+
+        async def wait(self: Turns, account: Account, part: object = None) -> None:
+            waits.set()
+            await may_go.wait()
+
+        monkeypatch.setattr(Turns, "wait", wait)
+        asked = asyncio.create_task(client.get(f"http://{relay.at}/healthz"))
+        await waits.wait()
+        assert not resolved.is_set()
+        may_go.set()
+        assert (await asked).status == 200

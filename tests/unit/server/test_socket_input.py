@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
+from aiohttp import ClientSession
 from aiohttp.compression_utils import ZLibDecompressor
 
 from relay.server.session import MAX_BAD_FRAMES
@@ -162,6 +163,27 @@ async def test_input_waits_while_others_have_used_the_iteration(
         assert "input waits for its turn" not in names
         monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
         await visit.asks({"ids": ["0" * 64]})
+        assert "input waits for its turn" in names
+
+
+async def test_requests_wait_while_others_have_used_the_iteration(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,000 sockets of one address sent 4 kB each at once: others waited for 0.9 s."""
+    async with ClientSession() as client:
+        async with client.get(f"http://{relay.at}/healthz"):
+            pass
+        names, wait = list[str](), Turns.wait
+
+        async def noted(self: Turns, account: Account, part: object = None) -> None:
+            task = asyncio.current_task()
+            names.append("" if task is None else task.get_name())
+            await wait(self, account, part)
+
+        monkeypatch.setattr(Turns, "wait", noted)
+        monkeypatch.setattr(Slice, "has_time", property(lambda _: False))
+        async with client.get(f"http://{relay.at}/healthz") as answer:
+            assert answer.status == 200
         assert "input waits for its turn" in names
 
 
