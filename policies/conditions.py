@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from relay.access.read_rules import Match
+from relay.access.read_rules import RULE_TAGS, Match
 from relay.facts import Origin, Who
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
@@ -56,7 +56,7 @@ LISTED: Final = frozenset({Who.OWNER, Who.AGENT})
 """Who-words whose keys are listed in the policy files, so that they also apply to stored rows."""
 READERS: Final = tuple(Who)
 
-READ_TAGS: Final = frozenset({"enc", "shared", "snow:tier", "visibility", "scope"})
+READ_TAGS: Final = RULE_TAGS | {"shared"}
 """Tag names longer than one letter for read rules; a store indexes all but `shared`."""
 _WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
 

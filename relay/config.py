@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import parse_qs, urlsplit
 
+from relay.access.read_rules import RULE_TAGS
 from relay.nostr.filters import FilterTerms
 from relay.nostr.nip42 import relay_address
 from relay.toml.fields import Source, Table, nearest
@@ -363,7 +364,7 @@ def _index_tags(table: Table, key: str) -> frozenset[str] | None:
             )
         elif not _TAG_NAME(value):
             table.wrong_item(key, number, f"{key}: {value!r} is not a valid tag name")
-        elif value in NEVER_FILTERED:
+        elif value in RULE_TAGS:
             table.wrong_item(
                 key,
                 number,
@@ -382,8 +383,6 @@ def _kinds(table: Table, key: str) -> frozenset[int] | None:
 _MAX_NAME: Final = 30
 """Characters (N11-04)."""
 _TAG_NAME: Final = re.compile(r"[^\s\x00-\x1f\x7f#\"]{2,64}").fullmatch
-NEVER_FILTERED: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
-"""Tags that packaged read rules look at."""
 
 SETTINGS: Final[Mapping[str, Mapping[str, Reader]]] = {
     "relay": {

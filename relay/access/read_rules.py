@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from relay.facts import Who
 from relay.nostr.filters import Filter
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
     from relay.groups.group import Groups
     from relay.nostr.event import Event
+
+RULE_TAGS: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
+"""Tag names of more than a letter that packaged read rules use: a store indexes them, and no filter
+may name them."""
 
 
 class Row(Protocol):

@@ -7,6 +7,8 @@ from hashlib import blake2b
 from string import ascii_letters
 from typing import TYPE_CHECKING, Final
 
+from relay.access.read_rules import RULE_TAGS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -14,8 +16,6 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
     from relay.nostr.filters import Filter
 
-RULE_TAGS: Final = frozenset({"enc", "snow:tier", "visibility", "scope"})
-"""Tag names that read rules use: indexed although no filter may name them."""
 _LETTERS: Final = frozenset(ascii_letters)
 _LONG_VALUE: Final = 256
 _CACHED_TAGS: Final = 1000

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from relay.config import (
-    NEVER_FILTERED,
     SETTINGS,
     Config,
     LogFormat,
@@ -20,7 +19,6 @@ from relay.config import (
 )
 from relay.errors import ConfigFaults
 from relay.nostr.filters import FilterTerms
-from relay.storage.hashes import RULE_TAGS
 
 FILE = Path("/srv/rookery/rookery.toml")
 
@@ -219,10 +217,6 @@ def test_a_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     file = tmp_path / "rookery.toml"
     file.write_bytes(b'\xef\xbb\xbf[relay]\r\nname = "Tea"\r\n')
     assert load_config(file).relay.name == "Tea"
-
-
-def test_tags_of_read_rules_cannot_be_index_tags() -> None:
-    assert NEVER_FILTERED == RULE_TAGS
 
 
 # -- what is refused ------------------------------------------------------------------------------

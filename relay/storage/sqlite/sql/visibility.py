@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import orjson
 
+from relay.access.read_rules import RULE_TAGS
 from relay.facts import Who
 from relay.nostr.kinds import KindSet
-from relay.storage.hashes import RULE_TAGS, Hashes
 from relay.storage.sqlite.sql.conditions import (
     TRUE,
     UNEXPIRED,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from relay.access.visibility import Visibility
     from relay.groups.group import Groups
     from relay.nostr.filters import Filter
+    from relay.storage.hashes import Hashes
 
 _CACHED_CONDITIONS: Final = 512
 CACHED_KINDS: Final = 64
