@@ -58,7 +58,6 @@ READERS: Final = tuple(Who)
 
 READ_TAGS: Final = RULE_TAGS | {"shared"}
 """Tag names longer than one letter for read rules; a store indexes all but `shared`."""
-_WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
 
 TagRules = tuple[tuple[str, bool | frozenset[str]], ...]
 
@@ -336,7 +335,7 @@ def _tags_of_a_write(table: Table, parts: Match) -> tuple[TagRules, bool | None]
     if len(plain) == len(tags):
         return tags, None
     wanted = parts.kinds
-    if wanted is None or any(low != high or low not in _WRAPS for low, high in wanted.ranges):
+    if wanted is None or any(low != high or low not in kinds.WRAPS for low, high in wanted.ranges):
         table.source.fault(
             (*table.path, "tags", "p"),
             'tags p = ["known"] is offered for the kinds 1059, 21059 and 24133 only',

@@ -31,9 +31,9 @@ from relay.groups.context import GroupSettings, Joins
 from relay.groups.notices import Compat
 from relay.lifecycle.rows import Tie
 from relay.nostr.kinds import (
+    ALL_KINDS,
     GROUP_RECORDS,
     GROUP_STATE,
-    MAX_KIND,
     KindClass,
     KindSet,
     class_of,
@@ -51,8 +51,6 @@ if TYPE_CHECKING:
     Settings = Mapping[tuple[str, str], Any]
 
 Reader = Callable[[Table, str], object]
-
-EVERY_KIND: Final = KindSet.of((0, MAX_KIND))
 
 
 def _later(reader: Reader, *accepted: object) -> Reader:
@@ -94,7 +92,7 @@ def _searchable(table: Table, key: str) -> KindSet | None:
     if isinstance(value, str) and value != "all":
         table.wrong(key, f'{key} must be "all" or a list of numbers and ranges like "9000-9022"')
         return None
-    return EVERY_KIND if value == "all" else table.kinds(key)
+    return ALL_KINDS if value == "all" else table.kinds(key)
 
 
 def _kinds_outside_groups(table: Table, key: str) -> frozenset[int] | None:
@@ -310,7 +308,7 @@ def limits_of(settings: Settings) -> Limits:
 
 def searched_of(settings: Settings) -> KindSet:
     """Kinds that a search may find; absent: all."""
-    found: KindSet = settings.get(("search", "kinds"), EVERY_KIND)
+    found: KindSet = settings.get(("search", "kinds"), ALL_KINDS)
     return found
 
 

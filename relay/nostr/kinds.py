@@ -98,6 +98,11 @@ GROUP_MEMBER_NOTICES = (GROUP_MEMBER_ADDED, GROUP_MEMBER_REMOVED)
 RELAY_SIGNED = frozenset({*GROUP_STATE, *MEMBERSHIP_RECORDS, *GROUP_MEMBER_NOTICES})
 """What each relay says of its own groups and members: never copied to another relay."""
 
+WRAPS = frozenset({GIFT_WRAP, EPHEMERAL_GIFT_WRAP, NOSTR_CONNECT})
+"""Encrypted for the keys in `p`, by authors that the relay need not know."""
+AMAN = range(PREFERENCE, SUBSCRIPTION_STATE + 1)
+"""Records of an Aman agent."""
+
 MAX_KIND = 65535
 
 

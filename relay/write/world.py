@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from relay.write.candidate import Candidate
 
 _ANYONE: Final = frozenset({Who.ANYONE})
-_WRAPS: Final = frozenset({kinds.GIFT_WRAP, kinds.EPHEMERAL_GIFT_WRAP, kinds.NOSTR_CONNECT})
 _ABOUT_PEOPLE: Final = (ListName.ALLOWED_KEYS, ListName.BANNED_KEYS)
 _LENT_IN_GROUPS: Final = frozenset({Who.INSIDER})
 """The who-words that an owner lends its agent inside groups. Not KNOWN: the agent could found a
@@ -173,7 +172,7 @@ def facts_of(candidate: Candidate, world: World) -> Facts:
         authenticated=authenticated,
         who=who,
         authenticated_who=readers,
-        wraps_for_known=kind in _WRAPS
+        wraps_for_known=kind in kinds.WRAPS
         and any(is_known(pubkey, actors, groups) for pubkey in event.tag_values("p")),
         deletes_own=targets is not None
         and (

@@ -45,7 +45,6 @@ _SOURCES: Final = 100
 _DAY_S: Final = 86_400
 _BUDGET: Final = 4_000
 """Tokens, as `rookery context` without `--budget`."""
-_AMAN: Final = frozenset(range(kinds.PREFERENCE, kinds.SUBSCRIPTION_STATE + 1))
 _SYSTEMS: Final = ("aman", "nmem", "snowclaw")
 _NOTHING: Final = "There is no such agent, or it is not yours."
 
@@ -145,13 +144,15 @@ def _owners(ask: Ask, agent: str) -> frozenset[str]:
 async def _choices(agent: _Agent) -> list[dict[str, str]]:
     """Of what there may be a context."""
     records = await agent.events(
-        agent.filter(kinds=[*_AMAN], authors=[agent.pubkey]),
+        agent.filter(kinds=[*kinds.AMAN], authors=[agent.pubkey]),
         agent.filter(kinds=[kinds.APP_DATA], authors=[agent.pubkey], **{"#d": [SESSION]}),
     )
     by_relay = [agent.ask.services.relay_pubkey]
     lists = agent.filter(kinds=[kinds.GROUP_MEMBERS], authors=by_relay, **{"#p": [agent.pubkey]})
-    found = {("aman", event.tag("hk") or "") for event in records if event.kind in _AMAN}
-    found |= {("nmem", project_of(event) or "") for event in records if event.kind not in _AMAN}
+    found = {("aman", event.tag("hk") or "") for event in records if event.kind in kinds.AMAN}
+    found |= {
+        ("nmem", project_of(event) or "") for event in records if event.kind not in kinds.AMAN
+    }
     found |= {("snowclaw", event.d) for event in await agent.events(lists)}
     return [{"system": system, "of": of} for system, of in sorted(found) if of]
 
@@ -161,7 +162,7 @@ async def _choices(agent: _Agent) -> list[dict[str, str]]:
 
 async def _aman(agent: _Agent, hk: str) -> _Made:
     found = await agent.events(
-        agent.filter(kinds=[*_AMAN], authors=[agent.pubkey], **{"#hk": [hk]})
+        agent.filter(kinds=[*kinds.AMAN], authors=[agent.pubkey], **{"#hk": [hk]})
     )
     fold = Fold()
     for event in found:

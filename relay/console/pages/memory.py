@@ -58,7 +58,6 @@ _COLUMNS: Final = (
     Column("records", "Records", Holds.NUMBER),
     Column("readers", "May be read by"),
 )
-_AMAN_KINDS: Final = frozenset(range(kinds.PREFERENCE, kinds.SUBSCRIPTION_STATE + 1))
 _GRAPH_NODES: Final = 40
 _HASH: Final = re.compile("[0-9a-f]{32,64}")
 _NOTHING: Final = "There is no such record, or you may not read it."
@@ -151,7 +150,7 @@ def _line(text: str | None) -> str:
 
 def _title(event: Event, system: str) -> str:
     """What the page behind the row is about."""
-    if event.kind in _AMAN_KINDS:
+    if event.kind in kinds.AMAN:
         return event.tag("hk") or event.d
     if system == "transcripts":
         return f"session {event.d}"
@@ -167,7 +166,7 @@ def _title(event: Event, system: str) -> str:
 def _link(event: Event, system: str) -> str:
     """The view that shows the record among others of its kind."""
     hk, hashed, session = event.tag("hk"), event.tag("x"), event.tag("s")
-    if event.kind in _AMAN_KINDS and hk:
+    if event.kind in kinds.AMAN and hk:
         return "aman?" + urlencode({"hk": hk})
     if event.kind in (kinds.CONVERSATION_NOTE, kinds.SOURCE_DATA):
         return "session?" + urlencode({"id": event.d})
@@ -184,7 +183,7 @@ def _link(event: Event, system: str) -> str:
 async def _aman(ask: Ask) -> Found:
     hk = ask.query.get("hk", "")
     found = await ask.events_or_none(
-        Filter(kinds=_AMAN_KINDS, tags=(("hk", frozenset({hk})),), limit=_ROWS)
+        Filter(kinds=frozenset(kinds.AMAN), tags=(("hk", frozenset({hk})),), limit=_ROWS)
     )
     if not hk or not found:
         raise NotFoundError(_NOTHING)
