@@ -43,6 +43,7 @@ PAGE_BYTES: Final = 1 << 20
 """A page ends once its rows have this many bytes."""
 PARSED_BYTES: Final = 1 << 17
 """The same for rows that the store parses, on the loop: 128 KiB with 40,000 tags take 8 ms."""
+CLOSED: Final = "the store is closed"
 
 
 class Place(NamedTuple):

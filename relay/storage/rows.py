@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 import orjson
 
+from relay.access.actors import Actors
 from relay.access.quotas import recipients_of
+from relay.access.visibility import everything_visible
 from relay.errors import StoreFault
-from relay.groups.group import EndedGroup
+from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.rows import SENT_TO_ONE, ExpiredRow, Leaving, Present, Slot, Stored
 from relay.nostr.erasure import Erasure
 from relay.nostr.event import event_from_raw
 from relay.nostr.kinds import KindClass, class_of
-from relay.storage import PARSED_BYTES
+from relay.storage import PAGE_BYTES, PARSED_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Sequence
@@ -31,6 +33,8 @@ _STEP_ROWS: Final = 100
 MAX_REFERRERS: Final = 10_000
 """Rows that one step of a lookup reads, for a whole batch of an import."""
 MAX_REFERRING_STEPS: Final = 16
+EVERYTHING: Final = everything_visible(Actors(), Groups())
+_HEX: Final = frozenset("0123456789abcdef")
 DAMAGED: Final = "if `rookery verify` says so too, the file is damaged: restore a backup"
 """A disk that fails once gives the same error."""
 
@@ -65,6 +69,16 @@ def event_in(raw: bytes) -> Event:
         return event_from_raw(raw)
     except (ValueError, KeyError, TypeError) as error:
         raise StoreFault(f"store: {repr(raw)[:80]}… is no event; {DAMAGED}") from error
+
+
+def is_full(raws: Iterable[bytes]) -> bool:
+    """Whether a page ends with these rows."""
+    return sum(map(len, raws)) >= PAGE_BYTES
+
+
+def is_id_prefix(text: str) -> bool:
+    """Whether an id may begin with it."""
+    return 0 < len(text) <= 64 and _HEX.issuperset(text)
 
 
 def stored(row: tuple[int, bytes, str | None, int, int | None, int, int | None]) -> Stored:

@@ -74,7 +74,6 @@ _TCP_OPTIONS: Final = {
 }
 On = Literal["reading", "paging", "snapshot"]
 """The method of `Connections` that a read takes its connection from."""
-CLOSED: Final = "the store is closed"
 SET_BACK: Final = "the database is not as this relay knew it: the relay starts again"
 
 

@@ -14,6 +14,7 @@ from relay.storage.postgres.sql.writes import usage_of
 from relay.storage.rows import (
     MAX_REFERRERS,
     MAX_REFERRING_STEPS,
+    is_id_prefix,
     leaving_seqs,
     note_recipient,
     sent_to_one,
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 _LEAVING_ROWS: Final = 1000
 """Rows read to fill one piece of a deletion: more than fit into 64 KiB."""
-_HEX: Final = frozenset("0123456789abcdef")
 
 
 class Finder:
@@ -194,11 +194,7 @@ class Finder:
 
     async def _find_prefixes(self, lookups: Lookups) -> None:
         found = self._found
-        asked = [
-            (group, prefix)
-            for group, prefix in lookups.id_prefixes
-            if prefix and len(prefix) <= 64 and _HEX.issuperset(prefix)
-        ]
+        asked = [(group, prefix) for group, prefix in lookups.id_prefixes if is_id_prefix(prefix)]
         between = [
             (
                 group.encode(),

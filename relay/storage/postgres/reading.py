@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 
-from relay.access.actors import Actors
-from relay.access.visibility import everything_visible
 from relay.errors import TooSlow, TooWide
-from relay.groups.group import Groups
 from relay.nostr.event import parsing_weight
 from relay.nostr.nip50 import Needs, search_from
 from relay.nostr.nip77 import Items, ItemsBuilder
@@ -27,10 +24,10 @@ from relay.storage.postgres.sql.parameters import Query
 from relay.storage.postgres.sql.recall import Asking
 from relay.storage.postgres.sql.words import Words
 from relay.storage.recall import best
-from relay.storage.rows import event_in
+from relay.storage.rows import EVERYTHING, event_in, is_full
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
     from relay.access.visibility import Visibility
     from relay.lifecycle.rows import Slot, Stored
@@ -61,7 +58,6 @@ _MAX_INT: Final = 2**63 - 1
 _PAGE_COLUMNS: Final = ("raw", "seq")
 _PLACE_COLUMNS: Final = ("raw", "created_at", "id_key", "seq")
 _STORED_COLUMNS: Final = ("seq", "raw", "grp", "quiet", "slot", "version", "expires_at")
-_EVERYTHING: Final = everything_visible(Actors(), Groups())
 
 
 class Turns:
@@ -109,7 +105,7 @@ class Reader(ABC):
         rows = await self._paged(self._compiler.page(query, _PAGE_COLUMNS), query.visibility)
         raws = [raw for raw, _ in rows]
         is_short = len(raws) < min(query.size, query.limit)
-        if not raws or len(raws) == query.limit or (is_short and not _is_full(raws)):
+        if not raws or len(raws) == query.limit or (is_short and not is_full(raws)):
             return Page(raws, None)
         event = event_in(raws[-1])
         return Page(raws, Place(event.created_at, id_key(event.id), rows[-1][1]))
@@ -206,7 +202,7 @@ class Reader(ABC):
         query = self._compiler.rows(seqs, filter_, visibility, now=now)
         rows = await self._paged(query, visibility)
         raws = [raw for raw, _ in rows]
-        return raws, rows[-1][1] if _is_full(raws) else len(seqs)
+        return raws, rows[-1][1] if is_full(raws) else len(seqs)
 
     async def plan(
         self, filters: Sequence[Filter], visibility: Visibility, verb: Verb, *, now: int
@@ -273,7 +269,7 @@ class Reader(ABC):
     async def matching(self, filter_: Filter, *, limit: int, now: int) -> Sequence[Stored]:
         if filter_.impossible:
             return []
-        query = PageQuery(filter_, _EVERYTHING, limit, self.committed(), now, size=limit)
+        query = PageQuery(filter_, EVERYTHING, limit, self.committed(), now, size=limit)
         found: list[Stored] = []
         weight = 0
         for columns in await self._rows(self._compiler.page(query, _STORED_COLUMNS)):
@@ -336,10 +332,6 @@ def _rows_of(query: Query) -> Ask[Sequence[Any]]:
         return rows
 
     return ask
-
-
-def _is_full(raws: Iterable[bytes]) -> bool:
-    return sum(map(len, raws)) >= PAGE_BYTES
 
 
 def _steps(node: Mapping[str, Any]) -> Iterator[str]:

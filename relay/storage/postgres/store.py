@@ -16,10 +16,10 @@ from relay.access.quotas import Size, Sized, SizedBy
 from relay.errors import StoreFault
 from relay.lifecycle.retention import MaxAmount
 from relay.lifecycle.rows import OldVersion
-from relay.storage import PARSED_BYTES, Features
+from relay.storage import CLOSED, PARSED_BYTES, Features
 from relay.storage.checking import faults_of
 from relay.storage.hashes import id_key
-from relay.storage.postgres.connections import CLOSED, Connections
+from relay.storage.postgres.connections import Connections
 from relay.storage.postgres.erasing import Erasing
 from relay.storage.postgres.following import ended_in
 from relay.storage.postgres.listening import HeadListener, Touch

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import aiosqlite
 
 from relay.errors import StoreFault, TooSlow
-from relay.storage import PAGE_BYTES
+from relay.storage import CLOSED, PAGE_BYTES
 from relay.storage.rows import DAMAGED
 from relay.storage.sqlite.sql.conditions import Query
 from relay.storage.sqlite.tag_functions import TagFunctions, add_functions
@@ -57,7 +57,6 @@ _MAX_INTERRUPTED: Final = 64
 """Statements that were interrupted, until a new connection replaces the one they were on."""
 _CHUNK_ROWS: Final = 2_000
 """Of a negentropy set: 0.5 ms of the loop."""
-CLOSED: Final = "the store is closed"
 
 
 def connection(
@@ -179,7 +178,7 @@ class PageCursor(sqlite3.Cursor):
         return rows
 
 
-def _page_of(db: sqlite3.Connection, query: Query) -> list[Any]:
+def page_of(db: sqlite3.Connection, query: Query) -> list[Any]:
     with closing(db.execute(query.sql, query.values)) as cursor:
         return cursor.fetchmany()
 
@@ -368,7 +367,7 @@ class AsyncReader:
     async def page_within(self, query: Query, seconds: float) -> list[Any]:
         async with self._free(), self._within(seconds):
             # One call on the thread: an open statement would keep the connection interrupted.
-            rows = await self._db._execute(_page_of, self._db._conn, query)  # type: ignore[no-untyped-call]
+            rows = await self._db._execute(page_of, self._db._conn, query)  # type: ignore[no-untyped-call]
             return list(rows)
 
     @asynccontextmanager

@@ -14,6 +14,7 @@ from relay.storage.hashes import id_key
 from relay.storage.rows import (
     MAX_REFERRERS,
     MAX_REFERRING_STEPS,
+    is_id_prefix,
     leaving_seqs,
     note_recipient,
     present,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.sql.sweep import SweepQueries
     from relay.storage.sqlite.tag_buffer import TagBuffer
 
-_HEX: Final = frozenset("0123456789abcdef")
 _TAG_BYTES: Final = 80
 """What a tag counts for more than its bytes: each takes several objects, and rows of the index."""
 
@@ -267,7 +267,7 @@ class Finder:
         beginning: list[tuple[str, str, str, Stored]] = []
         whole: set[str] = set()
         for group, prefix in lookups.id_prefixes:
-            if not prefix or len(prefix) > 64 or not _HEX.issuperset(prefix):
+            if not is_id_prefix(prefix):
                 continue
             low, high = id_key(prefix.ljust(16, "0")), id_key(prefix.ljust(16, "f"))
             asked: dict[str, Value] = {"low": low, "high": high, "grp": group}

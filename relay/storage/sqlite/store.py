@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from array import array
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from itertools import accumulate
 from time import monotonic
@@ -26,26 +26,31 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 
-from relay.access.actors import Actors
 from relay.access.management import ListChange, ListName, management_of
 from relay.access.quotas import Size, Sized
-from relay.access.visibility import everything_visible
 from relay.errors import StoreFault, TooSlow, TooWide
-from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.retention import MaxAmount
 from relay.lifecycle.rows import OldVersion
 from relay.nostr.event import parsing_weight
 from relay.nostr.nip50 import Needs, search_from
 from relay.nostr.nip77 import Items, ItemsBuilder
-from relay.storage import PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, Place
+from relay.storage import CLOSED, PAGE_BYTES, PARSED_BYTES, Features, Page, PageQuery, Place
 from relay.storage.checking import faults_of
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.page_cache import PageCache
 from relay.storage.recall import best
-from relay.storage.rows import ended_groups, erasure_of, event_in, expired_row, rows_after, stored
+from relay.storage.rows import (
+    EVERYTHING,
+    ended_groups,
+    erasure_of,
+    event_in,
+    expired_row,
+    is_full,
+    rows_after,
+    stored,
+)
 from relay.storage.sqlite.checkpoints import Checkpoints, Upkeep
 from relay.storage.sqlite.connections import (
-    CLOSED,
     AsyncReader,
     BulkReader,
     LoopReader,
@@ -53,6 +58,7 @@ from relay.storage.sqlite.connections import (
     connection,
     fault_of,
     is_damage,
+    page_of,
     sqlite_faults,
 )
 from relay.storage.sqlite.group_tables import Comparison
@@ -76,7 +82,6 @@ if TYPE_CHECKING:
         Awaitable,
         Callable,
         Coroutine,
-        Iterable,
         Mapping,
         Sequence,
         Set,
@@ -87,6 +92,7 @@ if TYPE_CHECKING:
     from relay.access.quotas import SizedBy
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
+    from relay.groups.group import EndedGroup, Groups
     from relay.lifecycle.retention import LastScan, SweepRule
     from relay.lifecycle.rows import ExpiredRow, Found, Lookups, Slot, Stored, WritePlan
     from relay.nostr.erasure import Erasure
@@ -113,7 +119,6 @@ _MEMBERS: Final = 20_000
 """Rows of `members` that are read at a time."""
 _MOST_NAMED: Final = 10
 _STORED_COLUMNS: Final = "e.raw, e.seq, e.grp, e.quiet, e.slot, e.version, e.expires_at"
-_EVERYTHING: Final = everything_visible(Actors(), Groups())
 
 
 class SqliteStore:
@@ -328,7 +333,7 @@ class SqliteStore:
         # The index of ids has only their first bytes, so the rows are fetched in any case.
         ids = query.filter.ids
         if ids is not None or not self._row_cache.pays():
-            fetch = _all_of if ids is not None and len(ids) == 1 else _page_of
+            fetch = _all_of if ids is not None and len(ids) == 1 else page_of
             rows = self._loop_conn.read(self._compiler.page(query, "e.raw"), fetch)
             return None if rows is None else self._paged(rows, query)
         found = self._loop_conn.read(self._compiler.page(query, None), _all_of)
@@ -339,7 +344,7 @@ class SqliteStore:
             return _NO_ROWS
         raws = [raw for (raw,) in rows]
         is_short = len(raws) < min(query.size, query.limit)
-        if len(raws) == query.limit or (is_short and not _is_full(raws)):
+        if len(raws) == query.limit or (is_short and not is_full(raws)):
             return Page(raws, None)
         return Page(raws, self._place_of(raws[-1]))
 
@@ -352,12 +357,12 @@ class SqliteStore:
         end = len(seqs)
         if not all(kept):
             missing = [seq for seq, raw in zip(seqs, kept, strict=True) if raw is None]
-            rows = self._loop_conn.read(Query(QUERIES["raw_by_seq"], (listed(missing),)), _page_of)
+            rows = self._loop_conn.read(Query(QUERIES["raw_by_seq"], (listed(missing),)), page_of)
             if rows is None:
                 return None
             fetched = {seq: raw for raw, seq in rows}
             self._row_cache.add(fetched.items(), discarded)
-            if _is_full(fetched.values()):
+            if is_full(fetched.values()):
                 end = seqs.index(rows[-1][1]) + 1
             # A row that is still missing has been deleted.
             kept = [
@@ -366,7 +371,7 @@ class SqliteStore:
             ]
             kept = kept[:end]
         raws = [raw for raw in kept if raw is not None]
-        if _is_full(raws):
+        if is_full(raws):
             weights = accumulate([0 if raw is None else len(raw) for raw in kept])
             end = next(at for at, weight in enumerate(weights, 1) if weight >= PAGE_BYTES)
             raws = [raw for raw in kept[:end] if raw is not None]
@@ -542,7 +547,7 @@ class SqliteStore:
         self._check_open()
         if filter_.impossible:
             return []
-        query = PageQuery(filter_, _EVERYTHING, limit, self._writer.head, now, size=limit)
+        query = PageQuery(filter_, EVERYTHING, limit, self._writer.head, now, size=limit)
         rows = await self._page_rows(self._compiler.page(query, _STORED_COLUMNS))
         weights = accumulate([parsing_weight(raw) for raw, *_ in rows], initial=0)
         return [
@@ -623,12 +628,12 @@ class SqliteStore:
 
     async def _page_rows(self, query: Query) -> list[Any]:
         """As `_all_rows`, but ends as `PageCursor.fetchmany` does."""
-        rows = self._loop_conn.read(query, _page_of)
+        rows = self._loop_conn.read(query, page_of)
         return await self._reader_conn.page(query) if rows is None else rows
 
     async def _page_within(self, query: Query, visibility: Visibility) -> list[Any]:
         """As `_page_rows`, for clients: raises TooSlow."""
-        rows = self._loop_conn.read(query, _page_of)
+        rows = self._loop_conn.read(query, page_of)
         if rows is not None:
             return rows
         return await self._reader_for(visibility).page_within(query, _READ_S)
@@ -743,7 +748,7 @@ class SqliteStore:
             self._compiler.rows(seqs, filter_, visibility, now=now), visibility
         )
         raws = [raw for raw, _ in rows]
-        return raws, rows[-1][1] + 1 if _is_full(raws) else len(seqs)
+        return raws, rows[-1][1] + 1 if is_full(raws) else len(seqs)
 
     async def plan(
         self, filters: Sequence[Filter], visibility: Visibility, verb: Verb, *, now: int
@@ -801,12 +806,3 @@ def _finished(work: Coroutine[Any, Any, T]) -> T:
 
 def _all_of(db: sqlite3.Connection, query: Query) -> list[Any]:
     return db.execute(query.sql, query.values).fetchall()
-
-
-def _page_of(db: sqlite3.Connection, query: Query) -> list[Any]:
-    with closing(db.execute(query.sql, query.values)) as cursor:
-        return cursor.fetchmany()
-
-
-def _is_full(raws: Iterable[bytes]) -> bool:
-    return sum(map(len, raws)) >= PAGE_BYTES
