@@ -6,7 +6,6 @@ A scan with several keys is one of each key, by LATERAL, and one text for any nu
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from asyncpg import Range
@@ -24,12 +23,12 @@ from relay.storage.postgres.sql.conditions import (
 )
 from relay.storage.postgres.sql.parameters import Late, Parameters, Query
 from relay.storage.postgres.sql.visibility import NOW, ReadConditions, unexpired
+from relay.storage.visibility_cache import VisibilityCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
 
     from relay.access.visibility import Visibility
-    from relay.groups.group import Groups
     from relay.nostr.filters import Filter
     from relay.nostr.nip50 import Search
     from relay.storage import PageQuery, Place
@@ -121,11 +120,9 @@ class Scan(NamedTuple):
 class Plan:
     """A statement without its late values."""
 
-    __slots__ = ("_late", "_values", "kept", "sql")
+    __slots__ = ("_late", "_values", "sql")
 
-    def __init__(self, sql: str, p: Parameters, kept: object = None) -> None:
-        """`kept`: an object whose `id` must not be reused while the plan exists."""
-        self.kept = kept
+    def __init__(self, sql: str, p: Parameters) -> None:
         self.sql, self._values = p.used_in(sql)
         self._late = [(at, v) for at, v in enumerate(self._values) if isinstance(v, Late)]
 
@@ -143,14 +140,7 @@ class Compiler:
         self._hashes = hashes
         self._words = words
         self._reading = ReadConditions(hashes)
-        self._plans: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
-        self._groups: Groups | None = None
-        """Groups of the visibilities that the plans keep."""
-
-    @property
-    def kept(self) -> int:
-        """How many plans are kept."""
-        return len(self._plans)
+        self._plans = VisibilityCache[Plan](_CACHED_PLANS)
 
     def page(self, query: PageQuery, columns: Sequence[str]) -> Query:
         """The next rows in order, until they have PAGE_BYTES: these columns of events."""
@@ -158,26 +148,16 @@ class Compiler:
         shape = shape_of(filter_, after)
         hint = _hint(min(size, limit))
         key = (shape, columns, hint, id(visibility))
-        plan = self._plans.get(key)
-        if plan is None:
+        kept = self._plans.get(key)
+        if kept is None:
             p = Parameters()
-            sql = self._page(shape, filter_, visibility, columns, hint, p)
-            plan = Plan(sql, p, visibility)
+            plan = Plan(self._page(shape, filter_, visibility, columns, hint, p), p)
             if filter_.kinds is None or len(filter_.kinds) <= _CACHED_KINDS:
-                self._keep(key, plan, visibility)
+                self._plans.keep(key, visibility, plan)
         else:
+            plan = kept[1]
             self._plans.move_to_end(key)
         return plan.bound(self._late(filter_, now, upto, min(size, limit), after))
-
-    def _keep(self, key: tuple[object, ...], plan: Plan, visibility: Visibility) -> None:
-        if visibility.rules and visibility.groups is not self._groups:
-            # Older visibilities are not used again, and each keeps the groups of its time in
-            # memory.
-            self._plans.clear()
-            self._groups = visibility.groups
-        self._plans[key] = plan
-        if len(self._plans) > _CACHED_PLANS:
-            self._plans.popitem(last=False)
 
     def _page(
         self,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
@@ -52,13 +51,13 @@ from relay.storage.sqlite.sql.scans import (
     shape_of,
 )
 from relay.storage.sqlite.sql.visibility import CACHED_KINDS, ReadConditions, inside
+from relay.storage.visibility_cache import VisibilityCache
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from relay.access.read_rules import Match
     from relay.access.visibility import Visibility
-    from relay.groups.group import Groups
     from relay.nostr.nip50 import Search
     from relay.storage.hashes import Hashes
     from relay.storage.sqlite.sql.conditions import Bound, Buffer, Value
@@ -78,11 +77,9 @@ _CACHED_PREFIX_CHARS: Final = 1024
 class Plan:
     """A query whose late values are not bound yet."""
 
-    __slots__ = ("_buffered", "_fixed_hashes", "_late", "_late_rows", "_values", "kept", "sql")
+    __slots__ = ("_buffered", "_fixed_hashes", "_late", "_late_rows", "_values", "sql")
 
-    def __init__(self, condition: Condition, kept: object = None) -> None:
-        """`kept`: an object whose `id` must not be reused while the plan exists."""
-        self.kept = kept
+    def __init__(self, condition: Condition) -> None:
         self.sql = condition.sql
         values = self._values = list(condition.values)
         self._late_rows: list[tuple[BufferedRows, int]] = []
@@ -130,9 +127,7 @@ class Compiler:
         self._hashes = hashes
         self._buffer = buffer
         self._reading = ReadConditions(hashes, index_tags)
-        self._plans: OrderedDict[tuple[object, ...], Plan] = OrderedDict()
-        self._groups: Groups | None = None
-        """Groups of the visibilities that the kept plans refer to."""
+        self._plans = VisibilityCache[Plan](_CACHED_PLANS)
 
     @property
     def kept(self) -> int:
@@ -155,27 +150,15 @@ class Compiler:
         shape = shape_of(filter_, after)
         scans_buffer = self._scans_buffer(shape, arguments)
         key = (shape, columns, scans_buffer, id(visibility))
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = Plan(
-                self._page(shape, filter_, visibility, columns, scans_buffer=scans_buffer),
-                visibility,
-            )
+        kept = self._plans.get(key)
+        if kept is None:
+            plan = Plan(self._page(shape, filter_, visibility, columns, scans_buffer=scans_buffer))
             if _is_small(filter_):
-                self._keep(key, plan, visibility)
+                self._plans.keep(key, visibility, plan)
         else:
+            plan = kept[1]
             self._plans.move_to_end(key)
         return plan.bound(arguments)
-
-    def _keep(self, key: tuple[object, ...], plan: Plan, visibility: Visibility) -> None:
-        if visibility.rules and visibility.groups is not self._groups:
-            # Older visibilities are not used again, and each keeps the groups of its time in
-            # memory.
-            self._plans.clear()
-            self._groups = visibility.groups
-        self._plans[key] = plan
-        if len(self._plans) > _CACHED_PLANS:
-            self._plans.popitem(last=False)
 
     def _page(
         self,
@@ -391,13 +374,13 @@ class Compiler:
         """The cached plan of this name, else the one that `made` returns."""
         shape = shape_of(filter_)
         key = (name, shape, id(visibility))
-        plan = self._plans.get(key)
-        if plan is None:
-            plan = Plan(made(shape), visibility)
-            if _is_small(filter_):
-                self._keep(key, plan, visibility)
-        else:
+        kept = self._plans.get(key)
+        if kept is not None:
             self._plans.move_to_end(key)
+            return kept[1]
+        plan = Plan(made(shape))
+        if _is_small(filter_):
+            self._plans.keep(key, visibility, plan)
         return plan
 
     def _beside_words(self, shape: Shape, filter_: Filter, visibility: Visibility) -> Condition:

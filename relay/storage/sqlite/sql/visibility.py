@@ -5,7 +5,6 @@ tests/property/test_reading.py compares the two.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -25,13 +24,13 @@ from relay.storage.sqlite.sql.conditions import (
     one_of,
     starts_with,
 )
+from relay.storage.visibility_cache import VisibilityCache
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from relay.access.read_rules import Match, ReadRule, Target
     from relay.access.visibility import Visibility
-    from relay.groups.group import Groups
     from relay.nostr.filters import Filter
     from relay.storage.hashes import Hashes
 
@@ -67,11 +66,7 @@ class ReadConditions:
         self._indexed = index_tags | RULE_TAGS
         self._has_of = lru_cache(maxsize=32)(self._made_has)
         """Shared by all rules of a viewer, who may have 64 keys."""
-        self._conditions: OrderedDict[
-            tuple[int, frozenset[int] | None, tuple[str, ...]], tuple[Visibility, Readable]
-        ] = OrderedDict()
-        self._groups: Groups | None = None
-        """Groups of the kept visibilities."""
+        self._conditions = VisibilityCache[Readable](_CACHED_CONDITIONS)
 
     def __len__(self) -> int:
         """How many conditions are kept."""
@@ -91,16 +86,8 @@ class ReadConditions:
             self._conditions.move_to_end(key)
             return kept[1]
         readable = self._readable(visibility, filter_.kinds, frozenset(names))
-        if filter_.kinds is not None and len(filter_.kinds) > CACHED_KINDS:
-            return readable
-        if visibility.groups is not self._groups:
-            # Older visibilities are not used again, and each keeps the groups of its time in
-            # memory.
-            self._conditions.clear()
-            self._groups = visibility.groups
-        self._conditions[key] = (visibility, readable)  # keeps it alive, so that its id is unique
-        if len(self._conditions) > _CACHED_CONDITIONS:
-            self._conditions.popitem(last=False)
+        if filter_.kinds is None or len(filter_.kinds) <= CACHED_KINDS:
+            self._conditions.keep(key, visibility, readable)
         return readable
 
     def _readable(
