@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 Key = TypeVar("Key")
+Columns = TypeVar("Columns")
 RowOf = TypeVar("RowOf", bound="Sequence[Any]")
 
+_MAX_PREPARED: Final = 64 << 20
+"""Estimated bytes of the columns that are kept of events before they are written."""
+_TAG_WEIGHT: Final = 100
 _FIRST_ROWS: Final = 8
 _STEP_ROWS: Final = 100
 """Rows read at once, before their sizes are known."""
@@ -61,6 +65,25 @@ class Growth(Generic[Key]):
             grown = self.received.setdefault(recipient, [0, 0])
             grown[0] += events
             grown[1] += events * len(event.raw)
+
+
+class PreparedColumns(Generic[Columns]):
+    """What a row needs of its event alone, computed on other threads before the batch."""
+
+    def __init__(self, columns_of: Callable[[Event], Columns]) -> None:
+        self._columns_of = columns_of
+        self.by_id: dict[str, Columns] = {}
+        self._weight = 0
+        """Of the events prepared since it was emptied, whatever became of them."""
+
+    def add(self, events: Sequence[Event]) -> None:
+        for event in events:
+            weight = len(event.raw) + _TAG_WEIGHT * len(event.tags)
+            self._weight += weight
+            if self._weight > _MAX_PREPARED:
+                self.by_id.clear()  # most are left by events that were refused
+                self._weight = weight
+            self.by_id[event.id] = self._columns_of(event)
 
 
 def event_in(raw: bytes) -> Event:

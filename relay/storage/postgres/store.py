@@ -279,7 +279,7 @@ class PostgresStore(Reader):
         return False
 
     def prepare(self, events: Sequence[Event]) -> None:
-        self._writer.prepare(events)
+        self._writer.prepared.add(events)
 
     async def erasure(self, request: str) -> Erasure | None:
         rows = await self._named("erasure", bytes.fromhex(request))

@@ -30,7 +30,7 @@ from relay.storage.postgres.following import Changes, others_since
 from relay.storage.postgres.lookups import Finder
 from relay.storage.postgres.rows import columns
 from relay.storage.postgres.sql.named import QUERIES
-from relay.storage.rows import Growth, erasure_of
+from relay.storage.rows import Growth, PreparedColumns, erasure_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
@@ -51,9 +51,6 @@ if TYPE_CHECKING:
     from relay.storage.postgres.listening import Touch
     from relay.storage.postgres.sql.sweep import SweepQueries
 
-_MAX_PREPARED: Final = 64 << 20
-"""Estimated bytes of the columns that are kept of events before they are written."""
-_TAG_WEIGHT: Final = 100
 _DELETE_CHUNK: Final = 10_000
 _DAY_S: Final = 86_400
 _ASK_AGAIN_S: Final = (0.1, 0.2, 0.4, 0.8, 1.6)
@@ -77,7 +74,7 @@ class _Change(Growth[_SizeKey]):
 
 
 class Writer:
-    """Batches one after the other; only `prepare` may be called on other threads."""
+    """Batches one after the other; only `prepared` may be added to on other threads."""
 
     def __init__(
         self,
@@ -107,9 +104,7 @@ class Writer:
         """seq up to which all is taken over, and the name of its batch, if known."""
         self._in_doubt: str | None = None
         """Name of a batch of which it is unknown whether it was committed."""
-        self._prepared: dict[str, _Columns] = {}
-        self._prepared_weight = 0
-        """Weight of all events prepared since it was emptied, stored or not."""
+        self.prepared = PreparedColumns(self._columns_of)
 
     @property
     def is_in_doubt(self) -> bool:
@@ -272,15 +267,6 @@ class Writer:
             change.grow((pubkey, kind, b""), -1, -size)
             change.grow((pubkey, kind, group), 1, size)
 
-    def prepare(self, events: Sequence[Event]) -> None:
-        for event in events:
-            weight = len(event.raw) + _TAG_WEIGHT * len(event.tags)
-            self._prepared_weight += weight
-            if self._prepared_weight > _MAX_PREPARED:
-                self._prepared.clear()  # most are left by events that were refused
-                self._prepared_weight = weight
-            self._prepared[event.id] = self._columns_of(event)
-
     def _columns_of(self, event: Event) -> _Columns:
         hashes = self._hashes.of_event(event, self._index_tags), self._hashes.of_rules(event)
         tags, rule_tags = [f"{{{','.join(map(str, each))}}}" for each in hashes]
@@ -297,7 +283,7 @@ class Writer:
         added = []
         for row in rows:
             event = row.event
-            prepared = self._prepared.pop(event.id, None)
+            prepared = self.prepared.by_id.pop(event.id, None)
             id_, key, pubkey, d, *tags = prepared or self._columns_of(event)
             group = None if row.group is None else row.group.encode()
             slot = None if row.slot is None else self._hashes.slot(*row.slot)

@@ -284,7 +284,7 @@ class SqliteStore:
         return was_made
 
     def prepare(self, events: Sequence[Event]) -> None:
-        self._writer.prepare(events)
+        self._writer.prepared.add(events)
 
     async def erasure(self, request: str) -> Erasure | None:
         self._check_open()

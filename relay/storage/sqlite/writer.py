@@ -35,6 +35,7 @@ from relay.nostr.event import event_from_raw
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.rows import (
     Growth,
+    PreparedColumns,
     erasure_of,
     event_in,
 )
@@ -70,9 +71,6 @@ _OLD_COLUMNS: Final = 13
 _TAG_COLUMNS: Final = 5
 _SIZE_COLUMNS: Final = 5
 _DELETE_CHUNK: Final = 10_000
-_MAX_PREPARED: Final = 64 << 20
-"""Estimated bytes of the columns that are kept of events before they are written."""
-_TAG_WEIGHT: Final = 100
 _INCREMENTAL: Final = 2
 _DAY_S: Final = 86_400
 _MAX_INT: Final = 2**63 - 1
@@ -132,7 +130,7 @@ def _inode(file: str) -> tuple[int, int] | None:
 
 
 class Writer:
-    """One batch at a time; only `prepare` may be called on other threads."""
+    """One batch at a time; only `prepared` may be added to on other threads."""
 
     def __init__(
         self,
@@ -155,9 +153,7 @@ class Writer:
         self._readable_rows = readable_rows
         self._forget = forget
         self._finder = Finder(db, hashes, tag_buffer, sweeping)
-        self._prepared: dict[str, _Columns] = {}
-        self._prepared_weight = 0
-        """Of the events prepared since it was emptied, whatever became of them."""
+        self.prepared = PreparedColumns(self._columns_of)
         self._members: dict[str, Mapping[str, tuple[str, ...]]] = {}
         """What the table has of groups that have changed: those of thousands stay as they are."""
         self.head = head
@@ -337,15 +333,6 @@ class Writer:
             [(t.target, t.by, t.until, t.why, t.request) for t in tombstones],
         )
 
-    def prepare(self, events: Sequence[Event]) -> None:
-        for event in events:
-            weight = len(event.raw) + _TAG_WEIGHT * len(event.tags)
-            self._prepared_weight += weight
-            if self._prepared_weight > _MAX_PREPARED:
-                self._prepared.clear()  # most are left by events that were refused
-                self._prepared_weight = weight
-            self._prepared[event.id] = self._columns_of(event)
-
     def _columns_of(self, event: Event) -> _Columns:
         return (
             (
@@ -365,7 +352,7 @@ class Writer:
         tags: list[TagRow] = []
         for row in rows:
             event, seq = row.event, row.seq
-            found = self._prepared.pop(event.id, None)
+            found = self.prepared.by_id.pop(event.id, None)
             columns, d, hashes = self._columns_of(event) if found is None else found
             _, key, pubkey, _, kind, at = columns
             slot = None if row.slot is None else self._hashes.slot(*row.slot)
