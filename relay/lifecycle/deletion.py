@@ -158,8 +158,15 @@ def add_tombstone(tombstone: Tombstone, found: Found, plan: WritePlan) -> None:
     found.tombstones.setdefault(tombstone.target, []).append(tombstone)
 
 
+BAN: Final = "ban"
+"""Why, in the tombstones of rows of a banned key."""
 END_OF_GROUP: Final = "9008"
 """Why, in the tombstones of rows that went with their group; the query of PostgreSQL has it too."""
+
+
+def tombstone_of_id(event_id: str, why: str) -> Tombstone:
+    """Refuses the event from whomever it comes."""
+    return Tombstone(event_target(event_id), "", None, why)
 
 
 def placed_tombstone(event: Event, group: str | None, why: str) -> Tombstone | None:
@@ -167,7 +174,7 @@ def placed_tombstone(event: Event, group: str | None, why: str) -> Tombstone | N
     again, it would be of no group, and public. None: the event tells its group itself."""
     if group is None or event.tag("h") == group or is_group_record(event):
         return None
-    return Tombstone(event_target(event.id), "", None, why)
+    return tombstone_of_id(event.id, why)
 
 
 def delete_by_author(
@@ -205,7 +212,7 @@ def delete_named(
     cause = DeletedBy(event.id, "", why)
     for event_id in ids:
         remove_by_id(event_id, found, plan, cause)
-        add_tombstone(Tombstone(event_target(event_id), "", None, why), found, plan)
+        add_tombstone(tombstone_of_id(event_id, why), found, plan)
     for row in rows:  # an author is told what became of their own events (see `is_base_deleted`)
         if not kinds.is_undeletable(row.event.kind):
             stone = Tombstone(event_target(row.event.id), row.event.pubkey, None, why)
@@ -302,15 +309,6 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
     return deleted
 
 
-def ban_tombstone(event_id: str) -> Tombstone:
-    return Tombstone(event_target(event_id), "", None, "ban")
-
-
-def superseded_tombstone(event_id: str) -> Tombstone:
-    """For a request to join that a newer one of its author replaced (N29-35)."""
-    return Tombstone(event_target(event_id), "", None, "9021")
-
-
 def delete_banned_author(pubkey: str, found: Found, plan: WritePlan) -> None:
     """Delete the rows of a banned key; the store deletes those that are not in `found`.
 
@@ -319,7 +317,7 @@ def delete_banned_author(pubkey: str, found: Found, plan: WritePlan) -> None:
     for row in {row.seq: row for row in (*found.rows.values(), *found.slots.values())}.values():
         if row.event.pubkey == pubkey and not is_group_record(row.event):
             remove(row, found, plan)
-            add_tombstone(ban_tombstone(row.event.id), found, plan)
+            add_tombstone(tombstone_of_id(row.event.id, BAN), found, plan)
     for named, about in list(found.present.items()):
         if about.pubkey == pubkey and not _is_of_record(about.kind):
             del found.present[named]

@@ -51,7 +51,7 @@ from relay.lifecycle.deletion import (
     remaining_records,
     remove,
     remove_by_id,
-    superseded_tombstone,
+    tombstone_of_id,
     vanish,
 )
 from relay.lifecycle.retention import hold_reason, tombstone_for
@@ -421,8 +421,8 @@ class Batch:
             note_erased(candidate.event, rows, self.plan, self._now)
         for event_id in ruling.superseded:
             remove_by_id(event_id, self._found, self.plan)
-            # Or who has it could send it again, after its author has left too.
-            self._keep_out(superseded_tombstone(event_id))
+            # Or who has it could send it again, after its author has left too (N29-35).
+            self._keep_out(tombstone_of_id(event_id, "9021"))
         if ruling.ended is not None:
             self._end_group(ruling.ended)
         for changed in (group_id, *ruling.relatives):

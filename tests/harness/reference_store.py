@@ -21,11 +21,12 @@ from relay.access.quotas import Size, Sized, SizedBy, recipients_of
 from relay.errors import StoreFault, TooMuchToRead
 from relay.groups.group import EndedGroup, Groups
 from relay.lifecycle.deletion import (
+    BAN,
     END_OF_GROUP,
-    ban_tombstone,
     event_target,
     is_group_record,
     placed_tombstone,
+    tombstone_of_id,
 )
 from relay.lifecycle.retention import due_rows, sweep_order_key, time_of
 from relay.lifecycle.rows import (
@@ -292,11 +293,11 @@ class ReferenceStore:
             upto = plan.deleted_authors.get(row.event.pubkey, 0)
             if row.seq <= upto and not is_group_record(row.event):
                 del self._rows[row.seq]
-                self._tombstones.append(ban_tombstone(row.event.id))
+                self._tombstones.append(tombstone_of_id(row.event.id, BAN))
         for seq, old in list(self._old.items()):
             if seq <= plan.deleted_authors.get(old.row.event.pubkey, 0):
                 del self._old[seq]
-                self._tombstones.append(ban_tombstone(old.row.event.id))
+                self._tombstones.append(tombstone_of_id(old.row.event.id, BAN))
         # An old version without a current one is none.
         self._old = {seq: old for seq, old in self._old.items() if self._has_holder(old.row)}
         self._tombstones.extend(plan.tombstones)

@@ -17,7 +17,7 @@ import orjson
 
 from relay.errors import Outdated, StoreFault
 from relay.groups.group import EndedGroup
-from relay.lifecycle.deletion import ban_tombstone, event_target
+from relay.lifecycle.deletion import BAN, event_target, tombstone_of_id
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
     Found,
@@ -396,7 +396,7 @@ class Writer:
         gone = await self._forget(db, change, None, "forget_of_key", key, _MAX_INT, upto)
         await self._delete_many(db, [seq for seq, _ in rows], change)
         ids = [*(event_id.hex() for _, event_id in rows), *gone]
-        await _add_tombstones(db, list(map(ban_tombstone, ids)))
+        await _add_tombstones(db, [tombstone_of_id(event_id, BAN) for event_id in ids])
 
     async def _put_sizes(self, db: Any, change: _Change) -> None:
         # In the order of the table, so that neighbours are on the same pages.

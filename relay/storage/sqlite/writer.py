@@ -20,7 +20,13 @@ import orjson
 
 from relay.errors import StoreFault
 from relay.groups.group import EndedGroup
-from relay.lifecycle.deletion import END_OF_GROUP, ban_tombstone, event_target, placed_tombstone
+from relay.lifecycle.deletion import (
+    BAN,
+    END_OF_GROUP,
+    event_target,
+    placed_tombstone,
+    tombstone_of_id,
+)
 from relay.lifecycle.rows import (
     ERASURE_DAYS,
     Found,
@@ -563,7 +569,7 @@ class Writer:
         gone = self._forget_of_key(pubkey, _MAX_INT, upto, change)
         self._delete_many([seq for seq, _ in rows], change)
         ids = [*(event_id.hex() for _, event_id in rows), *gone]
-        self._add_tombstones([ban_tombstone(event_id) for event_id in ids])
+        self._add_tombstones([tombstone_of_id(event_id, BAN) for event_id in ids])
 
     def _delete_many(
         self,
