@@ -1,4 +1,4 @@
-"""Where the relays of these tests keep their events."""
+"""The relay of these tests, and where it keeps its events."""
 
 from __future__ import annotations
 
@@ -6,11 +6,17 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
+from tests import cast
+from tests.e2e.machines import machine
 from tests.effort import tries
 from tests.harness.postgres import postgres
 from tests.harness.relay_program import Rookery
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from tests.e2e.machines import Machine
     from tests.harness.postgres import PostgresServer
 
 __all__ = ["postgres"]
@@ -45,3 +51,19 @@ def kept_in(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     if getattr(request, "param", "a file") == "a database":
         server: PostgresServer = request.getfixturevalue("postgres")
         monkeypatch.setattr(Rookery, "new_database", server.new_schema)
+
+
+@pytest.fixture
+async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
+    """It runs, with an owner and an agent."""
+    async with Rookery(tmp_path / "data") as relay:
+        await relay.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
+        await relay.start()
+        yield relay
+
+
+@pytest.fixture
+async def robot(rookery: Rookery) -> AsyncIterator[Machine]:
+    """The agent at its own machine."""
+    async with machine(cast.robot, rookery.url) as robot:
+        yield robot

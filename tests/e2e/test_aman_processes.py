@@ -25,14 +25,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture
-async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
-    async with Rookery(tmp_path / "data") as relay:
-        await relay.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
-        await relay.start()
-        yield relay
-
-
 @asynccontextmanager
 async def process(rookery: Rookery, now: int) -> AsyncIterator[Aman]:
     """One whose clock stands still."""

@@ -12,24 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cast import alice, bob, owner, robot, stranger
+from tests.cast import alice, bob, owner, stranger
 from tests.harness.patience import ANSWER_S
 from tests.harness.programs import start_rookery
 from tests.harness.relay_program import Rookery, command, connected, outputs, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
-    async with Rookery(tmp_path / "data") as relay:
-        await relay.init("--owner", owner.pubkey, "--agent", robot.pubkey)
-        await relay.start()
-        yield relay
 
 
 async def told(rookery: Rookery, *args: str) -> tuple[int, list[dict[str, Any]]]:

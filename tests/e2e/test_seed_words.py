@@ -16,11 +16,11 @@ from relay.client.nmem.cipher import cipher_module
 from tests import cast
 from tests.e2e.machines import Machine, machine
 from tests.e2e.test_session_forms import HOME, SESSION, lines_of_a_session, publish, written
-from tests.harness.relay_program import Rookery
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-    from pathlib import Path
+
+    from tests.harness.relay_program import Rookery
 
 pytestmark = pytest.mark.slow
 
@@ -77,20 +77,6 @@ INSERT INTO prompts VALUES (1, 's-1', 1770669816, 'user', 'why does the kettle w
 INSERT INTO observations VALUES
     (1, 's-1', 1, 1770669817, 'file_edit', 'PostToolUse', 'Edit', '/w/spout.py', 'a lid', NULL, 1);
 """
-
-
-@pytest.fixture
-async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
-    async with Rookery(tmp_path / "data") as relay:
-        await relay.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
-        await relay.start()
-        yield relay
-
-
-@pytest.fixture
-async def robot(rookery: Rookery) -> AsyncIterator[Machine]:
-    async with machine(cast.robot, rookery.url) as robot:
-        yield robot
 
 
 @pytest.fixture

@@ -14,16 +14,14 @@ import pytest
 
 from relay.client import Client
 from tests import cast
-from tests.e2e.machines import machine
 from tests.golden import HERE
-from tests.harness.relay_program import Rookery
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Iterable, Sequence
 
     from relay.nostr.event import Event
     from tests.e2e.machines import Machine
+    from tests.harness.relay_program import Rookery
 
 pytestmark = pytest.mark.slow
 
@@ -31,20 +29,6 @@ SESSION = "5b0f6a1e-0001-4c55-9f2e-8a1d0000c1a5"
 HOME = "/home/ann/rook"
 AT = 1_770_669_815
 GOLDEN = HERE / "memory" / "conversation"
-
-
-@pytest.fixture
-async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
-    async with Rookery(tmp_path / "data") as relay:
-        await relay.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
-        await relay.start()
-        yield relay
-
-
-@pytest.fixture
-async def robot(rookery: Rookery) -> AsyncIterator[Machine]:
-    async with machine(cast.robot, rookery.url) as robot:
-        yield robot
 
 
 def lines_of_a_session(number: int) -> list[str]:

@@ -12,7 +12,6 @@ import pytest
 from relay.client import Client
 from tests import cast
 from tests.e2e.machines import Machine, machine
-from tests.harness.relay_program import Rookery
 from tests.harness.screen import on_screen
 
 if TYPE_CHECKING:
@@ -20,18 +19,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.nostr.event import Event
+    from tests.harness.relay_program import Rookery
 
 pytestmark = pytest.mark.slow
 
 SESSION = "5b0f6a1e-0002-4c55-9f2e-8a1d0000beef"
-
-
-@pytest.fixture
-async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
-    async with Rookery(tmp_path / "data") as relay:
-        await relay.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
-        await relay.start()
-        yield relay
 
 
 @pytest.fixture

@@ -37,14 +37,6 @@ LINES = tries(5_000, 5_000, 2_000)
 """Of a session whose import is killed: two events for each."""
 
 
-@pytest.fixture
-async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
-    async with Rookery(tmp_path / "data") as relay:
-        await relay.init("--owner", cast.owner.pubkey, "--agent", cast.robot.pubkey)
-        await relay.start()
-        yield relay
-
-
 class Person:
     """The command line of one person, with a home of their own."""
 

@@ -9,22 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.cast import alice, owner, robot, stranger
+from tests.cast import alice, owner, stranger
 from tests.harness.relay_program import Rookery, command, connected, outputs, until
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
-    async with Rookery(tmp_path / "data") as relay:
-        await relay.init("--owner", owner.pubkey, "--agent", robot.pubkey)
-        await relay.start()
-        yield relay
 
 
 async def status(rookery: Rookery) -> dict[str, Any]:
