@@ -46,11 +46,6 @@ async def made(folder: Path, agent: SecretKey, lines: Iterable[bytes] = ()) -> R
     return rookery
 
 
-async def restart(rookery: Rookery) -> None:
-    """Where it was before: its programs are still looking for it."""
-    await rookery.start("--port", rookery.url.rsplit(":", 1)[1].rstrip("/"))
-
-
 def delete_caches(folder: Path) -> None:
     for file in folder.glob("*.cache*"):
         file.unlink()
@@ -82,7 +77,7 @@ async def test_two_programs_of_one_agent_write_through_the_death_of_the_relay(
             # What was read and written before is there without the relay.
             assert len(await one.tools("u")) == 20
         # Both programs end with the relay still away; the next runs of them send what waits.
-        await restart(rookery)
+        await rookery.start_again()
         async with (
             Aman(rookery.url, cast.robot, folder=tmp_path / "one") as one,
             Aman(rookery.url, cast.robot, folder=tmp_path / "two") as two,
@@ -122,7 +117,7 @@ async def test_a_watcher_follows_through_a_restart_of_the_relay(
                     if not one.is_online:
                         break
             await one.add_tool("u", "away", success=True, content="")
-            await restart(rookery)
+            await rookery.start_again()
             async with asyncio.timeout(ANSWER_S):
                 assert len((await anext(snapshots)).tools) == 2
             await snapshots.aclose()  # type: ignore[attr-defined]

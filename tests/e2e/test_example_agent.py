@@ -192,11 +192,6 @@ async def let_in(rookery: Rookery) -> None:
     await by_owner(rookery, "group", "add", "tea", cast.robot.npub, "--role", "agent")
 
 
-async def restart(rookery: Rookery) -> None:
-    """Where it was before."""
-    await rookery.start("--port", rookery.url.rsplit(":", 1)[1].rstrip("/"))
-
-
 @pytest.mark.proves("S-35")
 async def test_it_waits_to_be_let_in_then_answers_and_remembers(tmp_path: Path) -> None:
     async with served(tmp_path) as rookery, program(tmp_path, rookery) as robot:
@@ -303,7 +298,7 @@ async def test_it_goes_on_when_the_relay_is_killed_under_it(tmp_path: Path) -> N
         async with phone(rookery.url) as alice:
             await alice.hears(await alice.says("robot, before"))
             await rookery.stop(signal.SIGKILL)
-            await restart(rookery)
+            await rookery.start_again()
             told = await alice.hears(await alice.says("robot, remember: it came back"))
             assert told == "I will remember that."
             # It hears the question when the relay is gone already.
@@ -312,7 +307,7 @@ async def test_it_goes_on_when_the_relay_is_killed_under_it(tmp_path: Path) -> N
             await rookery.stop(signal.SIGKILL)
             robot.send_signal(signal.SIGCONT)
             await alice.next_second()
-            await restart(rookery)
+            await rookery.start_again()
             assert await alice.hears(question) == "I know of you:\n- it came back"
             assert await alice.number_of_answers() == 3
         await rookery.stop(signal.SIGKILL)

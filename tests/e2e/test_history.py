@@ -55,14 +55,6 @@ def version(number: int, *tags: list[str], text: str = "") -> Event:
     return cast.alice.sign(30023, [["d", d], *tags], text or f"text {number}", now() + number)
 
 
-async def publish(rookery: Rookery, *events: Event, by: SecretKey | None = None) -> None:
-    async with connected(rookery.url) as wire:
-        if by is not None:
-            await wire.log_in(by, rookery.url, int(time.time()))
-        for event in events:
-            assert await wire.publish(event) == STORED, event.kind
-
-
 async def asked(
     rookery: Rookery,
     who: SecretKey | None,
@@ -101,7 +93,7 @@ async def ids_for(rookery: Rookery, who: SecretKey, address: str = NOTES) -> lis
 
 async def test_the_newest_comes_first_then_what_it_replaced(rookery: Rookery) -> None:
     events = [version(number) for number in range(5)]
-    await publish(rookery, *events)
+    await rookery.store(*events)
     kept = [event.id for event in events[:0:-1]]
     assert await ids_for(rookery, cast.bob) == kept
     status, answer = await asked(rookery, cast.bob, before=kept[1])
@@ -113,7 +105,7 @@ async def test_the_newest_comes_first_then_what_it_replaced(rookery: Rookery) ->
 
 
 async def test_who_asks_wrongly_is_told(rookery: Rookery) -> None:
-    await publish(rookery, version(1))
+    await rookery.store(version(1))
     status, answer = await asked(rookery, None)
     assert (status, answer["error"].partition(":")[0]) == (401, "invalid")
     for address in ("", "30023", f"30023:{cast.alice.npub}:x", f"x:{cast.alice.pubkey}:x"):
@@ -125,7 +117,7 @@ async def test_who_asks_wrongly_is_told(rookery: Rookery) -> None:
 
 
 async def test_a_signed_request_is_good_for_one_answer(rookery: Rookery) -> None:
-    await publish(rookery, version(1))
+    await rookery.store(version(1))
     at = f"{rookery.url.replace('ws:', 'http:')}/?{urlencode({'history': NOTES})}"
     event = cast.bob.sign(27235, [["u", at], ["method", "GET"]], "", int(time.time()))
     header = f"Nostr {b64encode(event.raw).decode()}"
@@ -152,7 +144,7 @@ async def test_a_record_that_one_may_not_read_is_as_one_that_never_was(rookery: 
         cast.admin.sign(9002, [h, ["private"], ["closed"]], "", now() + 1),
         cast.admin.sign(9000, [h, ["p", cast.alice.pubkey]], "", now() + 2),
     ]
-    await publish(rookery, *group, version(3, h), version(4, h), by=cast.alice)
+    await rookery.store(*group, version(3, h), version(4, h), by=cast.alice)
     assert len(await ids_for(rookery, cast.alice)) == 2
     assert len(await ids_for(rookery, cast.admin)) == 2
     assert await asked(rookery, cast.bob) == UNKNOWN
@@ -162,9 +154,9 @@ async def test_a_record_that_one_may_not_read_is_as_one_that_never_was(rookery: 
 async def test_nothing_is_left_of_them_in_any_file_after_a_deletion(rookery: Rookery) -> None:
     words = planted(1)
     secret, current = version(1, text=words[0]), version(2)
-    await publish(rookery, secret, current)
+    await rookery.store(secret, current)
     assert left_of(words, rookery.folder)
-    await publish(rookery, cast.alice.sign(5, [["e", current.id]], "", now() + 3))
+    await rookery.store(cast.alice.sign(5, [["e", current.id]], "", now() + 3))
     assert await asked(rookery, cast.alice) == UNKNOWN
     await erased(words, rookery.folder)
 
@@ -181,7 +173,7 @@ async def test_an_export_with_versions_restores_the_history(
     rookery: Rookery, tmp_path: Path
 ) -> None:
     events = [version(number) for number in range(3)]
-    await publish(rookery, *events, cast.bob.sign(1, [], "between", now()))
+    await rookery.store(*events, cast.bob.sign(1, [], "between", now()))
     file, other = tmp_path / "events.jsonl", tmp_path / "other"
     folder = str(rookery.folder)
     await succeed("export", "--data", folder, "-o", str(file))

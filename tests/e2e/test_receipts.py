@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
 
-    from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
 STORED = (True, "")
@@ -36,14 +35,6 @@ async def rookery(tmp_path: Path) -> AsyncIterator[Rookery]:
         await running.init("--owner", *keys, "--preset", "open")
         await running.start()
         yield running
-
-
-async def publish(rookery: Rookery, *events: Event, by: SecretKey | None = None) -> None:
-    async with connected(rookery.url) as wire:
-        if by is not None:
-            await wire.log_in(by, rookery.url, int(time.time()))
-        for event in events:
-            assert await wire.publish(event) == STORED, event.kind
 
 
 def header(url: str, who: SecretKey, query: str, method: str = "GET") -> str:
@@ -92,7 +83,7 @@ async def test_an_author_forgets_with_proof(rookery: Rookery, tmp_path: Path) ->
     now, texts = int(time.time()), planted(2)
     notes = [cast.alice.sign(1, [], text, now) for text in texts]
     profile = cast.alice.sign(30_078, [["d", "x:y"]], texts[0], now)
-    await publish(rookery, *notes, profile)
+    await rookery.store(*notes, profile)
     file = tmp_path / "receipt.json"
     targets = [*(note.id for note in notes), f"30078:{cast.alice.pubkey}:x:y"]
 
@@ -125,7 +116,7 @@ async def test_an_author_forgets_with_proof(rookery: Rookery, tmp_path: Path) ->
 async def test_who_vanishes_gets_a_receipt(rookery: Rookery) -> None:
     now = int(time.time())
     notes = [cast.alice.sign(1, [], f"{number}", now) for number in range(1200)]
-    await publish(rookery, *notes, cast.bob.sign(1059, [["p", cast.alice.pubkey]], "sealed", now))
+    await rookery.store(*notes, cast.bob.sign(1059, [["p", cast.alice.pubkey]], "sealed", now))
     code, text = await forget(rookery, cast.alice, "--vanish", "--yes", "--proof", "--json")
     assert code == 0, text
     event = json.loads(text)["receipt"]
@@ -137,8 +128,7 @@ async def test_who_vanishes_gets_a_receipt(rookery: Rookery) -> None:
 async def test_a_moderator_gets_a_receipt(rookery: Rookery) -> None:
     owner, now = cast.owner, int(time.time())
     said = cast.alice.sign(9, [["h", "tea"]], "hello", now)
-    await publish(
-        rookery,
+    await rookery.store(
         owner.sign(9007, [["h", "tea"]], "", now),
         owner.sign(9000, [["h", "tea"], ["p", cast.alice.pubkey]], "", now),
         said,
@@ -155,7 +145,7 @@ async def test_nobody_else_learns_of_an_erasure(rookery: Rookery) -> None:
     now = int(time.time())
     note = cast.alice.sign(1, [], "tea", now)
     deletion = cast.alice.sign(5, [["e", note.id]], "", now)
-    await publish(rookery, note, deletion)
+    await rookery.store(note, deletion)
     assert (await receipt(rookery.url, cast.alice, deletion.id))["kind"] == RECEIPT
     assert (await receipt(rookery.url, cast.owner, deletion.id))["kind"] == RECEIPT
     for who in (cast.bob, cast.robot):
@@ -179,7 +169,7 @@ async def test_a_deletion_of_what_is_not_ones_own_has_no_receipt(rookery: Rooker
     note = cast.alice.sign(1, [], "tea", now)
     theirs = cast.bob.sign(5, [["e", note.id]], "", now)
     missing = cast.bob.sign(5, [["e", "0" * 64]], "", now)
-    await publish(rookery, note, missing)
+    await rookery.store(note, missing)
     async with connected(rookery.url) as wire:
         await wire.publish(theirs)
     assert await asked(rookery.url, cast.bob, missing.id) == UNKNOWN
@@ -191,12 +181,12 @@ async def test_nothing_is_signed_before_it_is_erased(rookery: Rookery) -> None:
     now, texts = int(time.time()), planted(2)
     notes = [cast.alice.sign(1, [], text, now) for text in texts]
     deletion = cast.alice.sign(5, [["e", note.id] for note in notes], "", now)
-    await publish(rookery, *notes)
+    await rookery.store(*notes)
     file = rookery.folder / "rookery.db"
     with closing(sqlite3.connect(file, isolation_level=None)) as reader:
         reader.execute("BEGIN")
         reader.execute("SELECT count(*) FROM events").fetchone()
-        await publish(rookery, deletion)
+        await rookery.store(deletion)
         for _ in range(20):
             status, _ = await asked(rookery.url, cast.alice, deletion.id)
             assert status == 202
@@ -217,7 +207,7 @@ async def test_what_to_forget_is_said_once_and_well(rookery: Rookery) -> None:
         code, text = await forget(rookery, cast.alice, *args)
         assert code == 2, text
     notes = [cast.alice.sign(1, [], f"note {n}", int(time.time())) for n in range(2)]
-    await publish(rookery, *notes, by=cast.alice)
+    await rookery.store(*notes, by=cast.alice)
     code, text = await forget(rookery, cast.alice, "00000000")
     assert code == 1
     assert "none of the newest" in text
@@ -230,7 +220,7 @@ async def test_what_to_forget_is_said_once_and_well(rookery: Rookery) -> None:
     assert "--vanish takes no key or event" in text
     assert "rookery ban KEY" in text
     profile = cast.alice.sign(0, [], '{"name": "Alice"}', int(time.time()))
-    await publish(rookery, profile, by=cast.alice)
+    await rookery.store(profile, by=cast.alice)
     code, text = await forget(rookery, cast.alice, "--vanish")
     assert code == 1
     question = f"Delete everything that Alice, {cast.alice.npub}, wrote at {rookery.url}, for ever?"

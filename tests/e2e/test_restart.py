@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import websockets
@@ -20,7 +20,7 @@ from relay.nostr.nip98 import header_for
 from tests import cast
 from tests.effort import tries
 from tests.harness.patience import ANSWER_S
-from tests.harness.relay_program import OwnProcess, Rookery, Wire, command, connected, until
+from tests.harness.relay_program import OwnProcess, Rookery, command, connected, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -52,15 +52,6 @@ async def own_process(rookery: Rookery) -> AsyncIterator[OwnProcess]:
 
 def note(text: str, kind: int = 1) -> Event:
     return cast.robot.sign(kind, [], text, int(time.time()))
-
-
-async def to_the_end(wire: Wire) -> tuple[list[list[Any]], websockets.ConnectionClosed]:
-    frames: list[list[Any]] = []
-    while True:
-        try:
-            frames.append(await wire.receive())
-        except websockets.ConnectionClosed as closed:
-            return frames, closed
 
 
 async def restarted(rookery: Rookery) -> None:
@@ -185,7 +176,7 @@ async def test_who_is_connected_is_told_and_what_was_sent_is_answered(rookery: R
             await wire.send_event(each)
         await wire.receive()
         restarting = asyncio.create_task(restarted(rookery))
-        frames, closed = await to_the_end(wire)
+        frames, closed = await wire.to_the_end()
         await restarting
     assert closed.rcvd is not None
     assert (closed.rcvd.code, closed.rcvd.reason) == (1012, "the relay is restarting")
@@ -232,7 +223,7 @@ async def test_sigterm_during_a_restart_ends_the_relay(rookery: Rookery) -> None
     await rookery.start()
     async with connected(rookery.url) as wire:
         asking = asyncio.create_task(command("restart", "--data", str(rookery.folder)))
-        await to_the_end(wire)
+        await wire.to_the_end()
         # It stops in order to start again, or is just starting.
         code = await rookery.stop()
         assert code in (0, -signal.SIGTERM)

@@ -26,7 +26,7 @@ from tests.effort import tries
 from tests.harness.certificate import certificate
 from tests.harness.patience import ANSWER_S, PROGRAM_S, here
 from tests.harness.programs import start_rookery
-from tests.harness.relay_program import Rookery, Wire, command, connected, until
+from tests.harness.relay_program import Rookery, command, connected, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -63,15 +63,6 @@ def http(rookery: Rookery, path: str = "/") -> str:
 # -- stopping --------------------------------------------------------------------------------------
 
 
-async def _to_the_end(wire: Wire) -> tuple[list[list[Any]], websockets.ConnectionClosed]:
-    frames: list[list[Any]] = []
-    while True:
-        try:
-            frames.append(await wire.receive())
-        except websockets.ConnectionClosed as closed:
-            return frames, closed
-
-
 @pytest.mark.proves("N01-99")
 async def test_sigterm_says_goodbye_to_open_connections(rookery: Rookery) -> None:
     await rookery.start()
@@ -82,7 +73,7 @@ async def test_sigterm_says_goodbye_to_open_connections(rookery: Rookery) -> Non
                 await wire.send("REQ", sub, {"kinds": [1]})
                 assert await wire.receive() == ["EOSE", sub]
         began = time.monotonic()
-        endings = [asyncio.create_task(_to_the_end(wire)) for wire in wires]
+        endings = [asyncio.create_task(wire.to_the_end()) for wire in wires]
         assert await rookery.stop() == 0
         assert time.monotonic() - began < here(STOP_S)
         for frames, closed in await asyncio.gather(*endings):
@@ -135,7 +126,7 @@ async def test_what_was_sent_before_sigterm_is_answered_and_kept(rookery: Rooker
             await wire.send_event(note)
         first = await wire.receive()
         stopping = asyncio.create_task(rookery.stop())
-        frames, _ = await _to_the_end(wire)
+        frames, _ = await wire.to_the_end()
         assert await stopping == 0
     accepted = {frame[1] for frame in (first, *frames) if frame[0] == "OK" and frame[2]}
     assert first[1] in accepted

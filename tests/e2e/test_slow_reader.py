@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
-import websockets
 
 from tests import cast
 from tests.effort import tries
@@ -79,15 +78,6 @@ async def publish_all(wire: Wire, events: list[Event]) -> None:
     await reading
 
 
-async def to_the_end(wire: Wire) -> tuple[list[list[Any]], websockets.ConnectionClosed]:
-    frames = []
-    while True:
-        try:
-            frames.append(await wire.receive())
-        except websockets.ConnectionClosed as closed:
-            return frames, closed
-
-
 @pytest.mark.proves("N01-99")
 async def test_a_client_that_stops_reading_is_closed_and_others_lose_nothing(
     rookery: Rookery,
@@ -121,7 +111,7 @@ async def test_a_client_that_stops_reading_is_closed_and_others_lose_nothing(
                     break
         assert most - before < len(deaf) * 2 * OUTBOX + 64 * MIB
         for wire in deaf:  # what it did get is a beginning without a gap
-            frames, _ = await to_the_end(wire)
+            frames, _ = await wire.to_the_end()
             got = [frame[2]["id"] for frame in frames]
             assert got == [event.id for event in events[: len(got)]]
             assert len(got) < len(events)
@@ -274,7 +264,7 @@ async def test_being_sent_away_has_a_reason(rookery: Rookery) -> None:
             assert number < 10_000, "never closed"
             note = cast.robot.sign(1, [], f"{number} " + "x" * 90_000, now)
             assert await other.publish(note) == (True, "")
-        frames, closed = await to_the_end(wire)
+        frames, closed = await wire.to_the_end()
     assert [number_of(frame) for frame in frames] == list(range(1, len(frames) + 1))
     assert closed.rcvd is not None, "no close frame"
     assert (closed.rcvd.code, closed.rcvd.reason) == (1013, "error: you read too slowly")

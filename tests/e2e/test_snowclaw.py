@@ -74,11 +74,6 @@ async def with_groups(
         await session(rookery, owner, "group", "add", group, *(key.npub for key in keys))
 
 
-async def restart(rookery: Rookery) -> None:
-    """Where it was before: its programs are still looking for it."""
-    await rookery.start("--port", rookery.url.rsplit(":", 1)[1].rstrip("/"))
-
-
 def delete_files(folder: Path) -> None:
     for file in folder.iterdir():
         file.unlink()
@@ -209,7 +204,7 @@ async def test_what_a_machine_wrote_offline_and_what_another_stored_are_both_kep
             claw.set_preference(cast.alice.npub, "tea", "green")
             claw.add_theme("tea", "of one")
             assert {each.outcome for each in await claw.flush()} == {Outcome.QUEUED}
-        await restart(rookery)
+        await rookery.start_again()
         async with machine("other") as claw:
             await claw._client.wait_connected()
             claw.note_user(cast.alice.npub, "of the other")
@@ -351,7 +346,7 @@ async def test_an_agent_hears_its_owner_and_remembers_through_the_death_of_the_r
             claw.note_user(alice.npub, "noted while it was away")
             (written,) = await claw.flush()
             assert written.outcome is Outcome.QUEUED
-            await restart(rookery)
+            await rookery.start_again()
             async with until("what waited is stored") as tries:
                 async for _ in tries:
                     if await claw.waiting() == 0 and claw.is_online:

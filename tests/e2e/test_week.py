@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.client import PublishRefused
-from tests.e2e.week.mutants import MUTANTS, mutated
+from tests.e2e.week.mutants import MUTANTS
 from tests.e2e.week.script import Week
 from tests.e2e.week.world import Patience
 from tests.effort import tries
+from tests.harness.mutation import patched
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,7 +48,7 @@ async def test_two_machines_tell_the_same_and_nothing_that_is_not_theirs(
 @pytest.mark.parametrize("name", [*MUTANTS][:: tries(1, len(MUTANTS))])
 async def test_a_week_finds_what_is_wrong(name: str, tmp_path: Path) -> None:
     for seed in range(1, 7):
-        with mutated(name):
+        with patched(MUTANTS[name]()):
             try:
                 # Not until nobody would wait any more: it is found, or it is not there.
                 await Week(seed, tmp_path / str(seed), Patience(5.0)).run()

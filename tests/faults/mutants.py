@@ -21,13 +21,11 @@ if TYPE_CHECKING:
     from relay.lifecycle.rows import Found, Lookups, WritePlan
 
 
-def answers_first() -> None:
+def answers_first(store: type[Any] = SqliteStore) -> None:
     """OK is sent when the batch is judged, and it is committed a moment later."""
-    append, kept = SqliteStore.append, set[asyncio.Task[int]]()
+    append, kept = store.append, set[asyncio.Task[int]]()
 
-    async def early(
-        self: SqliteStore, lookups: Lookups, decide: Callable[[Found], WritePlan]
-    ) -> int:
+    async def early(self: Any, lookups: Lookups, decide: Callable[[Found], WritePlan]) -> int:
         loop, decided = asyncio.get_running_loop(), asyncio.Event()
 
         def deciding(found: Found) -> WritePlan:
@@ -42,9 +40,10 @@ def answers_first() -> None:
         waiting = asyncio.create_task(decided.wait())
         await asyncio.wait([work, waiting], return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
-        return self._writer.head
+        head: int = self.committed()
+        return head
 
-    SqliteStore.append = early  # type: ignore[method-assign]
+    store.append = early
 
 
 def deletes_later() -> None:

@@ -10,6 +10,7 @@ import re
 import shutil
 import signal
 import sys
+import time
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
 from typing import TYPE_CHECKING, Any, Final
@@ -76,6 +77,10 @@ class Rookery:
         self._reading = asyncio.create_task(self._read(self._process, listening))
         self.url = await asyncio.wait_for(listening, PROGRAM_S)
 
+    async def start_again(self) -> None:
+        """Where it was before: its programs are still looking for it."""
+        await self.start("--port", self.url.rsplit(":", 1)[1].rstrip("/"))
+
     async def _started(self, *args: str) -> Process:
         return await start_rookery(*args)
 
@@ -118,6 +123,14 @@ class Rookery:
         """Without reloads for a signal that came after the poll had found the change."""
         told = [line for line in self.lines if "policies reloaded" in line]
         return sum("no rule changed" not in line for line in told)
+
+    async def store(self, *events: Event, by: SecretKey | None = None) -> None:
+        """`by`: who is logged in."""
+        async with connected(self.url) as wire:
+            if by is not None:
+                await wire.log_in(by, self.url, int(time.time()))
+            for event in events:
+                assert await wire.publish(event) == (True, ""), event.kind
 
     async def stop(self, number: int = signal.SIGTERM) -> int:
         """The exit code; the process that this test started, and no other, is ended."""
@@ -265,6 +278,15 @@ class Wire:
             frame = json.loads(await self._socket.recv())
         assert isinstance(frame, list)
         return frame
+
+    async def to_the_end(self) -> tuple[list[list[Any]], websockets.ConnectionClosed]:
+        """What is still received, and how the connection was closed."""
+        frames: list[list[Any]] = []
+        while True:
+            try:
+                frames.append(await self.receive())
+            except websockets.ConnectionClosed as closed:
+                return frames, closed
 
     async def publish(self, event: Event) -> tuple[bool, str]:
         await self.send_event(event)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from contextlib import contextmanager
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,9 +27,9 @@ from relay.state import RelayState
 from tests.e2e.week import world
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
-Patch = tuple[Any, str, Any]
+    from tests.harness.mutation import Patch
 
 
 def _no_clear_on_one_machine() -> Sequence[Patch]:
@@ -205,17 +204,3 @@ MUTANTS: Final[dict[str, Callable[[], Sequence[Patch]]]] = {
     "snowclaw: configuration of the start": _config_of_the_start,
     "transcripts: notes name the folder": _notes_name_the_folder,
 }
-
-
-@contextmanager
-def mutated(name: str) -> Iterator[None]:
-    """With this mistake in the product."""
-    before = []
-    for where, attribute, value in MUTANTS[name]():
-        before.append((where, attribute, getattr(where, attribute)))
-        setattr(where, attribute, value)
-    try:
-        yield
-    finally:
-        for where, attribute, value in reversed(before):
-            setattr(where, attribute, value)

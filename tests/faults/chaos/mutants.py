@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
@@ -25,42 +24,19 @@ from relay.write.batch import Batch
 from relay.write.commands import WriteEvent
 from relay.write.delivery import Delivery
 from relay.write.ingest import Ingest
+from tests.faults import mutants as of_one_relay
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from relay.errors import Reject
     from relay.groups.group import Groups
-    from relay.lifecycle.rows import Found, Lookups, WritePlan
     from relay.storage import Others
     from relay.write.commands import LaneItem
 
 
 def answers_first() -> None:
-    """OK is sent when the batch is judged."""
-    append = PostgresStore.append
-    kept = set[asyncio.Task[int]]()
-
-    async def early(
-        self: PostgresStore, lookups: Lookups, decide: Callable[[Found], WritePlan]
-    ) -> int:
-        loop, decided = asyncio.get_running_loop(), asyncio.Event()
-
-        def deciding(found: Found) -> WritePlan:
-            plan = decide(found)
-            loop.call_soon_threadsafe(decided.set)
-            time.sleep(0.05)
-            return plan
-
-        work = asyncio.create_task(append(self, lookups, deciding))
-        kept.add(work)
-        work.add_done_callback(kept.discard)
-        waiting = asyncio.create_task(decided.wait())
-        await asyncio.wait([work, waiting], return_when=asyncio.FIRST_COMPLETED)
-        waiting.cancel()
-        return self.committed()
-
-    PostgresStore.append = early  # type: ignore[method-assign]
+    of_one_relay.answers_first(PostgresStore)
 
 
 def answers_ok_to_all() -> None:

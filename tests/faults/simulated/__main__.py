@@ -8,9 +8,10 @@ import sys
 import time
 from contextlib import nullcontext
 
-from tests.faults.simulated.mutants import MUTANTS, mutated
+from tests.faults.simulated.mutants import MUTANTS
 from tests.faults.simulated.promises import Broken
 from tests.faults.simulated.world import World
+from tests.harness.mutation import patched
 from tests.harness.relay_in_process import policy_of
 
 
@@ -40,7 +41,7 @@ def run(options: argparse.Namespace, mutant: str | None) -> int:
         began = time.monotonic()
         world = World(seed, policy)
         try:
-            with mutated(mutant) if mutant else nullcontext():
+            with patched(MUTANTS[mutant]()) if mutant else nullcontext():
                 world.run(options.steps)
         except Broken as broken:
             print(f"seed {seed}, step {world.steps}: {broken}", flush=True)

@@ -5,7 +5,6 @@ A mutant is put in place of the real code while its context lasts.
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import relay.lifecycle.deletion
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from relay.access.visibility import Visibility
-
-Patch = tuple[Any, str, Any]
+    from tests.harness.mutation import Patch
 
 
 def _ok_before_the_commit() -> Sequence[Patch]:
@@ -251,17 +249,3 @@ MUTANTS: Final[dict[str, Callable[[], Sequence[Patch]]]] = {
     "fan-out: does not close": _does_not_close,
     "fan-out: sends what the batch removed": _sends_what_the_batch_removed,
 }
-
-
-@contextmanager
-def mutated(name: str) -> Iterator[None]:
-    """With this fault in the relay."""
-    before = []
-    for where, attribute, value in MUTANTS[name]():
-        before.append((where, attribute, getattr(where, attribute)))
-        setattr(where, attribute, value)
-    try:
-        yield
-    finally:
-        for where, attribute, value in reversed(before):
-            setattr(where, attribute, value)
