@@ -32,7 +32,7 @@ from relay.memory.nmem.records import (
     record_in,
     session_draft,
 )
-from relay.memory.nmem.retention import DAYS, Aged, is_swept
+from relay.memory.nmem.retention import DAYS
 from relay.memory.nmem.summary import EMPTY_SESSION, summary_from
 from relay.memory.nmem.tools import classify_tool
 from relay.memory.secrets import SecretFilter, Sensitivity, entropy
@@ -163,17 +163,6 @@ def test_a_hook_records_what_it_tells(case: dict[str, Any]) -> None:
 @pytest.mark.proves("M-25")
 def test_each_type_has_its_days() -> None:
     assert VECTORS["retention_days"] == DAYS
-
-
-@pytest.mark.proves("M-25")
-@pytest.mark.parametrize(
-    "case", VECTORS["retention"], ids=lambda case: " ".join(str(value) for value in case.values())
-)
-def test_what_is_old_summarised_and_unpinned_goes(case: dict[str, Any]) -> None:
-    row = Aged(
-        case["obs_type"], NOW - case["age_days"] * DAY, case["session_summarised"], case["pinned"]
-    )
-    assert is_swept(row, NOW) is case["swept"]
 
 
 # -- secrets --------------------------------------------------------------------------------------

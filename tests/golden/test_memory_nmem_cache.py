@@ -1,4 +1,6 @@
-"""memory/nmem.json, played in the cache: its tables, what rebuilds it, what an agent is told."""
+"""memory/nmem.json, played in the cache: its tables, what rebuilds it, what an agent is told, what
+leaves it.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,19 @@ import pytest
 from relay.client.nmem.apply import put_all
 from relay.client.nmem.database import Database
 from relay.client.nmem.queries import context_of
+from relay.client.nmem.removal import sweep
 from relay.memory.nmem.ranking import Row, blended, safe_query
+from relay.memory.nmem.records import (
+    Observation,
+    Pin,
+    Session,
+    observation_draft,
+    pin_draft,
+    session_draft,
+)
+from relay.memory.nmem.summary import Summary
 from relay.nostr.event import event_from
+from relay.nostr.keys import SecretKey
 from tests.golden import document
 
 if TYPE_CHECKING:
@@ -22,6 +35,8 @@ if TYPE_CHECKING:
 VECTORS = document("memory/nmem.json")
 EVENTS = {name: event_from(fields) for name, fields in VECTORS["events"].items()}
 AGENT = VECTORS["keys"]["agent"]["pubkey"]
+AGENT_KEY = SecretKey.parse(VECTORS["keys"]["agent"]["nsec"])
+DAY = 86_400
 NOW = VECTORS["now"]
 SCHEMA = VECTORS["schema"]
 
@@ -144,3 +159,21 @@ def test_another_program_reads_the_file_as_a_plain_database(
         ).fetchall() == [("please add dedupe",)]
     finally:
         other.close()
+
+
+@pytest.mark.proves("M-25")
+@pytest.mark.parametrize(
+    "case", VECTORS["retention"], ids=lambda case: " ".join(str(value) for value in case.values())
+)
+def test_what_is_old_summarised_and_unpinned_leaves(
+    database: Database, case: dict[str, Any]
+) -> None:
+    at = NOW - case["age_days"] * DAY
+    told = Observation("s", at, case["obs_type"], "Stop", "a text")
+    observed = AGENT_KEY.sign(*observation_draft(told, "rook"))
+    summary = Summary("tea") if case["session_summarised"] else None
+    drafts = [session_draft(Session("s", "rook", at, at + 9, summary=summary))]
+    drafts += [pin_draft(Pin(observed.id, is_pinned=True, at=at))] if case["pinned"] else []
+    stored = [observed, *(AGENT_KEY.sign(*draft) for draft in drafts)]
+    assert put_all(database, stored, AGENT, frozenset()) == len(stored)
+    assert sweep(database, NOW).observations == case["swept"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -32,24 +31,6 @@ DAYS: Final[Mapping[str, int]] = {
 """Type of observation → days (M-24). Other types, such as markers, are kept."""
 
 
-@dataclass(frozen=True, slots=True)
-class Aged:
-    """The facts about an observation that decide a sweep."""
-
-    obs_type: str
-    timestamp: int
-    """Unix seconds."""
-    has_summary: bool
-    """Whether its session has a summary."""
-    is_pinned: bool
-
-
-def is_swept(row: Aged, now: int, days: Mapping[str, int] = DAYS) -> bool:
-    """Whether a sweep removes the row; 0 days: never."""
-    due = due_before(now, days).get(row.obs_type)
-    return due is not None and row.timestamp < due and row.has_summary and not row.is_pinned
-
-
 def due_before(now: int, days: Mapping[str, int] = DAYS) -> dict[str, int]:
-    """Type → Unix seconds before which an observation is removed."""
+    """Type → Unix seconds before which an observation is removed; 0 days: never."""
     return {name: now - number * _DAY for name, number in days.items() if number > 0}
