@@ -112,13 +112,10 @@ def _check_destination(folder: Path, file: Path) -> None:
         )
 
 
-def make_backup(
-    folder: Path, file: Path, now: int, progress: Progress, *, pick_up: bool = True
-) -> Manifest:
+def make_backup(folder: Path, file: Path, now: int, progress: Progress) -> Manifest:
     """Write the backup `file` of a data folder, with or without a running relay; an existing file
-    is replaced. Raises UserError, StoreFault; then nothing is left behind.
-
-    `pick_up`: also remove what killed backups left beside it.
+    is replaced, and what killed backups left beside it is removed. Raises UserError, StoreFault;
+    then nothing is left behind.
     """
     from relay.cli.archive import (
         DATES_END,
@@ -147,8 +144,7 @@ def make_backup(
     texts = _small_files(folder)
     key = read_key_file(texts["relay.key"][0].decode("utf-8", "replace"), str(folder / "relay.key"))
     try:
-        if pick_up:
-            remove_left(file.parent, _UNFINISHED)
+        remove_left(file.parent, _UNFINISHED)
         with staging_folder(file.parent, _UNFINISHED) as staging:
             copy, unfinished = staging / STORE, staging / "backup"
             size = store.stat().st_size

@@ -12,7 +12,7 @@ from policies import load
 from relay.errors import Invalid
 from relay.facts import Who
 from relay.memory.aman.checks import check
-from relay.memory.aman.fold import Fold, Row, Tie
+from relay.memory.aman.fold import Fold, Row
 from relay.memory.aman.records import (
     Clear,
     Preference,
@@ -124,19 +124,6 @@ def test_the_last_write_wins_whatever_comes_first(case: dict[str, Any]) -> None:
         kept = fold.snapshot(event.tag("hk") or "", event.pubkey).preference
         assert kept is not None
         assert kept.id == case["kept"]
-
-
-@pytest.mark.proves("A-09")
-def test_with_the_low_tie_the_lowest_id_is_kept() -> None:
-    [case] = [case for case in VECTORS["last_write_wins"] if "events_in_id_order" in case]
-    low, high = events(case["events_in_id_order"])
-    for order in ((low, high), (high, low)):
-        fold = Fold(tie=Tie.LOW)
-        for event in order:
-            fold.apply(event)
-        kept = fold.snapshot("lww").preference
-        assert kept is not None
-        assert kept.id == low.id
 
 
 @pytest.mark.proves("A-02", "A-06", "A-07", "A-13")

@@ -7,7 +7,6 @@ payload, so the order of arrival decides only the id.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
 
 from relay.memory.aman.checks import AFTER, D_ENDS, LABELS
@@ -31,15 +30,6 @@ if TYPE_CHECKING:
     from relay.nostr.event import Event
 
 R = TypeVar("R", bound=Record)
-
-
-class Tie(Enum):
-    """Which of two events with equal `ts` wins (A-09)."""
-
-    HIGH = "high"
-    """The higher id, as in the original indexer."""
-    LOW = "low"
-    """The lower id, as in NIP-01."""
 
 
 class Row(NamedTuple, Generic[R]):
@@ -87,7 +77,7 @@ class Snapshot:
 
 _Found = Row[Record] | UnreadableRecord
 _Rank = tuple[int, str]
-"""(`ts`, id): the order of versions."""
+"""(`ts`, id): the order of versions; of the same `ts` the higher id wins (A-09)."""
 
 
 class _Latest(NamedTuple):
@@ -131,9 +121,8 @@ _NEVER: Final = _Scope()
 class Fold:
     """Applies events one by one, stored and live ones alike."""
 
-    def __init__(self, key: SharedKey | None = None, tie: Tie = Tie.HIGH) -> None:
+    def __init__(self, key: SharedKey | None = None) -> None:
         self._key = key
-        self._tie = tie
         self._scopes: dict[str, dict[str, _Scope]] = {}
         """History key → author → scope."""
 
@@ -147,7 +136,7 @@ class Fold:
         if kind in D_ENDS:
             rank = (event.created_at if ts is None else ts, event.id)
             held = scope.latest.get(kind)
-            if held is not None and not self._wins(rank, held.rank):
+            if held is not None and rank <= held.rank:
                 return None
             scope.latest[kind] = _Latest(rank, self._found(event, hk, ts))
             return hk
@@ -185,11 +174,6 @@ class Fold:
         """Every unreadable event that no other one replaced (A-22)."""
         scopes = [scope for authors in self._scopes.values() for scope in authors.values()]
         return list(_unread(scopes))
-
-    def _wins(self, rank: _Rank, held: _Rank) -> bool:
-        if self._tie is Tie.HIGH or rank[0] != held[0]:
-            return rank > held
-        return rank < held
 
     def _scope(self, history_key: str, author: str) -> _Scope:
         authors = self._scopes.get(history_key)

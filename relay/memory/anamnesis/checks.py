@@ -108,8 +108,8 @@ def _entry_fault(event: Event, options: CheckOptions) -> str | None:
     return next(detail_faults(fields), None)
 
 
-def entry_faults(fields: Fields, max_chars: int, max_bytes: int = 0) -> Iterator[str]:
-    yield from identity_faults(fields, max_chars, max_bytes)
+def entry_faults(fields: Fields, max_chars: int) -> Iterator[str]:
+    yield from identity_faults(fields, max_chars)
     yield from detail_faults(fields)
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.memory.aman.fold import Fold, Row, Snapshot, Tie
+from relay.memory.aman.fold import Fold, Row, Snapshot
 from relay.memory.aman.records import (
     Clear,
     Preference,
@@ -42,8 +42,8 @@ def sealed(record: Record, key: bytes = KEY.key) -> Event:
     return robot.sign(*encrypted_draft_of(record, key, bytes(24)))
 
 
-def folded(events: Iterable[Event], key: SharedKey | None = None, tie: Tie = Tie.HIGH) -> Fold:
-    fold = Fold(key, tie)
+def folded(events: Iterable[Event], key: SharedKey | None = None) -> Fold:
+    fold = Fold(key)
     for event in events:
         fold.apply(event)
     return fold
@@ -98,13 +98,13 @@ def test_ts_decides_and_created_at_where_there_is_none() -> None:
 
 
 @pytest.mark.proves("A-07", "A-09", "G-06")
-@given(st.permutations([("a", 1), ("b", 2), ("c", 2), ("d", 2), ("e", 1)]), st.sampled_from(Tie))
-def test_the_order_of_arrival_never_matters(order: list[tuple[str, int]], tie: Tie) -> None:
+@given(st.permutations([("a", 1), ("b", 2), ("c", 2), ("d", 2), ("e", 1)]))
+def test_the_order_of_arrival_never_matters(order: list[tuple[str, int]]) -> None:
     events = [written(Preference("hk", text, time)) for text, time in order]
-    found = folded([*events, *events], tie=tie).snapshot("hk", robot.pubkey)
+    found = folded([*events, *events]).snapshot("hk", robot.pubkey)
     newest = [event.id for event in events if event.created_at == 2]
     assert found.preference is not None
-    assert found.preference.id == (max(newest) if tie is Tie.HIGH else min(newest))
+    assert found.preference.id == max(newest)
 
 
 @pytest.mark.proves("A-07")
@@ -293,9 +293,8 @@ def test_history_keys_do_not_touch_each_other() -> None:
     assert fold.history_keys() == ["a", "a:b"]
 
 
-@pytest.mark.parametrize("tie", Tie)
-def test_taking_tells_which_history_key_changed(tie: Tie) -> None:
-    fold, newer = Fold(tie=tie), written(Preference("hk", "tea", 2))
+def test_taking_tells_which_history_key_changed() -> None:
+    fold, newer = Fold(), written(Preference("hk", "tea", 2))
     assert fold.apply(newer) == "hk"
     assert fold.apply(newer) is None
     assert fold.apply(written(Preference("hk", "old", 1))) is None
