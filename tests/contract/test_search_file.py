@@ -17,7 +17,7 @@ from relay.errors import StoreVersion, TooSlow, TooWide
 from relay.groups.group import Groups
 from relay.nostr.event import event_from_raw
 from relay.storage import PageQuery
-from relay.storage.sqlite import connections, text_index
+from relay.storage.sqlite import connections, searching, text_index
 from relay.storage.sqlite import store as sqlite_store
 from relay.storage.sqlite.store import SqliteStore
 from tests import cast
@@ -198,7 +198,7 @@ async def test_a_search_that_takes_too_long_is_interrupted(
     while await store.index(lambda event: event.content, "content", 1000) < 3000:
         pass
     with monkeypatch.context() as hurried:
-        hurried.setattr(sqlite_store, "_SEARCH_S", 0.0)
+        hurried.setattr(searching, "_SEARCH_S", 0.0)
         with pytest.raises(TooWide):
             await store.search(sought("tea"), EVERYTHING, limit=5, upto=MAX, now=0)
         with pytest.raises(TooWide):
@@ -235,7 +235,7 @@ async def test_a_known_key_waits_for_no_read_of_unknown_ones(
     store = await opened(tmp_path)
     await says(store, "tea")
     monkeypatch.setattr(store._loop_conn, "read", lambda _query, _how: None)
-    monkeypatch.setattr(sqlite_store, "_SEARCH_S", ANSWER_S)
+    monkeypatch.setattr(searching, "_SEARCH_S", ANSWER_S)
     may_end = Event()
 
     async def read(viewer: Visibility) -> list[int]:

@@ -16,19 +16,18 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 from array import array
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack
 from functools import partial
 from itertools import accumulate
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from relay.access.management import ListChange, ListName, management_of
 from relay.access.quotas import Size, Sized
-from relay.errors import StoreFault, TooSlow, TooWide
+from relay.errors import StoreFault
 from relay.lifecycle.retention import MaxAmount
 from relay.lifecycle.rows import OldVersion
 from relay.nostr.event import parsing_weight
@@ -38,7 +37,6 @@ from relay.storage import CLOSED, PAGE_BYTES, PARSED_BYTES, Features, Page, Page
 from relay.storage.checking import faults_of
 from relay.storage.hashes import Hashes, id_key
 from relay.storage.page_cache import PageCache
-from relay.storage.recall import best
 from relay.storage.rows import (
     EVERYTHING,
     ended_groups,
@@ -56,20 +54,18 @@ from relay.storage.sqlite.connections import (
     LoopReader,
     ReaderFactory,
     connection,
-    fault_of,
-    is_damage,
     page_of,
     sqlite_faults,
 )
 from relay.storage.sqlite.group_tables import Comparison
-from relay.storage.sqlite.meanings import NEAREST, Meanings, fused
+from relay.storage.sqlite.meanings import Meanings
 from relay.storage.sqlite.opening import fill_tag_buffer, open_file
 from relay.storage.sqlite.readable_rows import ReadableRows
 from relay.storage.sqlite.row_cache import RowCache
+from relay.storage.sqlite.searching import Searching
 from relay.storage.sqlite.sql.conditions import Query, listed
 from relay.storage.sqlite.sql.filters import Compiler
 from relay.storage.sqlite.sql.named import QUERIES
-from relay.storage.sqlite.sql.recall import Asking
 from relay.storage.sqlite.sql.sweep import SweepQueries
 from relay.storage.sqlite.tag_buffer import TAG_BUFFER_ROWS, TagBuffer
 from relay.storage.sqlite.text_index import opened_index
@@ -77,11 +73,10 @@ from relay.storage.sqlite.work_thread import WorkThread
 from relay.storage.sqlite.writer import Writer
 
 if TYPE_CHECKING:
+    import sqlite3
     from collections.abc import (
-        AsyncIterator,
         Awaitable,
         Callable,
-        Coroutine,
         Mapping,
         Sequence,
         Set,
@@ -103,13 +98,9 @@ if TYPE_CHECKING:
     from relay.storage.sqlite.meanings import Embedder
     from relay.storage.sqlite.text_index import TextIndex
 
-T = TypeVar("T")
-
 _NO_ROWS: Final = Page((), None)
 _MANY_VALUES: Final = 4_096
 """A query with more values is not tried on the loop: it would be compiled to SQL and read twice."""
-_SEARCH_S: Final = 2.0
-"""How long a search may take; one for a word of a million texts takes about a second."""
 _READ_S: Final = 10.0
 """How long one page of a query, or a count, may take on the reader's thread; others wait for it."""
 _MAX_EXPLAINED: Final = 4
@@ -141,10 +132,9 @@ class SqliteStore:
         self._hashes = hashes
         self._compiler = Compiler(hashes, terms.index_tags, tag_buffer)
         self._index = index
-        self._meanings = meanings
         self._row_cache = RowCache()
         self._page_cache = PageCache()
-        self._readable_rows = ReadableRows()
+        readable_rows = ReadableRows()
         self._sweeps = SweepQueries(self._compiler, terms.index_tags)
         self._writer = Writer(
             writer,
@@ -153,7 +143,7 @@ class SqliteStore:
             head,
             tag_buffer,
             self._row_cache,
-            self._readable_rows,
+            readable_rows,
             index.forget,
             self._sweeps,
         )
@@ -168,6 +158,14 @@ class SqliteStore:
         self._search_conn = AsyncReader(self._factory.search_reader)
         self._unknown_conn = AsyncReader(self._factory.search_reader)
         """For reads and searches by unknown keys, so that known keys do not wait for them."""
+        self._searching = Searching(
+            self._compiler,
+            index,
+            meanings,
+            readable_rows,
+            known=self._search_conn,
+            unknown=self._unknown_conn,
+        )
         self._checkpoint_conn = AsyncReader(partial(connection, path))
         self._bulk_conn = BulkReader(self._factory.bulk_reader)
         self._checkpoints = Checkpoints(
@@ -411,7 +409,7 @@ class SqliteStore:
         self, filters: Sequence[Filter], query: Query, visibility: Visibility
     ) -> list[Any]:
         if any(filter_.search is not None for filter_ in filters):
-            return await self._searched(query, visibility)
+            return await self._searching.found(query, visibility)
         if sum([filter_.values for filter_ in filters]) <= _MANY_VALUES:
             rows = self._loop_conn.read(query, _all_of)
             if rows is not None:
@@ -650,95 +648,28 @@ class SqliteStore:
 
     # -- searching ------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def _index_faults(self) -> AsyncIterator[None]:
-        """As `sqlite_faults`; a damaged index is rebuilt at the next start."""
-        try:
-            yield
-        except (sqlite3.Error, StoreFault) as error:
-            cause = error if isinstance(error, sqlite3.Error) else error.__cause__
-            if is_damage(cause):
-                await self._index.discard()
-                text = f"search.db: {cause}; it is made anew at the next start"
-                raise StoreFault(text) from error
-            if isinstance(error, sqlite3.Error):
-                raise fault_of(error) from error
-            raise
-
     async def index(self, text_of: Callable[[Event], str | None], rules: str, limit: int) -> int:
         self._check_open()
-        head = self._writer.head
-        async with self._index_faults():
-            return await self._index.index_next(text_of, rules, limit, head)
+        return await self._searching.index(text_of, rules, limit, self._writer.head)
 
     @property
     def vectors(self) -> int:
         """How many texts can be compared by meaning."""
-        return 0 if self._meanings is None else len(self._meanings)
+        return self._searching.vectors
 
     async def embed_texts(self, limit: int) -> bool:
         self._check_open()
-        async with self._index_faults():
-            return await self._index.embed_next(limit)
+        return await self._searching.embed_texts(limit)
 
     async def tidy_index(self) -> bool:
         self._check_open()
-        async with self._index_faults():
-            return await self._index.tidy(self._search_conn)
+        return await self._searching.tidy_index()
 
     async def search(
         self, filter_: Filter, visibility: Visibility, *, limit: int, upto: int, now: int
     ) -> Sequence[int]:
         self._check_open()
-        search = search_from(filter_.search or "")
-        if limit <= 0 or filter_.impossible or search is None or not search.required:
-            return ()
-        if search.needs is Needs.ALL:
-            query = self._compiler.search(
-                search, filter_, visibility, limit=limit, upto=upto, now=now
-            )
-            return [row[0] for row in await self._searched(query, visibility)]
-        meanings = None if search.excluded else self._meanings
-        most = limit if meanings is None else max(limit, NEAREST)
-        stems = self._index.stems
-        asked = self._compiler.recall(filter_, visibility, upto=upto, now=now)
-        known = self._readable_rows.of(visibility, filter_)
-        points = dict(
-            await self._worked(
-                lambda rows: _finished(best(Asking(rows, stems, asked, known), search, most)),
-                visibility,
-            )
-        )
-        if meanings is None:
-            return list(points)
-        question = await asyncio.to_thread(meanings.question, search.asked)
-        near: list[int] = []
-        parts = meanings.nearest(question)
-        # For a viewer who may read few of many texts it would examine all of them.
-        deadline = monotonic() + _SEARCH_S
-        while len(near) < most and (part := await asyncio.to_thread(next, parts, None)):
-            if monotonic() > deadline:
-                raise TooWide
-            left = most - len(near)
-            query = self._compiler.readable(
-                part, filter_, visibility, limit=left, upto=upto, now=now
-            )
-            near += [seq for (seq,) in await self._searched(query, visibility)]
-        cosines = await asyncio.to_thread(meanings.cosines, question, {*points, *near})
-        return fused(points, cosines, limit)
-
-    async def _searched(self, query: Query, visibility: Visibility) -> list[Any]:
-        return await self._worked(lambda rows: rows(*query), visibility)
-
-    async def _worked(
-        self, work: Callable[[Callable[..., list[Any]]], T], visibility: Visibility
-    ) -> T:
-        db = self._search_conn if visibility.is_known else self._unknown_conn
-        try:
-            async with self._index_faults():
-                return await db.work_within(work, _SEARCH_S)
-        except TooSlow:
-            raise TooWide from None
+        return await self._searching.search(filter_, visibility, limit=limit, upto=upto, now=now)
 
     async def rows(
         self, seqs: Sequence[int], filter_: Filter, visibility: Visibility, *, now: int
@@ -792,16 +723,6 @@ class SqliteStore:
             last_first.push_async_callback(self._index.close)
             last_first.push_async_callback(self._open_connections.aclose)
             await self._checkpoints.close()
-
-
-def _finished(work: Coroutine[Any, Any, T]) -> T:
-    """The result of a coroutine that never waits."""
-    try:
-        work.send(None)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    raise AssertionError("it waits")
 
 
 def _all_of(db: sqlite3.Connection, query: Query) -> list[Any]:
