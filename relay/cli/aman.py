@@ -19,7 +19,6 @@ from relay.cli.options import (
     anyway_option,
     client_options,
     console,
-    json_option,
     print_counts,
     print_json,
     printable,
@@ -68,7 +67,6 @@ def aman() -> None:
 @click.argument("text", metavar="TEXT")
 @anyway_option
 @client_options
-@json_option
 def set_preference(hk: str, text: str, server: Server, *, anyway: bool, as_json: bool) -> None:
     """Set the preference of a history key."""
     _write(server, lambda memory: memory.set_preference(hk, text), anyway=anyway, as_json=as_json)
@@ -88,7 +86,6 @@ def set_preference(hk: str, text: str, server: Server, *, anyway: bool, as_json:
 )
 @anyway_option
 @client_options
-@json_option
 def set_summary(
     hk: str, text: str, count: int, server: Server, *, anyway: bool, as_json: bool
 ) -> None:
@@ -111,7 +108,6 @@ def set_summary(
 @click.option("--group", metavar="G", help="Group of the request.")
 @anyway_option
 @client_options
-@json_option
 def add_tool(
     hk: str,
     name: str,
@@ -138,7 +134,6 @@ def add_tool(
 @click.argument("hk", metavar="HK")
 @click.option("--sender", metavar="S", help="Who requested it.")
 @client_options
-@json_option
 def clear(hk: str, sender: str | None, server: Server, *, as_json: bool) -> None:
     """Clear the context. Earlier summaries and tools are ignored; nothing is deleted."""
     _write(server, lambda memory: memory.clear(hk, sender), as_json=as_json)
@@ -148,7 +143,6 @@ def clear(hk: str, sender: str | None, server: Server, *, as_json: bool) -> None
 @click.argument("hk", metavar="HK")
 @click.argument("topics", metavar="TOPIC...", nargs=-1, required=True)
 @client_options
-@json_option
 def subscribe(hk: str, topics: tuple[str, ...], server: Server, *, as_json: bool) -> None:
     """Set the subscribed topics, replacing previous ones."""
     _write(
@@ -162,7 +156,6 @@ def subscribe(hk: str, topics: tuple[str, ...], server: Server, *, as_json: bool
 @click.argument("hk", metavar="HK")
 @any_author
 @client_options
-@json_option
 def show(hk: str, server: Server, *, any_author: bool, as_json: bool) -> int:
     """Show the memory of a history key: preference, summary, tools (newest first), clears."""
 
@@ -187,7 +180,6 @@ def show(hk: str, server: Server, *, any_author: bool, as_json: bool) -> int:
 @click.option("--follow", is_flag=True, help="Keep the file current until Ctrl-C.")
 @any_author
 @client_options
-@json_option
 def rehydrate(
     db: Path,
     server: Server,
@@ -226,7 +218,6 @@ def rehydrate(
 @aman.command("import-sqlite", epilog="Example: rookery aman import-sqlite ~/aman/aman.db")
 @click.argument("file", type=_FILE, metavar="FILE")
 @client_options
-@json_option
 def import_sqlite(file: Path, server: Server, *, as_json: bool) -> None:
     """Send an Aman agent's database to the relay. The times of its rows are kept.
 

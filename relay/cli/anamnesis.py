@@ -21,7 +21,6 @@ from relay.cli.options import (
     Server,
     client_options,
     format_option,
-    json_option,
     limit_option,
     print_counts,
     print_json,
@@ -75,7 +74,6 @@ def anamnesis() -> None:
 )
 @entry_options
 @client_options
-@json_option
 def remember(
     text: str,
     parents: tuple[str, ...],
@@ -119,7 +117,6 @@ def remember(
 @anamnesis.command("get", epilog="Example: rookery anamnesis get d78e3a18 --json")
 @click.argument("hashed", metavar="H")
 @client_options
-@json_option
 def get(hashed: str, server: Server, *, as_json: bool) -> None:
     """Print a memory as a document, with its vouchers and successors."""
 
@@ -164,7 +161,6 @@ def get(hashed: str, server: Server, *, as_json: bool) -> None:
     "--name", metavar="N", help="Name of the voucher; default: author_name in client.toml."
 )
 @client_options
-@json_option
 def vouch(
     hashed: str,
     confidence: float,
@@ -203,7 +199,6 @@ _DONE: Final = {
 @anamnesis.command("withdraw", epilog="Example: rookery anamnesis withdraw d78e3a18")
 @click.argument("hashed", metavar="H")
 @client_options
-@json_option
 def withdraw(hashed: str, server: Server, *, as_json: bool) -> int:
     """Withdraw this key's vouch for a memory."""
 
@@ -228,7 +223,6 @@ def withdraw(hashed: str, server: Server, *, as_json: bool) -> int:
 @click.argument("text", metavar="TEXT")
 @entry_options
 @client_options
-@json_option
 def supersede(
     hashed: str,
     text: str,
@@ -263,7 +257,6 @@ def supersede(
 @click.option("--dot", "form", flag_value="dot", help="Print a Graphviz graph.")
 @click.option("--svg", "form", flag_value="svg", help="Print an SVG image.")
 @client_options
-@json_option
 def trace(hashed: str, form: str | None, server: Server, *, as_json: bool) -> int:
     """Show the ancestors of a memory, down to unknown ones."""
 
@@ -296,7 +289,6 @@ def trace(hashed: str, form: str | None, server: Server, *, as_json: bool) -> in
 @anamnesis.command("trust", epilog="Example: rookery anamnesis trust d78e3a18")
 @click.argument("hashed", metavar="H")
 @client_options
-@json_option
 def trust(hashed: str, server: Server, *, as_json: bool) -> None:
     """Print the trust score of a memory and its components."""
 
@@ -351,7 +343,6 @@ def trust(hashed: str, server: Server, *, as_json: bool) -> None:
 @limit_option(10)
 @format_option("table")
 @client_options
-@json_option
 def recall(
     query: str,
     authors: tuple[str, ...],
@@ -401,7 +392,6 @@ async def _left_out(memory: Anamnesis, query: str, wish: dict[str, Any]) -> str:
 @click.argument("file", type=_FILE, metavar="FILE")
 @click.option("--group", metavar="G", help="Only members of this group may read them.")
 @client_options
-@json_option
 def import_(file: Path, group: str | None, server: Server, *, as_json: bool) -> int:
     """Publish a file of entries, one per line, signed by this key. Repeating it changes nothing."""
 
@@ -434,7 +424,6 @@ def import_(file: Path, group: str | None, server: Server, *, as_json: bool) -> 
 @click.argument("file", type=_FILE, metavar="FILE")
 @click.option("--group", metavar="G", help="Memories of this group instead.")
 @client_options
-@json_option
 def export(file: Path, group: str | None, server: Server, *, as_json: bool) -> None:
     """Write the memories outside of groups as documents, one per line, oldest first."""
 

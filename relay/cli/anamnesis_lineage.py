@@ -11,7 +11,7 @@ import click
 
 from relay.cli.anamnesis_memory import SHORT, one_line, with_memory
 from relay.cli.anamnesis_options import SHARE, TYPE, context_option, given
-from relay.cli.options import Server, client_options, json_option, print_json, printable
+from relay.cli.options import Server, client_options, print_json, printable
 from relay.cli.tables import print_nothing_found
 from relay.client.anamnesis import UnknownMemory
 from relay.nostr.keys import npub
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 @click.command("resolve", epilog="Example: rookery anamnesis resolve d78e3a18")
 @click.argument("hashed", metavar="H")
 @client_options
-@json_option
 def resolve(hashed: str, server: Server, *, as_json: bool) -> None:
     """Print the chain of successors of a memory: hashes; the last one is current."""
 
@@ -62,7 +61,6 @@ def resolve(hashed: str, server: Server, *, as_json: bool) -> None:
 @click.command("children", epilog="Example: rookery anamnesis children d78e3a18")
 @click.argument("hashed", metavar="H")
 @client_options
-@json_option
 def children(hashed: str, server: Server, *, as_json: bool) -> None:
     """List the direct descendants of a memory, oldest first: hash and text."""
 
@@ -92,7 +90,6 @@ def children(hashed: str, server: Server, *, as_json: bool) -> None:
 @click.command("credit", epilog="Example: rookery anamnesis credit d78e3a18")
 @click.argument("hashed", metavar="H")
 @client_options
-@json_option
 def credit(hashed: str, server: Server, *, as_json: bool) -> None:
     """List the authors of a memory and its ancestors: number of entries, key and name."""
 
@@ -124,7 +121,6 @@ def credit(hashed: str, server: Server, *, as_json: bool) -> None:
 @context_option
 @click.option("--undo", is_flag=True, help="Restore the memory's own values.")
 @client_options
-@json_option
 def amend(
     hashed: str,
     memory_type: str | None,

@@ -21,10 +21,10 @@ from relay.cli.names import Names, read_names
 from relay.cli.options import (
     Server,
     client_options,
-    json_option,
     limit_option,
     print_json,
     printable,
+    server_options,
     text_of_stdin,
 )
 from relay.cli.tables import print_nothing_found
@@ -60,7 +60,6 @@ _HELP: Final = (
 @click.option("--reply", "reply", metavar="EVENT", help="Id of the message to answer.")
 @click.option("--anyway", is_flag=True, help="Send what looks like a secret too.")
 @client_options
-@json_option
 def say(
     group_id: str,
     text: str,
@@ -91,7 +90,6 @@ def say(
 @limit_option(20, 1_000)
 @click.option("--ids", "with_ids", is_flag=True, help="Print the id before each message.")
 @client_options
-@json_option
 def read(group_id: str, limit: int, server: Server, *, with_ids: bool, as_json: bool) -> None:
     """Print the newest messages, oldest first."""
 
@@ -130,7 +128,6 @@ def read(group_id: str, limit: int, server: Server, *, with_ids: bool, as_json: 
 @click.argument("events", metavar="[EVENT...]", nargs=-1)
 @click.option("--remove", is_flag=True, help="Remove these pins instead.")
 @client_options
-@json_option
 def pin(
     group_id: str,
     events: tuple[str, ...],
@@ -171,7 +168,7 @@ def pin(
 @click.command("chat", epilog="Example: rookery chat tea")
 @click.argument("group_id", metavar="GROUP")
 @limit_option(20, 1_000)
-@client_options
+@server_options
 def chat(group_id: str, limit: int, server: Server) -> int:
     """Read and write messages of a group; `/reply N TEXT` answers message N, `/quit` ends.
 

@@ -15,7 +15,6 @@ from relay.cli.options import (
     CommandGroup,
     Server,
     client_options,
-    json_option,
     print_json,
     printable,
 )
@@ -87,7 +86,6 @@ def config() -> None:
 @click.argument("values", metavar="NAME=VALUE...", nargs=-1, required=True)
 @owner_option
 @client_options
-@json_option
 def set_(
     scope: Scope,
     values: tuple[str, ...],
@@ -122,7 +120,6 @@ def set_(
 @click.argument("names", metavar="[NAME...]", nargs=-1, type=click.Choice(_NAMES))
 @owner_option
 @client_options
-@json_option
 def unset(
     scope: Scope,
     names: tuple[str, ...],
@@ -148,7 +145,6 @@ def unset(
 @config.command("list", epilog="Example: rookery config list --json")
 @owner_option
 @client_options
-@json_option
 def list_(owners: tuple[str, ...], server: Server, *, as_json: bool) -> None:
     """List what every scope sets, when and by whom, in the order of precedence.
 
@@ -189,7 +185,6 @@ def list_(owners: tuple[str, ...], server: Server, *, as_json: bool) -> None:
 @click.option("--npub", "user", metavar="KEY", help="Effective values for this user in the group.")
 @owner_option
 @client_options
-@json_option
 def get(
     scope: Scope,
     user: str | None,

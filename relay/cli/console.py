@@ -14,7 +14,7 @@ import click
 import orjson
 
 from relay.cli.connect import not_reached
-from relay.cli.options import Server, client_options, json_option, print_json, printable
+from relay.cli.options import Server, client_options, print_json, printable
 from relay.client import Unreachable
 from relay.client.settings import Actor, find_settings
 from relay.clock import unix_now
@@ -31,7 +31,6 @@ _MAX_REPLY: Final = 65_536
 @click.command("console", epilog="Example: rookery console --relay wss://relay.example.org")
 @click.option("--no-browser", is_flag=True, help="Only print the link.")
 @client_options
-@json_option
 def console_command(server: Server, *, no_browser: bool, as_json: bool) -> None:
     """Open the relay's web console, signed in with your key.
 

@@ -14,7 +14,6 @@ from relay.cli.options import (
     WholeNumber,
     client_options,
     console,
-    json_option,
     print_json,
     printable,
 )
@@ -64,7 +63,6 @@ _BEGINNING: Final = 60
 @click.option("--system", "system", metavar="TEXT", default="", help="Added to the system prompt.")
 @owner_option
 @client_options
-@json_option
 def context(
     group: str,
     budget: int,

@@ -14,7 +14,6 @@ from relay.cli.options import (
     Server,
     client_options,
     confirm,
-    json_option,
     print_json,
     printable,
 )
@@ -68,7 +67,6 @@ _NO_KEY_HERE: Final = (
 )
 @click.option("--relay-key", type=PublicKey(), help="With --verify: the key of the relay.")
 @client_options
-@json_option
 def forget_command(
     targets: Sequence[str],
     group: str | None,

@@ -45,7 +45,6 @@ from relay.cli.options import (
     client_options,
     confirm,
     console,
-    json_option,
     print_json,
     printable,
 )
@@ -135,7 +134,6 @@ def check_new_id(group_id: str) -> None:
 @click.argument("group_id", metavar="[ID]", required=False)
 @_described
 @client_options
-@json_option
 def create(
     group_id: str | None,
     server: Server,
@@ -164,7 +162,6 @@ def create(
 @group_argument
 @_described
 @client_options
-@json_option
 def edit(
     group_id: str,
     server: Server,
@@ -192,7 +189,6 @@ def edit(
 @group_argument
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
-@json_option
 def delete(group_id: str, server: Server, *, yes: bool, as_json: bool) -> None:
     """Delete a group. Its id cannot be used again; this cannot be undone."""
     if not yes:
@@ -212,7 +208,6 @@ def delete(group_id: str, server: Server, *, yes: bool, as_json: bool) -> None:
 @click.option("--role", "roles", multiple=True, help="A role, such as admin; repeatable.")
 @click.option("--anyway", is_flag=True, help="Give roles too that the group does not list.")
 @client_options
-@json_option
 def add(
     group_id: str,
     users: tuple[str, ...],
@@ -240,7 +235,6 @@ def add(
 @group_argument
 @people_argument
 @client_options
-@json_option
 def remove(
     group_id: str,
     users: tuple[str, ...],
@@ -277,7 +271,6 @@ def remove(
 
 @group.command("list", epilog="Example: rookery group list --json")
 @client_options
-@json_option
 def list_groups(server: Server, *, as_json: bool) -> None:
     """List the groups that this key may read."""
     views = with_client(Actor.OWNER, server, views_of_groups)
@@ -312,7 +305,6 @@ def list_groups(server: Server, *, as_json: bool) -> None:
 @group.command("show", epilog="Example: rookery group show tea")
 @group_argument
 @client_options
-@json_option
 def show(group_id: str, server: Server, *, as_json: bool) -> None:
     """Show one group: metadata, members and roles."""
 

@@ -24,7 +24,7 @@ from relay.cli.group_view import (
 )
 from relay.cli.memory_text import iso
 from relay.cli.names import Names, keys_of, people_argument, read_names
-from relay.cli.options import Number, Server, client_options, json_option, print_json, printable
+from relay.cli.options import Number, Server, client_options, print_json, printable
 from relay.cli.tables import Column, Holds, print_nothing_found, print_table
 from relay.client import PublishRefused
 from relay.client.settings import Actor
@@ -49,7 +49,6 @@ _PENDING: Final = "pending review"
 @click.option("--code", metavar="TEXT", help="An invite code.")
 @click.option("--reason", metavar="TEXT", default="", help="Said to the admins.")
 @client_options
-@json_option
 def join(
     group: str,
     code: str | None,
@@ -90,7 +89,6 @@ def join(
 @click.command("leave", epilog="Example: rookery group leave tea")
 @group_argument
 @client_options
-@json_option
 def leave(group_id: str, server: Server, *, as_json: bool) -> None:
     """Leave a group."""
     event = with_client(
@@ -104,7 +102,6 @@ def leave(group_id: str, server: Server, *, as_json: bool) -> None:
 @click.command("requests", epilog="Example: rookery group requests tea")
 @group_argument
 @client_options
-@json_option
 def requests(group_id: str, server: Server, *, as_json: bool) -> None:
     """List who asks to join; `rookery group accept` lets them in, `remove` declines."""
 
@@ -142,7 +139,6 @@ def requests(group_id: str, server: Server, *, as_json: bool) -> None:
 @group_argument
 @people_argument
 @client_options
-@json_option
 def accept(
     group_id: str,
     users: tuple[str, ...],
@@ -183,7 +179,6 @@ def accept(
 )
 @click.option("--reusable", is_flag=True, help="May be used more than once.")
 @client_options
-@json_option
 def invite(
     group_id: str,
     code: str | None,
@@ -238,7 +233,6 @@ class _Invite:
 @click.command("invites", epilog="Example: rookery group invites tea")
 @group_argument
 @client_options
-@json_option
 def invites(group_id: str, server: Server, *, as_json: bool) -> None:
     """List a group's invite codes, used ones too."""
 
@@ -289,7 +283,6 @@ def invites(group_id: str, server: Server, *, as_json: bool) -> None:
 @group_argument
 @click.argument("codes", metavar="CODE...", nargs=-1, required=True)
 @client_options
-@json_option
 def revoke(
     group_id: str,
     codes: tuple[str, ...],

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.nmem_cache import key_here, take_warning
-from relay.cli.options import Server, WholeNumber, client_options
+from relay.cli.options import Server, WholeNumber, server_options
 from relay.client.nmem import Nmem
 from relay.client.nmem.hooks import is_root
 from relay.client.nmem.settings import find_nmem_settings
@@ -42,7 +42,7 @@ _PORT: Final = 7780
     help=f"Streamable HTTP on 127.0.0.1 (port {_PORT}; 0 picks one) instead of stdio. Prints"
     " the token that clients need.",
 )
-@client_options
+@server_options
 def mcp(port: int | None, server: Server) -> None:
     """Run an MCP server that gives a coding agent its memory.
 

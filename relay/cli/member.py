@@ -31,7 +31,6 @@ from relay.cli.options import (
     Server,
     WholeNumber,
     client_options,
-    json_option,
     print_json,
     printable,
 )
@@ -79,7 +78,6 @@ def member() -> None:
 
 @member.command("list", epilog="Example: rookery member list --json")
 @client_options
-@json_option
 def list_members(server: Server, *, as_json: bool) -> None:
     """List members: who was added or joined, and the owners and agents of the relay.
 
@@ -110,7 +108,6 @@ def list_members(server: Server, *, as_json: bool) -> None:
 @people_argument
 @_reason
 @client_options
-@json_option
 def add(users: tuple[str, ...], reason: str, server: Server, *, as_json: bool) -> None:
     """Add members: they are known to the relay, without being in a group."""
     _for_each("allowpubkey", users, reason, server, done="added", as_json=as_json)
@@ -119,7 +116,6 @@ def add(users: tuple[str, ...], reason: str, server: Server, *, as_json: bool) -
 @member.command("remove", epilog="Example: rookery member remove npub1…")
 @people_argument
 @client_options
-@json_option
 def remove(users: tuple[str, ...], server: Server, *, as_json: bool) -> None:
     """Remove members. They stay in their groups: see `rookery group remove` and `rookery ban`."""
     _for_each(
@@ -149,7 +145,6 @@ def remove(users: tuple[str, ...], server: Server, *, as_json: bool) -> None:
 @click.option("--list", "listing", is_flag=True, help="List the open invites instead.")
 @click.option("--revoke", metavar="ID", help="Withdraw this invite instead, by id or code.")
 @client_options
-@json_option
 def invite(
     uses: int | None,
     days: int | None,
@@ -232,7 +227,6 @@ def _until_text(until: int | None) -> str:
 @_reason
 @click.option("--list", "listing", is_flag=True, help="List the banned keys instead.")
 @client_options
-@json_option
 def ban(
     users: tuple[str, ...],
     reason: str,
@@ -282,7 +276,6 @@ def _list_bans(server: Server, *, as_json: bool) -> None:
 @click.command("unban", epilog="Example: rookery unban npub1…")
 @people_argument
 @client_options
-@json_option
 def unban(users: tuple[str, ...], server: Server, *, as_json: bool) -> None:
     """Lift bans. What the keys wrote is shown again, and their groups still have them.
 
@@ -303,7 +296,6 @@ def unban(users: tuple[str, ...], server: Server, *, as_json: bool) -> None:
 @people_argument
 @_reason
 @client_options
-@json_option
 def allow(users: tuple[str, ...], reason: str, server: Server, *, as_json: bool) -> None:
     """The same as `rookery member add`."""
     _for_each("allowpubkey", users, reason, server, done="added", as_json=as_json)

@@ -26,7 +26,6 @@ from relay.cli.options import (
     anyway_option,
     client_options,
     console,
-    json_option,
     print_json,
     printable,
     report_kept_out,
@@ -74,7 +73,6 @@ for command in (search, why, import_, export, *VERSION_COMMANDS):
 @click.argument("key", type=KeyType())
 @owner_option
 @client_options
-@json_option
 def get(key: Key, owners: tuple[str, ...], server: Server, *, as_json: bool) -> int:
     """Show the memory of a user or group, or the value of a key."""
 
@@ -128,7 +126,6 @@ def get(key: Key, owners: tuple[str, ...], server: Server, *, as_json: bool) -> 
 @anyway_option
 @owner_option
 @client_options
-@json_option
 def set_(
     key: Key,
     text: str | None,
@@ -307,7 +304,6 @@ def _note(claw: SnowclawRecords, key: Key, given: dict[str, Any], *, is_for_owne
 
 @memory.command("list", epilog="Example: rookery memory list --json")
 @client_options
-@json_option
 def list_(server: Server, *, as_json: bool) -> None:
     """List the keys that this key may read, with time of last change and author.
 
@@ -348,7 +344,6 @@ def list_(server: Server, *, as_json: bool) -> None:
 @click.argument("key", type=KeyType())
 @owner_option
 @client_options
-@json_option
 def forget(key: Key, owners: tuple[str, ...], server: Server, *, as_json: bool) -> int:
     """Delete permanently what the agent stored under a key. Other agents' records are kept.
 

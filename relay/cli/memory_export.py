@@ -11,7 +11,7 @@ import click
 from relay.cli.connect import with_settings
 from relay.cli.memory_search import system_option
 from relay.cli.names import profile_names
-from relay.cli.options import Server, client_options, json_option, print_counts
+from relay.cli.options import Server, client_options, print_counts
 from relay.cli.progress import progress_bar
 from relay.client.recall import SYSTEMS
 from relay.client.settings import Actor
@@ -44,7 +44,6 @@ _EXPORTED: Final = tuple(letter for letter in SYSTEMS if letter != "D")
 @system_option(*_EXPORTED)
 @click.option("--mine", is_flag=True, help="Only what this key signed.")
 @client_options
-@json_option
 def export(
     path: Path, form: str, systems: tuple[str, ...], server: Server, *, mine: bool, as_json: bool
 ) -> None:

@@ -17,7 +17,6 @@ from relay.cli.options import (
     Server,
     anyway_option,
     client_options,
-    json_option,
     print_json,
     printable,
 )
@@ -117,7 +116,6 @@ class _Import:
 @click.option("--dry-run", is_flag=True, help="Say what would be stored, and store nothing.")
 @anyway_option
 @client_options
-@json_option
 def import_(
     path: Path, form: str | None, server: Server, *, dry_run: bool, anyway: bool, as_json: bool
 ) -> int:

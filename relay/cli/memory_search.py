@@ -16,7 +16,6 @@ from relay.cli.options import (
     client_options,
     console,
     format_option,
-    json_option,
     limit_option,
     print_json,
     printable,
@@ -77,7 +76,6 @@ def system_option(*letters: str) -> Callable[[Decorated], Decorated]:
 @limit_option(20, 500)
 @format_option("table")
 @client_options
-@json_option
 def search(
     query: str,
     systems: tuple[str, ...],

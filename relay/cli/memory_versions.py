@@ -20,7 +20,6 @@ from relay.cli.options import (
     Colour,
     client_options,
     coloured,
-    json_option,
     print_json,
     printable,
 )
@@ -185,7 +184,6 @@ async def _record_named(client: Client, key: Key) -> Address:
 @click.command("history", epilog="Example: rookery memory history group:techteam")
 @click.argument("wanted", type=RecordType(), metavar="RECORD")
 @client_options
-@json_option
 def history(wanted: Address | Key, server: Server, *, as_json: bool) -> None:
     """List the versions of a record, newest first.
 
@@ -226,7 +224,6 @@ def _as_json(event: Event) -> dict[str, object]:
 @click.option("--as-of", type=Moment(), metavar="TIME", help="The version of that time.")
 @click.option("--version", "named", metavar="ID", help="This version: the beginning of its id.")
 @client_options
-@json_option
 def show(
     wanted: Address | Key,
     as_of: int | None,
@@ -268,7 +265,6 @@ def show(
 @click.argument("old", required=False, metavar="[OLD]")
 @click.argument("new", required=False, metavar="[NEW]")
 @client_options
-@json_option
 def diff(
     wanted: Address | Key, old: str | None, new: str | None, server: Server, *, as_json: bool
 ) -> int:
@@ -310,7 +306,6 @@ def _painted(line: str) -> str:
 @click.argument("wanted", type=RecordType(), metavar="RECORD")
 @click.argument("named", metavar="VERSION")
 @client_options
-@json_option
 def restore(wanted: Address | Key, named: str, server: Server, *, as_json: bool) -> None:
     """Publish an old version's tags and content anew, as the newest version.
 

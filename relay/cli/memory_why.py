@@ -12,7 +12,7 @@ from relay.cli.connect import with_settings
 from relay.cli.memory_search import system_option
 from relay.cli.memory_text import iso, readers_of
 from relay.cli.names import read_names
-from relay.cli.options import Words, client_options, json_option, print_json, printable
+from relay.cli.options import Words, client_options, print_json, printable
 from relay.client.anamnesis.reader import AnamnesisReader
 from relay.client.anamnesis.settings import anamnesis_settings
 from relay.client.history import NoHistory, history_of, record_of
@@ -71,7 +71,6 @@ class _Answer(NamedTuple):
 @system_option(*SYSTEMS)
 @click.option("--group", metavar="ID", help="Only records with the h tag of this group.")
 @client_options
-@json_option
 def why(
     line: str, systems: tuple[str, ...], group: str | None, server: Server, *, as_json: bool
 ) -> None:

@@ -193,7 +193,6 @@ def context(project: str | None, *, as_json: bool) -> None:
 @nmem.command("pin", epilog="Example: rookery nmem pin 42")
 @click.argument("number", metavar="ID", type=WholeNumber())
 @client_options
-@json_option
 def pin(number: int, server: Server, *, as_json: bool) -> int:
     """Exclude an observation from expiry, and show it to new sessions."""
     return _pin(number, server, is_pinned=True, as_json=as_json)
@@ -202,7 +201,6 @@ def pin(number: int, server: Server, *, as_json: bool) -> int:
 @nmem.command("unpin", epilog="Example: rookery nmem unpin 42")
 @click.argument("number", metavar="ID", type=WholeNumber())
 @client_options
-@json_option
 def unpin(number: int, server: Server, *, as_json: bool) -> int:
     """Let an observation expire again."""
     return _pin(number, server, is_pinned=False, as_json=as_json)
@@ -231,7 +229,6 @@ def _pin(number: int, server: Server, *, is_pinned: bool, as_json: bool) -> int:
 @click.option("--project", metavar="P", help="By default the project of the current folder.")
 @anyway_option
 @client_options
-@json_option
 def mark(text: str, project: str | None, server: Server, *, anyway: bool, as_json: bool) -> None:
     """Store a text permanently: searches find it.
 
@@ -271,7 +268,6 @@ def mark(text: str, project: str | None, server: Server, *, anyway: bool, as_jso
 @click.option("--search", metavar="Q", help="Only rows with these words.")
 @click.option("--confirm", is_flag=True, help="Delete; without it matches are only counted.")
 @client_options
-@json_option
 def purge(
     before: str | None,
     older_than: str | None,
@@ -337,7 +333,6 @@ async def _send_deletions(memory: Nmem) -> None:
     "--summarise", is_flag=True, help="Summarise now every session that ended without a summary."
 )
 @client_options
-@json_option
 def maintain(
     session: str | None,
     server: Server,
@@ -386,7 +381,6 @@ def maintain(
 
 @nmem.command("sync", epilog="Example: rookery nmem sync --relay wss://relay.example")
 @client_options
-@json_option
 def sync(server: Server, *, as_json: bool) -> int:
     """Send queued records, and fetch those of other machines."""
     with _progress("records") as progress:
@@ -397,7 +391,6 @@ def sync(server: Server, *, as_json: bool) -> int:
 
 @nmem.command("rebuild", epilog="Example: rookery nmem rebuild")
 @client_options
-@json_option
 def rebuild(server: Server, *, as_json: bool) -> None:
     """Rebuild the cache from the relay."""
     with _progress("records") as progress:
@@ -408,7 +401,6 @@ def rebuild(server: Server, *, as_json: bool) -> None:
 @nmem.command("import", epilog="Example: rookery nmem import ~/.nmem/nmem.db")
 @click.argument("file", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path))
 @client_options
-@json_option
 def import_(file: Path, server: Server, *, as_json: bool) -> None:
     """Import a database of nmem; NMEM_KEY decrypts an encrypted one."""
 

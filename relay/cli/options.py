@@ -147,7 +147,7 @@ class Server(NamedTuple):
     key_file: Path | None = None
 
 
-def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
+def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """`--relay` and `--key-file`, given to the command as `server`."""
 
     @click.option("--relay", metavar="URL", help="Relay URL, ws:// or wss://.")
@@ -161,6 +161,11 @@ def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
         return command(server=Server(relay, key_file), **others)
 
     return with_server
+
+
+def client_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`server_options`, and `--json`, given as `as_json`."""
+    return server_options(json_option(command))
 
 
 class WholeNumber(click.IntRange):

@@ -12,7 +12,6 @@ from relay.cli.options import (
     CommandGroup,
     Server,
     client_options,
-    json_option,
     print_json,
     printable,
 )
@@ -35,7 +34,6 @@ def profile() -> None:
 @click.option("--about", metavar="TEXT", help="A line about yourself.")
 @click.option("--picture", metavar="URL", help="URL of a picture.")
 @client_options
-@json_option
 def set_profile(
     name: str | None,
     about: str | None,

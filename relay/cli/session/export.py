@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.humanize import counted
-from relay.cli.options import Server, client_options, json_option, print_json, printable
+from relay.cli.options import (
+    Server,
+    client_options,
+    print_json,
+    printable,
+    server_options,
+)
 from relay.cli.session.common import (
     PATH,
     author_option,
@@ -52,7 +58,7 @@ directory_option = click.option(
     "--allow-gaps", is_flag=True, help="Write incomplete sessions, and list what is missing."
 )
 @author_option
-@client_options
+@server_options
 def export_command(
     session: str,
     output: Path | None,
@@ -109,7 +115,6 @@ def _tell_relative(assembly: Assembly) -> None:
 @click.argument("file", type=PATH, metavar="FILE")
 @author_option
 @client_options
-@json_option
 def verify_command(
     session: str,
     file: Path,
@@ -149,7 +154,7 @@ def verify_command(
     "--cwd", metavar="DIR", help="Working folder to resume in.  [default: the current folder]"
 )
 @author_option
-@client_options
+@server_options
 def resume_command(session: str, cwd: str | None, author: str | None, server: Server) -> None:
     """Write the session to claude-code's folder, and print the command to resume it.
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.humanize import counted
-from relay.cli.options import Server, client_options, printable
+from relay.cli.options import Server, printable, server_options
 from relay.cli.session.common import PATH, plan_of, plan_options, with_spool
 from relay.client.transcripts.follower import Follower
 from relay.client.transcripts.tail import FileChange
@@ -27,7 +27,7 @@ _PATIENCE_S: Final = 30.0
 @click.argument("path", type=PATH, metavar="FILE|DIR")
 @click.option("--once", is_flag=True, help="Send new lines, and exit.")
 @plan_options
-@client_options
+@server_options
 def follow_command(
     path: Path,
     session_id: str | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay.cli.humanize import counted
-from relay.cli.options import Server, client_options, confirm, json_option, print_json, printable
+from relay.cli.options import Server, client_options, confirm, print_json, printable
 from relay.cli.session.common import of_session, on_relay, session_argument
 from relay.client.transcripts import NoSession
 from relay.nostr import kinds
@@ -30,7 +30,6 @@ _IN_ONE: Final = 500
 @session_argument
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @client_options
-@json_option
 def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) -> None:
     """Delete the lines, notes and state of a session that this key stored (NIP-09).
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.humanize import counted
-from relay.cli.options import Server, client_options, json_option, print_json, printable
+from relay.cli.options import Server, client_options, print_json, printable
 from relay.cli.progress import Amount, progress_bar
 from relay.cli.session.common import PATH, on_relay, plan_of, plan_options
 from relay.client.transcripts.files import files_in, root_of, session_file, session_ids
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 @click.argument("paths", type=PATH, nargs=-1, required=True, metavar="FILE|DIR...")
 @plan_options
 @client_options
-@json_option
 def import_command(
     paths: tuple[Path, ...],
     session_id: str | None,

@@ -14,11 +14,11 @@ from relay.cli.options import (
     client_options,
     console,
     format_option,
-    json_option,
     limit_option,
     print_json,
     printable,
     printable_lines,
+    server_options,
 )
 from relay.cli.session.chat import render
 from relay.cli.session.common import of_session, on_relay, session_argument
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 @click.command("list", epilog="Example: rookery session list --json")
 @click.option("--all", "include_deleted", is_flag=True, help="Include deleted sessions.")
 @client_options
-@json_option
 def list_command(server: Server, *, include_deleted: bool, as_json: bool) -> None:
     """List the sessions that this key may read, newest first."""
 
@@ -83,7 +82,6 @@ def list_command(server: Server, *, include_deleted: bool, as_json: bool) -> Non
 @session_argument
 @click.option("--full", is_flag=True, help="Show full tool input and output.")
 @client_options
-@json_option
 def show_command(session: str, server: Server, *, full: bool, as_json: bool) -> None:
     """Show a session as a conversation, tool calls shortened; `view` to read in it."""
 
@@ -100,7 +98,7 @@ def show_command(session: str, server: Server, *, full: bool, as_json: bool) -> 
 
 @click.command("view", epilog="Example: rookery session view 5b0f6a1e…")
 @session_argument
-@client_options
+@server_options
 def view_command(session: str, server: Server) -> None:
     """Read a session full screen: tools folded, changes as diffs; ? lists the keys.
 
@@ -143,7 +141,6 @@ def _conversation(server: Server, session: str, detail: Detail) -> Conversation:
 @limit_option(20)
 @format_option("text")
 @client_options
-@json_option
 def search_command(
     query: str,
     session_id: str | None,
