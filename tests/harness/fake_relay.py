@@ -70,6 +70,28 @@ class Visitor:
             self._request.transport.abort()
 
 
+async def ignoring(visitor: Visitor, frame: list[Any]) -> None:
+    """It came, and nobody answers."""
+
+
+def refusing(text: str) -> Answer:
+    """To each event, or login: OK false."""
+
+    async def answer(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], text)
+
+    return answer
+
+
+def closing(text: str) -> Answer:
+    """To each query: CLOSED."""
+
+    async def answer(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say("CLOSED", frame[1], text)
+
+    return answer
+
+
 class FakeRelay:
     """`async with FakeRelay() as relay:` listens on `relay.url`."""
 

@@ -11,7 +11,7 @@ import pytest
 from relay.memory.aman.records import Clear, ToolCall, draft_of
 from relay.nostr.event import event_from
 from tests.cast import robot, rover
-from tests.harness.fake_relay import FakeRelay
+from tests.harness.fake_relay import FakeRelay, refusing
 from tests.unit.cli.terminal import Rookery, command_line
 
 if TYPE_CHECKING:
@@ -107,10 +107,7 @@ async def test_json_output_of_a_write(
 async def test_a_refusal_names_the_key(
     rookery: Rookery, relay: FakeRelay, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
-
-    relay.on["EVENT"] = refuse
+    relay.on["EVENT"] = refusing("restricted: only agents may write memory")
     assert await rookery("set-preference", "HK", "speed") == 1
     err = capsys.readouterr().err
     assert "restricted: only agents may write memory" in err

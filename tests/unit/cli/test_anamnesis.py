@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -12,15 +12,13 @@ import pytest
 from relay.memory.anamnesis.checks import content_hash
 from relay.memory.fence import DATA
 from tests.cast import alice, robot, rover
-from tests.harness.fake_relay import FakeRelay
+from tests.harness.fake_relay import FakeRelay, refusing
 from tests.unit.cli.terminal import Rookery, command_line
 from tests.unit.memory.anamnesis.making import NOON, superseded, told, vouched
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
     from pathlib import Path
-
-    from tests.harness.fake_relay import Visitor
 
     Capture = pytest.CaptureFixture[str]
 
@@ -205,10 +203,7 @@ async def test_supersede_prints_the_new_hash(
 
 
 async def test_a_refusal_names_the_key(rookery: Rookery, relay: FakeRelay, capsys: Capture) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
-
-    relay.on["EVENT"] = refuse
+    relay.on["EVENT"] = refusing("restricted: only agents may write memory")
     for command in (("remember", "a"), ("vouch", A)):
         assert await rookery(*command) == 1
         out, err = capsys.readouterr()

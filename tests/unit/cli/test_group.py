@@ -14,7 +14,7 @@ from relay.nostr import kinds
 from relay.nostr.event import event_from
 from relay.nostr.keys import SecretKey
 from tests.cast import alice, bob, owner, person
-from tests.harness.fake_relay import FakeRelay
+from tests.harness.fake_relay import FakeRelay, refusing
 from tests.unit.cli.terminal import Rookery, command_line
 
 if TYPE_CHECKING:
@@ -160,9 +160,6 @@ async def test_an_edit_of_a_group_that_was_changed_meanwhile_is_made_again(
         relay.state(kinds.GROUP_METADATA, "tea", tags)
         await visitor.say_no(frame[1]["id"], changed)
 
-    async def nobody_knows_why(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], changed)
-
     assert await rookery("create", "tea", "--public", "--open", "--unrestricted") == 0
     relay.on["EVENT"] = another_was_faster
     assert await rookery("edit", "tea", "--about", "All of it") == 0
@@ -171,7 +168,7 @@ async def test_an_edit_of_a_group_that_was_changed_meanwhile_is_made_again(
     said = [["h", "tea"], ["about", "All of it"], ["name", "Tea 5"], ["private"]]
     assert edited.tags[:-1] == said
     assert edited.tags[-1][0] == "made-from"
-    relay.on["EVENT"] = nobody_knows_why
+    relay.on["EVENT"] = refusing(changed)
     tried = len(relay.verbs("EVENT"))
     assert await rookery("edit", "tea", "--about", "Nothing") == 1
     assert len(relay.verbs("EVENT")) == tried + 2
@@ -250,10 +247,7 @@ async def test_removing_a_non_member_is_reported(
     out, err = capsys.readouterr()
     assert (out, err) == ("", f"not in tea: {bob.npub}\n")
 
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "invalid: p: none of these keys is a member")
-
-    relay.on["EVENT"] = refuse
+    relay.on["EVENT"] = refusing("invalid: p: none of these keys is a member")
     assert await rookery("remove", "tea", bob.npub) == 1
     assert capsys.readouterr().err == f"rookery: not in tea: {bob.npub}\n"
     assert await rookery("remove", "tea", owner.npub) == 1
@@ -303,10 +297,7 @@ async def test_a_refused_login_mentions_the_url_only_if_relevant(
     refusal: str,
     is_of_address: bool,  # noqa: FBT001
 ) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], refusal)
-
-    relay.on["AUTH"] = refuse
+    relay.on["AUTH"] = refusing(refusal)
     assert await rookery("list") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert f"refused the login of {owner.npub}: {refusal}" in line
@@ -403,11 +394,8 @@ async def test_the_advice_fits_the_refusal(
     refusal: str,
     advice: str,
 ) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], refusal)
-
     await rookery("create", "tea")
-    relay.on["EVENT"] = refuse
+    relay.on["EVENT"] = refusing(refusal)
     assert await rookery("join", "tea") == 1
     assert capsys.readouterr().err.endswith(advice)
 
@@ -415,13 +403,10 @@ async def test_the_advice_fits_the_refusal(
 async def test_a_message_to_a_group_that_one_does_not_see_names_the_group(
     relay: GroupRelay, rookery: Rookery, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "restricted: not a member")
-
     relay.information = {"self": relay.key.pubkey, "supported_nips": [29]}
     await rookery("create", "tea")
     capsys.readouterr()
-    relay.on["EVENT"] = refuse
+    relay.on["EVENT"] = refusing("restricted: not a member")
     assert await rookery("say", "tae", "hi") == 1
     said = "rookery: no group 'tae' is visible to this key; `rookery group list` lists groups\n"
     assert capsys.readouterr().err == said

@@ -20,7 +20,7 @@ from relay.memory.anamnesis.records import (
 from relay.memory.fence import DATA, attribution, fence_head
 from relay.nostr.event import event_from
 from tests.cast import alice, bob, owner, robot, rover
-from tests.harness.fake_relay import FakeRelay
+from tests.harness.fake_relay import FakeRelay, refusing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -764,10 +764,7 @@ async def test_without_a_known_owner_the_relay_decides(
 ) -> None:
     relay.information = {}
 
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "restricted: only an owner may write config")
-
-    relay.on["EVENT"] = refuse
+    relay.on["EVENT"] = refusing("restricted: only an owner may write config")
     assert await rookery("config", "set", "global", "respond_mode=all", by=robot) == 1
     assert "restricted: only an owner may write config" in capsys.readouterr().err
 

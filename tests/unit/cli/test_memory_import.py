@@ -15,7 +15,7 @@ import pytest
 from relay.cli import memory_import, run
 from relay.nostr.event import Event, event_from
 from tests.cast import owner, robot, rover
-from tests.harness.fake_relay import FakeRelay
+from tests.harness.fake_relay import FakeRelay, refusing
 from tests.unit.memory.interop.samples import (
     BASIC_MEMORY,
     BREWED,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.nostr.keys import SecretKey
-    from tests.harness.fake_relay import Visitor
 
     Rookery = Callable[..., Coroutine[Any, Any, dict[str, Any]]]
 
@@ -208,10 +207,7 @@ async def test_one_bad_record_does_not_stop_the_others_and_the_exit_status_says_
 async def test_what_the_relay_refuses_is_told_with_its_place(
     relay: FakeRelay, imported: Rookery, tmp_path: Path
 ) -> None:
-    async def refused(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "invalid: too many notes")
-
-    relay.on["EVENT"] = refused
+    relay.on["EVENT"] = refusing("invalid: too many notes")
     told = await imported(folder(tmp_path, a="A note."))
     assert told["code"] == 1
     assert told["why_errors"] == [{"where": "a.md:1", "why": "invalid: too many notes"}]

@@ -19,7 +19,7 @@ from relay.nostr import pns
 from relay.nostr.event import event_from_raw
 from tests.cast import alice, person, robot
 from tests.golden import HERE, document
-from tests.harness.fake_relay import FakeRelay
+from tests.harness.fake_relay import FakeRelay, refusing
 from tests.unit.cli.terminal import Rookery, command_line
 from tests.unit.memory.transcripts.telling import (
     HOME,
@@ -306,10 +306,7 @@ async def test_without_a_yes_a_session_is_not_forgotten(
 async def test_a_refusal_names_the_signing_key(
     relay: FakeRelay, rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
-
-    relay.on["EVENT"] = refuse
+    relay.on["EVENT"] = refusing("restricted: only agents may write memory")
     assert await rookery("import", str(file)) == 1
     err = capsys.readouterr().err
     assert "restricted: only agents may write memory" in err
@@ -639,13 +636,10 @@ async def test_follow_reports_refusals_and_continues(
 async def test_queued_refusals_are_reported_by_the_next_run(
     relay: FakeRelay, rookery: Rookery, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
-
     await relay.stop()
     assert await rookery("follow", str(file), "--once") == 0
     await relay.start()
-    relay.on["EVENT"] = refuse
+    relay.on["EVENT"] = refusing("restricted: only agents may write memory")
     line = "refused in an earlier run: restricted: only agents may write memory\n"
     reported = 0
     for _ in range(5000):  # a run sends what is queued if it is connected again in time

@@ -20,6 +20,7 @@ from relay.memory.aman.records import Preference, Subscriptions, Summary, ToolCa
 from relay.nostr.event import event_from
 from relay.nostr.filters import Filter
 from tests.cast import robot, rover
+from tests.harness.fake_relay import refusing
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.test_snowclaw import until
 
@@ -595,10 +596,7 @@ async def test_an_unreadable_record_is_reported_and_its_row_kept(
 
 
 async def test_rehydrate_includes_queued_writes(fake: FakeRelay, tmp_path: Path) -> None:
-    async def put_off(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "error: the store is busy")
-
-    fake.on["EVENT"] = put_off
+    fake.on["EVENT"] = refusing("error: the store is busy")
     async with aman(fake, folder=tmp_path) as memory:
         await memory._client.wait_connected()
         written = await memory.add_tool("u", "waits", success=True, content="")
@@ -732,14 +730,11 @@ async def test_refused_rows_are_skipped_with_the_reason(fake: FakeRelay, tmp_pat
 async def test_an_import_by_a_key_that_may_not_write_is_refused(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
-
     path = tmp_path / "aman.db"
     async with aman(fake) as memory:
         await everything(memory)
         await memory.rehydrate(path)
-    fake.on["EVENT"] = refuse
+    fake.on["EVENT"] = refusing("restricted: only agents may write memory")
     async with aman(fake, rover) as memory:
         with pytest.raises(PublishRefused, match="only agents may write memory"):
             await memory.import_tables(path)

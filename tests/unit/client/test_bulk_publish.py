@@ -9,6 +9,7 @@ import pytest
 
 from relay.client import Client, Unanswered
 from tests.cast import robot
+from tests.harness.fake_relay import ignoring, refusing
 from tests.unit.client.conftest import TIMEOUTS
 
 if TYPE_CHECKING:
@@ -76,10 +77,7 @@ async def test_a_missing_ok_raises_unanswered(fake: FakeRelay) -> None:
 
 
 async def test_cancellation_leaves_no_task_behind(fake: FakeRelay) -> None:
-    async def silent(visitor: Visitor, frame: list[Any]) -> None:
-        pass
-
-    fake.on["EVENT"] = silent
+    fake.on["EVENT"] = ignoring
     async with Client(fake.url, robot, timeouts=TIMEOUTS) as client:
         running = asyncio.all_tasks()
         publishing = asyncio.create_task(client.publish_many(EVENTS))
@@ -117,10 +115,7 @@ async def test_rate_limited_events_are_retried_at_the_relays_rate(fake: FakeRela
 
 
 async def test_rate_limited_events_are_refused_after_patience_s(fake: FakeRelay) -> None:
-    async def full(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "rate-limited: no more today; try again in 9999 s")
-
-    fake.on["EVENT"] = full
+    fake.on["EVENT"] = refusing("rate-limited: no more today; try again in 9999 s")
     async with Client(fake.url, robot, timeouts=TIMEOUTS) as client:
         report = await client.publish_many(EVENTS, patience_s=0.05)
     assert len(report.refused) == len(EVENTS)

@@ -26,6 +26,7 @@ from relay.client import (
 from relay.errors import Invalid, Unsupported, UserError
 from relay.nostr.filters import Filter
 from tests.cast import alice, bob
+from tests.harness.fake_relay import closing, ignoring, refusing
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
@@ -95,10 +96,7 @@ async def test_an_event_is_dated_by_the_client_s_clock(fake: FakeRelay, timeouts
 async def test_a_refused_event_raises_with_prefix_and_text(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "restricted: not a member")
-
-    fake.on["EVENT"] = refuse
+    fake.on["EVENT"] = refusing("restricted: not a member")
     event = chat("let me in")
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         with pytest.raises(PublishRefused, match="restricted: not a member") as refused:
@@ -108,10 +106,7 @@ async def test_a_refused_event_raises_with_prefix_and_text(
 
 
 async def test_a_refusal_without_a_prefix_still_raises(fake: FakeRelay, timeouts: Timeouts) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "No.")
-
-    fake.on["EVENT"] = refuse
+    fake.on["EVENT"] = refusing("No.")
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         with pytest.raises(PublishRefused) as refused:
             await relay.publish(chat("hm"))
@@ -140,10 +135,7 @@ async def test_one_event_published_by_two_tasks_is_acknowledged_to_both(
 async def test_without_an_answer_the_deadline_error_names_what_was_expected(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async def ignore(visitor: Visitor, frame: list[Any]) -> None:
-        pass
-
-    fake.on["EVENT"] = fake.on["REQ"] = fake.on["COUNT"] = ignore
+    fake.on["EVENT"] = fake.on["REQ"] = fake.on["COUNT"] = ignoring
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         with pytest.raises(Unanswered, match=r"within 0\.05 s: waited for the OK for event"):
             await relay.publish(chat("hello?"), deadline_s=0.05)
@@ -199,10 +191,7 @@ async def test_publish_many_continues_after_a_refusal_and_reports_its_event(
 async def test_publish_many_raises_when_an_event_is_never_answered(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async def ignore(visitor: Visitor, frame: list[Any]) -> None:
-        pass
-
-    fake.on["EVENT"] = ignore
+    fake.on["EVENT"] = ignoring
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         with pytest.raises(Unanswered):
             await relay.publish_many([chat("a"), chat("b")], deadline_s=0.05)
@@ -230,10 +219,7 @@ async def test_a_query_is_closed_after_eose(fake: FakeRelay, timeouts: Timeouts)
 async def test_a_cancelled_query_is_closed_at_the_relay(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async def ignore(visitor: Visitor, frame: list[Any]) -> None:
-        pass
-
-    fake.on["REQ"] = ignore
+    fake.on["REQ"] = ignoring
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         asking = asyncio.ensure_future(relay.query(CHAT))
         await fake.until(lambda: bool(fake.verbs("REQ")))
@@ -266,10 +252,7 @@ async def test_an_invalid_filter_is_refused_by_the_client(
 async def test_a_closed_query_raises_with_prefix_and_text(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async def close(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say("CLOSED", frame[1], "unsupported: no such tag")
-
-    fake.on["REQ"] = fake.on["COUNT"] = close
+    fake.on["REQ"] = fake.on["COUNT"] = closing("unsupported: no such tag")
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         for ask in (relay.query, relay.count):
             with pytest.raises(QueryClosed, match="unsupported: no such tag") as closed:
@@ -379,10 +362,7 @@ async def test_of_what_a_relay_says_little_is_kept(fake: FakeRelay, timeouts: Ti
 
 
 async def test_a_refusal_is_one_line(fake: FakeRelay, timeouts: Timeouts) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say("CLOSED", frame[1], "blocked: no\nrookery: stored\r\u2028\u0085yes")
-
-    fake.on["REQ"] = refuse
+    fake.on["REQ"] = closing("blocked: no\nrookery: stored\r\u2028\u0085yes")
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         with pytest.raises(QueryClosed) as closed:
             await relay.query(CHAT)
@@ -642,11 +622,8 @@ async def test_auth_required_raises_without_a_key(fake: FakeRelay, timeouts: Tim
 
 
 async def test_a_refused_login_is_named_in_the_refusal(fake: FakeRelay, timeouts: Timeouts) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "invalid: created_at: must be now")
-
     lock(fake)
-    fake.on["AUTH"] = refuse
+    fake.on["AUTH"] = refusing("invalid: created_at: must be now")
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         with pytest.raises(QueryClosed, match="login refused: invalid: created_at: must be now"):
             await relay.query(CHAT)
@@ -701,11 +678,8 @@ async def test_a_challenge_of_a_megabyte_is_not_signed(fake: FakeRelay, timeouts
 async def test_a_relay_that_says_that_it_stops_and_stays_is_left(
     fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def stop(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say("CLOSED", frame[1], "error: the relay is stopping")
-
     monkeypatch.setattr(connection, "_ENDING_S", 0.05)
-    fake.on["REQ"] = stop
+    fake.on["REQ"] = closing("error: the relay is stopping")
     async with Client(fake.url, alice, timeouts=timeouts) as relay:
         asking = asyncio.create_task(relay.query(CHAT))
         await fake.until(lambda: fake.visits == 3)

@@ -15,6 +15,7 @@ from relay.memory.draft import Draft
 from relay.nostr.filters import Filter
 from tests.cast import robot, rover
 from tests.harness.erasure import left_of
+from tests.harness.fake_relay import closing, refusing
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.test_snowclaw import until
 
@@ -290,12 +291,9 @@ async def test_a_relay_that_still_gives_what_was_deleted_does_not_bring_it_back(
 async def test_what_the_relay_will_not_delete_is_read_again_when_that_is_given_up(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "blocked: nothing is deleted here")
-
     kept = note("kept", "a")
     fake.events.append(kept)
-    fake.on["EVENT"] = refuse
+    fake.on["EVENT"] = refusing("blocked: nothing is deleted here")
     await fake.stop()
     async with notes(fake, tmp_path) as memory:
         await memory.delete([kept])
@@ -471,13 +469,10 @@ async def test_an_offline_version_is_newer_than_the_cached_one(
 
 
 async def test_queued_refusals_are_kept_until_dropped(fake: FakeRelay, tmp_path: Path) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
-
     await fake.stop()
     async with notes(fake, tmp_path) as memory:
         await memory.write(KIND, "a", version("one"))
-    fake.on["EVENT"] = refuse
+    fake.on["EVENT"] = refusing("restricted: only agents may write memory")
     await fake.start()
     async with online(fake, tmp_path) as memory:
         await fake.until(lambda: bool(fake.verbs("EVENT")))
@@ -493,13 +488,10 @@ async def test_queued_refusals_are_kept_until_dropped(fake: FakeRelay, tmp_path:
 async def test_a_closed_query_does_not_fall_back_to_the_cache(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
-    async def close(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say("CLOSED", frame[1], "restricted: not for you")
-
     await fake.publish(note("one", "a"))
     async with online(fake, tmp_path) as memory:
         await memory.read(ALL)
-        fake.on["REQ"] = close
+        fake.on["REQ"] = closing("restricted: not for you")
         with pytest.raises(QueryClosed, match="not for you"):
             await memory.read(ALL)
 
@@ -528,11 +520,8 @@ async def test_what_a_key_may_not_read_any_more_leaves_its_cache(
 async def test_a_refused_login_raises_instead_of_returning_nothing(
     fake: FakeRelay, tmp_path: Path
 ) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "invalid: another relay")
-
     fake.challenges_at_once = True
-    fake.on["AUTH"] = refuse
+    fake.on["AUTH"] = refusing("invalid: another relay")
     async with online(fake, tmp_path) as memory:
         with pytest.raises(ClientError, match="refused the login: invalid: another relay"):
             await memory.read(ALL)

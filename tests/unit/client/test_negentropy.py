@@ -9,7 +9,7 @@ import pytest
 
 from relay.client import Client, Incomparable, QueryClosed, Unanswered, negentropy
 from tests.cast import alice
-from tests.harness.fake_relay import items
+from tests.harness.fake_relay import ignoring, items
 
 if TYPE_CHECKING:
     from relay.client import Timeouts
@@ -184,10 +184,7 @@ async def test_a_notice_reveals_a_relay_without_negentropy(
 async def test_a_silent_relay_without_negentropy_raises_at_the_deadline(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async def ignore(visitor: Visitor, frame: list[Any]) -> None:
-        pass
-
-    fake.on["NEG-OPEN"] = ignore
+    fake.on["NEG-OPEN"] = ignoring
     async with Client(fake.url, timeouts=timeouts) as relay:
         with pytest.raises(Incomparable, match=r"offers no negentropy \(NIP-77\)"):
             await relay.reconcile(NOTES, items(EVENTS), deadline_s=0.05)
@@ -275,10 +272,7 @@ async def test_the_number_of_needed_ids_is_bounded(
 
 
 async def test_cancellation_sends_neg_close(fake: FakeRelay, timeouts: Timeouts) -> None:
-    async def ignore(visitor: Visitor, frame: list[Any]) -> None:
-        pass
-
-    fake.on["NEG-OPEN"] = ignore
+    fake.on["NEG-OPEN"] = ignoring
     async with Client(fake.url, timeouts=timeouts) as relay:
         asking = asyncio.create_task(relay.reconcile(NOTES, items(EVENTS)))
         await fake.until(lambda: bool(fake.verbs("NEG-OPEN")))

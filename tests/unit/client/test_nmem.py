@@ -29,7 +29,7 @@ from relay.memory.secrets import SecretFilter, Sensitivity
 from relay.nostr.filters import FilterTerms
 from tests.cast import alice, owner, robot, rover, stranger
 from tests.harness import fake_relay
-from tests.harness.fake_relay import FakeRelay
+from tests.harness.fake_relay import FakeRelay, refusing
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.nmem_cache import NOW, a_session, cache, fetch_all, query, rows
 
@@ -494,9 +494,6 @@ async def test_an_answer_that_may_lack_records_removes_none(
     async def all_but_by_id(visitor: Visitor, frame: list[Any]) -> None:
         await (_refused if "ids" in frame[2] else answer)(visitor, frame)
 
-    async def no_login(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "error: try again")
-
     match why:
         case "listing":
             fake.most_records = 0
@@ -513,7 +510,7 @@ async def test_an_answer_that_may_lack_records_removes_none(
         case "refused login":
             fake.events.clear()
             fake.challenges_at_once = True
-            fake.on["AUTH"] = no_login
+            fake.on["AUTH"] = refusing("error: try again")
     async with nmem(fake, tmp_path) as here:
         if why == "refused":
             with pytest.raises(QueryClosed):

@@ -18,6 +18,7 @@ from relay.memory.snowclaw.encryption import is_encrypted
 from relay.nostr import kinds
 from relay.nostr.event import event_from, made_from
 from tests.cast import alice, owner, robot
+from tests.harness.fake_relay import refusing
 from tests.harness.patience import ANSWER_S
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.test_debounce import Clock
@@ -397,14 +398,11 @@ async def test_more_versions_than_seconds_are_not_refused_as_of_the_future(
 async def test_a_relay_that_never_takes_the_version_is_not_asked_for_ever(
     fake: FakeRelay, machines: tuple[Machine, Machine]
 ) -> None:
-    async def older(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], OLDER)
-
     one, _ = machines
     async with apart(one) as claw:
         claw.note_user(alice.npub, "offline")
         await claw.flush()
-        fake.on["EVENT"] = older
+        fake.on["EVENT"] = refusing(OLDER)
         await fake.start()
         await sent(claw)
         (refused,) = await claw.refused()

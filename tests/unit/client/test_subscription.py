@@ -19,6 +19,7 @@ from relay.client import (
 from relay.client import subscription as subscription_module
 from relay.client.errors import AnswerTooLong
 from tests.cast import alice, bob
+from tests.harness.fake_relay import closing, ignoring
 from tests.harness.patience import ANSWER_S
 
 if TYPE_CHECKING:
@@ -62,10 +63,7 @@ async def test_eose_can_be_awaited(fake: FakeRelay, timeouts: Timeouts) -> None:
 
 @pytest.mark.slow
 async def test_a_missing_eose_raises_at_the_deadline(fake: FakeRelay) -> None:
-    async def ignore(visitor: Visitor, frame: list[Any]) -> None:
-        pass
-
-    fake.on["REQ"] = ignore
+    fake.on["REQ"] = ignoring
     hasty = Timeouts(deadline_s=0.2)
     async with Client(fake.url, timeouts=hasty) as relay, relay.subscribe(CHAT) as events:
         with pytest.raises(Unanswered, match="EOSE"):
@@ -230,10 +228,7 @@ async def test_a_live_only_subscription_stays_one_after_a_reconnect(
 async def test_a_subscription_that_the_relay_refuses_raises(
     fake: FakeRelay, timeouts: Timeouts
 ) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say("CLOSED", frame[1], "restricted: not a member")
-
-    fake.on["REQ"] = refuse
+    fake.on["REQ"] = closing("restricted: not a member")
     async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT) as events:
         for _ in range(2):
             with pytest.raises(QueryClosed, match="restricted: not a member"):
@@ -293,11 +288,8 @@ async def test_a_live_subscription_closed_by_a_busy_relay_is_opened_again(
 async def test_a_relay_that_says_that_it_stops_and_stays_is_left(
     fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def stop(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say("CLOSED", frame[1], "error: the relay is stopping")
-
     monkeypatch.setattr(connection, "_ENDING_S", 0.05)
-    fake.on["REQ"] = stop
+    fake.on["REQ"] = closing("error: the relay is stopping")
     async with client_of(fake, timeouts) as relay, relay.subscribe(CHAT):
         await fake.until(lambda: fake.visits == 3)
     assert len(fake.verbs("REQ")) <= 3

@@ -11,7 +11,7 @@ from relay.client import sync as syncing
 from relay.client.sync import Direction, Moderation, RelaySide, Sync, Tally, halves
 from relay.nostr.filters import Filter
 from tests.cast import alice, bob, carol
-from tests.harness.fake_relay import FakeRelay, items
+from tests.harness.fake_relay import FakeRelay, items, refusing
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -493,10 +493,7 @@ async def test_a_group_record_that_is_not_taken_ends_the_run(
     h, p = ["h", "tea"], ["p", bob.pubkey]
     ours.events += [alice.sign(kind, [h, p], "", NOW + kind) for kind in (9000, 9001)]
 
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "error: disk full")
-
-    fake.on["EVENT"] = refuse
+    fake.on["EVENT"] = refusing("error: disk full")
     with pytest.raises(PublishRefused, match="disk full"):
         await synced(ours, fake, timeouts, moderation=Moderation.TAKEN)
     assert {frame[1]["kind"] for frame in fake.verbs("EVENT")} == {9000}
@@ -505,10 +502,7 @@ async def test_a_group_record_that_is_not_taken_ends_the_run(
 async def test_lasting_temporary_refusals_end_the_run(
     ours: FakeRelay, fake: FakeRelay, timeouts: Timeouts, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "error: disk full")
-
-    fake.on["EVENT"] = refuse
+    fake.on["EVENT"] = refusing("error: disk full")
     monkeypatch.setattr(syncing, "_RETRY_DELAYS_S", (0.0,))
     ours.events += NOTES
     with pytest.raises(PublishRefused, match="disk full"):

@@ -13,6 +13,7 @@ from relay.client.transcripts.follower import Follower
 from relay.client.transcripts.tail import FileChange, Tail, Update
 from relay.memory.transcripts.plan import Plan
 from tests.cast import robot
+from tests.harness.fake_relay import refusing
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.memory.transcripts.telling import SESSION, line, told
 
@@ -380,12 +381,9 @@ async def test_a_rewritten_file_is_reported_and_sent(fake: FakeRelay, path: Path
 async def test_a_key_without_permission_ends_it_and_keeps_the_offset(
     fake: FakeRelay, path: Path
 ) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
-
     steps: list[Step] = []
     write(path, LINES[0])
-    fake.on["EVENT"] = refuse
+    fake.on["EVENT"] = refusing("restricted: only agents may write memory")
     async with follower(fake, path, steps) as following:
         with pytest.raises(PublishRefused):
             await following.poll()

@@ -18,6 +18,7 @@ from relay.memory.transcripts.records import Status
 from relay.memory.transcripts.stripping import Part, Stripping
 from relay.nostr import pns
 from tests.cast import alice, robot, rover
+from tests.harness.fake_relay import refusing
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.memory.transcripts.telling import (
     HOME,
@@ -140,10 +141,7 @@ async def test_events_that_the_file_no_longer_gives_are_counted(
 
 
 async def test_a_key_without_permission_gets_one_refusal(fake: FakeRelay, file: Path) -> None:
-    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
-
-    fake.on["EVENT"] = refuse
+    fake.on["EVENT"] = refusing("restricted: only agents may write memory")
     async with transcripts(fake) as memory:
         with pytest.raises(PublishRefused, match="only agents may write memory"):
             await memory.import_file(file)

@@ -17,6 +17,7 @@ from relay.nostr.event import base_of, event_from
 from relay.nostr.kinds import DELETION
 from relay.nostr.nip09 import named_by
 from tests.cast import robot, rover
+from tests.harness.fake_relay import ignoring, refusing
 from tests.unit.client.conftest import TIMEOUTS
 
 if TYPE_CHECKING:
@@ -70,10 +71,7 @@ def version(text: str, d: str = "a") -> Make:
 
 
 def refuse(text: str) -> Callable[[Visitor, list[Any]], Awaitable[None]]:
-    async def answer(visitor: Visitor, frame: list[Any]) -> None:
-        await visitor.say_no(frame[1]["id"], text)
-
-    return answer
+    return refusing(text)
 
 
 def latest(fake: FakeRelay) -> None:
@@ -325,11 +323,8 @@ async def test_an_event_whose_ok_was_lost_is_resent_and_stored_once(
 async def test_a_write_without_an_answer_is_queued_after_a_while(
     fake: FakeRelay, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def say_nothing(visitor: Visitor, frame: list[Any]) -> None:
-        pass
-
     monkeypatch.setattr(writer_room, "_ANSWER_S", 0.05)
-    fake.on["EVENT"] = say_nothing
+    fake.on["EVENT"] = ignoring
     async with Program(fake, path) as program:
         await program.client.wait_connected()
         assert await program.write("one") is Outcome.QUEUED
