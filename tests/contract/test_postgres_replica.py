@@ -24,7 +24,7 @@ from tests.contract.writing import (
     stored,
     unsigned,
 )
-from tests.harness.relay_program import until
+from tests.harness.relay_program import eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -61,10 +61,7 @@ class Relay:
 
     async def is_level(self, *events: Event) -> None:
         """Soon the replica gives these; meanwhile the primary does."""
-        async with until("clients read on the replica") as tries:
-            async for _ in tries:
-                if await self.gives(*events):
-                    break
+        await eventually("clients read on the replica", lambda: self.gives(*events))
 
     async def is_behind(self, *events: Event) -> None:
         """The primary gives these, also when the replica is tried again."""

@@ -32,7 +32,7 @@ from tests.contract.writing import (
     write,
 )
 from tests.harness.patience import ANSWER_S
-from tests.harness.relay_program import until
+from tests.harness.relay_program import eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -220,10 +220,7 @@ async def test_no_page_is_kept_for_long_that_others_may_have_changed(
         await other.hears()
         await keeps_a_page(other.store)
         await change(one.store, lambda plan: plan.removes.add(row.seq))
-        async with until("it is not given any more") as tries:
-            async for _ in tries:
-                if other.store.page_now(NEWEST) is None:
-                    break
+        await eventually("it is not given any more", lambda: other.store.page_now(NEWEST) is None)
         assert not other.store.is_current()
 
 
@@ -245,10 +242,7 @@ async def test_a_page_is_not_given_while_the_connection_is_lost(
     await keeps_a_page(store)
     monkeypatch.setattr(listening, "_AGAIN_S", ANSWER_S)
     await postgres.kill_connections()
-    async with until("it is not given any more") as tries:
-        async for _ in tries:
-            if store.page_now(NEWEST) is None:
-                break
+    await eventually("it is not given any more", lambda: store.page_now(NEWEST) is None)
     with pytest.raises(StoreFault):
         await store.page(NEWEST)
     await store.close()
@@ -371,17 +365,11 @@ async def test_a_call_is_used_once_by_all(postgres: PostgresServer) -> None:
 
 async def test_one_of_all_sweeps_and_another_when_it_is_gone(postgres: PostgresServer) -> None:
     async with processes(postgres, 2) as (one, other):
-        async with until("one sweeps") as tries:
-            async for _ in tries:
-                if one.store.is_first() or other.store.is_first():
-                    break
+        await eventually("one sweeps", lambda: one.store.is_first() or other.store.is_first())
         first, second = (one, other) if one.store.is_first() else (other, one)
         assert not second.store.is_first()
         await first.store.close()
-        async with until("the other sweeps") as tries:
-            async for _ in tries:
-                if second.store.is_first():
-                    break
+        await eventually("the other sweeps", lambda: second.store.is_first())
 
 
 async def test_a_commit_is_heard_of_though_the_connections_were_lost(
@@ -472,10 +460,7 @@ async def test_a_store_goes_on_when_the_lock_of_its_lost_connection_is_released(
     locking = left.execute("SELECT pg_advisory_lock('meta'::regclass::oid::bigint)")
     async with asyncio.TaskGroup() as tasks:
         tasks.create_task(locking)
-        async with until("it waits for the lock") as tries:
-            async for _ in tries:
-                if await postgres.waiting_for_locks():
-                    break
+        await eventually("it waits for the lock", postgres.waiting_for_locks)
         await postgres.kill_connections()
     with pytest.raises(StoreFault, match="it does not answer"):
         await asyncio.wait_for(read_pages_on(store), ANSWER_S)

@@ -16,7 +16,7 @@ import pytest
 
 from relay.nostr.agents import signed_digest
 from tests import cast
-from tests.harness.relay_program import Rookery, Wire, connected, until
+from tests.harness.relay_program import Rookery, Wire, connected, eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -254,10 +254,7 @@ async def test_the_policy_says_how_far_an_attestation_goes(place: Place) -> None
     policy = place.rookery.folder / "policies" / "30-members.toml"
     policy.write_text('[members]\nattestations = "groups"\n')
     place.rookery.send_signal(1)
-    async with until("the agent reads what its owner reads") as tries:
-        async for _ in tries:
-            if await wire.query(asked):
-                break
+    await eventually("the agent reads what its owner reads", lambda: wire.query(asked))
     assert await writes(wire, 9, HELPER, ["h", "tea"]) == (True, "")
     assert len(await wire.query({"kinds": [39002], "#d": ["tea"]})) == 1
     only_admins = (False, "restricted: not a member")

@@ -17,7 +17,7 @@ from relay.client.writer import Outcome
 from relay.nostr.keys import SecretKey
 from tests import cast
 from tests.harness.patience import ANSWER_S
-from tests.harness.relay_program import Rookery, outputs, until
+from tests.harness.relay_program import Rookery, eventually, outputs, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -65,10 +65,9 @@ async def test_two_programs_of_one_agent_write_through_the_death_of_the_relay(
             first = await anext(snapshots)
             assert first.preference is not None
             await rookery.stop(signal.SIGKILL)
-            async with until("both know that it is away") as tries:
-                async for _ in tries:
-                    if not (one.is_online or two.is_online):
-                        break
+            await eventually(
+                "both know that it is away", lambda: not (one.is_online or two.is_online)
+            )
             for number in range(20):
                 by_one = await one.add_tool("u", f"one {number}", success=True, content="")
                 by_two = await two.add_tool("u", f"two {number}", success=True, content="")
@@ -112,10 +111,7 @@ async def test_a_watcher_follows_through_a_restart_of_the_relay(
             await one.add_tool("u", "before", success=True, content="")
             assert len((await anext(snapshots)).tools) == 1
             await rookery.stop(signal.SIGKILL)
-            async with until("the writer knows") as tries:
-                async for _ in tries:
-                    if not one.is_online:
-                        break
+            await eventually("the writer knows", lambda: not one.is_online)
             await one.add_tool("u", "away", success=True, content="")
             await rookery.start_again()
             async with asyncio.timeout(ANSWER_S):

@@ -16,7 +16,7 @@ from relay.memory.aman.records import Subscriptions, draft_of
 from tests import cast
 from tests.e2e.machines import machine
 from tests.harness.patience import ANSWER_S
-from tests.harness.relay_program import Rookery, until
+from tests.harness.relay_program import Rookery, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -136,12 +136,13 @@ async def test_a_followed_database_stays_current_through_a_restart_of_the_relay(
         await aman.add_tool("u", "away", success=True, content="")
         await aman.set_subscriptions("u", ["tea"])
         await rookery.start("--port", port)
-        async with until("the database has what was written meanwhile") as tries:
-            async for _ in tries:
-                if rows(db, "subscription_state", "topics") == ['["tea"]'] and (
-                    rows(db, "tool_history", "tool_name") == ["away"]
-                ):
-                    break
+        await eventually(
+            "the database has what was written meanwhile",
+            lambda: (
+                rows(db, "subscription_state", "topics") == ['["tea"]']
+                and (rows(db, "tool_history", "tool_name") == ["away"])
+            ),
+        )
         assert rows(db, "preferences", "preference") == ["stays"]
         following.terminate()
         await following.wait()

@@ -25,7 +25,7 @@ from tests import cast
 from tests.bench.wire import frame
 from tests.e2e.test_slow_reader import DEAF, MIB, memory, publish_all
 from tests.harness.patience import ANSWER_S, here
-from tests.harness.relay_program import Rookery, Wire, connected, until
+from tests.harness.relay_program import Rookery, Wire, connected, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -1097,10 +1097,11 @@ async def test_bodies_that_do_not_arrive_are_bounded(rookery: Rookery) -> None:
     )
     async with contextlib.AsyncExitStack() as stack:
         half = [await stack.enter_async_context(raw(rookery, head)) for _ in range(1200)]
-        async with until("the oldest sockets are closed", 5) as tries:
-            async for _ in tries:
-                if all(reader.at_eof() for reader, _ in half[:150]):
-                    break
+        await eventually(
+            "the oldest sockets are closed",
+            lambda: all(reader.at_eof() for reader, _ in half[:150]),
+            5,
+        )
         assert not half[-1][0].at_eof()
         await is_well(rookery)
 
@@ -1165,10 +1166,9 @@ async def test_a_thousand_connections_come_and_go(rookery: Rookery) -> None:
                 if n % 2:
                     await reader.readuntil(b"EOSE")
         await is_well(rookery)
-    async with until("their files are closed") as tries:
-        async for _ in tries:
-            if len(os.listdir(f"/proc/{rookery.pid}/fd")) <= before + 10:
-                break
+    await eventually(
+        "their files are closed", lambda: len(os.listdir(f"/proc/{rookery.pid}/fd")) <= before + 10
+    )
 
 
 @pytest.mark.proves("N29-94")
@@ -1188,10 +1188,9 @@ async def test_a_removed_members_running_answer_stops(rookery: Rookery) -> None:
         await publish_all(wire, posts)
         async with connected(rookery.url) as member:
             await member.log_in(cast.alice, rookery.url, now)
-            async with until("the last post is indexed") as tries:
-                async for _ in tries:
-                    if await member.query({"search": f"{count - 1} psst"}):
-                        break
+            await eventually(
+                "the last post is indexed", lambda: member.query({"search": f"{count - 1} psst"})
+            )
         for filters in (
             [{"kinds": [9]}],
             [{"kinds": [9]}, {"#h": ["tea"], "kinds": [9, 11]}],

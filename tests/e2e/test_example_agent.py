@@ -19,7 +19,7 @@ from relay.client import Client, Snowclaw, Timeouts
 from relay.nostr.nip59 import opened, unsigned, wrapped
 from tests import cast
 from tests.harness.patience import ANSWER_S
-from tests.harness.relay_program import Rookery, command, until
+from tests.harness.relay_program import Rookery, command, eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -139,10 +139,7 @@ class Phone:
     async def next_second(self) -> int:
         """By its clock: later than all that was said before."""
         before = self._client.now()
-        async with until("the clock goes on") as tries:
-            async for _ in tries:
-                if self._client.now() > before:
-                    break
+        await eventually("the clock goes on", lambda: self._client.now() > before)
         return self._client.now()
 
 

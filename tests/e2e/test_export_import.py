@@ -18,7 +18,7 @@ from relay.nostr.kinds import RELAY_SIGNED
 from tests import cast, golden
 from tests.harness.patience import PROGRAM_S
 from tests.harness.programs import start_rookery
-from tests.harness.relay_program import Rookery, command, connected, outputs, until
+from tests.harness.relay_program import Rookery, command, connected, eventually, outputs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -344,10 +344,9 @@ async def test_an_import_that_was_killed_goes_on(tmp_path: Path, *, running: boo
             stdout=DEVNULL,
             stderr=DEVNULL,
         )
-        async with until("the import has begun") as tries:
-            async for _ in tries:
-                if list(rookery.folder.glob("import-*.resume")):
-                    break
+        await eventually(
+            "the import has begun", lambda: list(rookery.folder.glob("import-*.resume"))
+        )
         process.kill()
         assert await process.wait() == -signal.SIGKILL
         code, tally, err = await import_(rookery, file)
@@ -366,10 +365,9 @@ async def test_an_import_survives_the_end_of_the_relay(tmp_path: Path) -> None:
     async with rookery:
         await rookery.start()
         importing = asyncio.create_task(outputs("import", str(file), "--data", str(rookery.folder)))
-        async with until("the import has begun") as tries:
-            async for _ in tries:
-                if list(rookery.folder.glob("import-*.resume")):
-                    break
+        await eventually(
+            "the import has begun", lambda: list(rookery.folder.glob("import-*.resume"))
+        )
         assert await rookery.stop() == 0
         code, _, err = await importing
         assert "Traceback" not in err
@@ -484,10 +482,7 @@ async def test_an_export_that_is_ended_leaves_no_file(
             stdout=PIPE,
             stderr=STDOUT,
         )
-        async with until("the export has begun") as tries:
-            async for _ in tries:
-                if any(folder.iterdir()):
-                    break
+        await eventually("the export has begun", lambda: any(folder.iterdir()))
         exporting.send_signal(number)
         out, _ = await asyncio.wait_for(exporting.communicate(), PROGRAM_S)
     assert (exporting.returncode, out.strip()) == (code, b"")

@@ -20,7 +20,7 @@ from tests.e2e.machines import LAUNCH, machine
 from tests.effort import tries
 from tests.harness.fake_relay import FakeRelay
 from tests.harness.patience import here
-from tests.harness.relay_program import Rookery, until
+from tests.harness.relay_program import Rookery, eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -186,10 +186,7 @@ async def test_a_session_while_the_relay_is_away_is_all_there_when_it_is_back(
         await rookery.stop()
         await a_session(agent)
         assert (await agent.told("status"))["waiting"] == 7
-        async with until("the keeper has tried to send") as tries:
-            async for _ in tries:
-                if "cannot reach" in agent.log():
-                    break
+        await eventually("the keeper has tried to send", lambda: "cannot reach" in agent.log())
         code, _, err = await agent.run("nmem", "sync")
         assert code == 1
         assert "does not answer" in err
@@ -279,10 +276,7 @@ async def test_when_the_first_hook_is_killed_before_it_leaves_a_keeper_another_l
         assert first.stdin is not None
         first.stdin.write(b'{"session_id": "s-1"}')
         first.stdin.close()
-        async with until("the first hook has the lock") as tries:
-            async for _ in tries:
-                if agent.is_kept():
-                    break
+        await eventually("the first hook has the lock", agent.is_kept)
         others = asyncio.gather(*(edit(agent, number) for number in range(4)))
         first.kill()
         await first.communicate()

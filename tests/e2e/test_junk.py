@@ -20,7 +20,7 @@ from relay.memory.fence import fenced
 from relay.memory.junk import Why
 from relay.memory.systems import MEMORY_SYSTEMS
 from tests import cast
-from tests.harness.relay_program import Rookery, outputs, until
+from tests.harness.relay_program import Rookery, eventually, outputs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -138,10 +138,7 @@ async def test_what_was_recalled_is_not_written_again(rookery: Rookery, tmp_path
 async def test_what_is_known_is_written_once(rookery: Rookery) -> None:
     out, _ = await run("anamnesis", "remember", FACT)
     async with Anamnesis(rookery.url, cast.robot) as robot:
-        async with until("it can be searched for") as tries:
-            async for _ in tries:
-                if await robot.recall("oolong"):
-                    break
+        await eventually("it can be searched for", lambda: robot.recall("oolong"))
         assert await robot.remember(SAME) == out.strip()
         assert robot.kept_out[-1].why is Why.COPY
         # With another word it is a correction.
@@ -150,10 +147,10 @@ async def test_what_is_known_is_written_once(rookery: Rookery) -> None:
     async with Anamnesis(rookery.url, cast.rover) as rover:
         assert await rover.remember(SAME) == content_hash(SAME)
         written = int(time.time())
-    async with until("the next second: a copy of the same one may be the earlier") as tries:
-        async for _ in tries:
-            if time.time() >= written + 1:
-                break
+    await eventually(
+        "the next second: a copy of the same one may be the earlier",
+        lambda: time.time() >= written + 1,
+    )
     again, err = await run("anamnesis", "remember", SAME)
     assert (again, err) == (
         out,

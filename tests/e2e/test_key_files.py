@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests import cast
-from tests.harness.relay_program import Rookery, Wire, connected, until
+from tests.harness.relay_program import Rookery, Wire, connected, eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -73,10 +73,9 @@ async def test_a_file_that_is_missing_keeps_the_old_set_until_it_is_there(rooker
     async with connected(rookery.url) as wire:
         (policies / "friends.txt").write_text(cast.alice.npub)
         (policies / "20-lists.toml").write_text(FILES)
-        async with until("the log names the file") as tries:
-            async for _ in tries:
-                if any("bans.txt" in line for line in rookery.lines):
-                    break
+        await eventually(
+            "the log names the file", lambda: any("bans.txt" in line for line in rookery.lines)
+        )
         assert await wire.publish(note(cast.alice, "too early")) == UNKNOWN
         (policies / "bans.txt").write_text("")
         await hears(wire, cast.alice, (True, ""))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests import cast
-from tests.harness.relay_program import Rookery, Wire, command, connected, until
+from tests.harness.relay_program import Rookery, Wire, command, connected, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -341,10 +341,10 @@ async def test_a_faulty_setting_is_named_and_nothing_changes(rookery: Rookery, f
         (rookery.folder / "policies" / "50-own.toml").write_text(text)
         good.write_text("[memory]\nowner_annotations = true\n")
         rookery.send_signal(signal.SIGHUP)
-        async with until("the log names the fault") as tries:
-            async for _ in tries:
-                if any("50-own.toml:2" in line and named in line for line in rookery.lines):
-                    break
+        await eventually(
+            "the log names the fault",
+            lambda: any("50-own.toml:2" in line and named in line for line in rookery.lines),
+        )
         assert await wire.publish(user_memory(cast.owner, {})) == AGENTS_ONLY
     await rookery.stop()
     code, said = await command("serve", "--data", str(rookery.folder), "--port", "0")

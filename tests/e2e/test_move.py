@@ -16,7 +16,7 @@ from tests.e2e.test_restart import load
 from tests.harness.patience import PROGRAM_S
 from tests.harness.postgres import postgres
 from tests.harness.programs import start_rookery
-from tests.harness.relay_program import Rookery, command, connected, outputs, until
+from tests.harness.relay_program import Rookery, command, connected, eventually, outputs
 from tests.harness.stocked_folder import rookery as run_here
 from tests.harness.stocked_folder import stocked
 
@@ -93,10 +93,9 @@ async def test_a_move_that_was_killed_goes_on(tmp_path: Path, postgres: Postgres
     schema = postgres.schema_of(url)
     async with postgres.unwritable(f"{schema}.tombstones"):
         process = await start_rookery("move", "--from", str(folder), "--to", url)
-        async with until("rows are copied", PROGRAM_S) as tries:
-            async for _ in tries:
-                if await postgres.value(f"SELECT seq FROM {schema}.head"):
-                    break
+        await eventually(
+            "rows are copied", lambda: postgres.value(f"SELECT seq FROM {schema}.head"), PROGRAM_S
+        )
         process.send_signal(signal.SIGKILL)
         await process.wait()
     await postgres.kill_connections()

@@ -15,7 +15,7 @@ import pytest
 from tests.cast import alice, bob, owner, stranger
 from tests.harness.patience import ANSWER_S
 from tests.harness.programs import start_rookery
-from tests.harness.relay_program import Rookery, command, connected, outputs, until
+from tests.harness.relay_program import Rookery, command, connected, eventually, outputs, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -219,10 +219,9 @@ async def test_a_reload_says_in_the_log_what_it_changed(rookery: Rookery) -> Non
         '[[rule]]\nname = "no reactions"\nmatch = { kinds = [7] }\nwrite = ["nobody"]\n'
         "[limits]\nmax_event_tags = 9\n"
     )
-    async with until("the log names the rule") as tries:
-        async for _ in tries:
-            if any("policies reloaded" in line for line in rookery.lines):
-                break
+    await eventually(
+        "the log names the rule", lambda: any("policies reloaded" in line for line in rookery.lines)
+    )
     [line] = [line for line in rookery.lines if "policies reloaded" in line]
     assert "added: no reactions; settings changed: limits" in line
 
@@ -231,10 +230,10 @@ async def test_a_reload_says_in_the_log_who_may_write_now_and_could_not(rookery:
     (rookery.folder / "policies" / "20-mine.toml").write_text(
         '[[rule]]\nname = "known people write"\nenabled = false\n'
     )
-    async with until("the log says so") as tries:
-        async for _ in tries:
-            if any("unknown authors may write now: notes (1)" in line for line in rookery.lines):
-                break
+    await eventually(
+        "the log says so",
+        lambda: any("unknown authors may write now: notes (1)" in line for line in rookery.lines),
+    )
     [line] = [line for line in rookery.lines if "unknown authors" in line]
     assert "before: known keys, members of the group" in line
     assert "warning" in line.lower()
@@ -244,21 +243,19 @@ async def test_the_log_says_that_a_packaged_rule_is_replaced(rookery: Rookery) -
     files = rookery.folder / "policies"
     mine = '[[rule]]\nname = "transcripts"\nmatch = { kinds = [1988] }\nread = ["author"]\n'
     (files / "20-mine.toml").write_text(mine)
-    async with until("the log names the rule") as tries:
-        async for _ in tries:
-            if any("replaces" in line for line in rookery.lines):
-                break
+    await eventually(
+        "the log names the rule", lambda: any("replaces" in line for line in rookery.lines)
+    )
     (files / "20-mine.toml").write_text(f"# moved\n{mine}[limits]\nmax_event_tags = 9\n")
-    async with until("the files are read again") as tries:
-        async for _ in tries:
-            if any("limits" in line for line in rookery.lines):
-                break
+    await eventually(
+        "the files are read again", lambda: any("limits" in line for line in rookery.lines)
+    )
     said = 'replaces the packaged rule "transcripts"'
     [line] = [line for line in rookery.lines if "replaces" in line]
     assert said in line.replace("\\", "")
     await rookery.stop()
     await rookery.start()
-    async with until("the log of the start names it too") as tries:
-        async for _ in tries:
-            if sum("replaces" in line for line in rookery.lines) == 2:
-                break
+    await eventually(
+        "the log of the start names it too",
+        lambda: sum("replaces" in line for line in rookery.lines) == 2,
+    )

@@ -10,7 +10,7 @@ import pytest
 
 from tests import cast
 from tests.harness.postgres import postgres
-from tests.harness.relay_program import Rookery, command, connected, outputs, until
+from tests.harness.relay_program import Rookery, command, connected, eventually, outputs, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,10 +49,7 @@ async def test_events_outlive_a_killed_relay(tmp_path: Path, postgres: PostgresS
         await rookery.start()
         async with connected(rookery.url) as wire:
             assert await wire.publish(event) == (True, "")
-        async with until("it is found by its words") as tries:
-            async for _ in tries:
-                if await found_by(rookery, search="leaves"):
-                    break
+        await eventually("it is found by its words", lambda: found_by(rookery, search="leaves"))
         await rookery.stop(signal.SIGKILL)
         await postgres.kill_connections()  # the server may not know yet that the relay is dead
         await rookery.start()

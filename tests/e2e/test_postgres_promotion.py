@@ -11,7 +11,7 @@ import pytest
 from tests import cast
 from tests.contract.test_postgres_commits import own_server
 from tests.contract.test_postgres_promotion import cut_off, either, has_come, replica_of
-from tests.harness.relay_program import Rookery, connected, until
+from tests.harness.relay_program import Rookery, connected, eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,10 +46,7 @@ async def test_it_starts_again_by_itself_and_has_what_the_database_has(
             assert await wire.publish(lost) == (True, "")
         own_server.crash()
         await replica.promote()
-        async with until("it has started again") as tries:
-            async for _ in tries:
-                if rookery.starts == 2:
-                    break
+        await eventually("it has started again", lambda: rookery.starts == 2)
         async with connected(rookery.url, open_timeout=None) as wire:
             assert await wire.publish(new) == (True, "")
             found = await wire.query_ids([each.id for each in (kept, lost, new)])

@@ -21,7 +21,7 @@ from relay.nostr.filters import Filter
 from relay.nostr.keys import SecretKey
 from relay.nostr.nip59 import opened, unsigned, wrapped
 from tests import cast
-from tests.harness.relay_program import Rookery, outputs, until
+from tests.harness.relay_program import Rookery, eventually, outputs, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
@@ -325,10 +325,9 @@ async def test_an_agent_hears_its_owner_and_remembers_through_the_death_of_the_r
                 "respond_mode=all",
                 "context_history=1",
             )
-            async with until("the configuration is there") as tries:
-                async for _ in tries:
-                    if claw.respond_mode("tea") == "all":
-                        break
+            await eventually(
+                "the configuration is there", lambda: claw.respond_mode("tea") == "all"
+            )
             later = phone.now() + 1  # of one second the lowest id would be the newest
             await phone.publish(phone.sign(9, "are you there?", [["h", "tea"]], created_at=later))
             question = await anext(messages)
@@ -339,10 +338,7 @@ async def test_an_agent_hears_its_owner_and_remembers_through_the_death_of_the_r
             claw.note_user(alice.npub, "asks a lot")
             await claw.flush()
             await rookery.stop(signal.SIGKILL)
-            async with until("it knows that the relay is away") as tries:
-                async for _ in tries:
-                    if not claw.is_online:
-                        break
+            await eventually("it knows that the relay is away", lambda: not claw.is_online)
             claw.note_user(alice.npub, "noted while it was away")
             (written,) = await claw.flush()
             assert written.outcome is Outcome.QUEUED
@@ -392,15 +388,12 @@ async def test_names_and_members_are_those_of_now_and_the_system_prompt_tells_th
             renamed = phone.sign(0, '{"name":"Clarity"}', created_at=first.created_at + 9)
             await phone.publish(renamed)
             await session(rookery, owner, "group", "add", "techteam", bob.npub)
-            async with until("the agent knows who came, and by which name") as tries:
-                async for _ in tries:
-                    if members().get(alice.npub) == "Clarity" and bob.npub in members():
-                        break
+            await eventually(
+                "the agent knows who came, and by which name",
+                lambda: members().get(alice.npub) == "Clarity" and bob.npub in members(),
+            )
             await session(rookery, owner, "group", "remove", "techteam", bob.npub)
-            async with until("the agent knows who left") as tries:
-                async for _ in tries:
-                    if bob.npub not in members():
-                        break
+            await eventually("the agent knows who left", lambda: bob.npub not in members())
             prompt = claw.assemble(question, "Be brief.", 4_000).sections[Section.SYSTEM]
             assert prompt.startswith(f"You are Snowclaw ({robot.npub}), an agent on Nostr.\n")
             assert f"Your owner is Ada ({owner.npub}).\n" in prompt
@@ -427,10 +420,7 @@ async def test_an_owner_clears_memory_with_their_own_key(tmp_path: Path, session
             claw.note_user(alice.npub, "not saved yet")
             said = await session(rookery, owner, "memory", "forget", alice.npub)
             assert said == f"asked {robot.npub} to forget {ALICE}\n"
-            async with until("the agent did so") as tries:
-                async for _ in tries:
-                    if claw.user(alice.npub) is None:
-                        break
+            await eventually("the agent did so", lambda: claw.user(alice.npub) is None)
             assert claw.user(bob.npub) is not None
             assert claw.unsaved == 0
         await session(rookery, owner, "memory", "get", alice.npub, code=1)
@@ -439,10 +429,7 @@ async def test_an_owner_clears_memory_with_their_own_key(tmp_path: Path, session
         await session(rookery, robot, "memory", "get", "group:tea")
         async with Snowclaw(rookery.url, robot, owner.npub) as claw:
             await claw.start()
-            async with until("the agent did so") as tries:
-                async for _ in tries:
-                    if claw.group("tea") is None:
-                        break
+            await eventually("the agent did so", lambda: claw.group("tea") is None)
             claw.set_purpose("tea", "to begin anew")
             await claw.flush()
         await session(rookery, owner, "memory", "get", "group:tea")
@@ -485,10 +472,7 @@ async def test_the_global_configuration_applies_to_direct_messages(
             assert (question.content, question.pubkey) == ("are you there?", alice.pubkey)
             assert not claw.should_respond(question)
             await session(rookery, owner, "config", "set", "global", "respond_mode=mention")
-            async with until("the configuration is there") as tries:
-                async for _ in tries:
-                    if claw.should_respond(question):
-                        break
+            await eventually("the configuration is there", lambda: claw.should_respond(question))
             await claw.send_direct("yes", question)
             (wrap,) = await phone.query({"kinds": [1059]})
             reply = opened(wrap, alice)

@@ -18,7 +18,7 @@ from tests import cast
 from tests.effort import tries
 from tests.faults.contents import contradictions
 from tests.harness.programs import start_rookery
-from tests.harness.relay_program import Rookery, command, until
+from tests.harness.relay_program import Rookery, command, eventually, until
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -108,10 +108,7 @@ async def test_a_sweep_that_is_killed_many_times_breaks_no_rule(tmp_path: Path) 
             kills_in_a_sweep += len(kept) < stored(path) < before
         assert kills_in_a_sweep >= ROUNDS * 3 // 4
         await rookery.start()
-        async with until("all that is due has gone") as tries:
-            async for _ in tries:
-                if stored(path) == len(kept):
-                    break
+        await eventually("all that is due has gone", lambda: stored(path) == len(kept))
         assert await rookery.stop() == 0
     assert faults_in(path) == []
     with closing(sqlite3.connect(path)) as db:

@@ -18,7 +18,7 @@ import pytest
 from relay.client import Aman, Client, Snowclaw
 from relay.client.writer import Outcome
 from tests import cast
-from tests.harness.relay_program import Rookery, connected, outputs, until
+from tests.harness.relay_program import Rookery, connected, eventually, outputs, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -121,20 +121,19 @@ async def test_two_agents_remember_and_nobody_hears_what_is_not_theirs(
             async with agents(rookery.url, tmp_path) as (aman, claw):
                 await write_memory(aman, claw)
                 await talk(rookery.url)
-                async with until("rover has heard both groups") as tries:
-                    async for _ in tries:
-                        if claw.history("tea") and claw.history("coffee"):
-                            break
+                await eventually(
+                    "rover has heard both groups",
+                    lambda: claw.history("tea") and claw.history("coffee"),
+                )
                 await claw.flush()
                 await look(terminal)
                 await heard_only_theirs(listening, rookery.url)
 
                 terminal.tells("kill -9 of the relay; the agents go on, and end without it.")
                 await rookery.stop(signal.SIGKILL)
-                async with until("both know that it is away") as tries:
-                    async for _ in tries:
-                        if not (aman.is_online or claw.is_online):
-                            break
+                await eventually(
+                    "both know that it is away", lambda: not (aman.is_online or claw.is_online)
+                )
                 written = [
                     await aman.add_tool("u-alice", "timer", success=True, content="steep: 3 min"),
                     await aman.set_preference("u-alice", "prefers oolong, no sugar"),

@@ -22,7 +22,7 @@ from relay.write.ingest import STORE_FAILED
 from tests import cast
 from tests.effort import tries
 from tests.faults.test_kill import is_told_by, log_of
-from tests.harness.relay_program import Mutant, Rookery, command, connected, until
+from tests.harness.relay_program import Mutant, Rookery, command, connected, eventually, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator
@@ -317,8 +317,5 @@ async def test_a_restart_that_is_ended_anywhere_loses_nothing(
 
 
 async def ended(rookery: Rookery, number: int) -> int:
-    async with until("the process is there") as attempts:
-        async for _ in attempts:
-            if rookery._process is not None:
-                break
+    await eventually("the process is there", lambda: rookery._process is not None)
     return await rookery.stop(number)

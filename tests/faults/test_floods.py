@@ -21,7 +21,7 @@ from tests.e2e.test_attacks import is_well, no_fault_is_logged, raw
 from tests.e2e.test_slow_reader import MIB, memory, metrics, publish_all
 from tests.effort import IS_ALL, tries
 from tests.harness.patience import ANSWER_S, here
-from tests.harness.relay_program import Rookery, Wire, connected, until
+from tests.harness.relay_program import Rookery, Wire, connected, eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -89,10 +89,7 @@ async def test_connections_that_come_and_go(rookery: Rookery) -> None:
     for start in range(0, number, at_once):
         await asyncio.gather(*map(comes_and_goes, range(start, start + at_once)))
     took = time.monotonic() - began
-    async with until("their files are closed") as waits:
-        async for _ in waits:
-            if _files(rookery) <= files + 5:
-                break
+    await eventually("their files are closed", lambda: _files(rookery) <= files + 5)
     # Of the refused ones none were: there was room for all.
     counted = await metrics(rookery)
     assert counted["rookery_connections_opened_total"] >= number

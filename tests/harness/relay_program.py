@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import io
 import json
 import re
@@ -114,10 +115,7 @@ class Rookery:
         made.write_text(text)
         made.replace(self.folder / "policies" / name)
         self.send_signal(signal.SIGHUP)
-        async with until("the policies are reloaded") as tries:
-            async for _ in tries:
-                if self._changes_of_policies() > before:
-                    break
+        await eventually("the policies are reloaded", lambda: self._changes_of_policies() > before)
 
     def _changes_of_policies(self) -> int:
         """Without reloads for a signal that came after the poll had found the change."""
@@ -345,6 +343,16 @@ async def until(what: str, seconds: float = ANSWER_S) -> AsyncIterator[AsyncGene
         raise AssertionError(f"not within {seconds:.1f} s: {what}") from None
     finally:
         await turns.aclose()
+
+
+async def eventually(what: str, is_so: Callable[[], object], seconds: float = ANSWER_S) -> None:
+    """Returns when `is_so`, which may be a coroutine function, gives what is true; fails after
+    `seconds`."""
+    async with until(what, seconds) as tries:
+        async for _ in tries:
+            found = is_so()
+            if await found if inspect.isawaitable(found) else found:
+                return
 
 
 @contextlib.asynccontextmanager

@@ -26,7 +26,7 @@ from tests.faults.chaos.clients import (
 from tests.faults.chaos.disturbances import Disturbances
 from tests.faults.chaos.history import CHAT, PUT, History
 from tests.harness.database_proxy import Proxy
-from tests.harness.relay_program import OwnProcess, Rookery, level, until
+from tests.harness.relay_program import OwnProcess, Rookery, eventually, level
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -194,10 +194,10 @@ class World:
         last, writer = made(ADMINS[0], CHAT, ["h", GROUPS[0]]), self._writer()
         assert await writer.write(last)
         await writer.end()
-        async with until("all have read the last message") as tries:
-            async for _ in tries:
-                if all(last.id in watcher.seen for watcher in watchers):
-                    break
+        await eventually(
+            "all have read the last message",
+            lambda: all(last.id in watcher.seen for watcher in watchers),
+        )
         await level(self.relays)
 
     async def _read_log(self) -> None:

@@ -27,7 +27,7 @@ from relay.memory.nmem.records import Observation, observation_draft
 from tests.cast import robot, rover
 from tests.harness.fake_relay import FakeRelay
 from tests.harness.patience import ANSWER_S
-from tests.harness.relay_program import until
+from tests.harness.relay_program import eventually, until
 from tests.unit.client.nmem_cache import NOW, an_original, rows
 
 if TYPE_CHECKING:
@@ -330,10 +330,7 @@ async def test_the_log_counts_the_records_of_others_that_left_the_cache(
                         break
             fake.events.clear()
             await asked(home, *words("SessionStart", SOON), start)
-            async with until("there is a log") as tries:
-                async for _ in tries:
-                    if log_of(home).exists():
-                        break
+            await eventually("there is a log", lambda: log_of(home).exists())
         assert contents() == []
         text = f" keep removed 1 records that {fake.url} no longer gives\n"
         assert log_of(home).read_text().endswith(text)

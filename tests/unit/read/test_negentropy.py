@@ -21,7 +21,7 @@ from tests.contract.writing import unsigned
 from tests.harness.client_in_memory import Client
 from tests.harness.patience import ANSWER_S
 from tests.harness.read_side import DEN, ReadSide
-from tests.harness.relay_program import until
+from tests.harness.relay_program import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -323,10 +323,7 @@ async def test_a_client_that_leaves_during_a_commit_leaves_no_records_behind(
     await relay.store.items_called.wait()
     relay.state.begin_commit(relay.store.committed())
     relay.store.may_give_items.set()
-    async with until("the records are read") as tries:
-        async for _ in tries:
-            if relay.negentropy.held == 4:
-                break
+    await eventually("the records are read", lambda: relay.negentropy.held == 4)
     await client.queue.aclose()
     assert relay.negentropy.held == 0
 

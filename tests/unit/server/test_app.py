@@ -51,7 +51,7 @@ from tests.cast import alice, owner, person, robot
 from tests.harness.controlled_store import ControlledStore
 from tests.harness.folders import loaded, written
 from tests.harness.patience import ANSWER_S
-from tests.harness.relay_program import until
+from tests.harness.relay_program import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -801,10 +801,7 @@ async def test_a_stop_answers_an_event_that_rests_for_the_many_tags_of_its_clien
         visit = await relay.visit()
         event = alice.sign(1, [["t", f"{n}"] for n in range(2000)], "", NOW)
         await visit.says("EVENT", orjson.loads(event.raw))
-        async with until("it waits") as tries:
-            async for _ in tries:
-                if relay.ingest.waiting["commit"]:
-                    break
+        await eventually("it waits", lambda: relay.ingest.waiting["commit"])
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(relay.server.__aexit__())
             assert await visit.hears() == ["OK", event.id, True, ""]
@@ -883,10 +880,7 @@ async def test_a_refused_request_leaves_nothing_for_the_garbage_collector() -> N
                 async with client.put(f"http://{relay.at}/", data="x") as answer:
                     assert answer.status == 405
                     assert answer.headers["Allow"] == "GET,OPTIONS,POST"
-            async with until("the last one is over", 20) as tries:
-                async for _ in tries:
-                    if requests() <= before + 1:
-                        break
+            await eventually("the last one is over", lambda: requests() <= before + 1, 20)
         finally:
             gc.enable()
 

@@ -20,7 +20,7 @@ from relay.lifecycle.rows import Stored
 from relay.server.turns import Account, Turns
 from tests.cast import admin, alice, bob, stranger
 from tests.contract.writing import unsigned, write
-from tests.harness.relay_program import until
+from tests.harness.relay_program import eventually, until
 from tests.unit.server.test_app import NOW, Relay, Visit, serving
 
 if TYPE_CHECKING:
@@ -439,10 +439,7 @@ async def test_what_takes_the_loop_long_waits_for_its_turn_before(
     assert turns == [1, 2, 2, 2]
     await visit.asks(many, sub="large")
     await visit.socket.close()
-    async with until("its subscriptions have ended") as tries:
-        async for _ in tries:
-            if not len(relay.fanout):
-                break
+    await eventually("its subscriptions have ended", lambda: not len(relay.fanout))
     assert turns[6:] == [2, 1]  # before the first, and between a large one and the next
 
 
@@ -477,20 +474,16 @@ async def test_clients_that_do_not_read_hold_little_when_all_hold_much(
         for visit in visits:
             await visit.says("REQ", "s", {})
         connections = tuple(relay.server.connections)
-        async with until("none of them reads") as tries:
-            async for _ in tries:
-                if not any(each.is_reading for each in connections):
-                    break
+        await eventually(
+            "none of them reads", lambda: not any(each.is_reading for each in connections)
+        )
         assert max(each.outbox.buffered_bytes for each in connections) < 400_000
         frames = [await visits[0].hears() for _ in range(len(rows) + 1)]
         assert [int(frame[2]["content"]) for frame in frames[:-1]] == [*reversed(range(1500))]
         assert frames[-1] == ["EOSE", "s"]
         for visit in visits[1:]:
             await visit.socket.close()
-        async with until("what they held is free") as tries:
-            async for _ in tries:
-                if not relay.server._unsent._used:
-                    break
+        await eventually("what they held is free", lambda: not relay.server._unsent._used)
 
 
 MANY_VALUES: Any = [{"#t": [f"value {number}" for number in range(1000)]}]
@@ -519,10 +512,7 @@ async def test_the_filters_of_all_connections_are_bounded(
         assert (await own.asks(*large))[-1][0] == "EOSE"
         await many.socket.close()
         await own.socket.close()
-        async with until("what they held is free") as tries:
-            async for _ in tries:
-                if not relay.server._open_filters._used:
-                    break
+        await eventually("what they held is free", lambda: not relay.server._open_filters._used)
 
 
 @pytest.mark.slow
@@ -672,10 +662,9 @@ async def test_a_client_that_was_closed_keeps_its_place_while_it_has_unread_byte
         (held,) = [each for each in relay.server.connections if each.outbox.closed]
         transport = held._request.transport
         assert transport is not None
-        async with until("the relay waits for its close frame no longer") as tries:
-            async for _ in tries:
-                if transport.is_closing():
-                    break
+        await eventually(
+            "the relay waits for its close frame no longer", lambda: transport.is_closing()
+        )
         assert held in relay.server.connections
         assert transport.get_write_buffer_size() > 1_000_000
         await slow.hears_all()

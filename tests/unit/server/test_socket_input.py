@@ -17,7 +17,7 @@ from aiohttp.compression_utils import ZLibDecompressor
 from relay.server.session import MAX_BAD_FRAMES
 from relay.server.turns import Account, Slice, Turns
 from tests.cast import alice
-from tests.harness.relay_program import until
+from tests.harness.relay_program import eventually
 from tests.unit.server.test_app import NOW, Relay, Visit, serving
 
 if TYPE_CHECKING:
@@ -45,15 +45,9 @@ async def floods(relay: Relay, text: str) -> tuple[Visit, Connection]:
     relay.disk.may_commit.clear()
     for tag in "ab":
         await visit.says("EVENT", orjson.loads(alice.sign(1, [["t", tag]], text, NOW).raw))
-    async with until("the events are taken") as tries:
-        async for _ in tries:
-            if connection.message == 2:
-                break
+    await eventually("the events are taken", lambda: connection.message == 2)
     visit.socket._writer.transport.write(PONG * MANY)
-    async with until("the frames have arrived") as tries:
-        async for _ in tries:
-            if connection._input.unfinished() > 32_000:
-                break
+    await eventually("the frames have arrived", lambda: connection._input.unfinished() > 32_000)
     return visit, connection
 
 
@@ -90,10 +84,10 @@ async def test_few_pongs_wait_for_a_client_that_does_not_read(relay: Relay) -> N
     connection._input.pause_writing()  # as the transport does when much is unread
     pings = b"\x89\xfd\0\0\0\0".ljust(131, b"x") * 1000
     visit.socket._writer.transport.write(pings)
-    async with until("the relay waits for the client") as tries:
-        async for _ in tries:
-            if connection._input._drain_waiter is not None or connection.message == 1000:
-                break
+    await eventually(
+        "the relay waits for the client",
+        lambda: connection._input._drain_waiter is not None or connection.message == 1000,
+    )
     assert 0 < connection.message < 100
     connection._input.resume_writing()
     assert await visit.asks({"ids": ["0" * 64]}) == [["EOSE", "s"]]

@@ -11,7 +11,7 @@ from relay.storage.sqlite.store import SqliteStore
 from relay.storage.sqlite.tag_buffer import MAX_SLICE, TagBuffer
 from tests import cast
 from tests.contract.writing import TERMS, asked, read, unsigned, write
-from tests.harness.relay_program import until
+from tests.harness.relay_program import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -131,10 +131,9 @@ async def test_the_store_flushes_full_lists_without_a_pause_between_commits(
         for n in range(1, 11):
             tags = [["t", f"{n} {place}"] for place in range(TAGS)]
             await write(store, unsigned(cast.alice, 1, tags, f"{n}"))
-        async with until("the lists are flushed") as tries:
-            async for _ in tries:
-                if len(store._writer._tag_buffer) <= 2 * LIST_ROWS:
-                    break
+        await eventually(
+            "the lists are flushed", lambda: len(store._writer._tag_buffer) <= 2 * LIST_ROWS
+        )
         found = await read(store, asked(tag_t=["1 0", "5 4899", "10 7"]))
         assert {event_from_raw(raw).content for raw in found} == {"1", "5", "10"}
     finally:
@@ -160,10 +159,7 @@ async def test_after_a_failed_flush_the_upkeep_goes_on(
     monkeypatch.setattr(store._checkpoints, "_flush", fails_once)
     try:
         await write(store, unsigned(cast.alice, 1, [["t", "tea"]]))
-        async with until("the tags are flushed") as tries:
-            async for _ in tries:
-                if not len(store._writer._tag_buffer):
-                    break
+        await eventually("the tags are flushed", lambda: not len(store._writer._tag_buffer))
         assert has_failed
         assert "the WAL was not checkpointed: store: database or disk is full" in caplog.text
     finally:
