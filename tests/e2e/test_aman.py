@@ -7,7 +7,6 @@ import asyncio
 import json
 import signal
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,17 +15,17 @@ from relay.client import Aman, Timeouts, base
 from relay.client.writer import Outcome
 from relay.nostr.keys import SecretKey
 from tests import cast
+from tests.golden import document
 from tests.harness.patience import ANSWER_S
 from tests.harness.relay_program import Rookery, eventually, outputs, until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
-GOLDEN: dict[str, Any] = json.loads(
-    (Path(__file__).parents[1] / "golden/memory/aman.json").read_text("utf-8")
-)
+GOLDEN: dict[str, Any] = document("memory/aman.json")
 GOLDEN_KEY = GOLDEN["secretbox"]["key_forms"]["hex"]
 
 

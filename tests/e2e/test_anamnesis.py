@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
@@ -13,16 +12,16 @@ from relay.memory.anamnesis.checks import content_hash
 from relay.memory.anamnesis.trust import Reputations
 from relay.nostr.keys import SecretKey
 from tests import cast
+from tests.golden import document
 from tests.harness.relay_program import Rookery, outputs
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable
+    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 
-GOLDEN: dict[str, Any] = json.loads(
-    (Path(__file__).parents[1] / "golden/memory/anamnesis.json").read_text("utf-8")
-)
+GOLDEN: dict[str, Any] = document("memory/anamnesis.json")
 NOON = "The relay at noon had 12 groups."
 HASH = content_hash(NOON)
 other_agent = cast.person("agent of another owner")

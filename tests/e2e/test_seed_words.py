@@ -16,6 +16,7 @@ from relay.client.nmem.cipher import cipher_module
 from tests import cast
 from tests.e2e.machines import Machine, machine
 from tests.e2e.test_session_forms import HOME, SESSION, lines_of_a_session, publish, written
+from tests.harness.web_server import answering
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -250,18 +251,13 @@ async def model(answer: str, asked: list[Any]) -> AsyncIterator[str]:
     """An OpenAI-compatible endpoint that always says the same."""
 
     async def complete(request: web.Request) -> web.Response:
+        if request.path != "/v1/chat/completions":
+            raise web.HTTPNotFound
         asked.append(await request.json())
         return web.json_response({"choices": [{"message": {"content": answer}}]})
 
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", complete)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    finally:
-        await runner.cleanup()
+    async with answering(complete) as at:
+        yield f"http://{at}/v1"
 
 
 @pytest.mark.proves("M-06")

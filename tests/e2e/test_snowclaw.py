@@ -8,7 +8,6 @@ import re
 import signal
 import time
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,18 +20,18 @@ from relay.nostr.filters import Filter
 from relay.nostr.keys import SecretKey
 from relay.nostr.nip59 import opened, unsigned, wrapped
 from tests import cast
+from tests.golden import document
 from tests.harness.relay_program import Rookery, eventually, outputs, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine
+    from pathlib import Path
 
     Session = Callable[..., Coroutine[Any, Any, str]]
 
 pytestmark = pytest.mark.slow
 
-GOLDEN: dict[str, Any] = json.loads(
-    (Path(__file__).parents[1] / "golden/memory/snowclaw.json").read_text("utf-8")
-)
+GOLDEN: dict[str, Any] = document("memory/snowclaw.json")
 ALICE = f"snowclaw:memory:npub:{cast.alice.pubkey[:32]}"
 TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 

@@ -6,7 +6,6 @@ import asyncio
 import json
 import sqlite3
 from contextlib import asynccontextmanager, closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,20 +19,20 @@ from relay.memory.aman.records import Preference, Subscriptions, Summary, ToolCa
 from relay.nostr.event import event_from
 from relay.nostr.filters import Filter
 from tests.cast import robot, rover
+from tests.golden import document
 from tests.harness.fake_relay import refusing
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.test_snowclaw import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+    from pathlib import Path
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from tests.harness.fake_relay import FakeRelay, Visitor
 
-GOLDEN: dict[str, Any] = json.loads(
-    (Path(__file__).parents[2] / "golden/memory/aman.json").read_text("utf-8")
-)
+GOLDEN: dict[str, Any] = document("memory/aman.json")
 NOW = 1_700_000_000
 KEY = "hex:" + bytes(range(32)).hex()
 OTHER_KEY = "ff" * 32

@@ -23,6 +23,7 @@ from relay.memory.anamnesis.trust import Reputations
 from relay.nostr.event import event_from
 from relay.nostr.keys import SecretKey
 from tests.cast import alice, bob, carol, owner, robot, rover
+from tests.golden import document
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.memory.anamnesis.making import superseded, told, vouched
 
@@ -31,9 +32,7 @@ if TYPE_CHECKING:
 
     from tests.harness.fake_relay import FakeRelay, Visitor
 
-GOLDEN: dict[str, Any] = json.loads(
-    (Path(__file__).parents[2] / "golden/memory/anamnesis.json").read_text("utf-8")
-)
+GOLDEN: dict[str, Any] = document("memory/anamnesis.json")
 NOW = 1_772_000_000
 A, B, C = (content_hash(text) for text in ("a", "b", "c"))
 GUARDED = {"memory": {"kinds": [78, 30078]}}

@@ -22,6 +22,7 @@ from relay.client.connection import body_of, http_session, is_bomb
 from relay.client.settings import ClientFile, ClientSettings
 from relay.errors import UserError
 from tests.cast import owner
+from tests.harness.web_server import answering
 from tests.unit.client.conftest import TIMEOUTS
 
 if TYPE_CHECKING:
@@ -31,19 +32,14 @@ EXPANDED = 20_000_000
 
 
 @contextlib.asynccontextmanager
-async def answering(body: bytes, **headers: str) -> AsyncIterator[str]:
+async def giving(body: bytes, **headers: str) -> AsyncIterator[str]:
     """The URL of a relay that answers every request with this."""
 
     async def answer(_: web.Request) -> web.StreamResponse:
         return web.Response(body=body, headers=headers)
 
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"ws://127.0.0.1:{runner.addresses[0][1]}"
-    await runner.cleanup()
+    async with answering(answer) as at:
+        yield f"ws://{at}"
 
 
 @pytest.fixture
@@ -51,7 +47,7 @@ async def bomb() -> AsyncIterator[str]:
     """The URL of a relay that answers with few bytes, which become many."""
     packed = gzip.compress(b'{"path": "' + b"x" * EXPANDED + b'"}')
     assert len(packed) < EXPANDED / 500
-    async with answering(packed, **{"Content-Encoding": "gzip"}) as url:
+    async with giving(packed, **{"Content-Encoding": "gzip"}) as url:
         yield url
 
 
@@ -90,7 +86,7 @@ async def test_a_browser_gets_no_secret_of_the_environment(monkeypatch: pytest.M
     monkeypatch.setenv("ROOKERY_KEY", owner.nsec)
     monkeypatch.setenv("NMEM_KEY", "x")
     monkeypatch.setattr(webbrowser, "open", lambda link: opened.append((link, "".join(os.environ))))
-    async with answering(b'{"path": "/console/link/abc"}') as url:
+    async with giving(b'{"path": "/console/link/abc"}') as url:
         run = partial(CliRunner().invoke, console.console_command, ["--relay", url])
         assert (await asyncio.to_thread(run)).exit_code == 0
     ((link, names),) = opened
@@ -107,7 +103,7 @@ async def test_a_reply_of_many_arrays_is_not_parsed(monkeypatch: pytest.MonkeyPa
     for arrays in (800, 1000):
         body = orjson.dumps({"result": [[]] * arrays})
         async with (
-            answering(body) as url,
+            giving(body) as url,
             Client(url, owner, timeouts=TIMEOUTS, start_offline=True) as relay,
         ):
             try:

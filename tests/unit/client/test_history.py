@@ -16,6 +16,7 @@ from relay.client.receipts import NoReceipt, receipt_of
 from relay.client.signed_get import reason_in
 from relay.nostr.event import Address
 from tests.cast import alice, bob
+from tests.harness.web_server import answering
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -33,13 +34,8 @@ async def repeating() -> AsyncIterator[str]:
             return web.Response(body=orjson.dumps(page))
         return web.json_response({"memory": {"history": True}})
 
-    app = web.Application()
-    app.router.add_get("/", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"ws://127.0.0.1:{runner.addresses[0][1]}"
-    await runner.cleanup()
+    async with answering(answer) as at:
+        yield f"ws://{at}"
 
 
 @pytest.fixture
@@ -56,14 +52,9 @@ async def dripping() -> AsyncIterator[str]:
         await over.wait()
         return response
 
-    app = web.Application()
-    app.router.add_get("/", answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    yield f"ws://127.0.0.1:{runner.addresses[0][1]}"
-    over.set()
-    await runner.cleanup()
+    async with answering(answer) as at:
+        yield f"ws://{at}"
+        over.set()
 
 
 async def test_an_answer_without_end_is_not_waited_for(

@@ -30,6 +30,7 @@ from relay.nostr.filters import FilterTerms
 from tests.cast import alice, owner, robot, rover, stranger
 from tests.harness import fake_relay
 from tests.harness.fake_relay import FakeRelay, refusing
+from tests.harness.web_server import answering
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.nmem_cache import NOW, a_session, cache, fetch_all, query, rows
 
@@ -807,18 +808,13 @@ async def model(answer: object, asked: list[Any]) -> AsyncIterator[str]:
     """An endpoint that always says the same."""
 
     async def complete(request: web.Request) -> web.Response:
+        if request.path != "/v1/chat/completions":
+            raise web.HTTPNotFound
         asked.append((request.headers.get("Authorization"), await request.json()))
         return web.Response(body=orjson.dumps(answer), content_type="application/json")
 
-    app = web.Application()
-    app.router.add_post("/v1/chat/completions", complete)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
-    finally:
-        await runner.cleanup()
+    async with answering(complete) as at:
+        yield f"http://{at}/v1"
 
 
 def said(text: object) -> object:

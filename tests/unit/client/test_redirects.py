@@ -11,6 +11,7 @@ from relay.client.client import Client
 from relay.client.connection import http_session
 from relay.client.errors import Unreachable
 from tests.cast import owner
+from tests.harness.web_server import answering
 from tests.unit.client.conftest import TIMEOUTS
 
 if TYPE_CHECKING:
@@ -34,14 +35,9 @@ class Redirecting:
 @pytest.fixture
 async def elsewhere() -> AsyncIterator[Redirecting]:
     here = Redirecting()
-    app = web.Application()
-    app.router.add_route("*", "/{path:.*}", here.answer)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    here.url = f"ws://127.0.0.1:{runner.addresses[0][1]}"
-    yield here
-    await runner.cleanup()
+    async with answering(here.answer) as at:
+        here.url = f"ws://{at}"
+        yield here
 
 
 async def test_a_handshake_follows_no_redirect(elsewhere: Redirecting) -> None:

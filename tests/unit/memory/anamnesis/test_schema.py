@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +11,11 @@ from click.testing import CliRunner
 from relay.cli.anamnesis_offline import schema
 from relay.memory.anamnesis.checks import content_hash
 from relay.memory.anamnesis.records import validated
+from tests.golden import document
 
 jsonschema = pytest.importorskip("jsonschema")
 
-GOLDEN: dict[str, Any] = json.loads(
-    (Path(__file__).parents[3] / "golden/memory/anamnesis.json").read_text("utf-8")
-)
+GOLDEN: dict[str, Any] = document("memory/anamnesis.json")
 SEED: dict[str, Any] = GOLDEN["seed_entry"]["entry"]
 HASH = content_hash("a")
 VOUCHER = {"id": "agent-xyz", "name": "TrustBot", "timestamp": "2026-02-02T16:00:00Z"}
