@@ -45,10 +45,10 @@ from relay.nostr.kinds import KindSet
 from relay.write.commands import Purpose, SweepRows, WriteEvent
 from tests.cast import admin, alice, owner, robot
 from tests.contract.writing import unsigned
-from tests.harness.relay_in_process import NOON, STORED, Home, Letter, policy_of, store_of
+from tests.harness.relay_in_process import NOON, STORED, Home, Letter, policy_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import Callable
 
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
@@ -57,12 +57,6 @@ if TYPE_CHECKING:
 OLD = NOON - 1000 * DAY_S
 APP = 'include = ["aman-app"]'
 NOTES = '[[retention]]\nname = "notes"\nmatch = { kinds = [1] }\ndays = 10'
-
-
-@pytest.fixture(params=["reference", "sqlite"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    async with store_of(request.param) as store:
-        yield store
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ from relay.server.http import information
 from tests.cast import owner, robot, rover
 from tests.contract.writing import EVERYTHING
 from tests.harness.reference_store import ReferenceStore
-from tests.harness.relay_in_process import NOON, RELAY, STORED, Home, store_of
+from tests.harness.relay_in_process import NOON, RELAY, STORED, Home
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -148,12 +148,6 @@ def loaded(folder: Path, *more: str) -> PolicySet:
     for number, text in enumerate((agents, POLICY, *more)):
         (folder / f"{number}.toml").write_text(text)
     return policies.load(folder, SYSTEMS, RELAY.pubkey)
-
-
-@pytest.fixture(params=["reference", "sqlite"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    async with store_of(request.param) as store:
-        yield store
 
 
 @pytest.fixture

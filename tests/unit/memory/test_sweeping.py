@@ -10,11 +10,9 @@ import pytest
 
 from relay.lifecycle.retention import DAY_S
 from tests.cast import robot, rover
-from tests.harness.relay_in_process import NOON, STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import NOON, STORED, Home, policy_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.storage import Store
@@ -46,12 +44,6 @@ COLLECTIVE = [
 ]
 
 _numbers = count()
-
-
-@pytest.fixture(params=["reference", "sqlite"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    async with store_of(request.param) as store:
-        yield store
 
 
 def tool(ts: int, at: int = NOON, hk: str = "a", by: SecretKey = robot) -> Event:

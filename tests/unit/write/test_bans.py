@@ -13,7 +13,7 @@ from relay.access.management import ListName
 from relay.access.visibility import Viewer
 from relay.facts import Origin
 from tests.cast import alice, bob, carol, owner, robot
-from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import RELAY, STORED, Home, policy_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -28,12 +28,6 @@ BANNED_EVENT = (False, "blocked: this event is banned here")
 KIND = (False, "blocked: events of this kind are not accepted here")
 DONE = (True, "")
 DELETE = '[bans]\nstored = "delete"\n'
-
-
-@pytest.fixture(params=["reference", "sqlite"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    async with store_of(request.param) as store:
-        yield store
 
 
 @pytest.fixture

@@ -33,12 +33,6 @@ OTHERS = f'[actors]\nowners = ["{stranger.npub}"]\n'
 """The owner and the agent are none any more."""
 
 
-@pytest.fixture(params=["reference", "sqlite"])
-async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
-    async with store_of(request.param) as store, Home(store, policy_of("open")) as home:
-        yield home
-
-
 @asynccontextmanager
 async def copy_of(
     home: Home, relay: SecretKey = RELAY, policy: PolicySet | None = None

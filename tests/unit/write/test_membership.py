@@ -16,7 +16,7 @@ from relay.facts import Origin
 from relay.nostr import kinds
 from relay.write.commands import ManagementChange
 from tests.cast import alice, bob, carol, owner, person, robot
-from tests.harness.relay_in_process import NOON, RELAY, STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import NOON, RELAY, STORED, Home, policy_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -34,12 +34,6 @@ BAD_CODE = (False, "restricted: this invite code is not valid")
 TOO_MANY = (False, "rate-limited: too many invite codes tried, wait a minute")
 NOT_KNOWN = (False, "restricted: only people known here may write; join a group first")
 CODE = "a-code-that-somebody-made"
-
-
-@pytest.fixture(params=["reference", "sqlite"])
-async def store(request: pytest.FixtureRequest) -> AsyncIterator[Store]:
-    async with store_of(request.param) as store:
-        yield store
 
 
 @pytest.fixture

@@ -14,18 +14,10 @@ from relay.write.commands import Purpose
 from relay.write.sweeper import Sweeper
 from tests.cast import admin, alice, owner, robot
 from tests.harness.patience import ANSWER_S
-from tests.harness.relay_in_process import DUPLICATE, NOON, STORED, Home, policy_of, store_of
+from tests.harness.relay_in_process import DUPLICATE, NOON, STORED, Home
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
     from relay.nostr.event import Event
-
-
-@pytest.fixture(params=["reference", "sqlite"])
-async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
-    async with store_of(request.param) as store, Home(store, policy_of("open")) as home:
-        yield home
 
 
 def until(seconds: int) -> list[str]:

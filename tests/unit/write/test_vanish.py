@@ -39,13 +39,6 @@ POSTMAN = person("postman")
 FOR_OTHER_RELAYS = (False, "restricted: this request to vanish is for other relays")
 
 
-@pytest.fixture(params=["reference", "sqlite"])
-async def home(request: pytest.FixtureRequest) -> AsyncIterator[Home]:
-    """Preset `open`: anyone writes."""
-    async with store_of(request.param) as store, Home(store, policy_of("open")) as home:
-        yield home
-
-
 @pytest.fixture
 async def private_home() -> AsyncIterator[Home]:
     """Preset `group`."""
