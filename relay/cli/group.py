@@ -48,7 +48,7 @@ from relay.cli.options import (
     print_json,
     printable,
 )
-from relay.cli.tables import Column, Holds, print_nothing_found, print_table
+from relay.cli.tables import Column, Holds, print_found, print_table
 from relay.client import ClientError, PublishRefused
 from relay.client.settings import Actor
 from relay.errors import Prefix, UserError
@@ -277,9 +277,6 @@ def list_groups(server: Server, *, as_json: bool) -> None:
     if as_json:
         print_json([view.as_json(Names()) for view in views])
         return
-    if not views:
-        print_nothing_found("`rookery group create ID` creates a group")
-        return
     columns = (
         Column("ID", Holds.KEY),
         Column("Name"),
@@ -287,7 +284,7 @@ def list_groups(server: Server, *, as_json: bool) -> None:
         Column("Members"),
         Column("With a role"),
     )
-    print_table(
+    print_found(
         columns,
         [
             (
@@ -299,6 +296,7 @@ def list_groups(server: Server, *, as_json: bool) -> None:
             )
             for view in views
         ],
+        "`rookery group create ID` creates a group",
     )
 
 

@@ -25,7 +25,7 @@ from relay.cli.group_view import (
 from relay.cli.memory_text import iso
 from relay.cli.names import Names, keys_of, people_argument, read_names
 from relay.cli.options import Number, Server, client_options, print_json, printable
-from relay.cli.tables import Column, Holds, print_nothing_found, print_table
+from relay.cli.tables import Column, Holds, print_found
 from relay.client import PublishRefused
 from relay.client.settings import Actor
 from relay.errors import Prefix, UserError
@@ -123,10 +123,8 @@ def requests(group_id: str, server: Server, *, as_json: bool) -> None:
                 for event in found
             ]
         )
-    elif not found:
-        print_nothing_found()
     else:
-        print_table(
+        print_found(
             (Column("Who", Holds.KEY), Column("Since", Holds.KEY), Column("Reason")),
             [
                 (names.shown(event.pubkey), iso(event.created_at), printable(event.content))
@@ -255,10 +253,8 @@ def invites(group_id: str, server: Server, *, as_json: bool) -> None:
                 for each in found
             ]
         )
-    elif not found:
-        print_nothing_found(f"`rookery group invite {printable(group_id)}` creates an invite")
     else:
-        print_table(
+        print_found(
             (
                 Column("Code", Holds.KEY),
                 Column("By", Holds.KEY),
@@ -276,6 +272,7 @@ def invites(group_id: str, server: Server, *, as_json: bool) -> None:
                 )
                 for each in found
             ],
+            f"`rookery group invite {printable(group_id)}` creates an invite",
         )
 
 

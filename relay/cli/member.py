@@ -34,7 +34,7 @@ from relay.cli.options import (
     print_json,
     printable,
 )
-from relay.cli.tables import Column, Holds, print_nothing_found, print_table
+from relay.cli.tables import Column, Holds, print_found, print_nothing_found, print_table
 from relay.client.settings import Actor
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
@@ -185,10 +185,7 @@ def _list_invites(server: Server, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    if not found:
-        print_nothing_found("`rookery member invite` creates an invite")
-        return
-    print_table(
+    print_found(
         (
             Column("Code", Holds.KEY),
             Column("Id", Holds.KEY),
@@ -206,6 +203,7 @@ def _list_invites(server: Server, *, as_json: bool) -> None:
             )
             for each in found
         ],
+        "`rookery member invite` creates an invite",
     )
 
 
@@ -257,10 +255,7 @@ def _list_bans(server: Server, *, as_json: bool) -> None:
     if as_json:
         print_json(found)
         return
-    if not found:
-        print_nothing_found()
-        return
-    print_table(
+    print_found(
         (Column("Key", Holds.KEY), Column("Name"), Column("Reason")),
         [
             (

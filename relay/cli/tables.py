@@ -85,6 +85,14 @@ def _print_paragraphs(columns: Sequence[Column], rows: Sequence[Sequence[str]]) 
         click.echo(f"  {', '.join(fields)}")
 
 
+def print_found(columns: Sequence[Column], rows: Sequence[Sequence[str]], hint: str = "") -> None:
+    """The table, or that nothing was found."""
+    if rows:
+        print_table(columns, rows)
+    else:
+        print_nothing_found(hint)
+
+
 def print_nothing_found(hint: str = "") -> None:
     """On stderr, so that stdout stays machine-readable. `hint`: what to do next."""
     click.echo(f"nothing found{'; ' if hint else ''}{hint}", err=True)

@@ -23,7 +23,7 @@ from relay.cli.options import (
 from relay.cli.session.chat import render
 from relay.cli.session.common import of_session, on_relay, session_argument
 from relay.cli.session.pager import Pager
-from relay.cli.tables import Column, Holds, print_nothing_found, print_table
+from relay.cli.tables import Column, Holds, print_found, print_nothing_found
 from relay.client.transcripts import Detail, NoSession
 from relay.memory.fence import recalled
 from relay.memory.times import utc
@@ -51,9 +51,6 @@ def list_command(server: Server, *, include_deleted: bool, as_json: bool) -> Non
     if as_json:
         print_json([_as_json(row) for row in rows])
         return
-    if not rows:
-        print_nothing_found("`rookery session import FILE|DIR` adds sessions")
-        return
     columns = (
         Column("Session", Holds.KEY),
         Column("Title"),
@@ -62,7 +59,7 @@ def list_command(server: Server, *, include_deleted: bool, as_json: bool) -> Non
         Column("Notes", Holds.NUMBER),
         Column("Last", Holds.KEY),
     )
-    print_table(
+    print_found(
         columns,
         [
             (
@@ -75,6 +72,7 @@ def list_command(server: Server, *, include_deleted: bool, as_json: bool) -> Non
             )
             for row in rows
         ],
+        "`rookery session import FILE|DIR` adds sessions",
     )
 
 
