@@ -210,7 +210,7 @@ def names_in_folder(folder: Path, pubkeys: Iterable[str]) -> Names:
 
     What cannot be read gives no names.
     """
-    from relay.storage.sqlite.profiles import profiles_in
+    from relay.storage.sqlite.beside_relay import profiles_in
 
     own = _names_of_folder(folder)
     wanted = [key for key in dict.fromkeys(pubkeys) if key not in own.values()][:MAX_PROFILES]
@@ -223,7 +223,7 @@ def names_in_folder(folder: Path, pubkeys: Iterable[str]) -> Names:
 def key_in_folder(folder: Path, person: str) -> str:
     """The key of what `Person` let through: by `[names]`, or by one of the newest profiles in a
     data folder. Raises UserError."""
-    from relay.storage.sqlite.profiles import newest_profiles
+    from relay.storage.sqlite.beside_relay import newest_profiles
 
     found: list[bytes] = []
     with suppress(StoreFault):

@@ -27,7 +27,7 @@ from relay.cli.tables import Column, Holds, as_table
 from relay.clock import unix_now
 from relay.errors import UserError
 from relay.server.control import RemoteFolder
-from relay.storage.sqlite.growth import growth_of
+from relay.storage.sqlite.beside_relay import growth_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
