@@ -39,8 +39,6 @@ HANDSHAKE = (
     b"GET / HTTP/1.1\r\nHost: relay\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
     b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
 )
-BIG = 460_000
-"""Bytes of a frame that is just allowed."""
 
 
 @pytest.fixture

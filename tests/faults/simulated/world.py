@@ -53,7 +53,7 @@ from tests.faults.simulated.promises import (
     WRAP,
     Promises,
 )
-from tests.harness.relay_in_process import RELAY, URL, policy_of
+from tests.harness.relay_in_process import RELAY, URL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -552,10 +552,3 @@ class World:
             raise self.promises.broken("a note is not stored, or does not come live")
         client.socket.cut()
         await asyncio.sleep(1)
-
-
-def run_world(seed: int, steps: int, policy: PolicySet | None = None) -> World:
-    """Raises `Broken`."""
-    world = World(seed, policy or policy_of("open"))
-    world.run(steps)
-    return world
