@@ -114,9 +114,6 @@ def _file(
     *,
     packaged: bool,
 ) -> _File | None:
-    if path.is_fifo():  # reading it would wait for a writer
-        faults.append(Fault(name, 0, "cannot be read: it is a pipe"))
-        return None
     read = values_of(path, name, faults, raw)
     if read is None:
         return None

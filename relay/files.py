@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
+import stat
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,13 +36,38 @@ def make_private(folder: Path) -> None:
 
 
 def content_of(path: Path, max_bytes: int = _MAX_FILE) -> bytes:
-    """For a file of settings, policies or a key, which is read whole: what a user names may have no
-    end, as /dev/zero. Raises OSError, also for more than `max_bytes`."""
+    """For a file of settings, policies or a key, which is read whole. Raises OSError, also for more
+    than `max_bytes`, and for what is no file."""
+    with open(path, "rb", opener=regular_file) as file:
+        return _bounded(file, max_bytes)
+
+
+def given_content(path: Path, max_bytes: int = _MAX_FILE) -> bytes:
+    """As `content_of`, for what a user names to a command: it may be a pipe, as <(pass show key).
+    Never for a relay or a service, which would wait for who writes to it."""
     with path.open("rb") as file:
-        content = file.read(max_bytes + 1)
+        return _bounded(file, max_bytes)
+
+
+def _bounded(file: BinaryIO, max_bytes: int) -> bytes:
+    content = file.read(max_bytes + 1)  # /dev/zero has no end
     if len(content) > max_bytes:
-        raise OSError(errno.EFBIG, f"too large, over {max_bytes >> 10} KiB", str(path))
+        raise OSError(errno.EFBIG, f"too large, over {max_bytes >> 10} KiB", str(file.name))
     return content
+
+
+def regular_file(path: str, flags: int) -> int:
+    """An `opener` for reading what must be a file: opening a pipe would wait until somebody writes
+    to it. Raises OSError."""
+    fd = os.open(path, flags | os.O_NONBLOCK)
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    kind = "pipe" if stat.S_ISFIFO(mode) else "device"
+    raise OSError(errno.EINVAL, f"it is a {kind}, not a file", str(path))
 
 
 def opened_below(root: Path, name: str) -> int:

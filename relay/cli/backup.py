@@ -26,7 +26,7 @@ from relay.cli.humanize import counted, size_of
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json
 from relay.clock import unix_now
 from relay.errors import UserError
-from relay.files import replace_file, sync
+from relay.files import regular_file, replace_file, sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,8 +203,9 @@ def _small_files(folder: Path) -> dict[str, tuple[bytes, int]]:
     found = {}
     for path in paths:
         try:
-            mode = stat.S_IMODE(path.stat().st_mode)
-            found[path.relative_to(folder).as_posix()] = path.read_bytes(), mode
+            with open(path, "rb", opener=regular_file) as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                found[path.relative_to(folder).as_posix()] = file.read(), mode
         except OSError as error:
             raise UserError(f"{path} cannot be read: {error.strerror}") from None
     return found

@@ -135,7 +135,10 @@ async def findings_of(folder: Path, machine: Machine | None = None) -> Sequence[
     try:
         config = load_config(folder / "rookery.toml")
     except ConfigFaults as wrong:
-        found = [error(str(fault), "correct this line") for fault in wrong.faults]
+        found = [
+            error(str(fault), f"correct this {'line' if fault.line else 'file'}")
+            for fault in wrong.faults
+        ]
         # The other checks would examine the defaults.
         return [*found, *_policy_faults(folder), *_key_faults(folder)]
     if machine is None:

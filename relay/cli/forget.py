@@ -19,7 +19,7 @@ from relay.cli.options import (
 )
 from relay.client.settings import Actor
 from relay.errors import UserError
-from relay.files import content_of, replace_file
+from relay.files import given_content, replace_file
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.keys import npub
@@ -204,7 +204,7 @@ def _verify(file: Path, relay_key: str | None, *, as_json: bool) -> None:
     from relay.client.receipts import NoReceipt, verified
 
     try:
-        event, erasure = verified(content_of(file), relay_key, None)
+        event, erasure = verified(given_content(file), relay_key, None)
     except NoReceipt as none:
         raise UserError(f"{file}: {none}") from none
     if as_json:

@@ -18,7 +18,7 @@ from relay.cli.humanize import counted
 from relay.cli.options import CommandGroup, confirm, folder_option, json_option, print_json
 from relay.cli.pushed_policies import policies_of
 from relay.errors import FolderBusy, UserError
-from relay.files import MAX_KEY_FILE, content_of, sync
+from relay.files import MAX_KEY_FILE, content_of, given_content, sync
 from relay.nostr.keys import read_key_file
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def show(file: Path, form: str | None, *, secret: bool, as_json: bool) -> None:
     if secret and not sys.stdout.isatty():
         raise UserError("--secret prints to a terminal only: a pipe or file would keep the key")
     try:
-        found = read_key_file(content_of(file, MAX_KEY_FILE).decode(), str(file))
+        found = read_key_file(given_content(file, MAX_KEY_FILE).decode(), str(file))
     except UnicodeDecodeError:
         raise UserError(f"{file} holds no nsec and no 64 hex characters") from None
     if as_json:

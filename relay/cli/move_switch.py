@@ -21,7 +21,7 @@ import msgspec
 from relay.cli.database import password_in
 from relay.config import Config, config_from, load_config, with_storage
 from relay.errors import ConfigFaults, RookeryError, StoreFault, UserError
-from relay.files import replace_file, sync
+from relay.files import content_of, replace_file, sync
 from relay.nostr.filters import FilterTerms
 from relay.storage.moving import Move
 from relay.storage.sqlite.moving import SqliteSide
@@ -61,7 +61,7 @@ def noted(folder: Path) -> Switch | None:
     """Raises StoreFault for a damaged file."""
     file = folder / _FILE
     try:
-        return msgspec.json.decode(file.read_bytes(), type=Switch)
+        return msgspec.json.decode(content_of(file), type=Switch)
     except FileNotFoundError:
         return None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -555,7 +555,8 @@ def _relay_key(folder: Path) -> SecretKey:
             f" `rookery init {folder} --owner KEY`"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise UserError(f"{path} cannot be read: {reason}") from error
     if stat.S_IMODE(path.stat().st_mode) & 0o077:
         _log.warning("%s is readable by other users: run chmod 600 %s", path, path)
     return read_key_file(text, str(path))

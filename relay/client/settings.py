@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import orjson
 
 from relay.errors import ConfigFaults, Fault, Invalid, UserError
-from relay.files import MAX_KEY_FILE, content_of
+from relay.files import MAX_KEY_FILE, content_of, given_content
 from relay.memory.fence import name_in
 from relay.memory.snowclaw.config import GroupConfig, config_of
 from relay.memory.snowclaw.context import HistoryStyle, TrimOrder
@@ -31,7 +31,7 @@ from relay.nostr.nip42 import relay_address
 from relay.toml.parsing import text_of, values_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 DEFAULT_RELAY: Final = "ws://127.0.0.1:7777"
 _ANSWER_S: Final = 2.0
@@ -216,7 +216,7 @@ def read_client_file(home: Path) -> ClientFile:
 def named_key(key_file: Path | None, environ: Mapping[str, str]) -> SecretKey | None:
     """The key given to this command by option or environment, if any. Raises UserError."""
     if key_file is not None:
-        return _key_in(key_file)
+        return _key_in(key_file, read=given_content)
     if environ.get("ROOKERY_KEY"):
         try:
             return SecretKey.parse(environ["ROOKERY_KEY"])
@@ -265,10 +265,12 @@ def _key(
     )
 
 
-def _key_in(path: Path, named_by: str = "") -> SecretKey:
+def _key_in(
+    path: Path, named_by: str = "", *, read: Callable[[Path, int], bytes] = content_of
+) -> SecretKey:
     """`named_by`: what named the file, for the error text."""
     try:
-        return read_key_file(content_of(path, MAX_KEY_FILE).decode(), str(path))
+        return read_key_file(read(path, MAX_KEY_FILE).decode(), str(path))
     except FileNotFoundError:
         if is_hex64(path.name.lower()):  # the key itself, perhaps
             raise UserError(

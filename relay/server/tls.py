@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import ssl
 from asyncio.sslproto import SSLProtocol, SSLProtocolState, _SSLProtocolTransport
 from collections import Counter
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from relay.access.quotas import subnet_of
 from relay.errors import UserError
+from relay.files import regular_file
 from relay.server.turns import Slice
 
 if TYPE_CHECKING:
@@ -274,6 +276,8 @@ def usable(cert: Path, key: Path) -> ssl.SSLContext:
     """A context with this certificate and key. Raises UserError."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
+        for path in (cert, key):  # OpenSSL would wait for who writes to a pipe
+            os.close(regular_file(str(path), os.O_RDONLY | os.O_CLOEXEC))
         # Without `password`, OpenSSL would ask on the terminal.
         context.load_cert_chain(cert, key, password="")
     except (OSError, ssl.SSLError) as error:
@@ -286,7 +290,7 @@ def usable(cert: Path, key: Path) -> ssl.SSLContext:
 
 def _fault(error: OSError) -> str:
     if not isinstance(error, ssl.SSLError):
-        return error.strerror or str(error)
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
     match error.reason:
         case "KEY_VALUES_MISMATCH":
             return "the key does not belong to the certificate"

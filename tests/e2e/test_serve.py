@@ -608,7 +608,7 @@ async def test_handshakes_that_are_not_finished_are_bounded(rookery: Rookery) ->
     assert await rookery.stop() == 0
 
 
-TLS_FAULTS = ["no such file", "not a certificate", "another key"]
+TLS_FAULTS = ["no such file", "not a certificate", "another key", "a pipe"]
 
 
 @pytest.mark.parametrize("fault", TLS_FAULTS)
@@ -618,6 +618,9 @@ async def test_tls_files_that_cannot_be_used_are_one_line(rookery: Rookery, faul
         (rookery.folder / "key.pem").unlink()
     elif fault == "not a certificate":
         (rookery.folder / "cert.pem").write_text("hello")
+    elif fault == "a pipe":
+        (rookery.folder / "cert.pem").unlink()
+        os.mkfifo(rookery.folder / "cert.pem")
     else:
         other = rookery.folder / "other"
         other.mkdir()
@@ -632,6 +635,7 @@ async def test_tls_files_that_cannot_be_used_are_one_line(rookery: Rookery, faul
         "no such file": "No such file or directory",
         "not a certificate": "one of them is no PEM file",
         "another key": "the key does not belong to the certificate",
+        "a pipe": "cert.pem: it is a pipe, not a file",
     }
     assert words[fault] in line
 

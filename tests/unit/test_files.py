@@ -16,6 +16,7 @@ from relay.files import (
     MAX_KEY_FILE,
     atomic_file,
     content_of,
+    given_content,
     is_open_for_writing,
     make_private,
     replace_file,
@@ -67,10 +68,28 @@ def test_a_file_of_a_name_that_is_alike_stays(tmp_path: Path) -> None:
     assert sorted(each.name for each in tmp_path.iterdir()) == ["notes.jsonl", "notes.part"]
 
 
-def test_a_device_that_has_no_end_is_read_up_to_the_limit() -> None:
+def test_what_is_no_file_is_said_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)  # whoever opens it waits until somebody writes
+    with pytest.raises(OSError, match="it is a pipe, not a file"):
+        content_of(pipe)
+    with pytest.raises(OSError, match="it is a device, not a file"):
+        content_of(Path("/dev/zero"))
+    with pytest.raises(IsADirectoryError):
+        content_of(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "file").write_text("text")
+    assert content_of(tmp_path / "link") == b"text"
+
+
+def test_what_is_given_to_a_command_may_be_a_pipe_and_is_read_up_to_the_limit() -> None:
     with pytest.raises(OSError, match="too large, over 64 KiB: '/dev/zero'"):
-        content_of(Path("/dev/zero"), MAX_KEY_FILE)
-    assert content_of(Path("/dev/null")) == b""
+        given_content(Path("/dev/zero"), MAX_KEY_FILE)
+    reader, writer = os.pipe()
+    os.write(writer, b"nsec1")
+    os.close(writer)
+    assert given_content(Path(f"/dev/fd/{reader}"), MAX_KEY_FILE) == b"nsec1"
+    os.close(reader)
 
 
 def atomically(path: Path, data: bytes) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, assert_never
@@ -22,6 +19,7 @@ from relay.client.nmem.updates import (
     record_prompt,
     set_about,
 )
+from relay.files import regular_file
 from relay.memory.junk import without_echo
 from relay.memory.nmem.capture import (
     Ending,
@@ -124,23 +122,13 @@ class _Scan:
     """The file was rewritten: it is read from the start."""
 
 
-def _regular_file(path: str, flags: int) -> int:
-    """Open a file for reading, if it is regular. Opening a pipe would wait until somebody writes to
-    it."""
-    fd = os.open(path, flags | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        os.close(fd)
-        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), path)
-    return fd
-
-
 def _scan(database: Database, hook: Hook) -> _Scan | None:
     if hook.transcript_path is None:
         return None
     with database.reading() as db:
         start_offset = _offset_of(db, hook.session)
     try:
-        with open(hook.transcript_path, "rb", opener=_regular_file) as file:
+        with open(hook.transcript_path, "rb", opener=regular_file) as file:
             is_rewritten = start_offset > file.seek(0, 2)
             start = file.seek(0 if is_rewritten else start_offset)
             part = file.read(_READ_SIZE)

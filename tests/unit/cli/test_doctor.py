@@ -163,6 +163,22 @@ def no_certificate(folder: Path) -> None:
     (folder / "cert.pem").write_text("nothing")
 
 
+def certificate_is_a_pipe(folder: Path) -> None:
+    no_certificate(folder)
+    (folder / "cert.pem").unlink()
+    os.mkfifo(folder / "cert.pem")
+
+
+def key_is_a_pipe(folder: Path) -> None:
+    (folder / "relay.key").unlink()
+    os.mkfifo(folder / "relay.key", 0o600)
+
+
+def settings_are_a_pipe(folder: Path) -> None:
+    (folder / "rookery.toml").unlink()
+    os.mkfifo(folder / "rookery.toml", 0o600)
+
+
 def key_readable(folder: Path) -> None:
     (folder / "relay.key").chmod(0o644)
 
@@ -251,6 +267,9 @@ FAULTS: tuple[tuple[Callable[[Path], None], str, str, str], ...] = (
     (certificate_expires, "warning", "cert.pem expires in ", "renew"),
     (key_of_another_certificate, "error", "is not the key of", "tls_key"),
     (no_certificate, "error", "cert.pem cannot be read as a certificate", "PEM"),
+    (certificate_is_a_pipe, "error", "cert.pem cannot be read as a certificate: it is a", "PEM"),
+    (key_is_a_pipe, "error", "relay.key cannot be used: it is a pipe, not a file", "backup"),
+    (settings_are_a_pipe, "error", "rookery.toml: it is a pipe, not a file", "correct this file"),
     (key_readable, "error", "relay.key has mode 0644", "chmod 600"),
     (key_missing, "error", "relay.key cannot be used: No such file", "backup"),
     (folder_writable, "error", "has mode 0777", "chmod 700"),

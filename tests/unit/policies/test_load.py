@@ -103,7 +103,7 @@ def test_all_faults_of_all_files_are_told_at_once_in_order(tmp_path: Path) -> No
 
 def test_a_pipe_is_a_fault_and_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "a.toml")
-    assert faults_of(tmp_path) == ["a.toml: cannot be read: it is a pipe"]
+    assert faults_of(tmp_path) == ["a.toml: cannot be read: it is a pipe, not a file"]
 
 
 def test_a_byte_order_mark_is_passed_over(tmp_path: Path) -> None:

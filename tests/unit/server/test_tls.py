@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import gc
 import logging
+import os
 import socket
 import ssl
 import weakref
@@ -15,8 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from aiohttp import ClientSession
 
+from relay.errors import UserError
 from relay.server import tls
 from tests.harness.certificate import certificate
 from tests.harness.patience import ANSWER_S
@@ -25,8 +28,6 @@ from tests.unit.server.test_app import Relay, serving
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
-
-    import pytest
 
 
 @dataclass
@@ -226,3 +227,14 @@ async def test_a_fault_does_not_end_the_check_of_silent_sockets(
     assert [each.getMessage() for each in caplog.records] == [
         "the sockets without a websocket could not be checked"
     ]
+
+
+@pytest.mark.parametrize("name", ["cert.pem", "key.pem"])
+def test_a_pipe_in_place_of_a_file_is_said_and_not_waited_for(tmp_path: Path, name: str) -> None:
+    """The check of a running relay waited for ever: valid files were not taken afterwards, and
+    SIGTERM did not end the process."""
+    certificate(tmp_path)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(UserError, match=rf"cannot be used: \S+{name}: it is a pipe, not a file"):
+        tls.usable(tmp_path / "cert.pem", tmp_path / "key.pem")
