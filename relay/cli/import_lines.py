@@ -137,6 +137,8 @@ class Place:
     offset: int = 0
     line: int = 0
     tally: Tally = field(default_factory=Tally)
+    last: str | None = None
+    """Id of the last event that the store has acknowledged to have."""
 
 
 @dataclass(slots=True)
@@ -286,6 +288,7 @@ class _Note(msgspec.Struct, frozen=True):
     offset: int
     line: int
     tally: Tally
+    last: str | None = None
 
 
 class ImportProgress:
@@ -320,12 +323,12 @@ class ImportProgress:
             return Place()
         if note.origin != self._origin or not 0 <= note.offset <= self.size:
             return Place()
-        return Place(note.offset, note.line, note.tally)
+        return Place(note.offset, note.line, note.tally, note.last)
 
     def write(self, place: Place) -> None:
         # Not synced: a lost or old progress file repeats some lines, as duplicates.
         part = self._path.with_suffix(".part")
-        note = _Note(self._origin, place.offset, place.line, place.tally)
+        note = _Note(self._origin, place.offset, place.line, place.tally, place.last)
         try:
             part.write_bytes(msgspec.json.encode(note))
             part.replace(self._path)

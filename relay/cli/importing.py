@@ -1,7 +1,7 @@
 """`rookery import`: store events from JSON lines in a data folder, with or without a running relay.
 
-It can be interrupted and repeated: it continues after the last acknowledged batch, and repeated
-lines are duplicates.
+It can be interrupted and repeated: it continues after the last acknowledged batch, if the store has
+that still, and repeated lines are duplicates.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ from relay.cli.options import (
     printable,
 )
 from relay.cli.progress import RATE, Amount, progress_bar, tell
-from relay.errors import Prefix, StoreFault, UserError, is_error
+from relay.errors import Prefix, StoreFault, UserError, WriteOutcome, is_error, ok_reply
 from relay.facts import Origin
 from relay.nostr import kinds
+from relay.nostr.filters import Filter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -57,6 +58,7 @@ _LONG_S: Final = 1.0
 """From here on a delay is explained."""
 _NEVER_LATER: Final = frozenset({*kinds.GROUP_RECORDS, kinds.DELETION, kinds.VANISH})
 """Kinds that give or take rights, or delete: stored after a later one, it could undo that."""
+_IS_THERE: Final = ok_reply(WriteOutcome.DUPLICATE)
 _NOT_TRIED: Final = (False, "")
 _NO_LINES: Final = Lines()
 _MAX_CHAIN: Final = 8
@@ -181,6 +183,12 @@ async def _import(
         progress_file = None if path is None else ImportProgress.of(folder, source, path, origin)
         place = progress_file.read() if progress_file is not None else Place()
         with progress_bar(Amount.BYTES, RATE) as progress:
+            if place.last is not None and not await _has(opened, place.last):
+                tell(
+                    f"{name}: starts over: an earlier import had come to line {place.line}, but the"
+                    " last event that it stored is not there"
+                )
+                place = Place()
             if place.offset:
                 tell(f"{name}: continues after line {place.line}, where an earlier import stopped")
                 source.seek(place.offset)
@@ -242,6 +250,10 @@ async def _import(
         return place.tally
 
 
+async def _has(folder: Folder, event_id: str) -> bool:
+    return any([page async for page in folder.events(Filter(ids=(event_id,)))])
+
+
 def _stopped(name: str, place: Place) -> str:
     return f"{name} is imported up to line {place.line}; repeat the command to continue"
 
@@ -279,6 +291,8 @@ async def import_events(
                 refused[line] = f"{answer[1]} (id {event.id})"
             else:
                 tally.add(outcome)
+                if outcome is Outcome.STORED or answer == _IS_THERE:
+                    place.last = event.id
         for line in sorted(refused):
             tally.refuse(refused[line], line)
             report(f"{name}:{line}: {refused[line]}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import shutil
 import signal
 import stat
 import sys
@@ -329,11 +330,17 @@ async def test_a_repeated_import_brings_nobody_back_into_a_group(tmp_path: Path)
     assert await export(rookery) == before
 
 
+@pytest.mark.parametrize("loses", [False, True], ids=["", "its store was set back"])
 @pytest.mark.parametrize("running", [False, True], ids=["alone", "while the relay runs"])
-async def test_an_import_that_was_killed_goes_on(tmp_path: Path, *, running: bool) -> None:
+async def test_an_import_that_was_killed_goes_on(
+    tmp_path: Path, *, running: bool, loses: bool
+) -> None:
     rookery = await make(tmp_path / "data")
     file = write(tmp_path / "many.jsonl", many(8000))
     async with rookery:
+        await rookery.start()
+        await rookery.stop()
+        shutil.copyfile(rookery.folder / "rookery.db", tmp_path / "before.db")
         if running:
             await rookery.start()
         process = await start_rookery(
@@ -349,9 +356,17 @@ async def test_an_import_that_was_killed_goes_on(tmp_path: Path, *, running: boo
         )
         process.kill()
         assert await process.wait() == -signal.SIGKILL
+        if loses:
+            if running:
+                assert await rookery.stop() == 0
+            for each in rookery.folder.glob("rookery.db*"):
+                each.unlink()
+            shutil.copyfile(tmp_path / "before.db", rookery.folder / "rookery.db")
+            if running:
+                await rookery.start()
         code, tally, err = await import_(rookery, file)
         assert code == 0
-        assert "continues after line" in err
+        assert ("starts over" if loses else "continues after line") in err
         assert (tally["read"], tally["refused"]) == (8000, 0)
         assert tally["stored"] + tally["duplicates"] == 8000
         assert await export(rookery) == file.read_bytes()

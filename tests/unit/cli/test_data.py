@@ -573,6 +573,27 @@ def test_an_import_continues_after_the_last_acknowledged_batch(
     assert notes_in(data) == []
 
 
+def test_an_import_starts_over_when_the_store_has_lost_what_it_stored(
+    folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As after a power failure, or an older copy put back. The lost lines were left out, and
+    counted as stored."""
+    write(file, *NOTES[:2], *[STRANGE] * 510, NOTES[2])
+    folder.breaks_after = 1
+    assert imported(data, file) == 1
+    folder.rows.pop(NOTES[1].id)
+    folder.breaks_after = None
+    capsys.readouterr()
+    assert imported(data, file) == 1
+    out, err = capsys.readouterr()
+    assert out == "513 read, 2 stored, 1 duplicate, 510 refused\n"
+    assert err.splitlines()[0] == (
+        f"{file}: starts over: an earlier import had come to line 512, but the last event that it"
+        " stored is not there"
+    )
+    assert set(folder.rows) == {note.id for note in NOTES[:3]}
+
+
 def test_an_import_interrupted_by_ctrl_c_can_continue(
     folder: FakeFolder, data: Path, file: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
