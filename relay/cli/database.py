@@ -53,6 +53,18 @@ def lost_store(folder: Path) -> Finding | None:
     )
 
 
+def second_store(folder: Path) -> Finding | None:
+    """Set when there is a file of events beside the database of `[storage] url`."""
+    store = folder / "rookery.db"
+    if database_of(folder) is None or not store.exists():
+        return None
+    return error(
+        f"{store} has events, and [storage] url names a database",
+        "run the `rookery move` again that was interrupted; to move these events there, remove"
+        f" [storage] url, then `rookery move --from {folder} --to URL`",
+    )
+
+
 def refuse_lost_store(folder: Path) -> None:
     """Raises UserError."""
     lost = lost_store(folder)

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Final
 import click
 
 import policies
-from relay.cli.database import lost_store
+from relay.cli.database import lost_store, second_store
 from relay.cli.doctor_database import database_findings
 from relay.cli.findings import Finding, Severity, error, warning
 from relay.cli.folder_lock import locked
 from relay.cli.hook import hook_faults
 from relay.cli.humanize import counted, size_of
-from relay.cli.move_switch import MOVED, noted
+from relay.cli.move_switch import MOVED, unended
 from relay.cli.options import Colour, coloured, folder_option, json_option, print_json, printable
 from relay.cli.pushed_policies import has_pushed_policies, policies_of
 from relay.cli.status import disk_of, running_status
@@ -605,10 +605,16 @@ def _store(seen: Examined) -> Iterator[Finding]:
             f"{moved} still has the events from before a move, also what was deleted since",
             f"rm {moved}*",
         )
+    left = None
     try:
-        noted(seen.folder)
+        left = unended(seen.folder)
     except StoreFault as wrong:
         yield error(str(wrong), f"rm {seen.folder}/move.json")
+    second = second_store(seen.folder)
+    if left is not None and seen.running is None:
+        yield left
+    elif second is not None and left is None:
+        yield second
     lost = lost_store(seen.folder)
     if lost is not None:
         yield lost

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from relay.cli.database import password_in
+from relay.cli.findings import warning
 from relay.config import Config, config_from, load_config, with_storage
 from relay.errors import ConfigFaults, RookeryError, StoreFault, UserError
 from relay.files import content_of, replace_file, sync
@@ -30,6 +31,7 @@ from relay.storage.sqlite.store import SqliteStore
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from relay.cli.findings import Finding
     from relay.storage import Appender, Store
     from relay.storage.moving import Side
 
@@ -73,8 +75,19 @@ def noted(folder: Path) -> Switch | None:
 
 def is_asked(folder: Path) -> bool:
     """Whether the next start has a switch to do."""
+    return unended(folder) is not None
+
+
+def unended(folder: Path) -> Finding | None:
+    """Set when the next start has a switch to do. Raises StoreFault for a damaged file."""
     asked = noted(folder)
-    return asked is not None and not asked.fault
+    if asked is None or asked.fault:
+        return None
+    there = "the database" if asked.to else f"{folder}/rookery.db"
+    return warning(
+        f"a move of the events to {there} has not ended",
+        "start the relay, or run the same `rookery move` again: both end it",
+    )
 
 
 def import_for_switch(folder: Path) -> None:

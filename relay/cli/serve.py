@@ -30,7 +30,7 @@ from relay.cli.database import database_of, refuse_lost_store
 from relay.cli.folder_lock import locked
 from relay.cli.heap import keep_small, limit_heap
 from relay.cli.init import fresh_folder, is_fresh
-from relay.cli.move_switch import import_for_switch, is_asked, switched
+from relay.cli.move_switch import import_for_switch, is_asked, switched, unended
 from relay.cli.options import WholeNumber, new_folder_option, printable
 from relay.cli.policy_reload import PolicyReload
 from relay.cli.pushed_policies import has_pushed_policies
@@ -105,7 +105,10 @@ def serve_command(
     settings = partial(_settings, folder, config_file, host, port)
     config = settings()
     if only_check:
-        _check(folder, config)
+        left = None if config_file is not None else unended(folder)
+        _check(folder, config, ends_move=left is not None)
+        if left is not None:
+            click.echo(f"{printable(left.text)}: the start ends it")
         _check_free(folder, config.server, sockets)
         return
     log_lines = set_up_logging(config.log)
@@ -183,9 +186,9 @@ def _listened(
             each.close()
 
 
-def _check(folder: Path, config: Config) -> None:
+def _check(folder: Path, config: Config, *, ends_move: bool) -> None:
     """Raises what a start would raise."""
-    check_start(folder, config)
+    check_start(folder, config, ends_move=ends_move)
     import_for_switch(folder)
 
 
@@ -294,7 +297,8 @@ class _End:
     async def _own_fault(self) -> str | None:
         """Why a restart in place would fail, or None."""
         try:
-            await asyncio.to_thread(lambda: _check(self._folder, self._settings()))
+            # A relay that runs has only one store, so a move that was asked for has not begun.
+            await asyncio.to_thread(lambda: _check(self._folder, self._settings(), ends_move=False))
         except (RookeryError, OSError) as error:
             return str(error)
         return None

@@ -22,7 +22,8 @@ import policies
 from policies.plugins import Chain
 from policies.reload import fingerprint
 from relay.cli.backup import LAST_BACKUP, back_up_before_upgrade, drop_safety_copies
-from relay.cli.database import password_in, refuse_lost_store
+from relay.cli.database import password_in, refuse_lost_store, second_store
+from relay.cli.move_switch import unended
 from relay.cli.policy_files import plugin_faults, write_folder
 from relay.cli.pushed_policies import NONE_YET, PushedPolicies
 from relay.clock import unix_now
@@ -321,7 +322,8 @@ async def _groups(
 
 
 async def _opened_database(folder: Path, config: Config, terms: FilterTerms) -> PostgresStore:
-    _check_database(folder, config)
+    _check_driver()
+    _refuse_second_store(folder)
     from relay.storage.postgres.store import PostgresStore
 
     url, password = config.storage.url, password_in(config.storage.password_file)
@@ -352,18 +354,22 @@ async def _opened_file(
     return store
 
 
-def _check_database(folder: Path, config: Config) -> None:
+def _check_driver() -> None:
     """Raises UserError."""
     if find_spec("asyncpg") is None:
         raise UserError(
             f"[storage] url needs a package that is not installed: {how_to_install('postgres')}"
         )
-    if (folder / "rookery.db").exists():
-        raise UserError(
-            f"{folder}/rookery.db has events, and [storage] url names a database. To move them:"
-            f" remove [storage] url, then `rookery move --from {folder} --to URL`"
-        )
-    password_in(config.storage.password_file)
+
+
+def _refuse_second_store(folder: Path) -> None:
+    """Raises UserError."""
+    second = second_store(folder)
+    if second is None:
+        return
+    left = unended(folder)
+    shown = second if left is None else left
+    raise UserError(f"{shown.text}: {shown.cure}")
 
 
 async def _check_whole(url: str, password: str | None) -> None:
@@ -380,15 +386,19 @@ async def _check_whole(url: str, password: str | None) -> None:
         raise StoreFault(why)
 
 
-def check_start(folder: Path, config: Config) -> None:
-    """Read what a start reads before it changes anything.
+def check_start(folder: Path, config: Config, *, ends_move: bool) -> None:
+    """Read what a start reads before it changes anything. `ends_move`: it does what is left of a
+    move before that.
 
     Raises UserError, ConfigFaults or StoreFault when it would fail. The lock is not needed.
     """
     relay_key = _relay_key(folder)
     store = folder / "rookery.db"
     if config.storage.url is not None:
-        _check_database(folder, config)
+        _check_driver()
+        if not ends_move:
+            _refuse_second_store(folder)
+        password_in(config.storage.password_file)
     else:
         refuse_lost_store(folder)
     if config.storage.policies is PolicySource.FOLDER:

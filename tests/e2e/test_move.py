@@ -175,6 +175,45 @@ async def test_what_cannot_be_moved_is_told_and_stays(
     assert await exported(folder) == before
 
 
+async def _says_that_the_move_has_not_ended(folder: Path) -> None:
+    """What `serve` will do: it was refused by `--check`, and not named by `doctor`."""
+    code, text = await command("serve", "--data", str(folder), "--port", "0", "--check")
+    assert code == 0, text
+    assert "has not ended: the start ends it" in text
+    _, text = await command("doctor", "--data", str(folder))
+    assert "has not ended" in text
+    code, text = await command("export", "--data", str(folder))
+    assert code == 1
+    assert "start the relay, or run the same `rookery move` again" in text
+
+
+async def test_a_move_back_that_was_killed_before_its_last_step_is_completed_by_a_start(
+    tmp_path: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, url = tmp_path / "data", await postgres.new_schema()
+    await asyncio.to_thread(stocked, folder)
+    await moved(folder, url)
+    before = await exported(folder)
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("relay.cli.move_switch._write_settings", killed)
+        _, code = await asyncio.to_thread(run_here, "move", "--from", url, "--to", folder)
+    assert code == 130
+    _, text = await command("doctor", "--data", str(folder))
+    assert "error: " in text
+    assert "rookery.db has events, and [storage] url names a database" in text
+    (folder / "move.json").write_text('{"to":null}')  # as after kill -9
+    await _says_that_the_move_has_not_ended(folder)
+    async with Rookery(folder) as rookery:
+        await rookery.start()
+        assert await rookery.stop() == 0
+    assert not (folder / "move.json").exists()
+    assert await exported(folder) == before
+
+
 @pytest.mark.parametrize("by_a_start", [False, True])
 async def test_a_move_that_was_killed_before_its_last_step_is_completed(
     tmp_path: Path,
@@ -195,6 +234,7 @@ async def test_a_move_that_was_killed_before_its_last_step_is_completed(
         _, code = await asyncio.to_thread(run_here, "move", "--from", folder, "--to", url)
     assert code == 130
     assert (folder / "rookery.db").exists()
+    await _says_that_the_move_has_not_ended(folder)
     if by_a_start:
         async with Rookery(folder) as rookery:
             await rookery.start()
