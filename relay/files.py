@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import secrets
 import stat
@@ -84,6 +85,18 @@ def opened_below(root: Path, name: str) -> int:
     return fd
 
 
+def take_lock(fd: int, path: Path, kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> None:
+    """`flock` of an open file, which ends with it. Raises BlockingIOError, and another OSError on a
+    file system without locks, as NFS without a lock daemon; its text says what to do."""
+    try:
+        fcntl.flock(fd, kind)
+    except BlockingIOError:
+        raise
+    except OSError as wrong:
+        text = f"cannot be locked: {wrong.strerror}; put the folder on a local disk"
+        raise OSError(wrong.errno, text, str(path)) from None
+
+
 def is_open_for_writing(path: Path) -> bool | None:
     """Whether a program has the file open for writing: it may be in the middle of a text.
 
@@ -92,7 +105,7 @@ def is_open_for_writing(path: Path) -> bool | None:
     """
     if sys.platform != "linux":
         return None
-    from fcntl import F_RDLCK, F_SETLEASE, F_SETSIG, F_UNLCK, fcntl
+    from fcntl import F_RDLCK, F_SETLEASE, F_SETSIG, F_UNLCK
     from signal import SIGURG
 
     try:
@@ -101,9 +114,9 @@ def is_open_for_writing(path: Path) -> bool | None:
         return False
     try:
         # Sent to this process if a program opens the file now; the default, SIGIO, would end it.
-        fcntl(fd, F_SETSIG, SIGURG)
-        fcntl(fd, F_SETLEASE, F_RDLCK)
-        fcntl(fd, F_SETLEASE, F_UNLCK)
+        fcntl.fcntl(fd, F_SETSIG, SIGURG)
+        fcntl.fcntl(fd, F_SETLEASE, F_RDLCK)
+        fcntl.fcntl(fd, F_SETLEASE, F_UNLCK)
     except BlockingIOError:
         return True
     except OSError:

@@ -7,7 +7,6 @@ is complete. `safety_copy` makes one before a data folder is changed irreversibl
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import shutil
@@ -26,7 +25,7 @@ from relay.cli.humanize import counted, size_of
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json
 from relay.clock import unix_now
 from relay.errors import UserError
-from relay.files import regular_file, replace_file, sync
+from relay.files import regular_file, replace_file, sync, take_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -232,10 +231,10 @@ def remove_left(parent: Path, prefix: str) -> None:
 
 @contextmanager
 def _flocked(folder: Path) -> Iterator[None]:
-    """Raises BlockingIOError when another process holds it."""
+    """Raises BlockingIOError when another process holds it, OSError where there are no locks."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        take_lock(fd, folder)
         yield
     finally:
         os.close(fd)

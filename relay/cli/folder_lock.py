@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from relay.errors import FolderBusy, UserError
+from relay.files import take_lock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,13 +31,11 @@ def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
         raise UserError(f"{path} cannot be opened: {wrong.strerror}") from None
     try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(file, path)
         except BlockingIOError:
             raise FolderBusy(str(folder), _pid_in(file)) from None
-        except OSError as wrong:
-            raise UserError(
-                f"{path} cannot be locked: {wrong.strerror}; put the folder on a local disk"
-            ) from None
+        except OSError as none:
+            raise UserError(f"{path} {none.strerror}") from None
         _note_pid(file)
         try:
             yield

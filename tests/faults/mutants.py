@@ -70,11 +70,11 @@ def groups_in_memory() -> None:
 
 def no_lock() -> None:
     """A second process may open the folder."""
-    from relay.cli import folder_lock
+    from relay import files
     from relay.server.control import socket_file
 
     socket_file._remove_stale = lambda path: path.unlink(missing_ok=True)
-    folder_lock.fcntl.flock = lambda *_: None  # type: ignore[attr-defined]
+    files.fcntl.flock = lambda *_: None  # type: ignore[attr-defined]
 
 
 def any_file() -> None:

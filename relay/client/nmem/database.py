@@ -19,7 +19,7 @@ from relay.client.errors import ClientError
 from relay.client.local_file import NOT_DAMAGE
 from relay.client.nmem.cipher import cipher_module, database_errors, is_encrypted
 from relay.errors import how_to_install
-from relay.files import make_private
+from relay.files import make_private, take_lock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,7 +67,8 @@ class Database:
         self._thread_lock = Lock()
         self._errors = database_errors()
         make_private(path.parent)
-        self._lock = os.open(lock_path(path), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        self._lock_path = lock_path(path)
+        self._lock = os.open(self._lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             with self._thread_lock, self._shared_lock():
                 self._open()
@@ -113,7 +114,7 @@ class Database:
     def replacing(self) -> Iterator[Any]:
         """The connection with exclusive access: the file may be replaced by a rebuilt one."""
         with self._thread_lock:
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            lock_for_cache(self._lock, self._lock_path, fcntl.LOCK_EX)
             try:
                 yield self._connection
             finally:
@@ -159,7 +160,7 @@ class Database:
 
     @contextmanager
     def _shared_lock(self) -> Iterator[None]:
-        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        lock_for_cache(self._lock, self._lock_path, fcntl.LOCK_SH)
         try:
             yield
         finally:
@@ -168,7 +169,7 @@ class Database:
     def is_in_place(self) -> bool:
         """Whether the folder of the cache is still there."""
         try:
-            return os.stat(lock_path(self.path)).st_ino == os.fstat(self._lock).st_ino
+            return os.stat(self._lock_path).st_ino == os.fstat(self._lock).st_ino
         except OSError:
             return False
 
@@ -210,6 +211,16 @@ _UNREADABLE: Final = (
     "{path} cannot be read: {why}; check the key (NMEM_KEY), or move the file away and run"
     " `rookery nmem rebuild`"
 )
+
+
+def lock_for_cache(fd: int, path: Path, kind: int = fcntl.LOCK_EX | fcntl.LOCK_NB) -> None:
+    """Lock an open file. Raises BlockingIOError, and CacheUnusable where there are no locks."""
+    try:
+        take_lock(fd, path, kind)
+    except BlockingIOError:
+        raise
+    except OSError as none:
+        raise CacheUnusable(f"{path} {none.strerror}") from None
 
 
 def lock_path(path: Path) -> Path:

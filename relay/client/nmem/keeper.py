@@ -9,7 +9,6 @@ any time.
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import os
 from contextlib import asynccontextmanager, contextmanager, suppress
 from socket import AF_UNIX
@@ -25,7 +24,7 @@ from relay.client.nmem.removal import sweep
 from relay.client.nmem.summaries import summarise_next
 from relay.client.settings import FILE, Actor, find_settings
 from relay.clock import unix_now
-from relay.files import make_private
+from relay.files import make_private, take_lock
 from relay.hook import ANSWER_S, LOCK, SOCKET, words
 from relay.memory.nmem.capture import HookEvent
 
@@ -77,7 +76,7 @@ def _lock(path: Path, inherited: int | None) -> Iterator[bool]:
         os.set_inheritable(file, False)  # noqa: FBT003
     try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            take_lock(file, path)
         except BlockingIOError:
             yield False
             return

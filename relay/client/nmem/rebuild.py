@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
@@ -11,7 +10,7 @@ import orjson
 
 from relay.client.errors import ClientError
 from relay.client.nmem.apply import put_all, recompute_pins
-from relay.client.nmem.database import Database, beside
+from relay.client.nmem.database import Database, beside, lock_for_cache
 from relay.client.nmem.updates import (
     ONESELF,
     Origin,
@@ -100,7 +99,7 @@ def _locked(path: Path) -> Iterator[None]:
     file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock_for_cache(file, path)
         except BlockingIOError:
             raise ClientError("the cache is already being rebuilt") from None
         yield

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from relay.cli.backup import remove_left, staging_folder
 from relay.cli.folder_lock import locked
 from relay.errors import FolderBusy, UserError
 
@@ -81,6 +82,24 @@ def test_a_file_system_without_locks_is_a_users_error(
     monkeypatch.setattr(fcntl, "flock", refused)
     with pytest.raises(UserError, match=r"cannot be locked: .* on a local disk"), locked(tmp_path):
         pass
+
+
+def test_a_staging_folder_without_locks_is_said_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".left").mkdir()
+
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    remove_left(tmp_path, ".left")
+    with (
+        pytest.raises(OSError, match=r"cannot be locked: .* local disk"),
+        staging_folder(tmp_path, ".new"),
+    ):
+        pass
+    assert [each.name for each in tmp_path.iterdir()] == [".left"]
 
 
 def test_a_folder_that_is_not_there_is_a_users_error(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import sqlite3
@@ -331,6 +333,34 @@ def test_an_invalid_file_is_reported_and_left_unchanged(tmp_path: Path) -> None:
         with pytest.raises(CacheUnusable):
             Database(path, key)
     assert path.read_bytes() == b"tea and biscuits" * 100
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_said_with_what_to_do(
+    here: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """As NFS without a lock daemon. It was a traceback."""
+
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    def read() -> None:
+        with here.reading():
+            pass
+
+    def replace() -> None:
+        with here.replacing():
+            pass
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    for attempt in (
+        lambda: Database(tmp_path / "other.db"),
+        read,
+        replace,
+        lambda: rebuild(here, None, [], robot.pubkey, NOBODY),
+    ):
+        with pytest.raises(CacheUnusable, match=r"cannot be locked: .*; put the folder on a local"):
+            attempt()
 
 
 def test_a_deleted_cache_is_created_again(here: Database) -> None:
