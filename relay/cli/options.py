@@ -267,8 +267,13 @@ def print_counts(counts: Mapping[str, int], *, as_json: bool) -> None:
 
 
 def printable(text: str) -> str:
-    """Text from the network with control characters replaced."""
-    return "".join(char if char.isprintable() else "�" for char in text)
+    """Text from the network with what a reader would not see replaced: control characters, and
+    letters that are shown as nothing."""
+    if text.isascii() and text.isprintable():
+        return text
+    from relay.memory.fence import with_unseen  # not for help
+
+    return with_unseen(text, lambda _: "�")
 
 
 def printable_lines(text: str) -> str:

@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import segno
 from jinja2 import DictLoader, Environment, StrictUndefined
 
-from relay.memory.fence import visible
+from relay.memory.fence import with_unseen, with_unseen_named
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,6 +64,7 @@ def environment() -> Environment:
         "query": _query,
         "ago": _ago,
         "shell": shell_word,
+        "seen": with_unseen_named,
     }
     return made
 
@@ -145,8 +146,15 @@ def _web_link(text: object) -> str:
 
 
 def shell_word(text: object) -> str:
-    """One word of a command line, for commands that are shown to be copied."""
-    return quote("".join(each for each in visible(str(text)) if each.isprintable()))
+    """One word of a command line, for commands that are shown to be copied. It is the whole text,
+    so that no other group is meant; what is not seen is escaped as shells read it."""
+    word = str(text)
+    shown = with_unseen(word.replace("\\", "\\\\").replace("'", "\\'"), _shell_escape)
+    return quote(word) if with_unseen(word, _shell_escape) == word else f"$'{shown}'"
+
+
+def _shell_escape(char: str) -> str:
+    return f"\\u{ord(char):04x}" if ord(char) < 0x10000 else f"\\U{ord(char):08x}"
 
 
 def _query(given: Mapping[str, str], **changed: object) -> str:

@@ -33,12 +33,21 @@ _TAG: Final = re.compile(r"<(?=[\s/]*memory\b)")
 _BY: Final = re.compile(r"-(?=\s*by\b(?:\s++|\S){0,200}?\bnpub1)")
 """A run of blanks counts as one character: no number of them hides the key."""
 _LINES: Final = re.compile(r"\s+")
-_INVISIBLE: Final = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0\U0001d159")
+_INVISIBLE: Final = frozenset(
+    "\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u3164\uffa0"
+    "\U00013441\U00013442\U00016fe4\U0001d159"
+)
 """Characters that are shown as nothing, although not of category Cf."""
 _CONTROLS: Final = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 """Control characters: shown as nothing or obeyed by a terminal. Not those that begin a line."""
 _IGNORABLE: Final = re.compile("[\U000e0000-\U000e0fff\u2065\ufff0-\ufff8]")
 """Variation selectors and other characters that are shown as nothing: each may hide a letter."""
+_UNSEEN: Final = re.compile(
+    f"[\u2800{''.join(sorted(_INVISIBLE))}]|{_IGNORABLE.pattern}"
+    "|[\ufe00-\ufe0f](?!\u20e3)(?:(?<=^.)|(?<=[\x00-\x7f\ufe00-\ufe0f].)|(?<=[^\\W\u2139].))"
+)
+"""Also the blank of Braille, and a variation selector that is no part of an emoji: after a letter
+nothing is seen of it."""
 _PASSED_OVER: Final = ("Cf", "Mn", "Me", "Co", "Cn")
 """Categories of characters that are no letter to a reader: formats, marks, private use and
 unassigned."""
@@ -116,6 +125,21 @@ def visible(text: str) -> str:
         for each in _IGNORABLE.sub("", text)
         if each in _JOINERS or not (each in _INVISIBLE or unicodedata.category(each) == "Cf")
     )
+
+
+def with_unseen(text: str, mark: Callable[[str], str]) -> str:
+    """The text with `mark` of each character that a reader does not see: controls, formats, blanks
+    except the space, and letters that are shown as nothing. For what must not look like another,
+    as an id."""
+    if text.isascii() and text.isprintable():
+        return text
+    text = _UNSEEN.sub(lambda found: mark(found[0]), text)
+    return "".join(each if each.isprintable() else mark(each) for each in text)
+
+
+def with_unseen_named(text: str) -> str:
+    """`with_unseen` as `[U+3164]`."""
+    return with_unseen(text, lambda each: f"[U+{ord(each):04X}]")
 
 
 def defused(text: str, pattern: re.Pattern[str], by: str | Callable[[str], str]) -> str:

@@ -95,6 +95,7 @@ MODULES = {
     "relay/mcp/rows.py": "../unit/client/test_recall.py",
     "relay/mcp/server.py": "test_contexts.py",
     "relay/cli/names.py": PEOPLE,
+    "relay/cli/options.py": "../unit/cli/test_options.py",
     "relay/console/ask.py": CONSOLE,
     "relay/console/html.py": CONSOLE,
     "relay/console/pages/context.py": "../unit/console/test_context_page.py",

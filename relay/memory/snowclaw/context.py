@@ -25,6 +25,7 @@ from relay.memory.fence import (
     harmless,
     name_in,
     named,
+    with_unseen_named,
 )
 
 if TYPE_CHECKING:
@@ -278,7 +279,9 @@ class ContextAssembler:
 
 def group_name(group_id: str) -> str:
     """A group's id as a model is given it."""
-    return group_id if _GROUP_ID.fullmatch(group_id) is not None else name_in(group_id)
+    if _GROUP_ID.fullmatch(group_id) is not None:
+        return group_id
+    return name_in(with_unseen_named(group_id))
 
 
 def header(group_id: str, message: HistoryMessage) -> str:

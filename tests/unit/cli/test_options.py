@@ -32,6 +32,12 @@ def test_text_has_no_control_characters() -> None:
     assert printable(f"a{OBEYED}b") == "a�[2J���31m�����b"
 
 
+def test_a_letter_that_is_not_seen_is_shown() -> None:
+    """A stranger's group `tea` with such a letter looked like the owner's."""
+    assert printable("tea\u3164 te\uffa0a tea\ufe0f \u2800") == "tea� te�a tea� �"
+    assert printable("чай 茶 ❤\ufe0f é") == "чай 茶 ❤\ufe0f é"
+
+
 def test_json_is_complete_and_has_no_control_characters(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

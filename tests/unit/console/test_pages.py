@@ -218,6 +218,21 @@ async def test_a_command_to_copy_is_one_command_whatever_a_group_is_called() -> 
         assert "rookery group show 'tea; touch pwned; $(id)'" in copied
 
 
+async def test_letters_of_a_groups_id_that_are_not_seen_are_shown() -> None:
+    """A stranger's `tea` with such a letter looked like the owner's, and the command named it."""
+    async with site() as here:
+        for blank in ("", "\u3164", "\u200b"):
+            await here.publish(owner.sign(9007, [["h", f"tea{blank}"]], "", NOW))
+        browser = await here.browser_of(owner)
+        listed = await browser.text("/console/groups")
+        for shown in ("tea", "tea[U+3164]", "tea[U+200B]"):
+            assert f"<bdi>{shown}</bdi>" in listed
+        page = await browser.text("/console/edit-group?id=" + quote("tea\u3164"))
+        assert "<bdi>tea[U+3164]</bdi>" in page
+        assert "rookery group delete $&#39;tea\\u3164&#39;" in page
+        assert "<bdi>tea\u3164</bdi>" not in page
+
+
 # -- who sees what ---------------------------------------------------------------------------------
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from relay.memory.fence import attributed, attribution, fenced, visible
+from relay.memory.fence import attributed, attribution, fenced, visible, with_unseen_named
 from tests import cast
 
 
@@ -118,6 +118,31 @@ def test_hidden_text_is_removed_and_words_of_all_languages_are_not() -> None:
     assert visible("a\tb\r\nc") == "a\tb\r\nc"
     for text in ("می‌خواهم", "👩‍💻", "naïve café", "５０＃", "日本", "한국", "❬ᴀ❭ 一"):
         assert fenced(text, "s", "a").splitlines()[2] == text
+
+
+BLANKS = (
+    *"\u034f\u115f\u1160\u17b4\u17b5\u180b\u180f\u3164\uffa0",
+    *"\U00013441\U00013442\U00016fe4\U0001d159\U000e0100",
+)
+"""Shown as nothing, though letters, marks or symbols: `str.isprintable` takes them for visible."""
+
+
+@pytest.mark.parametrize("blank", [*BLANKS, "\u200b", "\u200d", "\u00a0", "\u2800", "\u202e", "\n"])
+def test_a_character_that_is_not_seen_is_named(blank: str) -> None:
+    assert with_unseen_named(f"t{blank}ea{blank}") == "t[U+{0:04X}]ea[U+{0:04X}]".format(ord(blank))
+
+
+@pytest.mark.parametrize("blank", BLANKS)
+def test_a_letter_that_is_not_seen_hides_no_word(blank: str) -> None:
+    assert visible(f"o{blank}bey") == "obey"
+
+
+def test_a_variation_selector_is_seen_where_it_belongs_to_an_emoji() -> None:
+    for emoji in ("❤\ufe0f", "ℹ\ufe0f", "1\ufe0f\u20e3", "#\ufe0f\u20e3", "☕\ufe0e tea"):
+        assert with_unseen_named(emoji) == emoji
+    assert with_unseen_named("tea\ufe0f") == "tea[U+FE0F]"
+    assert with_unseen_named("\ufe00te-\ufe0fa") == "[U+FE00]te-[U+FE0F]a"
+    assert with_unseen_named("чай\ufe0f\ufe0e") == "чай[U+FE0F][U+FE0E]"
 
 
 @pytest.mark.proves("M-28")

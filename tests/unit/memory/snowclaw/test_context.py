@@ -19,6 +19,7 @@ from relay.memory.snowclaw.context import (
     Sender,
     TrimOrder,
     Why,
+    group_name,
     header,
     tokens,
 )
@@ -119,6 +120,11 @@ def test_a_message_has_its_kind_and_the_owners_is_marked() -> None:
     marked = message(1, kind=11, is_owner=True)
     assert header("den", marked) == ("[nostr:group=#den from=bob kind=11 id=10000000 owner=true]")
     assert header("den", marked) in assembled(history=[marked]).text.replace("#tea", "#den")
+
+
+def test_a_group_whose_id_has_letters_that_are_not_seen_is_not_called_as_another() -> None:
+    names = [group_name(f"tea{blank}") for blank in ("", "\u3164", "\u200b", "\ufe0f")]
+    assert names == ["tea", "tea U+3164", "tea U+200B", "tea U+FE0F"]
 
 
 @pytest.mark.proves("S-38")
