@@ -84,6 +84,7 @@ MODULES = {
     "relay/cli/memory_search.py": RECORDS,
     "relay/cli/session/read.py": RECORDS,
     "relay/client/aman_tables.py": RECORDS,
+    "relay/client/nmem/hook_recording.py": "../unit/client/test_nmem_keeper.py",
     "relay/client/nmem/queries.py": NMEM,
     "relay/client/nmem/summaries.py": NMEM,
     "relay/client/nmem/sync.py": NMEM,

@@ -14,6 +14,7 @@ from relay.client.nmem.settings import find_nmem_settings
 from relay.errors import RookeryError, masked
 from relay.files import make_private
 from relay.hook import SOCKET
+from relay.memory.fence import with_unseen
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -83,7 +84,8 @@ def log(home: Path, named: str, error: BaseException, now: int) -> None:
 def note(home: Path, named: str, text: str, now: int) -> None:
     """As `log`, of what is no error."""
     path = log_of(home)
-    line = masked(f"{now} {named or '-'} {text}".replace("\n", " "))
+    line = f"{now} {named or '-'} {text}".replace("\n", " ")
+    line = masked(with_unseen(line, lambda _: "�"))  # it may quote a relay
     with suppress(OSError):
         with suppress(FileNotFoundError):
             if path.stat().st_size > _MAX_LOG:

@@ -359,6 +359,13 @@ async def test_a_session_that_starts_during_a_fetch_fetches_again(
             await begun.get()
 
 
+def test_the_log_has_no_characters_of_a_relay_that_a_terminal_obeys(home: Path) -> None:
+    log_of(home).parent.mkdir(parents=True)
+    said = "restricted: \x1b[31m\u202e\u200b\r\x9b\u2028no"
+    log(home, "keep", UserError(said), 5)
+    assert log_of(home).read_text() == "5 keep UserError: restricted: �[31m�����no\n"
+
+
 @pytest.mark.parametrize("size", [10, 1_000_001])
 def test_errors_are_logged_on_one_line_and_the_log_is_rotated(home: Path, size: int) -> None:
     log_of(home).parent.mkdir(parents=True)
