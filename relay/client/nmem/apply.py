@@ -113,7 +113,7 @@ def set_event_id(db: Any, event: Event) -> None:
 
 def put_all(
     database: Database,
-    events: Iterable[Event],
+    events: Sequence[Event],
     own: str,
     owners: frozenset[str],
     *,
@@ -123,7 +123,7 @@ def put_all(
     """Apply records in the order of M-10; returns the number of new ones. `own`: own pubkey."""
     with database.reading() as db:
         ignored = {id_ for (id_,) in db.execute("SELECT event_id FROM _rk_passed_over")}
-        ignored |= purged_ids(db)  # of an earlier version of this program
+        ignored |= purged_ids(db, events)  # a version of another machine, too
     read = [(record_in(event), event) for event in events if event.id not in ignored]
     records = sorted(
         ((record, event) for record, event in read if not isinstance(record, UnreadableRecord)),

@@ -53,7 +53,7 @@ def rebuild(
         new = Database(path, key)
         try:
             with database.reading() as db:
-                purged = purged_ids(db)
+                purged = purged_ids(db, events)
             left = [event for event in events if event.id not in purged]
             with _deferred_indexes(new):
                 number = put_all(new, left, own, owners, batch=len(events) + 1, progress=progress)

@@ -13,8 +13,10 @@ from relay.client.nmem.updates import (
     drop_sessions,
     ignore_events,
     queue_deletion,
+    queue_deletion_of_record,
     queued_event,
 )
+from relay.memory.nmem.checks import SESSION
 from relay.memory.nmem.ranking import safe_query
 from relay.memory.nmem.retention import DAYS, due_before
 from relay.nostr import kinds
@@ -122,31 +124,29 @@ def purge(db: Any, wanted: Purge, now: int, *, is_confirmed: bool) -> Removed:
         prompts = _prompts(db, wanted)
         sessions = _sessions(db, wanted, [row[0] for row in observations], [p[0] for p in prompts])
     if is_confirmed:
-        events = [
-            *(
-                _events(db, row[1], row[3], kinds.APP_RECORD, row[2])
-                for row in (*observations, *prompts)
-            ),
-            *(
-                _events(db, row[1], row[2], kinds.APP_DATA, f"nmem:session:{row[0]}")
-                for row in sessions
-            ),
-        ]
+        records = [*observations, *prompts]
+        events = [_events(db, row[1], row[3], kinds.APP_RECORD, row[2]) for row in records]
+        ended = {
+            f"{SESSION}{id_}": _events(db, event_id, at, kinds.APP_DATA, f"{SESSION}{id_}")
+            for id_, event_id, at in sessions
+        }
         drop_observations(db, [row[0] for row in observations])
         drop_prompts(db, [row[0] for row in prompts])
         drop_sessions(db, [row[0] for row in sessions])
-        pins = _drop_pins(db, [row[1] for row in observations])
-        gone = list(chain.from_iterable([*events, *pins]))
+        events += _drop_pins(db, [row[1] for row in observations])
+        _drop_waiting(db, [*(row[2] for row in records), *ended])
+        # Last: a row that is added moves others, and leaves their bytes where they were.
+        for d, versions in ended.items():
+            queue_deletion_of_record(db, d, versions, now)
+        gone = list(chain.from_iterable(events))
         queue_deletion(db, [(event_id, kind) for event_id, kind, _ in gone], now)
         # The relay may be asked for records before it has taken the deletion.
-        ignore_events(db, [(event_id, at) for event_id, _, at in gone])
-        db.executemany(
-            "DELETE FROM _rk_outbox WHERE d = ?", [(row[2],) for row in (*observations, *prompts)]
-        )
-        db.executemany(
-            "DELETE FROM _rk_outbox WHERE d = ?", [(f"nmem:session:{row[0]}",) for row in sessions]
-        )
+        ignore_events(db, [(id_, at) for id_, _, at in chain(gone, *ended.values())])
     return Removed(len(observations), len(prompts), len(sessions))
+
+
+def _drop_waiting(db: Any, ds: Iterable[str]) -> None:
+    db.executemany("DELETE FROM _rk_outbox WHERE d = ?", [(d,) for d in ds])
 
 
 def _observations(db: Any, wanted: Purge) -> list[tuple[int, str | None, str, int]]:

@@ -30,12 +30,13 @@ from relay.memory.nmem.records import (
 from relay.memory.nmem.records import Pin as PinRecord
 from relay.memory.nmem.summary import summary_from
 from relay.nostr import kinds
-from relay.nostr.event import id_bytes
+from relay.nostr.event import Address, id_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from relay.memory.nmem.summary import Summary
+    from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
 
 ECHOES: Final = "echoes"
@@ -203,6 +204,25 @@ def add_task(
             (at, not_before, project, cwd, prompt),
         ).lastrowid
     )
+
+
+def queue_deletion_of_record(
+    db: Any, d: str, versions: Sequence[tuple[str, int, int]], now: int
+) -> int:
+    """Queue the deletion of every version of one's own record up to the date that is returned.
+    `versions`: id, kind and created_at of those that this machine knows; another may have written a
+    newer one.
+
+    The request names this record alone: another may have other readers, who would learn of it.
+    """
+    until = max([now, *(at for _, _, at in versions)])
+    tags = [["e", event_id] for event_id, _, _ in versions]
+    signer = about(db, "pubkey")
+    if signer is not None:
+        tags.append(["a", str(Address(signer, kinds.APP_DATA, d))])
+    if tags:
+        queue(db, Draft(kinds.DELETION, [*tags, ["k", str(kinds.APP_DATA)]], "", until))
+    return until
 
 
 def queue_deletion(db: Any, events: Sequence[tuple[str, int]], at: int) -> None:
@@ -421,10 +441,23 @@ def ignore_events(db: Any, events: Iterable[tuple[str | None, int]]) -> None:
     )
 
 
-def purged_ids(db: Any) -> set[str]:
-    """Events whose deletion waits for the relay, or was refused by it."""
-    rows = db.execute("SELECT tags FROM _rk_outbox WHERE kind = ?", (kinds.DELETION,)).fetchall()
-    return {value for (tags,) in rows for name, value, *_ in orjson.loads(tags) if name == "e"}
+def purged_ids(db: Any, events: Iterable[Event]) -> set[str]:
+    """Those of these events whose deletion waits for the relay, or was refused by it."""
+    query = "SELECT tags, created_at FROM _rk_outbox WHERE kind = ?"
+    ids: set[str] = set()
+    until: dict[str, int] = {}
+    for tags, at in db.execute(query, (kinds.DELETION,)).fetchall():
+        for name, value, *_ in orjson.loads(tags):
+            if name == "e":
+                ids.add(value)
+            elif name == "a":
+                until[value] = max(at, until.get(value, 0))
+    return {
+        event.id
+        for event in events
+        if event.id in ids
+        or event.created_at <= until.get(str(Address(event.pubkey, event.kind, event.d)), -1)
+    }
 
 
 def about(db: Any, name: str) -> str | None:

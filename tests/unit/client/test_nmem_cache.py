@@ -37,6 +37,7 @@ from relay.memory.nmem.records import (
 )
 from relay.memory.nmem.summary import EMPTY_SESSION, Summary
 from relay.memory.secrets import SecretFilter
+from relay.nostr.nip09 import named_by
 from tests.cast import alice, owner, robot, rover
 from tests.unit.client.nmem_cache import (
     DAY,
@@ -724,11 +725,11 @@ def test_unsent_rows_are_not_swept(here: Database) -> None:
     assert sweep(here, NOW + 9_999 * DAY) == Removed()
 
 
-def purged(here: Database, wanted: Purge) -> Removed:
+def purged(here: Database, wanted: Purge, now: int = NOW) -> Removed:
     with here.transaction() as db:
-        counted = purge(db, wanted, NOW, is_confirmed=False)
+        counted = purge(db, wanted, now, is_confirmed=False)
     with here.transaction() as db:
-        assert purge(db, wanted, NOW, is_confirmed=True) == counted
+        assert purge(db, wanted, now, is_confirmed=True) == counted
     return counted
 
 
@@ -775,9 +776,51 @@ def test_a_purge_also_deletes_records_in_flight(here: Database) -> None:
         waiting = db.execute("SELECT kind, tags, content, created_at FROM _rk_outbox").fetchall()
     ids = {robot.sign(kind, json.loads(tags), text, at).id for kind, tags, text, at in waiting}
     assert purged(here, Purge(session="s")) == Removed(3, 1, 1)
-    (deletion,) = sent(here)
-    assert set(deletion.tag_values("e")) == ids
+    deletions = sent(here)
+    assert {id_ for event in deletions for id_ in event.tag_values("e")} == ids
     assert len(ids) == 5
+
+
+def test_a_purge_deletes_the_versions_of_a_session_that_another_machine_wrote(
+    here: Database, tmp_path: Path
+) -> None:
+    """It was fetched again, and told at the next start. A kind 5 names one address alone: who reads
+    one of several sessions would learn of the others."""
+    bind(here, robot.pubkey)
+    a_session(here, "s")
+    a_session(here, "t")
+    mine = sent(here)
+    with cache(tmp_path / "there" / "nmem.db") as there:
+        put_all(there, mine, robot.pubkey, NOBODY)
+        with there.transaction() as db:
+            summarise(db, "s", Summary("launch"), None)
+        (newer,) = sent(there)
+    purged(here, Purge(project="rook"), NOW + DAY)
+    deletions = sent(here)
+    assert [event.tag_values("a") for event in deletions] == [
+        [f"30078:{robot.pubkey}:nmem:session:s"],
+        [f"30078:{robot.pubkey}:nmem:session:t"],
+        [],
+    ]
+    assert [event.tag_values("k") for event in deletions] == [["30078"], ["30078"], ["78"]]
+    assert {each.id for event in deletions for each in named_by(event, [*mine, newer])} == {
+        event.id for event in [*mine, newer]
+    }
+
+
+def test_a_version_that_waits_to_be_deleted_is_not_taken_in(here: Database, tmp_path: Path) -> None:
+    bind(here, robot.pubkey)
+    a_session(here)
+    mine = sent(here)
+    with cache(tmp_path / "there" / "nmem.db") as there:
+        put_all(there, mine, robot.pubkey, NOBODY)
+        with there.transaction() as db:
+            summarise(db, "s", Summary("launch"), None)
+        newer = sent(there)
+    purged(here, Purge(session="s"), NOW + DAY)
+    assert put_all(here, newer, robot.pubkey, NOBODY) == 0
+    rebuild(here, None, newer, robot.pubkey, NOBODY)
+    assert rows(here, "sessions") == []
 
 
 def test_what_is_purged_while_it_is_fetched_does_not_come_back(here: Database) -> None:
