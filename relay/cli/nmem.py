@@ -263,9 +263,13 @@ def mark(text: str, project: str | None, server: Server, *, anyway: bool, as_jso
 @click.option("--older-than", metavar="AGE", help="Such as 90d, 12h, 30m.")
 @project_option
 @click.option("--session", metavar="S", help="Only this session: its id, or the beginning.")
-@click.option("--id", "number", type=WholeNumber(), metavar="ID", help="Only this observation.")
-@click.option("--type", "obs_type", metavar="T", help="Only this type, such as file_read.")
-@click.option("--search", metavar="Q", help="Only rows with these words.")
+@click.option(
+    "--id", "number", type=WholeNumber(), metavar="ID", help="Only this observation or prompt."
+)
+@click.option("--type", "obs_type", metavar="T", help="Only observations of this type.")
+@click.option(
+    "--search", metavar="Q", help="Only rows with these words, and summaries of sessions."
+)
 @click.option("--confirm", is_flag=True, help="Delete; without it matches are only counted.")
 @client_options
 def purge(
@@ -310,7 +314,9 @@ def purge(
     verb = "deleted" if confirm else "would delete"
     click.echo(
         f"{verb} {result['observations']} observations, {result['prompts']} prompts,"
-        f" {result['sessions']} sessions" + ("" if confirm else "; add --confirm to delete")
+        f" {result['sessions']} sessions"
+        + (f", {result['summaries']} summaries" if result["summaries"] else "")
+        + ("" if confirm else "; add --confirm to delete")
     )
 
 

@@ -21,7 +21,7 @@ from relay.client.nmem import rebuild, removal, sync
 from relay.client.nmem.import_db import ImportSettings, import_file
 from relay.client.nmem.reader import key_of
 from relay.client.nmem.recorder import NmemRecorder
-from relay.client.nmem.removal import Purge, Removed
+from relay.client.nmem.removal import Purge, Purged, Removed
 from relay.errors import UserError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Nmem(NmemRecorder):
         older_than: int | None = None,
         search: str | None = None,
         confirm: bool = False,
-    ) -> Removed:
+    ) -> Purged:
         """Delete one's own records that match all conditions, here and soon at the relay; without
         `confirm` only count them. `older_than`: seconds. Raises UserError without any condition."""
         now = self._client.now()
@@ -128,8 +128,8 @@ class Nmem(NmemRecorder):
         if not wanted.is_bounded:
             raise UserError("a purge needs at least one condition", code=2)
 
-        def run(db: Any) -> Removed:
-            return removal.purge(db, wanted, now, is_confirmed=confirm)
+        def run(db: Any) -> Purged:
+            return removal.purge(db, wanted, now, self._group, is_confirmed=confirm)
 
         return await (self._write(run) if confirm else self._read(run))
 

@@ -6,19 +6,24 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
+import orjson
+
 from relay.client.nmem.updates import (
     ONESELF,
     drop_observations,
     drop_prompts,
     drop_sessions,
+    drop_summary,
     ignore_events,
     queue_deletion,
     queue_deletion_of_record,
     queued_event,
 )
+from relay.memory.fields import compact
 from relay.memory.nmem.checks import SESSION
 from relay.memory.nmem.ranking import safe_query
 from relay.memory.nmem.retention import DAYS, due_before
+from relay.memory.nmem.summary import EMPTY_SESSION, summary_from
 from relay.nostr import kinds
 
 if TYPE_CHECKING:
@@ -38,10 +43,6 @@ class Removed:
     observations: int = 0
     prompts: int = 0
     sessions: int = 0
-
-    @property
-    def total(self) -> int:
-        return self.observations + self.prompts + self.sessions
 
 
 # -- expiry ---------------------------------------------------------------------------------------
@@ -95,8 +96,19 @@ def sweep(database: Database, now: int, days: Mapping[str, int] = DAYS) -> Remov
 
 
 @dataclass(frozen=True, slots=True)
+class Purged(Removed):
+    summaries: int = 0
+    """Of sessions that stay."""
+
+    @property
+    def total(self) -> int:
+        return self.observations + self.prompts + self.sessions + self.summaries
+
+
+@dataclass(frozen=True, slots=True)
 class Purge:
-    """Conditions of a purge; rows must match all. Times are Unix seconds."""
+    """Conditions of a purge; rows must match all. Times are Unix seconds; a negative id is that of
+    a prompt, as in a search."""
 
     before: int | None = None
     project: str | None = None
@@ -110,25 +122,42 @@ class Purge:
         return self != Purge()
 
     @property
+    def includes_prompts(self) -> bool:
+        return self.obs_type is None and (self.id is None or self.id < 0)
+
+    @property
+    def includes_summaries(self) -> bool:
+        """Whether a session that stays loses a summary that matches."""
+        return self.search is not None and self.id is None and self.obs_type is None
+
+    @property
+    def query(self) -> str | None:
+        """For the full-text indexes."""
+        return None if self.search is None else safe_query(self.search) or '""'
+
+    @property
     def includes_sessions(self) -> bool:
         """Whether whole sessions are purged: no condition is narrower than a session."""
         return self.id is None and self.obs_type is None and self.search is None
 
 
-def purge(db: Any, wanted: Purge, now: int, *, is_confirmed: bool) -> Removed:
-    """One's own matching rows; if confirmed, deleted here and queued for deletion at the relay."""
+def purge(
+    db: Any, wanted: Purge, now: int, group: str | None = None, *, is_confirmed: bool
+) -> Purged:
+    """One's own matching rows; if confirmed, deleted here and queued for deletion at the relay.
+    `group`: that of new versions."""
     observations = _observations(db, wanted)
-    prompts: Sequence[Sequence[Any]] = ()
+    prompts = _prompts(db, wanted) if wanted.includes_prompts else []
+    summaries = _summaries(db, wanted) if wanted.includes_summaries else []
     sessions: Sequence[Sequence[Any]] = ()
     if wanted.includes_sessions:
-        prompts = _prompts(db, wanted)
         sessions = _sessions(db, wanted, [row[0] for row in observations], [p[0] for p in prompts])
     if is_confirmed:
         records = [*observations, *prompts]
         events = [_events(db, row[1], row[3], kinds.APP_RECORD, row[2]) for row in records]
         ended = {
             f"{SESSION}{id_}": _events(db, event_id, at, kinds.APP_DATA, f"{SESSION}{id_}")
-            for id_, event_id, at in sessions
+            for id_, event_id, at in (*sessions, *summaries)
         }
         drop_observations(db, [row[0] for row in observations])
         drop_prompts(db, [row[0] for row in prompts])
@@ -136,13 +165,14 @@ def purge(db: Any, wanted: Purge, now: int, *, is_confirmed: bool) -> Removed:
         events += _drop_pins(db, [row[1] for row in observations])
         _drop_waiting(db, [*(row[2] for row in records), *ended])
         # Last: a row that is added moves others, and leaves their bytes where they were.
-        for d, versions in ended.items():
-            queue_deletion_of_record(db, d, versions, now)
+        until = {d: queue_deletion_of_record(db, d, versions, now) for d, versions in ended.items()}
+        for id_, *_ in summaries:
+            drop_summary(db, id_, until[f"{SESSION}{id_}"], group)
         gone = list(chain.from_iterable(events))
         queue_deletion(db, [(event_id, kind) for event_id, kind, _ in gone], now)
         # The relay may be asked for records before it has taken the deletion.
         ignore_events(db, [(id_, at) for id_, _, at in chain(gone, *ended.values())])
-    return Removed(len(observations), len(prompts), len(sessions))
+    return Purged(len(observations), len(prompts), len(sessions), len(summaries))
 
 
 def _drop_waiting(db: Any, ds: Iterable[str]) -> None:
@@ -150,7 +180,6 @@ def _drop_waiting(db: Any, ds: Iterable[str]) -> None:
 
 
 def _observations(db: Any, wanted: Purge) -> list[tuple[int, str | None, str, int]]:
-    query = None if wanted.search is None else safe_query(wanted.search) or '""'
     rows: list[tuple[int, str | None, str, int]] = db.execute(
         "SELECT o.id, k.event_id, k.d, k.created_at FROM observations o"
         " JOIN sessions s ON s.id = o.session_id"
@@ -168,7 +197,7 @@ def _observations(db: Any, wanted: Purge) -> list[tuple[int, str | None, str, in
             "project": wanted.project,
             "obs_type": wanted.obs_type,
             "before": wanted.before,
-            "query": query,
+            "query": wanted.query,
         },
     ).fetchall()
     return rows
@@ -180,8 +209,29 @@ def _prompts(db: Any, wanted: Purge) -> list[tuple[int, str | None, str, int]]:
         " JOIN sessions s ON s.id = p.session_id"
         " JOIN _rk_prompts k ON k.prompt_id = p.id WHERE k.author = :own"
         " AND (:session IS NULL OR p.session_id = :session)"
-        " AND (:project IS NULL OR s.project = :project)"
-        " AND (:before IS NULL OR p.timestamp < :before)",
+        " AND (:project IS NULL OR s.project = :project) AND (:id IS NULL OR p.id = -:id)"
+        " AND (:before IS NULL OR p.timestamp < :before) AND (:query IS NULL OR p.id IN"
+        " (SELECT rowid FROM prompts_fts WHERE prompts_fts MATCH :query))",
+        {
+            "own": ONESELF,
+            "id": wanted.id,
+            "session": wanted.session,
+            "project": wanted.project,
+            "before": wanted.before,
+            "query": wanted.query,
+        },
+    ).fetchall()
+    return rows
+
+
+def _summaries(db: Any, wanted: Purge) -> list[tuple[str, str | None, int]]:
+    """Sessions whose summary has the words. No index has them: it is made here, in memory."""
+    rows = db.execute(
+        "SELECT s.id, k.event_id, k.created_at, s.summary FROM sessions s"
+        " JOIN _rk_sessions k ON k.session_id = s.id"
+        " WHERE k.author = :own AND s.summary IS NOT NULL"
+        " AND (:session IS NULL OR s.id = :session) AND (:project IS NULL OR s.project = :project)"
+        " AND (:before IS NULL OR s.ended_at < :before)",
         {
             "own": ONESELF,
             "session": wanted.session,
@@ -189,7 +239,25 @@ def _prompts(db: Any, wanted: Purge) -> list[tuple[int, str | None, str, int]]:
             "before": wanted.before,
         },
     ).fetchall()
-    return rows
+    texts = [(number, _text_of(row[3])) for number, row in enumerate(rows)]
+    db.execute(
+        "CREATE VIRTUAL TABLE temp.summaries USING fts5(content, tokenize='porter unicode61')"
+    )
+    db.executemany("INSERT INTO temp.summaries(rowid, content) VALUES (?, ?)", texts)
+    asked = "SELECT rowid FROM temp.summaries WHERE summaries MATCH ? ORDER BY rowid"
+    found = [number for (number,) in db.execute(asked, (wanted.query,))]
+    db.execute("DROP TABLE temp.summaries")
+    return [rows[number][:3] for number in found]
+
+
+def _text_of(stored: str) -> str:
+    """What a summary says; empty for that of a session with too little in it."""
+    summary = summary_from(orjson.loads(stored))
+    if summary == EMPTY_SESSION:
+        return ""
+    notes = "" if summary.notes is None else compact(summary.notes)
+    *texts, _ = summary.fields().values()
+    return "\n".join([*map(str, texts), notes])
 
 
 def _sessions(

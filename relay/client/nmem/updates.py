@@ -6,7 +6,7 @@ outbox; the sender signs it, so hooks need no key. An event from a relay is a ro
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Final
 
@@ -77,14 +77,9 @@ def end_session(
     session = own_session_in(db, session_id)
     if session is None:
         return None
-    types = db.execute(
-        "SELECT obs_type FROM observations JOIN _rk_observations ON observation_id = id"
-        " WHERE session_id = ? AND author = ?",
-        (session_id, ONESELF),
-    )
-    ended = closed(session, at, [name for (name,) in types])
+    ended = closed(session, at, _types_in(db, session_id))
     if summary is not None:
-        ended = _summarised(ended, summary)
+        ended = replace(ended, summary=summary)
     _record_session(db, ended, group)
     return ended
 
@@ -93,26 +88,41 @@ def summarise(db: Any, session_id: str, summary: Summary, group: str | None) -> 
     """Store a model's summary of an ended session; ignored if the session was continued."""
     session = own_session_in(db, session_id)
     if session is not None and session.ended_at is not None:
-        _record_session(db, _summarised(session, summary), group)
+        _record_session(db, replace(session, summary=summary), group)
 
 
-def _summarised(session: Session, summary: Summary) -> Session:
-    return Session(
-        session.id,
-        session.project,
-        session.started_at,
-        session.ended_at,
-        session.signature,
-        summary,
+def drop_summary(db: Any, session_id: str, until: int, group: str | None) -> None:
+    """Record one's own session without its summary, in a version newer than `until`. One with
+    enough in it may be summarised again, of what is left."""
+    session = own_session_in(db, session_id)
+    if session is None:
+        return
+    left = replace(session, summary=None)
+    if session.ended_at is not None:
+        left = replace(
+            left, summary=closed(left, session.ended_at, _types_in(db, session_id)).summary
+        )
+    _must_erase(db)
+    _record_session(db, left, group, until)
+
+
+def _types_in(db: Any, session_id: str) -> list[str]:
+    """Types of one's own observations of a session."""
+    rows = db.execute(
+        "SELECT obs_type FROM observations JOIN _rk_observations ON observation_id = id"
+        " WHERE session_id = ? AND author = ?",
+        (session_id, ONESELF),
     )
+    return [name for (name,) in rows]
 
 
-def _record_session(db: Any, session: Session, group: str | None) -> None:
+def _record_session(db: Any, session: Session, group: str | None, after: int = 0) -> None:
+    """`after`: what is older is deleted at the relay."""
     last = db.execute(
         "SELECT created_at FROM _rk_sessions WHERE session_id = ? AND author = ?",
         (session.id, ONESELF),
     ).fetchone()
-    draft = session_draft(session, None if last is None else last[0], group)
+    draft = session_draft(session, max(after, 0 if last is None else last[0]) or None, group)
     put_session(db, session, Origin(ONESELF, None, draft.created_at))
     queue(db, draft)
 

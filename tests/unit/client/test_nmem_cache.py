@@ -21,7 +21,7 @@ from relay.client.nmem.cipher import CacheKey, cache_key
 from relay.client.nmem.database import CacheUnusable, Database, statements
 from relay.client.nmem.queries import Found, Order, Scope, search, timeline
 from relay.client.nmem.rebuild import rebuild
-from relay.client.nmem.removal import Purge, Removed, purge, sweep
+from relay.client.nmem.removal import Purge, Purged, Removed, purge, sweep
 from relay.client.nmem.updates import record_pin, summarise
 from relay.errors import UserError
 from relay.memory.nmem.records import (
@@ -725,7 +725,7 @@ def test_unsent_rows_are_not_swept(here: Database) -> None:
     assert sweep(here, NOW + 9_999 * DAY) == Removed()
 
 
-def purged(here: Database, wanted: Purge, now: int = NOW) -> Removed:
+def purged(here: Database, wanted: Purge, now: int = NOW) -> Purged:
     with here.transaction() as db:
         counted = purge(db, wanted, now, is_confirmed=False)
     with here.transaction() as db:
@@ -736,19 +736,25 @@ def purged(here: Database, wanted: Purge, now: int = NOW) -> Removed:
 @pytest.mark.parametrize(
     ("wanted", "removed"),
     [
-        (Purge(session="s"), Removed(3, 1, 1)),
-        (Purge(project="rook"), Removed(6, 2, 2)),
-        (Purge(project="none"), Removed()),
-        (Purge(before=NOW + 4), Removed(2, 1, 0)),
-        (Purge(id=2), Removed(1)),
-        (Purge(obs_type="file_edit"), Removed(6)),
-        (Purge(search="t 1.py"), Removed(1)),
-        (Purge(search="  "), Removed()),
-        (Purge(session="s", obs_type="file_read"), Removed()),
+        (Purge(session="s"), Purged(3, 1, 1)),
+        (Purge(project="rook"), Purged(6, 2, 2)),
+        (Purge(project="none"), Purged()),
+        (Purge(before=NOW + 4), Purged(2, 1, 0)),
+        (Purge(id=2), Purged(1)),
+        (Purge(obs_type="file_edit"), Purged(6)),
+        (Purge(search="t 1.py"), Purged(1)),
+        (Purge(search="work OR 1.py"), Purged(2, 2)),
+        (Purge(search="work", project="none"), Purged()),
+        (Purge(search="work", before=NOW + 100), Purged(0, 1)),
+        (Purge(search="work", obs_type="file_edit"), Purged()),
+        (Purge(search="work", id=1), Purged()),
+        (Purge(id=-2), Purged(0, 1)),
+        (Purge(search="  "), Purged()),
+        (Purge(session="s", obs_type="file_read"), Purged()),
     ],
     ids=str,
 )
-def test_a_purge_matches_all_conditions(here: Database, wanted: Purge, removed: Removed) -> None:
+def test_a_purge_matches_all_conditions(here: Database, wanted: Purge, removed: Purged) -> None:
     a_session(here, "s")
     a_session(here, "t", NOW + 100)
     events = sent(here)
@@ -762,9 +768,35 @@ def test_a_purge_matches_all_conditions(here: Database, wanted: Purge, removed: 
     assert len(events) == 10
 
 
+def test_a_purge_by_words_takes_them_out_of_summaries(here: Database, tmp_path: Path) -> None:
+    """A session keeps its record, which says when it was; every version with the words goes."""
+    bind(here, robot.pubkey)
+    for session, text in (("s", "fixed the kettles"), ("t", "learned nothing"), ("u", "kettle")):
+        a_session(here, session, edits=2 if session == "u" else 3)
+        with here.transaction() as db:
+            summarise(db, session, Summary("work", learned=(text,), notes={"of": ["tea"]}), None)
+    mine = sent(here)
+    assert purged(here, Purge(search="learned"), NOW + 50) == Purged(summaries=1)
+    assert purged(here, Purge(search="tea AND kettle"), NOW + 60) == Purged(summaries=2)
+    assert purged(here, Purge(search="empty"), NOW + 70) == Purged()
+    left = {row[0]: row[5] for row in rows(here, "sessions")}
+    assert left["s"] is left["t"] is None
+    assert summary_of(left["u"]) == EMPTY_SESSION.fields(), "or it would never be swept"
+    assert [len(rows(here, table)) for table in ("observations", "prompts")] == [8, 3]
+    events = sent(here)
+    deletions = [event for event in events if event.kind == 5]
+    newer = [event for event in events if event.kind != 5]
+    gone = {each.id for event in deletions for each in named_by(event, [*mine, *newer])}
+    assert gone == {event.id for event in mine if event.d.startswith("nmem:session:")}
+    with cache(tmp_path / "there" / "nmem.db") as there:
+        kept = [event for event in (*mine, *newer) if event.id not in gone]
+        put_all(there, kept, robot.pubkey, NOBODY)
+        assert rows(there, "sessions") == rows(here, "sessions")
+
+
 def test_a_purge_of_unsent_records_queues_no_deletion(here: Database) -> None:
     a_session(here)
-    assert purged(here, Purge(session="s")) == Removed(3, 1, 1)
+    assert purged(here, Purge(session="s")) == Purged(3, 1, 1)
     assert sent(here) == []
 
 
@@ -775,7 +807,7 @@ def test_a_purge_also_deletes_records_in_flight(here: Database) -> None:
     with here.reading() as db:
         waiting = db.execute("SELECT kind, tags, content, created_at FROM _rk_outbox").fetchall()
     ids = {robot.sign(kind, json.loads(tags), text, at).id for kind, tags, text, at in waiting}
-    assert purged(here, Purge(session="s")) == Removed(3, 1, 1)
+    assert purged(here, Purge(session="s")) == Purged(3, 1, 1)
     deletions = sent(here)
     assert {id_ for event in deletions for id_ in event.tag_values("e")} == ids
     assert len(ids) == 5
@@ -841,7 +873,7 @@ def test_what_is_purged_while_it_is_fetched_does_not_come_back(here: Database) -
 
 def test_a_purge_keeps_records_of_others(here: Database) -> None:
     put_all(here, [observed()], robot.pubkey, NOBODY)
-    assert purged(here, Purge(obs_type="marker")) == Removed()
+    assert purged(here, Purge(obs_type="marker")) == Purged()
 
 
 # -- found ----------------------------------------------------------------------------------------
