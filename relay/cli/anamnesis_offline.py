@@ -10,6 +10,7 @@ import orjson
 from relay.cli.options import WholeNumber, json_option, print_json, printable
 from relay.cli.tables import Column, Holds, print_table
 from relay.client.anamnesis import validate
+from relay.errors import UserError
 from relay.memory.fields import NOT_AN_OBJECT
 from relay.nostr.event import object_in
 
@@ -17,12 +18,20 @@ if TYPE_CHECKING:
     from relay.memory.anamnesis.bench import Report
 
 
+_MAX_DOCUMENTS: Final = 16 << 20
+"""Bytes that `validate` reads: a pipe may have no end."""
+_MAX_ERRORS: Final = 10_000
+
+
 @click.command("validate", epilog="Example: rookery anamnesis validate entry.json")
 @click.argument("file", type=click.File("rb"), metavar="FILE")
 @json_option
 def validate_file(file: Any, *, as_json: bool) -> int:
-    """Validate an entry document, or a file with one per line; `-` reads stdin."""
-    errors, warnings = _faults_of(file.read().decode(errors="replace"))
+    """Validate an entry document, or a file with one per line, up to 16 MiB; `-` reads stdin."""
+    raw = file.read(_MAX_DOCUMENTS + 1)
+    if len(raw) > _MAX_DOCUMENTS:
+        raise UserError(f"over {_MAX_DOCUMENTS >> 20} MiB: validate it in parts")
+    errors, warnings = _faults_of(raw.decode(errors="replace"))
     if as_json:
         print_json({"valid": not errors, "errors": errors, "warnings": warnings})
     else:
@@ -82,6 +91,9 @@ def _faults_of(text: str) -> tuple[list[str], list[str]]:
     errors: list[str] = []
     warnings: list[str] = []
     for number, line in lines:
+        if len(errors) + len(warnings) >= _MAX_ERRORS:
+            errors.append(f"line {number} and those after it are not looked at")
+            break
         for target, found in zip((errors, warnings), _faults_of(line), strict=True):
             target += [f"line {number}: {each}" for each in found]
     return errors, warnings

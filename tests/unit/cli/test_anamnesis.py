@@ -489,6 +489,33 @@ async def test_validate_prints_errors_and_warnings(
     assert relay.visits == 0
 
 
+class Endless(io.RawIOBase):
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        buffer[:] = b"x" * len(buffer)
+        return len(buffer)
+
+
+async def test_validate_reads_no_more_than_it_needs(
+    rookery: Rookery,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It took all memory."""
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BufferedReader(Endless())))
+    assert await rookery("validate", "-") == 1
+    assert capsys.readouterr().err == "rookery: over 16 MiB: validate it in parts\n"
+    monkeypatch.setattr("relay.cli.anamnesis_offline._MAX_ERRORS", 3)
+    lines = io.BytesIO(b'{"content": 1}\n' * 9)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(lines))
+    assert await rookery("validate", "-") == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[-1] == "line 2 and those after it are not looked at"
+    assert len(said) < 9
+
+
 @pytest.mark.slow
 @pytest.mark.proves("X-21")
 async def test_the_benchmark_is_offline_and_deterministic(
