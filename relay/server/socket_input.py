@@ -300,11 +300,28 @@ class SocketInput(web.RequestHandler):
         if not (self._left or self._resting or self._reading_paused or self._buffer_paused):
             super()._resume_transport_reading()
 
+    def log_exception(self, *args: Any, **given: Any) -> None:
+        if not _is_end_of_stop(given.get("exc_info")):
+            super().log_exception(*args, **given)
+
     def connection_lost(self, exc: BaseException | None) -> None:
         self._unfinished.note(self, 0)
         if self._resting is not None:
             self._resting.cancel()
         super().connection_lost(exc)
+
+
+def _is_end_of_stop(error: object) -> bool:
+    """Whether a request ended at the moment when the time for it did: aiohttp's `shutdown` then
+    cancels the future whose result `_handle_request` is about to set. The socket is closed anyway.
+    What a handler raises is not seen there: aiohttp answers it with 500."""
+    if not isinstance(error, asyncio.InvalidStateError):
+        return False
+    last = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    raised_in = web.RequestHandler._handle_request.__code__
+    return last is not None and last.tb_frame.f_code is raised_in
 
 
 def _without_unread_headers(message: RawRequestMessage) -> RawRequestMessage:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 import zlib
 from collections import Counter
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
-from aiohttp import ClientSession
+from aiohttp import ClientError, ClientSession
 from aiohttp.compression_utils import ZLibDecompressor
 
 from relay.server.session import MAX_BAD_FRAMES
 from relay.server.turns import Account, Slice, Turns
 from tests.cast import alice
-from tests.harness.relay_program import eventually
+from tests.harness.patience import ANSWER_S
+from tests.harness.relay_program import eventually, until
 from tests.unit.server.test_app import NOW, Relay, Visit, serving
 
 if TYPE_CHECKING:
@@ -210,3 +212,33 @@ async def test_compressed_frames_that_nobody_takes_any_more_are_expanded_in_turn
         iterating.cancel()
         assert expanded.total() > MAX_BAD_FRAMES
         assert max(expanded.values()) <= 2 * 1024 // len(frame)
+
+
+async def test_a_request_that_ends_with_the_time_for_the_stop_is_no_error_of_ours(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """aiohttp 3.14 sets the result of a future that its timeout has just cancelled, and logged that
+    with a traceback for each socket whose request was answered at that moment."""
+    may_answer = asyncio.Event()
+
+    async def held(*_: object) -> None:
+        await may_answer.wait()
+
+    monkeypatch.setattr(Slice, "take", held)
+    async with serving() as relay, ClientSession() as browser:
+        asking = asyncio.create_task(browser.get(f"http://{relay.at}/"))
+        async with until("the request is in progress") as tries:
+            async for _ in tries:
+                assert relay.server._runner.server is not None
+                sockets = relay.server._runner.server.connections
+                if sockets and sockets[0]._current_request is not None:
+                    break
+        stop = asyncio.create_task(sockets[0].shutdown(ANSWER_S))
+        await asyncio.sleep(0)
+        may_answer.set()  # the handler goes on first
+        stop.cancel()  # as the timeout does
+        with contextlib.suppress(asyncio.CancelledError):
+            await stop
+        with contextlib.suppress(ClientError):
+            await asking
+    assert caplog.records == []
