@@ -220,11 +220,11 @@ class SnowclawRecords(MemoryClient):
 
     # -- changes ----------------------------------------------------------------------------------
     # All raise Invalid for an invalid key, and UserError if the stored record is unreadable, since
-    # the next version would lose it.
+    # the next version would lose it, or if another group than the one given reads it.
 
     def note_user(self, key: str, text: str, *, group: str | None = None) -> None:
-        """`group`: its members may read a new record; None: only the owner. Records of one group do
-        not enter the context of others (S-33)."""
+        """`group`: its members may read it; None: only the owner, and who reads the stored record.
+        Records of one group do not enter the context of others (S-33)."""
         known = self.user(key)
         left = self.sift(text, () if known is None else known.notes)
         if left is not None:
@@ -323,6 +323,11 @@ class SnowclawRecords(MemoryClient):
     ) -> None:
         subject = self._working_copy.subject_of(key)
         self._refuse_unreadable(subject)
+        reading = self._working_copy.group_reading(subject)
+        if readers is not None and reading not in (None, readers):
+            raise UserError(
+                f"the memory of {key} is read by group:{reading}, not by group:{readers}"
+            )
         self._working_copy.edit_user(subject, edit, readers)
         self._schedule_save()
 

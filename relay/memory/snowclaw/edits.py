@@ -172,8 +172,12 @@ class Edits:
         return groups.pop() if len(groups) == 1 else None
 
     def may_be_read_by(self, group: str | None) -> bool:
-        """Whether each may be in a record that this group reads; None: the owner only."""
-        return group is None or all(group in readers[:2] for readers in self._readers)
+        """Whether each may be in a record that this group reads; None: the owner only. One that was
+        made for another group may not, even if this group read the record then."""
+        return group is None or all(
+            group == (readers.stored if readers.group is None else readers.group)
+            for readers in self._readers
+        )
 
     @property
     def is_encrypted(self) -> bool:

@@ -188,12 +188,11 @@ class WorkingCopy:
         subject = self.subject_of(key)
         own = self._own(subject)
         memory, author = None, None
-        if (
-            not isinstance(own, UnreadableRecord)
-            and self._enters(own, group)
-            and (own is not None or group is None or self._edits(subject).may_enter(group))
-        ):
-            memory = self._edited_user(subject, own)
+        if not isinstance(own, UnreadableRecord) and self._enters(own, group):
+            if group is None or self._edits(subject).may_enter(group):
+                memory = self._edited_user(subject, own)
+            elif isinstance(own, UserRecord):
+                memory = own.memory
         if memory is None and own is None:
             found = self._user_records(subject, self._others)
             record = _latest([each for each in found if group is None or enters(each, group)])

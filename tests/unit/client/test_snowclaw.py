@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -759,6 +760,32 @@ async def test_a_first_version_is_read_by_a_group_only_if_all_of_it_is_for_that_
         claw.note_user(bob.npub, "green", group="tea")
         alices, bobs = await claw.flush()
     assert (alices.event.tag("h"), bobs.event.tag("h")) == (None, "tea")
+
+
+@pytest.mark.proves("S-33")
+async def test_a_note_for_one_group_is_kept_out_of_a_record_that_another_reads(
+    fake: FakeRelay,
+) -> None:
+    """It was published to the group that reads the record, and shown in its context."""
+    async with started(fake) as claw:
+        claw.note_user(alice.npub, "will be fired in May", group="board")
+        await fake.publish(
+            robot.sign(30078, [["d", ALICE], ["h", "tea"]], '{"notes":["likes tea"]}', NOW + 1)
+        )
+        await until(lambda: claw.group_reading(alice.npub) == "tea")
+        shown = claw._working_copy.user(alice.npub, "tea")
+        assert shown is not None
+        assert shown.notes == ("likes tea",)
+        for change in (
+            partial(claw.note_user, alice.npub, "more"),
+            partial(claw.set_preference, alice.npub, "tone", "dry"),
+        ):
+            with pytest.raises(UserError, match="is read by group:tea, not by group:board"):
+                change(group="board")
+        with pytest.raises(Invalid, match="group:tea reads the version of another program"):
+            await claw.flush()
+        assert stored(fake, ALICE) == [{"notes": ["likes tea"]}]
+        await claw.forget(ALICE)
 
 
 @pytest.mark.proves("S-33")

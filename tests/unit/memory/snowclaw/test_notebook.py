@@ -433,7 +433,7 @@ def test_a_first_version_is_for_whom_it_was_said_to_be_and_a_later_one_stays_so(
     book.edit_user(book.subject_of(alice.npub), noted("x"), "tea")
     (event,) = published(book)
     assert event.tag("h") == "tea"
-    book.edit_user(book.subject_of(alice.npub), noted("y"), "coffee")
+    book.edit_user(book.subject_of(alice.npub), noted("y"))
     (event,) = published(book)
     assert event.tag("h") == "tea"
 
