@@ -410,23 +410,24 @@ class SnowclawRecords(MemoryClient):
 
     async def forget(self, d: str, until: int = 0) -> Written | None:
         """Delete one's own record at an address, with its versions up to `until`, and unsaved
-        changes of it (S-25).
+        changes of it (S-25). What is being flushed is deleted after that.
 
         None: there was none. Raises as `delete`.
         """
-        if not self._is_loaded:
-            await self.load()
-        self._working_copy.forget(d)
-        event = self._working_copy.own(d)
-        if event is None:
-            return None
-        try:
-            written = await self.delete([event], until)
-        except LeftInCache as left:
-            self._take(left.written.event)
-            raise
-        self._take(written.event)
-        return written
+        async with self._flush_lock:
+            if not self._is_loaded:
+                await self.load()
+            self._working_copy.forget(d)
+            event = self._working_copy.own(d)
+            if event is None:
+                return None
+            try:
+                written = await self.delete([event], until)
+            except LeftInCache as left:
+                self._take(left.written.event)
+                raise
+            self._take(written.event)
+            return written
 
     # -- configuration ----------------------------------------------------------------------------
 

@@ -830,6 +830,31 @@ async def test_forget_deletes_the_record_and_unsaved_changes(fake: FakeRelay) ->
 
 
 @pytest.mark.proves("S-25")
+async def test_a_first_version_that_is_being_flushed_is_forgotten_too(fake: FakeRelay) -> None:
+    """`forget` said that there was none, and then the flush stored it."""
+    take, is_sent, may_go = fake.on["EVENT"], asyncio.Event(), asyncio.Event()
+
+    async def hold(visitor: Visitor, frame: list[Any]) -> None:
+        is_sent.set()
+        await may_go.wait()
+        fake.on["EVENT"] = take
+        await take(visitor, frame)
+
+    fake.on["EVENT"] = hold
+    async with started(fake) as claw:
+        claw.note_user(alice.npub, "looks for another job")
+        flushed = asyncio.create_task(claw.flush())
+        await is_sent.wait()
+        forgotten = asyncio.create_task(claw.forget(ALICE))
+        await asyncio.sleep(0)
+        may_go.set()
+        ((first,), written) = await asyncio.gather(flushed, forgotten)
+        assert written is not None
+        assert written.event.tag_values("e") == [first.event.id]
+        assert claw.user(alice.npub) is None
+
+
+@pytest.mark.proves("S-25")
 @pytest.mark.parametrize("by", ["oneself", "another process", "its author", "address"])
 async def test_a_forgotten_record_does_not_come_back_without_the_relay(
     fake: FakeRelay, tmp_path: Path, by: str
