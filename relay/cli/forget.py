@@ -23,6 +23,7 @@ from relay.files import given_content, replace_file
 from relay.nostr import kinds
 from relay.nostr.event import is_hex64
 from relay.nostr.keys import npub
+from relay.nostr.nip09 import address_tags
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -116,6 +117,8 @@ def forget_command(
         if wanted is None:
             kind, tags = draft
             tags = await _whole(client, settings, group, tags)
+            if group is None:
+                tags += await _addresses(client, settings.key.pubkey, tags)
             of_relay = [["relay", client.url]] if vanish else []
             wanted = (await client.send(kind, reason, [*of_relay, *tags])).id
         if not proof and request is None:
@@ -186,6 +189,18 @@ async def _whole(
                 f" {value}: give the whole id{''.join(f'{chr(10)}  {each}' for each in ids[:10])}"
             )
     return whole
+
+
+async def _addresses(client: Client, author: str, tags: list[list[str]]) -> list[list[str]]:
+    """For the older versions of the events: whoever has one could send it again. None are named
+    beside events of other groups, since who reads one would learn of the others."""
+    ids = [value for name, value in tags if name == "e"]
+    if not ids:
+        return []
+    found = await client.query({"ids": ids, "authors": [author], "limit": len(ids)})
+    if len({event.tag("h") for event in found}) > 1:
+        return []
+    return [tag for tag in address_tags(found) if tag not in tags]
 
 
 async def _receipt(client: Client, key: SecretKey, request: str) -> tuple[Event, Erasure]:

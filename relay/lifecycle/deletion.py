@@ -206,14 +206,18 @@ def delete_named(
     event: Event, ids: Iterable[str], found: Found, plan: WritePlan
 ) -> Sequence[Stored]:
     """Delete the rows that a 9005 names, or the 9009 whose code a kind 5 withdraws; returns the
-    rows."""
+    rows. Older versions of them are deleted too: whoever has one could send it again."""
     rows = [found.rows[event_id] for event_id in ids if event_id in found.rows]
     why = "9005" if event.kind == kinds.DELETE_EVENT else f"kind {event.kind}"
     cause = DeletedBy(event.id, "", why)
     for event_id in ids:
         remove_by_id(event_id, found, plan, cause)
         add_tombstone(tombstone_of_id(event_id, why), found, plan)
-    for row in rows:  # an author is told what became of their own events (see `is_base_deleted`)
+    for row in rows:
+        if row.slot is not None:
+            older = Tombstone(address_target(row.slot), "", row.event.created_at, why)
+            add_tombstone(older, found, plan)
+        # An author is told what became of their own events (see `is_base_deleted`).
         if not kinds.is_undeletable(row.event.kind):
             stone = Tombstone(event_target(row.event.id), row.event.pubkey, None, why)
             add_tombstone(stone, found, plan)

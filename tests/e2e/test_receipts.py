@@ -112,6 +112,21 @@ async def test_an_author_forgets_with_proof(rookery: Rookery, tmp_path: Path) ->
     assert (code, "not a receipt" in text) == (1, True)
 
 
+async def test_no_older_version_of_a_forgotten_record_comes_back(rookery: Rookery) -> None:
+    """Whoever had one could send it again: only the id of the newest was named."""
+    now = int(time.time())
+    older, newest = (
+        cast.alice.sign(30_078, [["d", "x:y"]], text, now + place)
+        for place, text in enumerate(("older", "newest"), start=-9)
+    )
+    await rookery.store(older)
+    await rookery.store(newest)
+    code, text = await forget(rookery, cast.alice, newest.id)
+    assert code == 0, text
+    async with connected(rookery.url) as wire:
+        assert (await wire.publish(older))[0] is False
+
+
 @pytest.mark.proves("N62-04")
 async def test_who_vanishes_gets_a_receipt(rookery: Rookery) -> None:
     now = int(time.time())
