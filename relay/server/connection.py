@@ -587,7 +587,8 @@ class Connection:
             case Publish(event):
                 self._unanswered += 1
                 # Not in one statement: `submit` may call `answered`, which changes both numbers.
-                weight = self._services.ingest.submit(event, self, Origin.WIRE)
+                is_only = self._unanswered == 1
+                weight = self._services.ingest.submit(event, self, Origin.WIRE, is_only=is_only)
                 self._unanswered_weight += weight
             case Subscribe(sub, filters):
                 self._subscribe(sub, filters)

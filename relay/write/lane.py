@@ -11,12 +11,19 @@ from collections import OrderedDict, deque
 from heapq import heappop, heappush, heapreplace
 from itertools import chain, count
 from time import perf_counter
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
 T = TypeVar("T")
+
+_FEW: Final = 4
+"""Items of a queue up to which it has few."""
+_FEW_PART: Final = 16
+"""Those that have few are served alone up to this fraction (1/16) of a batch."""
+_MANY: Final = 64
+"""Items of a queue above which it has many."""
 
 
 class _Queue(Generic[T]):
@@ -33,6 +40,13 @@ class _Queue(Generic[T]):
 
     def __bool__(self) -> bool:
         return bool(self._lines)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._lines.values()))
+
+    @property
+    def has_few(self) -> bool:
+        return len(self._lines) <= _FEW and len(self) <= _FEW
 
     @property
     def first(self) -> T:
@@ -69,7 +83,9 @@ class Lane(Generic[T]):
     others do not wait for its commit. A queue can be made to `rest`. The next item comes from the
     queue that will have cost least with it; a queue that was empty begins with the cost of the one
     served then (fair queuing by finish times), so a cheap item at the head of its queue waits for
-    no costly one that has not begun. At most `max_waiting` items are queued;
+    no costly one that has not begun. Where some queues have few items and come before one that has
+    many, every second batch ends there: who sends little waits for less than all that a flood could
+    fill a batch with. At most `max_waiting` items are queued;
     `put` refuses more. `commit` reports results itself and does not raise.
     """
 
@@ -108,6 +124,8 @@ class Lane(Generic[T]):
         """Turn → the end of its rest, and what its queue has cost so far; None: it is in `_turns`,
         or empty."""
         self._numbers = count()
+        self._ended_early = False
+        """Whether the last batch ended before a queue that has many."""
         self._reached = 0
         """The most that a queue had cost when it was served."""
         self._size = 0
@@ -211,6 +229,8 @@ class Lane(Generic[T]):
         resting = self._resting
         batch: list[T] = []
         left, half = self.max_batch, self.max_batch // 2
+        may_end_over = left if self._ended_early else left - left // _FEW_PART
+        has_few = self._ended_early = False
         while turns and left > 0:
             used, _, turn = turns[0]
             queue, cost = queues[turn], costs[turn]
@@ -223,6 +243,12 @@ class Lane(Generic[T]):
             if batch and cost > half:  # or cheap items that are queued meanwhile would come before
                 heapreplace(turns, (-1, next(self._numbers), turn))
                 break
+            if left > may_end_over:
+                if queue.has_few:
+                    has_few = True
+                elif has_few and len(queue) > _MANY:
+                    self._ended_early = True
+                    break
             used = self._reached if used < 0 else used - cost
             while True:
                 self._reached = max(self._reached, used)

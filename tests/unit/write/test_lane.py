@@ -105,6 +105,38 @@ async def test_who_puts_one_item_does_not_wait_for_all_of_who_has_put_many(clerk
     assert sorted(clerk.committed) == [*"a" * 13, *"b" * 6, "c"]
 
 
+async def test_who_has_few_items_waits_for_no_full_batch_of_who_has_many(clerk: Clerk) -> None:
+    """One address with thousands of events waiting delayed each of others by two batches."""
+    lane = lane_of(clerk, max_batch=128)
+    async with running(lane):
+        await clerk.busy_with(lane, "0")
+        for number in range(1, 300):
+            assert lane.put(str(number))
+        for letter in "abcde":
+            assert lane.put(letter)
+        clerk.may_go_on.set()
+    assert [len(batch) for batch in clerk.batches[:3]] == [1, 6, 128]
+    assert clerk.batches[1] == ["1", *"abcde"]
+
+
+async def test_who_has_many_is_served_while_others_with_few_keep_coming(clerk: Clerk) -> None:
+    letters = iter("abcdefghij")
+
+    async def commit(batch: Sequence[str]) -> None:
+        await clerk.commit(batch)
+        if len(clerk.batches) <= 10:
+            assert lane.put(next(letters))
+
+    lane = Lane(
+        commit, max_batch=64, max_waiting=PLENTY, turn_of=lambda item: item.isdigit() or item
+    )
+    for number in range(400):
+        assert lane.put(str(number))
+    async with running(lane):
+        await lane.drained()
+    assert [len(batch) for batch in clerk.batches[:10]] == [64, 1] * 5
+
+
 async def test_who_has_many_lines_is_served_no_more_and_each_of_them_in_turn(clerk: Clerk) -> None:
     """One address with 800 connections was served 800 times as often as another one."""
     lane: Lane[str] = Lane(
