@@ -21,7 +21,7 @@ from relay.server.http import FORWARDED
 from relay.server.turns import Slice
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Hashable
     from typing import Any
 
     from aiohttp import StreamReader
@@ -40,6 +40,8 @@ MAX_UNFINISHED: Final = 64 << 20
 """Bytes of unfinished messages (their end has not arrived) of all websockets."""
 _SMALL: Final = 16_384
 """Bytes up to which an unfinished message is not counted."""
+_KNOWN: Final = object()
+"""Instead of the address, in `Unfinished`."""
 _TOO_LARGE: Final = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\nContent-Length: 0\r\n"
     b"Connection: close\r\n\r\n"
@@ -70,6 +72,9 @@ _KEPT_HEADERS: Final = frozenset(
 class Messages(Protocol):
     """A websocket, as far as its input is concerned."""
 
+    counted_as: str | None
+    """The address whose connections share limits; None: the connection has its own."""
+
     @property
     def is_known(self) -> bool:
         """Whether a key that is known here has logged in."""
@@ -90,30 +95,51 @@ class Unfinished:
     """The unfinished messages of all websockets."""
 
     def __init__(self) -> None:
-        self._sizes: dict[SocketInput, int] = {}
-        """The socket that has been silent for longest comes first."""
+        self._sizes: dict[Hashable, dict[SocketInput, int]] = {}
+        """By address; those with a known key have a place of their own. The socket that has been
+        silent for longest comes first."""
+        self._sums: dict[Hashable, int] = {}
+        """Of each in `_sizes`."""
+        self._places: dict[SocketInput, Hashable] = {}
+        """Where each is in `_sizes`."""
         self._total = 0
 
     def note(self, sender: SocketInput, size: int) -> None:
-        """The socket's unfinished message has `size` bytes. When all together are too large, other
-        sockets are closed, those without a known key first."""
-        self._total -= self._sizes.pop(sender, 0)
+        """The socket's unfinished message has `size` bytes. When all together are too large,
+        sockets are closed: those of the address that has most, those with a known key last."""
+        place = self._places.get(sender)
+        if place is not None:
+            sizes = self._sizes[place]
+            sizes[sender] = sizes.pop(sender)
         self._count(sender, size)
         while self._total > MAX_UNFINISHED:
-            unknown = next((each for each in self._sizes if not each.is_known), None)
-            self._end(unknown or next(iter(self._sizes)))
+            most = max(self._sums, key=lambda place: (place is not _KNOWN, self._sums[place]))
+            self._end(next(iter(self._sizes[most])))
 
     def _count(self, sender: SocketInput, size: int) -> None:
-        self._total -= self._sizes.get(sender, 0)
+        place = self._places.get(sender)
+        if place is None:
+            if size <= _SMALL:
+                return
+            place = self._places[sender] = _KNOWN if sender.is_known else sender.address
+        sizes = self._sizes.setdefault(place, {})
+        change = -sizes.get(sender, 0)
         if size > _SMALL:
-            self._sizes[sender] = size
-            self._total += size
+            sizes[sender] = size
+            change += size
         else:
-            self._sizes.pop(sender, None)
+            del sizes[sender], self._places[sender]
+        self._total += change
+        self._sums[place] = self._sums.get(place, 0) + change
+        if not sizes:
+            del self._sizes[place], self._sums[place]
 
     def _end(self, sender: SocketInput) -> None:
-        size = sender.unfinished()
-        if size < self._sizes[sender]:  # counted before it was parsed; it stays in its place
+        size, place = sender.unfinished(), self._places[sender]
+        if sender.is_known and place is not _KNOWN:  # since it was counted
+            self._count(sender, 0)
+            self._count(sender, size)
+        elif size < self._sizes[place][sender]:  # counted before it was parsed; keeps its place
             self._count(sender, size)
         else:
             if sender.transport is not None:
@@ -175,6 +201,11 @@ class SocketInput(web.RequestHandler):
     @property
     def is_known(self) -> bool:
         return self._websocket is not None and self._websocket.is_known
+
+    @property
+    def address(self) -> Hashable:
+        """Where its unfinished message counts."""
+        return (self._websocket is not None and self._websocket.counted_as) or self
 
     @property
     def silent_s(self) -> float:

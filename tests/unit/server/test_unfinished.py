@@ -1,4 +1,4 @@
-"""Unfinished messages of all websockets: who has been silent for longest is closed first."""
+"""Unfinished messages of all websockets: sockets of the address that has most are closed first."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Socket:
 
     is_known = False
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "10.0.0.1") -> None:
+        self.address = address
         self.transport: Socket | None = self
         self.is_aborted = False
         self.held = 0
@@ -44,6 +45,32 @@ def test_the_socket_that_was_silent_for_longest_is_closed() -> None:
     for socket in sockets:
         note(unfinished, socket, 90_000)
     assert [socket.is_aborted for socket in sockets] == [True, True, False, False, False]
+
+
+def test_the_address_that_has_most_is_closed_first_and_others_are_not() -> None:
+    """A client whose message came slowly was closed for what sockets of another address held."""
+    unfinished, slow = Unfinished(), Socket("10.0.0.2")
+    flood = [Socket() for _ in range(5)]
+    for socket in (slow, *flood):
+        note(unfinished, socket, 90_000)
+    assert not slow.is_aborted
+    assert [socket.is_aborted for socket in flood] == [True, True, True, False, False]
+
+
+def test_known_keys_are_closed_last_also_when_they_became_known_later() -> None:
+    unfinished, sockets = Unfinished(), [Socket() for _ in range(3)]
+    early, late, _ = sockets
+    early.is_known = True
+    for socket in sockets:
+        note(unfinished, socket, 90_000)
+    late.is_known = True
+    note(unfinished, Socket("10.0.0.2"), 90_000)
+    assert [socket.is_aborted for socket in sockets] == [False, False, True]
+    for address in ("10.0.0.3", "10.0.0.4"):
+        known = Socket(address)
+        known.is_known = True
+        note(unfinished, known, 90_000)
+    assert [socket.is_aborted for socket in sockets] == [True, False, True]
 
 
 def test_who_has_less_than_was_counted_keeps_its_place() -> None:
