@@ -285,6 +285,8 @@ class SocketInput(web.RequestHandler):
             if self._upgraded and isinstance(message, RawRequestMessage):
                 self._messages[-1] = (_without_unread_headers(message), self._body)
         is_in_body = self._body is not None and not self._body.is_eof()
+        if self._upgraded and len(self._message_tail) > _SMALL:
+            self.force_close()  # RFC 6455 §4.1: a client waits for the answer; nothing counts these
         if self._upgraded or self._request_count != before or is_in_body:
             self._head = len(data)
             return

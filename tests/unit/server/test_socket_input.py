@@ -96,6 +96,34 @@ async def test_few_pongs_wait_for_a_client_that_does_not_read(relay: Relay) -> N
     assert connection.message == 1000 + 1
 
 
+async def test_few_frames_may_come_before_the_answer_to_a_handshake(
+    relay: Relay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """256 KiB of each of 1,000 sockets waited, in no sum, and were parsed at once."""
+    may_answer = asyncio.Event()
+    turn = relay.server._turns.wait_for_handshake
+
+    async def late(address: str) -> None:
+        await may_answer.wait()
+        await turn(address)
+
+    monkeypatch.setattr(relay.server._turns, "wait_for_handshake", late)
+    head = (
+        b"GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+        b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+    )
+    few, many = [await asyncio.open_connection("127.0.0.1", relay.server.port) for _ in range(2)]
+    few[1].write(head + PONG * 2000)
+    many[1].write(head + PONG * 4000)
+    async with asyncio.timeout(ANSWER_S):
+        with contextlib.suppress(ConnectionError):
+            assert await many[0].read() == b""
+    may_answer.set()
+    assert (await few[0].readuntil(b"\r\n")).startswith(b"HTTP/1.1 101")
+    for _, writer in (few, many):
+        writer.close()
+
+
 async def test_an_open_websocket_holds_few_headers_of_its_request(relay: Relay) -> None:
     """15 kB of them took 77 kB of each connection for as long as it was open."""
     lines = {f"X-{number}": f"{number}".ljust(140, "x") for number in range(90)}
