@@ -637,7 +637,7 @@ class Server:
         fresh, late = list[Connection](), list[Connection]()
         of_address: Counter[str | None] = Counter()
         for each in self._connections:
-            each.count_unsent()  # some have read it since
+            each.count_unsent(few=0)  # some have read it since
             if each.unsent:
                 is_late = now - each.unsent_since > _PATIENCE_S
                 (late if is_late else fresh).append(each)

@@ -339,12 +339,12 @@ class Connection:
             return False
         return unsent <= FEW_UNREAD or self._unsent_of_all.has_room_for(self, _MAX_UNSENT)
 
-    def count_unsent(self) -> None:
-        """Count in `unsent` what waits for the client now."""
+    def count_unsent(self, few: int = FEW_UNREAD) -> None:
+        """Count in `unsent` what waits for the client now, if it is more than `few` bytes."""
         if self._is_over:
             return
         unsent = self.outbox.waiting_bytes
-        if unsent <= FEW_UNREAD:
+        if unsent <= few:
             unsent = 0
         self._set_unsent(unsent)
 
@@ -683,7 +683,10 @@ class Connection:
         """Ping a client that was silent for `_HEARTBEAT_S`; close the connection if it stays
         silent for half of it."""
         self._take_account()
-        self.count_unsent()
+        self._input.check()
+        self.count_unsent(few=0)  # little of each of thousands is much
+        if self.unsent and not self._unsent_of_all.has_room_for(self, MAX_UNREAD):
+            self._make_room()
         if self._input.silent_s < _HEARTBEAT_S:
             self._silent_checks = 0
             return

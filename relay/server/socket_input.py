@@ -39,7 +39,7 @@ _COMPRESSED_PIECE: Final = 1024
 MAX_UNFINISHED: Final = 64 << 20
 """Bytes of unfinished messages (their end has not arrived) of all websockets."""
 _SMALL: Final = 16_384
-"""Bytes up to which an unfinished message is not counted."""
+"""Bytes up to which an unfinished message counts only at `SocketInput.check`."""
 _KNOWN: Final = object()
 """Instead of the address, in `Unfinished`."""
 _TOO_LARGE: Final = (
@@ -112,19 +112,27 @@ class Unfinished:
             sizes = self._sizes[place]
             sizes[sender] = sizes.pop(sender)
         self._count(sender, size)
+        self._make_room()
+
+    def note_any(self, sender: SocketInput, size: int) -> None:
+        """Now and then: as many bytes as do not count otherwise; it keeps its place."""
+        self._count(sender, size, few=0)
+        self._make_room()
+
+    def _make_room(self) -> None:
         while self._total > MAX_UNFINISHED:
             most = max(self._sums, key=lambda place: (place is not _KNOWN, self._sums[place]))
             self._end(next(iter(self._sizes[most])))
 
-    def _count(self, sender: SocketInput, size: int) -> None:
+    def _count(self, sender: SocketInput, size: int, few: int = _SMALL) -> None:
         place = self._places.get(sender)
         if place is None:
-            if size <= _SMALL:
+            if size <= few:
                 return
             place = self._places[sender] = _KNOWN if sender.is_known else sender.address
         sizes = self._sizes.setdefault(place, {})
         change = -sizes.get(sender, 0)
-        if size > _SMALL:
+        if size > few:
             sizes[sender] = size
             change += size
         else:
@@ -211,6 +219,10 @@ class SocketInput(web.RequestHandler):
     def silent_s(self) -> float:
         """Seconds since the last input."""
         return perf_counter() - self._heard_at
+
+    def check(self) -> None:
+        """Count little input too: of each of thousands it is much."""
+        self._unfinished.note_any(self, self.unfinished())
 
     def carries(self, messages: Messages) -> None:
         """From now on messages of this websocket arrive."""

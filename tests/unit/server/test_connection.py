@@ -605,6 +605,25 @@ async def test_who_has_read_everything_again_and_again_has_left_nothing_for_long
         assert await deaf.publishes(note("nor is this one, within the bounds")) == (True, "")
 
 
+async def test_little_that_each_of_many_leaves_unread_counts_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """64 KiB of each of 5,000 connections were in no sum."""
+    for module in ("app", "connection"):
+        monkeypatch.setattr(f"relay.server.{module}.MAX_UNREAD", 1_000_000)
+    async with serving() as relay:
+        visits = [await relay.visit() for _ in range(30)]
+        for each in relay.server.connections:
+            each.outbox.hold(60_000)
+        assert relay.server._unsent._used == 0
+        for each in relay.server.connections:
+            each.check()
+            each.unsent_since -= 3.0
+        relay.server._make_room()
+        assert 0 < relay.server._unsent._used <= 1_000_000
+        assert await visits[-1].publishes(note("not closed")) == (True, "")
+
+
 @pytest.mark.slow
 async def test_nothing_of_a_connection_that_has_ended_counts() -> None:
     """What its queries end afterwards, and a check while it may still read, counted for ever."""

@@ -57,6 +57,17 @@ def test_the_address_that_has_most_is_closed_first_and_others_are_not() -> None:
     assert [socket.is_aborted for socket in flood] == [True, True, True, False, False]
 
 
+def test_little_of_many_counts_now_and_then() -> None:
+    """16 KiB of each of 5,000 connections were in no sum."""
+    unfinished, sockets = Unfinished(), [Socket() for _ in range(40)]
+    for socket in sockets:
+        note(unfinished, socket, 10_000)
+    assert not any(socket.is_aborted for socket in sockets)
+    for socket in sockets:
+        unfinished.note_any(cast("SocketInput", socket), socket.held)
+    assert [socket.is_aborted for socket in sockets] == [True] * 10 + [False] * 30
+
+
 def test_known_keys_are_closed_last_also_when_they_became_known_later() -> None:
     unfinished, sockets = Unfinished(), [Socket() for _ in range(3)]
     early, late, _ = sockets
