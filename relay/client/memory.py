@@ -87,8 +87,8 @@ class MemoryClient(BaseClient):
             if self._owns_client:
                 with suppress(Unanswered):
                     await self._client.wait_connected(deadline_s=_CONNECT_S)
-            if self._cache is not None:
-                check = asyncio.create_task(self._check_cache(self._cache))
+            if self._cache is not None and self._spool is not None:
+                check = asyncio.create_task(self._check_files(self._cache, self._spool))
                 opening.push_async_callback(_ended, check)
         self._writer = Writer(self._client, self._signer, self._spool, self._rebase, self._cache)
         opening.push_async_callback(self._writer.stop)
@@ -207,6 +207,10 @@ class MemoryClient(BaseClient):
         and up to `until` (NIP-09). Raises as `write` does; LeftInCache if it was requested, and the
         cache still holds the events."""
         named = list(events)
+        if self._spool is not None:
+            # The relay may have the version that one which waits is based on, and never get this.
+            bases = await asyncio.to_thread(self._spool.bases, [event.id for event in named])
+            named += [base for base in bases if base not in named]
         tags, at = request(named, max(self._client.now(), until))
         deletion = self.signed(Draft(kinds.DELETION, tags, "", at))
         for event in (*named, deletion):
@@ -221,28 +225,38 @@ class MemoryClient(BaseClient):
         return written
 
     async def _drop_deleted(self, deletion: Event, gone: Iterable[Event] = ()) -> None:
-        """Drop from the cache what a kind 5 deletes: a start without the relay must not read it.
-        `gone`: what it was seen to delete, whose older versions go too. Raises OSError."""
+        """Drop from the files what a kind 5 deletes: a start without the relay must not read it,
+        and nothing sends it any more. `gone`: what it was seen to delete, whose older versions go
+        too. Raises OSError, SpoolDamaged."""
+        targets = [*targets_of(deletion), *map(version_target, gone)]
+        if self._spool is not None:
+            await asyncio.to_thread(self._spool.drop, targets)
         if self._cache is not None:
-            targets = [*targets_of(deletion), *map(version_target, gone)]
             await asyncio.to_thread(self._cache.delete, targets)
 
-    async def _check_cache(self, cache: Cache) -> None:
-        """Drop what was deleted since it was read: this run may read something else, and the next
-        one may not reach the relay."""
+    async def _check_files(self, cache: Cache, spool: Spool) -> None:
+        """Drop what was deleted since it was read, or refused: this run may read something else,
+        and the next one may not reach the relay."""
         with suppress(ClientError, OSError):
             await self._wait_online()
             after = ""
             while page := await asyncio.to_thread(cache.page, after, _IDS_AT_ONCE):
                 after = page[-1].id
-                by_author = {
-                    "kinds": [kinds.DELETION],
-                    "authors": sorted({event.pubkey for event in page}),
-                }
-                addresses = [f"{each.kind}:{each.pubkey}:{each.d}" for each in page]
-                named = by_author | {"#e": [each.id for each in page]}
-                async for deletion in self._client.query_all(named, by_author | {"#a": addresses}):
-                    await self._drop_deleted(deletion)
+                await self._drop_deleted_of(page)
+            refused = [each.event for each in await asyncio.to_thread(spool.refused)]
+            for start in range(0, len(refused), _IDS_AT_ONCE):
+                await self._drop_deleted_of(refused[start : start + _IDS_AT_ONCE])
+
+    async def _drop_deleted_of(self, events: Sequence[Event]) -> None:
+        """Drop those that the relay has a kind 5 for."""
+        by_author = {
+            "kinds": [kinds.DELETION],
+            "authors": sorted({event.pubkey for event in events}),
+        }
+        named = by_author | {"#e": [each.id for each in events]}
+        addressed = by_author | {"#a": [f"{each.kind}:{each.pubkey}:{each.d}" for each in events]}
+        async for deletion in self._client.query_all(named, addressed):
+            await self._drop_deleted(deletion)
 
     async def _wait_online(self) -> None:
         """Waits without a deadline."""

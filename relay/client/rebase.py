@@ -17,6 +17,7 @@ from relay.memory.snowclaw.records import newest
 from relay.memory.unreadable import next_created_at
 from relay.nostr import kinds
 from relay.nostr.event import MADE_FROM, Address, address_of, made_from
+from relay.nostr.nip09 import named_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,19 +104,19 @@ class Rebase:
     async def rebased(
         self, event: Event, base: Event | None, *, is_deleted: bool = False
     ) -> Event | None:
-        """The version to send instead of one based on `base`; None: its edits are already stored.
-        `is_deleted`: the relay said so of what it was made from. Raises Invalid if they do not
-        apply to the stored version; ClientError."""
+        """The version to send instead of one based on `base`; None: its edits are already stored,
+        or a kind 5 names it. `is_deleted`: the relay said so of what it was made from. Raises
+        Invalid if they do not apply to the stored version; ClientError."""
         author = self._working_copy.agent
         addresses = self._working_copy.addresses(event.d)
+        versions = [event] if base is None else [event, base]
+        by_author: dict[str, object] = {"kinds": [kinds.DELETION], "authors": [author]}
+        since = min(each.created_at for each in versions)
         filters: list[dict[str, object]] = [
-            {"kinds": [kinds.APP_DATA], "authors": [author], "#d": addresses}
+            {"kinds": [kinds.APP_DATA], "authors": [author], "#d": addresses},
+            by_author | {"#e": [each.id for each in versions]},
+            by_author | {"#a": sorted(self.addresses(event)), "since": since},
         ]
-        if base is not None:
-            address = f"{kinds.APP_DATA}:{author}:{base.d}"
-            by_author: dict[str, object] = {"kinds": [kinds.DELETION], "authors": [author]}
-            filters.append(by_author | {"#e": [base.id]})
-            filters.append(by_author | {"#a": [address], "since": base.created_at})
         try:
             found = await self._client.query(*filters)
         except QueryClosed:
@@ -123,6 +124,11 @@ class Rebase:
         stored = newest(each for each in found if each.kind == kinds.APP_DATA)
         here = newest(each for each in found if each.d == event.d)  # a kind 5 has no `d`
         deletions = [each for each in found if each.kind == kinds.DELETION]
+        if any(named_by(deletion, [event]) for deletion in deletions):
+            for other in found:
+                self.take(other)
+            self._working_copy.withdraw(event)
+            return None
         is_deleted = is_deleted or bool(deletions)
         # A deletion by address refuses what is not younger.
         before = [stored, *(each for each in deletions if each.has_tag("a"))]

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from relay.client.errors import ClientError
 from relay.client.local_file import Damaged, LocalFile, kept_event
 from relay.nostr import kinds
+from relay.nostr.nip09 import address_hash, targets_of
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from relay.nostr.event import Event
+    from relay.nostr.nip09 import Target
 
 MOST: Final = 100_000
 """Events; then SpoolFull is raised."""
@@ -89,10 +91,12 @@ class Spool:
         """Durable when it returns; an event already waiting is not added twice. See `Waiting`.
 
         A version with edits replaces the one that it is based on, if that one waits; returns
-        whether it did. Raises SpoolFull.
+        whether it did. What a kind 5 names leaves the file. Raises SpoolFull.
         """
-        replaced = False
+        replaced = has_dropped = False
         with self._transaction() as file:
+            if event.kind == kinds.DELETION:
+                has_dropped = _drop(file, targets_of(event))
             if _count_waiting(file) >= self._most:
                 raise SpoolFull(
                     f"{self._most:,} writes wait for the relay in {self._path}; the spool is full"
@@ -101,19 +105,34 @@ class Spool:
             if has_edits and base is not None and (row := _with_edits(file, base.id)) is not None:
                 replaced, (made_of,) = True, row
                 file.execute("DELETE FROM waiting WHERE id = ?", (base.id,))
-            if event.kind == kinds.DELETION:
-                # A version that is deleted by its id must be sent under this id.
-                named = [(event_id,) for event_id in event.tag_values("e")]
-                file.executemany("UPDATE waiting SET base = NULL WHERE id = ?", named)
             file.execute(
                 # An event refused before is tried again.
                 "INSERT INTO waiting (id, raw, base) VALUES (?, ?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET refusal = NULL",
                 (event.id, event.raw, made_of),
             )
-        if replaced:
+        if replaced or has_dropped:
             self._file.erase_soon()
         return replaced
+
+    def drop(self, targets: Iterable[Target]) -> None:
+        """Remove what was deleted, waiting or refused."""
+        with self._transaction() as file:
+            has_dropped = _drop(file, list(targets))
+        if has_dropped:
+            self._file.erase_soon()
+
+    def bases(self, ids: Iterable[str]) -> list[Event]:
+        """The versions that these, which wait, are based on."""
+        with self._transaction() as file:
+            rows = [_with_edits(file, id_) for id_ in ids]
+            return [kept_event(row[0]) for row in rows if row is not None and row[0]]
+
+    def left_of(self, ids: Iterable[str]) -> set[str]:
+        """Those that still wait to be sent."""
+        with self._transaction() as file:
+            found = "SELECT 1 FROM waiting WHERE id = ? AND refusal IS NULL"
+            return {id_ for id_ in ids if file.execute(found, (id_,)).fetchone() is not None}
 
     def __len__(self) -> int:
         """Number of events to be sent."""
@@ -179,6 +198,22 @@ class Spool:
                 f"{self._path} holds writes not yet sent to the relay, and cannot be read:"
                 f" {damaged}; move the file away to continue without them"
             ) from damaged
+
+
+def _drop(file: sqlite3.Connection, targets: Sequence[Target]) -> bool:
+    """Whether there were any. A deletion stays: a deletion of it has no effect (NIP-09)."""
+    until = {(name, author): at for name, author, at in targets}
+    gone = [
+        (event.id,)
+        for (raw,) in (file.execute("SELECT raw FROM waiting") if until else ())
+        if (event := kept_event(raw)).kind != kinds.DELETION
+        and any(
+            event.created_at <= until.get((name, event.pubkey), -1)
+            for name in (event.id, address_hash(event))
+        )
+    ]
+    file.executemany("DELETE FROM waiting WHERE id = ?", gone)
+    return bool(gone)
 
 
 def _count_waiting(file: sqlite3.Connection) -> int:

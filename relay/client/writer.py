@@ -323,6 +323,8 @@ class Writer:
         return all_final
 
     async def _send_events(self, events: list[Event], spool: Spool) -> bool:
+        left = await asyncio.to_thread(spool.left_of, [event.id for event in events])
+        events = [event for event in events if event.id in left]  # else deleted meanwhile
         answers = await asyncio.gather(*map(self._publish_event, events), return_exceptions=True)
         done: list[str] = []
         all_final = True
@@ -332,6 +334,8 @@ class Writer:
                     done.append(event.id)
                 case PublishRefused() if _is_older(answer) and not _has_changed(answer):
                     done.append(event.id)  # superseded by a newer version
+                case PublishRefused() if _is_deleted(answer):
+                    done.append(event.id)  # its text is not to be kept
                 case PublishRefused() if _is_final(answer):
                     await asyncio.to_thread(spool.refuse, event.id, str(answer))
                 case ClientError():
@@ -351,10 +355,16 @@ class Writer:
 
     async def _send_edits(self, waiting: Waiting, spool: Spool) -> bool:
         try:
-            await self._publish_edits(waiting)
+            await self._publish_edits(waiting, spool)
         except (PublishRefused, Invalid) as refusal:
-            if isinstance(refusal, PublishRefused) and not _is_final(refusal):
-                return False
+            if isinstance(refusal, PublishRefused):
+                if not _is_final(refusal):
+                    return False
+                if _is_deleted(refusal):
+                    assert self._rebase is not None
+                    self._rebase.drop(waiting.event)
+                    await asyncio.to_thread(spool.done, [waiting.event.id])
+                    return True
             await asyncio.to_thread(spool.refuse, waiting.event.id, str(refusal))
         except ClientError:
             return False
@@ -362,10 +372,10 @@ class Writer:
             await asyncio.to_thread(spool.done, [waiting.event.id])
         return True
 
-    async def _publish_edits(self, waiting: Waiting) -> None:
-        """Publish a version; if another one was stored meanwhile, apply its edits to that and
-        publish the result. Repeated, because another machine may do the same, as long as the stored
-        version changes.
+    async def _publish_edits(self, waiting: Waiting, spool: Spool) -> None:
+        """Publish a version, unless it is deleted; if another one was stored meanwhile, apply its
+        edits to that and publish the result. Repeated, because another machine may do the same, as
+        long as the stored version changes.
 
         Raises Invalid if the edits do not apply; else as `Client.publish`.
         """
@@ -383,6 +393,8 @@ class Writer:
                 break
             self.note_stored(version)
             refused = None
+            if not await asyncio.to_thread(spool.left_of, [waiting.event.id]):
+                return  # deleted meanwhile
             try:
                 await self._publish_event(version)
                 self._rebase.replace(waiting.event, version)
@@ -424,7 +436,7 @@ def _is_older(refusal: PublishRefused) -> bool:
 
 
 def _is_deleted(refusal: PublishRefused) -> bool:
-    """Whether another program deleted the record, by its address, as of a later time."""
+    """Whether it is deleted: by its id, or by its address as of a later time."""
     return refusal.prefix == Prefix.BLOCKED and refusal.text == "deleted"
 
 

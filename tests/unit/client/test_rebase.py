@@ -18,6 +18,7 @@ from relay.memory.snowclaw.encryption import is_encrypted
 from relay.nostr import kinds
 from relay.nostr.event import event_from, made_from
 from tests.cast import alice, owner, robot
+from tests.harness.erasure import left_of
 from tests.harness.fake_relay import refusing
 from tests.harness.patience import ANSWER_S
 from tests.unit.client.conftest import TIMEOUTS
@@ -441,6 +442,7 @@ async def test_what_was_forgotten_on_the_other_machine_does_not_come_back(
     notes = [f"offline {count}" for count in range(number)]
     await one.note("secret", NOW)
     async with apart(one) as claw:
+        one.now = NOW + 5
         for text in notes:
             claw.note_user(alice.npub, text)
             await claw.flush()
@@ -591,23 +593,95 @@ async def test_a_note_does_not_overtake_a_forget_that_the_relay_puts_off(
     assert fields(fake)["notes"] == ["new"]
 
 
-@pytest.mark.parametrize("later", [9, 30], ids=["in the same second", "with a clock ahead"])
-async def test_what_is_made_again_is_dated_after_the_deletion(
-    fake: FakeRelay, machines: tuple[Machine, Machine], later: int
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("later", [1, 30], ids=["in the same second", "later"])
+@pytest.mark.parametrize("has_base", [True, False])
+@pytest.mark.parametrize("is_refused", [True, False], ids=["refused", "waiting"])
+async def test_what_waits_leaves_the_file_if_another_machine_forgets_the_record_afterwards(
+    fake: FakeRelay,
+    machines: tuple[Machine, Machine],
+    later: int,
+    *,
+    has_base: bool,
+    is_refused: bool,
 ) -> None:
-    """A deletion by address refuses all that is not younger, and the note was refused for good."""
+    """It was stored again, or stayed among the refused ones with its text."""
     one, other = machines
-    await one.note("secret", NOW)
+    take = fake.on["EVENT"]
+
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "restricted: only agents may write memory")
+
+    if has_base:
+        await one.note("stored", NOW)
     async with apart(one) as claw:
-        claw.note_user(alice.npub, "offline")
-    await fake.start()
+        one.now = NOW + 1
+        claw.note_user(alice.npub, "secret")
+    if is_refused:
+        fake.on["EVENT"] = refuse
+        await fake.start()
+        async with one as claw:
+            await sent(claw)
+            assert len(await claw.refused()) == 1
+        fake.on["EVENT"] = take
+    else:
+        await fake.start()
+    if not has_base:
+        await other.note("of the other", NOW)
     other.now = NOW + later - 1
-    await forget_on(other, "address")
-    one.now = NOW + 9
+    await forget_on(other)
     async with one as claw:
         await sent(claw)
-        assert await claw.refused() == []
-    assert fields(fake)["notes"] == ["offline"]
+        async with asyncio.timeout(ANSWER_S):
+            while await claw.refused():  # noqa: ASYNC110  nothing rings when it is so
+                await asyncio.sleep(0)
+        assert claw.user(alice.npub) is None
+    assert [event for event in fake.events if event.d == ALICE] == []
+    assert not left_of(["secret"], one.folder)
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("begins", ["before", "during"])
+async def test_a_relay_that_remembers_no_deletion_stores_no_version_after_its_deletion(
+    fake: FakeRelay, machines: tuple[Machine, Machine], begins: str
+) -> None:
+    """The version was put off for a while, and the deletion was not."""
+    one, _ = machines
+    is_busy = True
+    take, query = fake.take, fake.on["REQ"]
+    asked: list[tuple[Visitor, list[Any]]] = []
+
+    async def put_off(visitor: Visitor, frame: list[Any]) -> None:
+        if is_busy and frame[1]["kind"] != kinds.DELETION:
+            await visitor.say_no(frame[1]["id"], "rate-limited: slow down")
+        elif frame[1]["kind"] != kinds.DELETION:
+            await take(visitor, frame)
+        else:
+            await visitor.say_ok(frame[1]["id"])
+
+    async def answer_later(visitor: Visitor, frame: list[Any]) -> None:
+        fake.on["REQ"] = query
+        asked.append((visitor, frame))
+
+    fake.on["EVENT"] = put_off
+    async with one as claw:
+        await claw._client.wait_connected()
+        claw.note_user(alice.npub, "secret")
+        (written,) = await claw.flush()
+        assert written.outcome is Outcome.QUEUED
+        if begins == "during":  # the version is about to be sent again
+            fake.on["REQ"] = answer_later
+            async with asyncio.timeout(ANSWER_S):
+                while not asked:  # noqa: ASYNC110  nothing rings when it is so
+                    await asyncio.sleep(0)
+        await claw.forget(ALICE)
+        is_busy = False
+        for visitor, frame in asked:
+            await query(visitor, frame)
+        await sent(claw)
+        assert claw.user(alice.npub) is None
+    assert fake.events == []
+    assert not left_of(["secret"], one.folder)
 
 
 async def forget_on(machine: Machine, by: str = "both", d: str = ALICE) -> None:
@@ -678,9 +752,10 @@ async def test_a_configuration_that_was_deleted_meanwhile_is_set_without_its_val
     assert written.event.tag("context_history") == "7"
 
 
-async def test_what_is_forgotten_offline_is_deleted_under_its_own_id(
+async def test_what_is_forgotten_offline_is_not_sent_and_what_it_was_made_of_is_deleted(
     fake: FakeRelay, machines: tuple[Machine, Machine]
 ) -> None:
+    """By its id, too: a relay may know no deletion by address."""
     one, _ = machines
     await one.note("old", NOW)
     async with apart(one) as claw:
@@ -689,11 +764,10 @@ async def test_what_is_forgotten_offline_is_deleted_under_its_own_id(
         await claw.forget(ALICE)
         await fake.start()
         await sent(claw)
-    (_, frame) = (frame[1] for frame in fake.verbs("EVENT") if frame[1]["tags"][0] == ["d", ALICE])
-    assert frame["id"] == written.event.id
+    (frame,) = (frame[1] for frame in fake.verbs("EVENT") if frame[1]["tags"][0] == ["d", ALICE])
     assert not [event for event in fake.events if event.d == ALICE]
     (deletion,) = (event for event in fake.events if event.kind == kinds.DELETION)
-    assert deletion.tag("e") == written.event.id
+    assert deletion.tag_values("e") == [written.event.id, frame["id"]]
 
 
 async def test_what_was_not_written_for_a_group_is_not_given_to_it(

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.client.spool import Spool, SpoolDamaged, SpoolFull
-from tests.cast import owner
+from relay.nostr.nip09 import targets_of
+from tests.cast import owner, robot
+from tests.harness.erasure import left_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
 
 
 @cache
@@ -203,12 +206,29 @@ def test_a_version_takes_the_place_of_the_waiting_one_that_it_was_made_of(path: 
         ]
 
 
-def test_what_a_waiting_deletion_names_is_sent_as_it_is(path: Path) -> None:
+@pytest.mark.parametrize("by", ["id", "address"])
+def test_what_a_deletion_names_leaves_the_file_waiting_or_refused(path: Path, by: str) -> None:
+    def version(text: str, d: str, at: int = 9, of: SecretKey = owner) -> Event:
+        return of.sign(30078, [["d", d]], text, at)
+
+    named = [version("forget me", "a"), version("forget me, refused", "b", 8)]
+    kept = [version("other", "c"), version("later", "a", 10), version("robot's", "a", 9, robot)]
+    tags = [
+        ["e", each.id] if by == "id" else ["a", f"30078:{each.pubkey}:{each.d}"] for each in named
+    ]
+    deletion = owner.sign(5, tags, "", 9)
     with closing(Spool(path)) as spool:
-        spool.put(event("second"), has_edits=True, base=event("first"))
-        deletion = owner.sign(5, [["e", event("second").id]], "", 1_700_000_000)
+        for each in (*named, *kept):
+            spool.put(each, has_edits=True, base=event("what it is based on"))
+        spool.refuse(named[1].id, "restricted: no")
+        assert spool.bases([named[0].id, deletion.id]) == [event("what it is based on")]
         spool.put(deletion)
-        assert spool.to_send(9) == [(event("second"), False, None), (deletion, False, None)]
+        assert spool.waiting() == [*kept, deletion]
+        assert spool.refused() == []
+        assert spool.left_of([each.id for each in (*named, *kept)]) == {each.id for each in kept}
+        spool.drop(targets_of(owner.sign(5, [["e", deletion.id], ["e", kept[0].id]], "", 9)))
+        assert spool.waiting() == [*kept[1:], deletion]  # a deletion of a deletion has no effect
+    assert left_of(["forget me", "later"], path.parent) == {path.name: ["later"]}
 
 
 def test_a_file_of_an_earlier_program_is_used_by_both(path: Path) -> None:

@@ -348,6 +348,21 @@ async def test_a_refused_spooled_write_is_kept_with_its_reason(fake: FakeRelay, 
         assert len(program.spool) == 0
 
 
+async def test_of_a_spooled_write_that_the_relay_has_deleted_nothing_is_kept(
+    fake: FakeRelay, path: Path
+) -> None:
+    await fake.stop()
+    async with Program(fake, path) as program:
+        await program.write("one")
+        fake.on["EVENT"] = refuse("blocked: deleted")
+        await fake.start()
+        await fake.until(lambda: bool(fake.verbs("EVENT")))
+        fake.on["EVENT"] = fake.take
+        assert await program.write("two", d="b") is Outcome.STORED  # it waits for the backlog
+        assert program.spool is not None
+        assert (len(program.spool), program.spool.refused()) == (0, [])
+
+
 async def test_a_spooled_version_made_from_another_than_the_stored_one_is_kept_as_refused(
     fake: FakeRelay, path: Path
 ) -> None:
