@@ -97,6 +97,10 @@ class Rebase:
             and each.id not in named
         ]
 
+    def note_deletion(self, deletion: Event) -> None:
+        """One's own: it drops no edit that is made from now on."""
+        self._working_copy.note_deletion(deletion)
+
     def drop(self, version: Event) -> None:
         """Forget a version that is deleted: the next one holds nothing of it."""
         self._working_copy.drop([version])

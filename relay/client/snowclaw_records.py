@@ -62,6 +62,10 @@ _IDS_AT_ONCE: Final = 100
 """Of a query for deletions."""
 
 
+class _Forgotten(Exception):
+    """The record was deleted while it was being published, with the edits of it."""
+
+
 class SnowclawRecords(MemoryClient):
     """Methods that are not async work on memory only (S-31)."""
 
@@ -249,7 +253,7 @@ class SnowclawRecords(MemoryClient):
             )
         subject = self._working_copy.subject_of(key)
         self._refuse_unreadable(subject)
-        self._working_copy.encrypt(subject)
+        self._working_copy.encrypt(subject, at=self._client.now())
         self._schedule_save()
 
     async def annotate_privately(
@@ -328,14 +332,14 @@ class SnowclawRecords(MemoryClient):
             raise UserError(
                 f"the memory of {key} is read by group:{reading}, not by group:{readers}"
             )
-        self._working_copy.edit_user(subject, edit, readers)
+        self._working_copy.edit_user(subject, edit, readers, at=self._client.now())
         self._schedule_save()
 
     def _edit_group(self, group: str, edit: Callable[[GroupMemory], GroupMemory]) -> None:
         if group == "":
             raise Invalid("a group must have an id")
         self._refuse_unreadable(OfGroup(group))
-        self._working_copy.edit_group(OfGroup(group), edit)
+        self._working_copy.edit_group(OfGroup(group), edit, at=self._client.now())
         self._schedule_save()
 
     def _refuse_unreadable(self, subject: Subject) -> None:
@@ -379,6 +383,8 @@ class SnowclawRecords(MemoryClient):
             for subject in self._working_copy.changed():
                 try:
                     written.append(await self._save(subject))
+                except _Forgotten:
+                    continue
                 except (PublishRefused, Invalid) as refused:
                     refusal = refused
             if self._cache is not None and self.is_online and written:
@@ -389,10 +395,13 @@ class SnowclawRecords(MemoryClient):
             return tuple(written)
 
     async def _save(self, subject: Subject) -> Written:
+        """Raises _Forgotten; as `write`."""
         # Also if the relay says that the encrypted version is deleted: the edits are of before.
         was_encrypted = self._working_copy.is_encrypted(subject)
 
         def version(at: int) -> Draft:
+            if not self._working_copy.has_edits(subject):
+                raise _Forgotten
             draft = self._working_copy.next_version(subject, at)
             encrypts = was_encrypted or self._working_copy.is_encrypted(subject)
             return self._encrypted(draft) if encrypts else draft

@@ -198,7 +198,10 @@ class Writer:
         return Written(event, await self._send_signed(event))
 
     def signed(self, draft: Draft) -> Event:
-        return self._signer.sign(draft.kind, draft.tags, draft.content, draft.created_at)
+        event = self._signer.sign(draft.kind, draft.tags, draft.content, draft.created_at)
+        if event.kind == DELETION and self._rebase is not None:
+            self._rebase.note_deletion(event)  # the relay may send it back before it answers
+        return event
 
     async def _query_stored(self, kind: int, d: str) -> None:
         stored = address_filter(kind, self._signer.pubkey, d)

@@ -161,7 +161,7 @@ class Chat:
             return False
         if memory is not None and memory.name != name:
             at = event.created_at
-            self._working_copy.edit_user(subject, lambda old: old.named(name, at))
+            self._working_copy.edit_user(subject, lambda old: old.named(name, at), at=at)
         for group in {*self._lists, *self._rings}:
             of_group = self._working_copy.own_group(OfGroup(group))
             if of_group is not None and _npub_of(event.pubkey) in dict(of_group.members):

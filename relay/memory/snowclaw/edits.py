@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     """(name, time of the profile that told it)."""
 
 T = TypeVar("T")
+E = TypeVar("E")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,28 +143,44 @@ class EditReaders(NamedTuple):
     """Whether that record was: then the owner may not read it either."""
 
 
+class _Made(NamedTuple, Generic[E]):
+    edit: E
+    at: int
+    """Unix seconds: when it was made, or the time of the message that it is about."""
+    readers: EditReaders | None = None
+    """None: it says nothing that somebody may not read."""
+
+
 class Edits:
     """Edits of one record, in order: `of_user` or `of_group`."""
 
     def __init__(self) -> None:
-        self.of_user: list[UserEdit] = []
-        self.of_group: list[GroupEdit] = []
+        self._of_user: list[_Made[UserEdit]] = []
+        self._of_group: list[_Made[GroupEdit]] = []
         self.changes = 0
         """Number of changes; all messages together count as one."""
-        self._readers: set[EditReaders] = set()
-        """Of the edits that say something."""
         self._in_flight = 0
         """Number of edits in the version being published."""
 
     def __len__(self) -> int:
-        return len(self.of_user) + len(self.of_group)
+        return len(self._of_user) + len(self._of_group)
 
-    def add_user_edit(self, edit: UserEdit, readers: EditReaders | None = None) -> None:
+    @property
+    def of_user(self) -> list[UserEdit]:
+        return [made.edit for made in self._of_user]
+
+    @property
+    def of_group(self) -> list[GroupEdit]:
+        return [made.edit for made in self._of_group]
+
+    def add_user_edit(self, edit: UserEdit, at: int, readers: EditReaders | None = None) -> None:
         """`readers`: None: it says nothing that somebody may not read."""
-        self.of_user.append(edit)
-        if readers is not None:
-            self._readers.add(readers)
+        self._of_user.append(_Made(edit, at, readers))
         self.changes += 1
+
+    @property
+    def _readers(self) -> set[EditReaders]:
+        return {made.readers for made in self._of_user if made.readers is not None}
 
     @property
     def group(self) -> str | None:
@@ -188,31 +205,33 @@ class Edits:
         """Whether none was made for another group."""
         return all(readers.group in (None, group) for readers in self._readers)
 
-    def add_group_edit(self, edit: GroupEdit) -> None:
-        self.of_group.append(edit)
+    def add_group_edit(self, edit: GroupEdit, at: int) -> None:
+        self._of_group.append(_Made(edit, at))
         self.changes += 1
 
     def user_seen(self, at: int, names: Names, group: str | None) -> None:
-        last = self.of_user[-1] if len(self) > self._in_flight else None
+        last = self._of_user[-1].edit if len(self) > self._in_flight else None
         if isinstance(last, _SeenUser) and (last.names, last.group) == (names, group):
             seen = _SeenUser(min(last.first, at), max(last.last, at), names, group)
-            self.of_user[-1] = seen
+            self._of_user[-1] = _Made(seen, seen.last)
         else:
-            self.of_user.append(_SeenUser(at, at, names, group))
+            self._of_user.append(_Made(_SeenUser(at, at, names, group), at))
         self.changes = max(self.changes, 1)
 
     def group_seen(self, at: int) -> None:
-        last = self.of_group[-1] if len(self) > self._in_flight else None
+        last = self._of_group[-1].edit if len(self) > self._in_flight else None
         if isinstance(last, _SeenGroup):
-            self.of_group[-1] = _SeenGroup(max(last.last, at))
+            at = max(last.last, at)
+            self._of_group[-1] = _Made(_SeenGroup(at), at)
         else:
-            self.of_group.append(_SeenGroup(at))
+            self._of_group.append(_Made(_SeenGroup(at), at))
         self.changes = max(self.changes, 1)
 
     def group_members(self, members: tuple[tuple[str, str], ...]) -> None:
-        waiting = self.of_group[self._in_flight :]
-        kept = [edit for edit in waiting if not isinstance(edit, _Members)]
-        self.of_group[self._in_flight :] = [*kept, _Members(members)]
+        waiting = self._of_group[self._in_flight :]
+        kept = [made for made in waiting if not isinstance(made.edit, _Members)]
+        # Without a time, it goes with any deletion; it is made again with the next edit.
+        self._of_group[self._in_flight :] = [*kept, _Made(_Members(members), 0)]
         self.changes = max(self.changes, 1)
 
     def mark_in_flight(self) -> None:
@@ -221,5 +240,25 @@ class Edits:
 
     def drop_in_flight(self) -> None:
         """That version is stored."""
-        del self.of_user[: self._in_flight], self.of_group[: self._in_flight]
+        del self._of_user[: self._in_flight], self._of_group[: self._in_flight]
         self._in_flight, self.changes = 0, len(self)
+
+    def drop_until(self, at: int) -> bool:
+        """Drop those made up to this time. Whether there were any."""
+        before = len(self)
+        times = [made.at for made in self._of_user] + [made.at for made in self._of_group]
+        self._in_flight = sum(made_at > at for made_at in times[: self._in_flight])
+        self._of_user = [_since(made, at) for made in self._of_user if made.at > at]
+        self._of_group = [made for made in self._of_group if made.at > at]
+        if len(self) == before:
+            return False
+        self.changes = len(self)
+        return True
+
+
+def _since(made: _Made[UserEdit], at: int) -> _Made[UserEdit]:
+    """Without messages up to this time."""
+    seen = made.edit
+    if isinstance(seen, _SeenUser) and seen.first <= at:
+        return made._replace(edit=replace(seen, first=seen.last))
+    return made

@@ -45,6 +45,7 @@ from relay.memory.snowclaw.records import (
 from relay.memory.snowclaw.users import UserMemory
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
+from relay.nostr.event import address_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -63,6 +64,7 @@ PRIVATE: Final = "private"
 """Category of agent memory: the owner's notes about a user whose record a group reads."""
 _MAX_USERS: Final = 50_000
 """Users whose full keys are remembered."""
+_MAX_DELETIONS: Final = 10_000
 
 
 def private_d(subject: OfUser) -> str:
@@ -106,6 +108,8 @@ class WorkingCopy:
         """First 32 hex characters → public key, where the full key was seen."""
         self._unsaved: dict[Subject, Edits] = {}
         self._to_encrypt: set[Subject] = set()
+        self._deletions: BoundedDict[str, None] = BoundedDict(_MAX_DELETIONS)
+        """Ids of one's own kind 5s that were applied, or made here."""
 
     @property
     def authors(self) -> frozenset[str]:
@@ -128,7 +132,31 @@ class WorkingCopy:
         return True
 
     def _apply_deletion(self, event: Event) -> bool:
-        return self._removed(self._index.delete(event))
+        removed = self._index.delete(event)
+        is_changed = self._removed(removed)
+        if event.pubkey == self.agent and event.id not in self._deletions:
+            self.note_deletion(event)
+            is_changed |= self._drop_edits(event, removed)
+        return is_changed
+
+    def note_deletion(self, event: Event) -> None:
+        """Edits from now on are newer than this deletion, whatever the clocks say."""
+        self._deletions[event.id] = None
+
+    def _drop_edits(self, deletion: Event, removed: Iterable[Event]) -> bool:
+        """Drop the edits, up to its date, of the records that another machine deleted. Whether
+        there were any."""
+        named = filter(None, map(address_of, deletion.tag_values("a")))
+        ds = {each.d for each in named if (each.pubkey, each.kind) == (self.agent, kinds.APP_DATA)}
+        is_changed = False
+        for subject in {self._subject_at(d) for d in ds.union(each.d for each in removed)}:
+            edits = None if subject is None else self._unsaved.get(subject)
+            if subject is not None and edits is not None:
+                is_changed |= edits.drop_until(deletion.created_at)
+                if len(edits) == 0:
+                    del self._unsaved[subject]
+                    self._to_encrypt.discard(subject)
+        return is_changed
 
     def drop(self, events: Iterable[Event]) -> bool:
         """Forget these versions, which the relay no longer gives. Whether anything changed."""
@@ -308,18 +336,21 @@ class WorkingCopy:
         own = self._own(subject)
         return own if isinstance(own, UnreadableRecord) else None
 
-    def edit_user(self, subject: OfUser, edit: UserEdit, group: str | None = None) -> None:
-        """`group`: whose members may read the record if this is its first version (G-31)."""
+    def edit_user(
+        self, subject: OfUser, edit: UserEdit, group: str | None = None, *, at: int
+    ) -> None:
+        """`group`: whose members may read the record if this is its first version (G-31).
+        `at`: Unix seconds."""
         readers = EditReaders(group, self.group_reading(subject), self.is_encrypted(subject))
-        self._unsaved.setdefault(subject, Edits()).add_user_edit(edit, readers)
+        self._unsaved.setdefault(subject, Edits()).add_user_edit(edit, at, readers)
 
-    def encrypt(self, subject: OfUser) -> None:
+    def encrypt(self, subject: OfUser, *, at: int) -> None:
         """From the next version on, which is due even without an edit."""
         self._to_encrypt.add(subject)
-        self._unsaved.setdefault(subject, Edits()).add_user_edit(lambda memory: memory)
+        self._unsaved.setdefault(subject, Edits()).add_user_edit(lambda memory: memory, at)
 
-    def edit_group(self, subject: OfGroup, edit: GroupEdit) -> None:
-        self._unsaved.setdefault(subject, Edits()).add_group_edit(edit)
+    def edit_group(self, subject: OfGroup, edit: GroupEdit, *, at: int) -> None:
+        self._unsaved.setdefault(subject, Edits()).add_group_edit(edit, at)
 
     def see_user(self, subject: OfUser, at: int, names: Names, group: str | None) -> None:
         """Note a message of a user (S-30). `group`: None for a direct message."""
@@ -341,6 +372,9 @@ class WorkingCopy:
 
     def see_group(self, subject: OfGroup, at: int) -> None:
         self._unsaved.setdefault(subject, Edits()).group_seen(at)
+
+    def has_edits(self, subject: Subject) -> bool:
+        return subject in self._unsaved
 
     def changed(self) -> list[Subject]:
         """The subjects to publish. Edits without effect are dropped; edits of an unreadable record
@@ -421,8 +455,8 @@ class WorkingCopy:
 
     def current(self, d: str) -> Event | None:
         """The agent's version of a user's or group's record, under any form of the key."""
-        scope = memory_scope(d)
-        own = self._own(self.subject_of(scope.key) if isinstance(scope, OfUser) else scope)
+        subject = self._subject_at(d)
+        own = None if subject is None else self._own(subject)
         return None if own is None else own.event
 
     def addresses(self, d: str) -> list[str]:
@@ -478,6 +512,14 @@ class WorkingCopy:
         return found
 
     # -- internals ---------------------------------------------------------------------------------
+
+    def _subject_at(self, d: str) -> Subject | None:
+        """Whom a record is about, under any form of the key; None: no user or group."""
+        try:
+            scope = memory_scope(d)
+        except Invalid:
+            return None
+        return self.subject_of(scope.key) if isinstance(scope, OfUser) else scope
 
     def _own(self, subject: Subject) -> UserRecord | GroupRecord | UnreadableRecord | None:
         if isinstance(subject, OfGroup):

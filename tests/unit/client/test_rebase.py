@@ -641,6 +641,67 @@ async def test_what_waits_leaves_the_file_if_another_machine_forgets_the_record_
 
 
 @pytest.mark.proves("S-25")
+@pytest.mark.parametrize("of", ["the other machine", "this one"])
+async def test_a_running_agent_does_not_store_what_it_noted_before_a_forget(
+    fake: FakeRelay, machines: tuple[Machine, Machine], of: str
+) -> None:
+    """The notes of the last five minutes."""
+    one, other = machines
+    await one.note("stored", NOW)
+    async with one as claw:
+        await claw._client.wait_connected()
+        await claw.start()
+        claw.note_user(alice.npub, "before")
+        if of == "this one":
+            await claw.forget(ALICE)
+        else:
+            await forget_on(other)
+            await until(lambda: claw.user(alice.npub) is None)
+        assert claw.unsaved == 0
+        claw.note_user(alice.npub, "after")  # in the second of the deletion
+        count = len(fake.verbs("EVENT"))
+        await fake.publish(next(event for event in fake.events if event.kind == kinds.DELETION))
+        await claw.flush()
+        await fake.until(lambda: len(fake.verbs("EVENT")) > count)
+    assert fields(fake)["notes"] == ["after"]
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("of", ["the other machine", "this one"])
+async def test_what_is_forgotten_while_it_is_stored_is_not_made_again(
+    fake: FakeRelay, machines: tuple[Machine, Machine], of: str
+) -> None:
+    """The relay refuses it, and the agent learns why."""
+    one, other = machines
+    await one.note("stored", NOW)
+    take = fake.on["EVENT"]
+    came: list[tuple[Visitor, list[Any]]] = []
+
+    async def keep(visitor: Visitor, frame: list[Any]) -> None:
+        fake.on["EVENT"] = take
+        came.append((visitor, frame))
+
+    async with one as claw:
+        await claw._client.wait_connected()
+        await claw.load()
+        claw.note_user(alice.npub, "secret")
+        claw.note_group("tea", "kept")
+        fake.on["EVENT"] = keep
+        flushing = asyncio.create_task(claw.flush())
+        await until(lambda: came)
+        if of == "this one":
+            one.now = NOW + 9
+            await claw.forget(ALICE)
+        else:
+            other.now = NOW + 9
+            await forget_on(other)
+        await take(*came[0])
+        assert [written.event.d for written in await flushing] == [TEA]
+        assert (claw.user(alice.npub), claw.unsaved) == (None, 0)
+    assert [event.d for event in fake.events if event.kind != kinds.DELETION] == [TEA]
+
+
+@pytest.mark.proves("S-25")
 @pytest.mark.parametrize("begins", ["before", "during"])
 async def test_a_relay_that_remembers_no_deletion_stores_no_version_after_its_deletion(
     fake: FakeRelay, machines: tuple[Machine, Machine], begins: str
@@ -719,6 +780,7 @@ async def test_what_another_machine_forgets_meanwhile_is_not_stored_again_with_a
         await used.load()
         await forget_on(other)
         count = len(fake.verbs("EVENT"))
+        one.now = NOW + 6
         used.note_user(alice.npub, "mine")
         (written,) = await used.flush()
         assert (written.outcome, used.unsaved) == (Outcome.STORED, 0)

@@ -730,7 +730,7 @@ async def test_a_note_made_for_an_encrypted_record_is_encrypted_though_that_is_g
     async with started(fake) as claw:
         claw.note_user(alice.npub, "more of it")
         fake.events.remove(first.event)
-        await fake.publish(robot.sign(5, [["e", first.event.id]], "", NOW + 1))
+        await fake.publish(robot.sign(5, [["e", first.event.id]], "", NOW - 1))
         await until(lambda: first.event.id not in {e.id for e in claw._working_copy.events()})
         (second,) = await claw.flush()
         assert second.event.tag("encrypted") == "nip44"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
@@ -22,6 +22,10 @@ from relay.nostr import kinds
 from relay.nostr.nip44 import conversation_key
 from tests.cast import alice, bob, owner, robot, rover, stranger
 from tests.unit.memory.snowclaw.making import AT, config, record, signed
+
+if TYPE_CHECKING:
+    from relay.nostr.event import Event
+    from relay.nostr.keys import SecretKey
 
 ALICE = f"snowclaw:memory:npub:{alice.pubkey[:32]}"
 TEA = "snowclaw:memory:group:tea"
@@ -146,7 +150,7 @@ def test_an_owner_s_record_is_merged_when_read_and_never_written_as_one_s_own() 
     assert (memory.notes, memory.owner_notes) == (("likes tea",), ("in mine", "VIP"))
     assert book.group("tea") == GroupMemory(owner_notes=("quiet",))
     assert set(book.groups()) == {"tea"}
-    book.edit_user(book.subject_of(alice.npub), noted("more"))
+    book.edit_user(book.subject_of(alice.npub), noted("more"), at=AT)
     (event,) = published(book)
     assert '"owner_notes":["in mine"]' in event.content
     assert "VIP" not in event.content
@@ -168,7 +172,7 @@ def test_a_note_with_the_h_of_another_group_does_not_enter() -> None:
         notes=("of coffee",), owner_notes=("everywhere",)
     )
     assert book.user(alice.npub, "tea") == UserMemory(owner_notes=("everywhere",))
-    book.edit_user(book.subject_of(alice.npub), noted("learnt in coffee"))
+    book.edit_user(book.subject_of(alice.npub), noted("learnt in coffee"), at=AT)
     assert book.user(alice.npub, "tea") == UserMemory(owner_notes=("everywhere",))
     assert (
         working_copy(record(ALICE, {}, ["h", "coffee"], by=rover)).user(alice.npub, "tea") is None
@@ -178,8 +182,8 @@ def test_a_note_with_the_h_of_another_group_does_not_enter() -> None:
 @pytest.mark.proves("S-33")
 def test_a_note_for_one_group_enters_no_other_before_it_is_published_either() -> None:
     book = working_copy()
-    book.edit_user(book.subject_of(alice.npub), noted("of coffee"), "coffee")
-    book.edit_user(book.subject_of(alice.npub), noted("and more"))  # the same record
+    book.edit_user(book.subject_of(alice.npub), noted("of coffee"), "coffee", at=AT)
+    book.edit_user(book.subject_of(alice.npub), noted("and more"), at=AT)  # the same record
     assert book.user(alice.npub, "tea") is None
     assert book.user(alice.npub, "coffee") == book.user(alice.npub)
     assert notes(book) == ("of coffee", "and more")
@@ -242,8 +246,8 @@ def test_under_a_deleted_configuration_the_other_owner_s_holds_again() -> None:
 def test_a_change_is_there_at_once_and_one_event_is_due_for_each_record() -> None:
     book = working_copy()
     for text in ("one", "two"):
-        book.edit_user(book.subject_of(alice.npub), noted(text))
-    book.edit_group(OfGroup("tea"), lambda memory: replace(memory, purpose="to drink"))
+        book.edit_user(book.subject_of(alice.npub), noted(text), at=AT)
+    book.edit_group(OfGroup("tea"), lambda memory: replace(memory, purpose="to drink"), at=AT)
     assert (notes(book), book.unsaved) == (("one", "two"), 3)
     events = published(book)
     assert [event.d for event in events] == [ALICE, TEA]
@@ -254,14 +258,16 @@ def test_a_change_is_there_at_once_and_one_event_is_due_for_each_record() -> Non
 @pytest.mark.proves("S-31")
 def test_what_changes_nothing_is_not_written() -> None:
     book = working_copy(record(ALICE, {"preferences": {"language": "en"}}))
-    book.edit_user(book.subject_of(alice.npub), lambda memory: memory.preferring("language", "en"))
+    book.edit_user(
+        book.subject_of(alice.npub), lambda memory: memory.preferring("language", "en"), at=AT
+    )
     assert book.changed() == []
     assert book.unsaved == 0
 
 
 def test_an_edit_is_made_on_the_version_that_another_program_wrote_meanwhile() -> None:
     book = working_copy(record(ALICE, {"notes": ["old"]}))
-    book.edit_user(book.subject_of(alice.npub), noted("mine"))
+    book.edit_user(book.subject_of(alice.npub), noted("mine"), at=AT)
     book.apply(record(ALICE, {"notes": ["old", "theirs"]}, at=AT + 1))
     assert notes(book) == ("old", "theirs", "mine")
     (event,) = published(book)
@@ -274,7 +280,7 @@ def test_what_is_noted_while_a_version_is_on_its_way_stays_for_the_next() -> Non
     book.see_user(alice_, AT, (("alice", AT),), "tea")
     on_its_way = signed(book.next_version(alice_, AT + 10))
     book.see_user(alice_, AT + 5, (("alice", AT),), "tea")
-    book.edit_user(alice_, noted("x"))
+    book.edit_user(alice_, noted("x"), at=AT)
     book.saved(alice_, on_its_way)
     memory = book.user(alice.npub)
     assert memory is not None
@@ -319,11 +325,13 @@ def test_all_that_a_version_adds_to_its_base_is_made_on_another_one_and_only_onc
     book, other = working_copy(base), working_copy(base)
     alice_ = book.subject_of(alice.npub)
     book.see_user(alice_, AT + 20, (("alice", AT + 15),), "tea")
-    book.edit_user(alice_, noted("mine"))
-    book.edit_user(alice_, lambda old: old.preferring("x", "mine").annotated("of the owner"))
+    book.edit_user(alice_, noted("mine"), at=AT)
+    book.edit_user(alice_, lambda old: old.preferring("x", "mine").annotated("of the owner"), at=AT)
     other.see_user(alice_, AT + 30, (("Alice", AT + 25),), "tea")
-    other.edit_user(alice_, noted("theirs"))
-    other.edit_user(alice_, lambda old: old.preferring("x", "theirs").preferring("z", "theirs"))
+    other.edit_user(alice_, noted("theirs"), at=AT)
+    other.edit_user(
+        alice_, lambda old: old.preferring("x", "theirs").preferring("z", "theirs"), at=AT
+    )
     (version,), (stored,) = published(book, AT + 40), published(other, AT + 50)
     both = again(book, version, base, stored)
     assert both.created_at == AT + 90
@@ -347,10 +355,10 @@ def test_of_a_group_the_members_of_the_stored_version_stay() -> None:
     book, other = working_copy(base), working_copy(base)
     tea = OfGroup("tea")
     book.set_members(tea, (("b", "bo"),))
-    book.edit_group(tea, lambda old: old.with_theme("black").with_decision("cups", AT))
-    book.edit_group(tea, noted("mine"))
+    book.edit_group(tea, lambda old: old.with_theme("black").with_decision("cups", AT), at=AT)
+    book.edit_group(tea, noted("mine"), at=AT)
     other.set_members(tea, (("c", "cy"),))
-    other.edit_group(tea, lambda old: replace(old.with_theme("black"), purpose="much tea"))
+    other.edit_group(tea, lambda old: replace(old.with_theme("black"), purpose="much tea"), at=AT)
     (version,), (stored,) = published(book, AT + 50), published(other, AT + 40)
     assert orjson.loads(again(book, version, base, stored).content) == {
         "purpose": "much tea",
@@ -364,7 +372,7 @@ def test_of_a_group_the_members_of_the_stored_version_stay() -> None:
 def test_of_a_deleted_record_only_what_is_new_is_written_again() -> None:
     base = record(ALICE, {"first_seen": AT, "notes": ["forgotten"]})
     book = working_copy(base)
-    book.edit_user(book.subject_of(alice.npub), noted("new"))
+    book.edit_user(book.subject_of(alice.npub), noted("new"), at=AT)
     (version,) = published(book)
     written = orjson.loads(again(book, version, base, None).content)
     assert (written["notes"], written["first_seen"]) == (["new"], version.created_at)
@@ -373,22 +381,101 @@ def test_of_a_deleted_record_only_what_is_new_is_written_again() -> None:
 def test_a_record_made_after_a_deletion_has_neither_readers_nor_encryption_of_the_deleted() -> None:
     book = working_copy()
     alice_ = book.subject_of(alice.npub)
-    book.edit_user(alice_, noted("x"), "tea")
-    book.encrypt(alice_)
+    book.edit_user(alice_, noted("x"), "tea", at=AT)
+    book.encrypt(alice_, at=AT)
     (event,) = published(book)
     assert event.tag("h") == "tea"
     book.forget(event.d)
     book.apply(signed(Draft(5, [["e", event.id], ["k", "30078"]], "", AT + 200)))
     assert notes(book) is None
-    book.edit_user(alice_, noted("y"))
+    book.edit_user(alice_, noted("y"), at=AT)
     assert not book.is_encrypted(alice_)
     (event,) = published(book, AT + 300)
     assert event.tag("h") is None
 
 
+def kind_5(*tags: list[str], at: int, author: SecretKey = robot) -> Event:
+    return author.sign(5, [*tags, ["k", "30078"]], "", at)
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("by", ["id", "address", "another form of the key"])
+def test_what_another_machine_forgets_goes_with_the_edits_up_to_then(by: str) -> None:
+    book = working_copy()
+    alice_, bob_ = book.subject_of(alice.npub), book.subject_of(bob.npub)
+    book.edit_user(alice_, noted("stored"), at=AT)
+    (event,) = published(book)
+    book.see_user(alice_, AT + 102, (("alice", AT),), "coffee")
+    for at in (103, 105, 106):
+        book.edit_user(alice_, noted(f"{at}"), "tea" if at > 105 else "coffee", at=AT + at)
+    book.see_user(alice_, AT + 101, (("alice", AT),), None)
+    book.see_user(alice_, AT + 109, (("alice", AT),), None)
+    book.edit_user(bob_, noted("of another"), at=AT)
+    address = f"30078:{robot.pubkey}:{event.d}"
+    full = f"30078:{robot.pubkey}:snowclaw:memory:npub:{alice.pubkey}"
+    tag = {"id": ["e", event.id], "address": ["a", address], "another form of the key": ["a", full]}
+    if by == "another form of the key":
+        book.drop([event])
+    assert not book.apply(kind_5(["a", address], at=AT + 105, author=rover))
+    assert book.apply(kind_5(tag[by], at=AT + 105))
+    memory = book.user(alice.npub)
+    assert memory is not None
+    assert (memory.notes, memory.first_seen, memory.last_interaction) == (
+        ("106",),
+        AT + 109,
+        AT + 109,
+    )
+    assert notes(book, bob.npub) == ("of another",)
+    version, _ = published(book, AT + 200)
+    assert version.tag("h") == "tea"  # nothing of before has a say in who reads it
+
+
+@pytest.mark.proves("S-25")
+def test_a_group_that_another_machine_forgets_has_no_edits_of_before() -> None:
+    book = working_copy()
+    tea = OfGroup("tea")
+    book.edit_group(tea, noted("before"), at=AT)
+    book.see_group(tea, AT + 5)
+    book.set_members(tea, (("b", "bo"),))
+    assert book.apply(kind_5(["a", f"30078:{robot.pubkey}:{TEA}"], at=AT + 5))
+    assert (book.group("tea"), book.unsaved) == (None, 0)
+    book.edit_group(tea, noted("after"), at=AT + 6)
+    memory = book.group("tea")
+    assert memory is not None
+    assert (memory.notes, memory.members) == (("after",), ())
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("is_own", [True, False], ids=["made here", "applied before"])
+def test_a_deletion_that_comes_again_drops_no_edit_made_since(is_own: bool) -> None:  # noqa: FBT001
+    """In its second, or with another clock."""
+    book = working_copy()
+    deletion = kind_5(["a", f"30078:{robot.pubkey}:{ALICE}"], at=AT + 60)
+    if is_own:
+        book.note_deletion(deletion)
+    else:
+        book.apply(deletion)
+    book.edit_user(book.subject_of(alice.npub), noted("since"), at=AT)
+    assert not book.apply(deletion)
+    assert notes(book) == ("since",)
+
+
+@pytest.mark.proves("S-25")
+def test_edits_that_are_forgotten_while_they_are_published_are_not_made_again() -> None:
+    book = working_copy()
+    alice_ = book.subject_of(alice.npub)
+    book.edit_user(alice_, noted("before"), at=AT)
+    book.next_version(alice_, AT + 1)
+    book.edit_user(alice_, noted("after"), at=AT + 9)
+    book.apply(kind_5(["a", f"30078:{robot.pubkey}:{ALICE}"], at=AT + 2))
+    assert (notes(book), book.has_edits(alice_)) == (("after",), True)
+    (version,) = published(book)
+    assert orjson.loads(version.content)["notes"] == ["after"]
+
+
 def test_on_what_cannot_be_read_nothing_is_made() -> None:
     book = working_copy()
-    book.edit_user(book.subject_of(alice.npub), noted("new"))
+    book.edit_user(book.subject_of(alice.npub), noted("new"), at=AT)
     (version,) = published(book)
     with pytest.raises(Invalid, match="would be overwritten"):
         book.rebased(version, None, record(ALICE, {"notes": 5}, at=AT + 200), AT + 300)
@@ -422,7 +509,7 @@ def test_who_is_an_owner_is_noted_as_one() -> None:
 @pytest.mark.proves("S-10")
 def test_unknown_fields_and_the_h_of_the_stored_version_are_kept() -> None:
     book = working_copy(record(ALICE, {"notes": [], "mood": {"a": [1]}}, ["h", "tea"]))
-    book.edit_user(book.subject_of(alice.npub), noted("x"))
+    book.edit_user(book.subject_of(alice.npub), noted("x"), at=AT)
     (event,) = published(book)
     assert '"mood":{"a":[1]}' in event.content
     assert event.tag("h") == "tea"
@@ -430,10 +517,10 @@ def test_unknown_fields_and_the_h_of_the_stored_version_are_kept() -> None:
 
 def test_a_first_version_is_for_whom_it_was_said_to_be_and_a_later_one_stays_so() -> None:
     book = working_copy()
-    book.edit_user(book.subject_of(alice.npub), noted("x"), "tea")
+    book.edit_user(book.subject_of(alice.npub), noted("x"), "tea", at=AT)
     (event,) = published(book)
     assert event.tag("h") == "tea"
-    book.edit_user(book.subject_of(alice.npub), noted("y"))
+    book.edit_user(book.subject_of(alice.npub), noted("y"), at=AT)
     (event,) = published(book)
     assert event.tag("h") == "tea"
 
@@ -443,7 +530,7 @@ def test_it_writes_32_hex_newer_than_what_is_under_another_form() -> None:
     book = working_copy(
         record(f"snowclaw:memory:npub:{alice.npub}", {"notes": ["old"]}, at=AT + 900)
     )
-    book.edit_user(book.subject_of(alice.npub), noted("new"))
+    book.edit_user(book.subject_of(alice.npub), noted("new"), at=AT)
     (event,) = published(book, AT)
     assert (event.d, event.created_at) == (ALICE, AT + 901)
     assert notes(book) == ("old", "new")
@@ -452,8 +539,8 @@ def test_it_writes_32_hex_newer_than_what_is_under_another_form() -> None:
 @pytest.mark.proves("S-02")
 def test_for_an_agent_of_the_original_it_writes_npubs() -> None:
     book = working_copy(style=KeyStyle.NPUB)
-    book.edit_user(book.subject_of(alice.pubkey), noted("x"))
-    book.edit_user(book.subject_of(bob.pubkey[:32]), noted("whose npub nobody knows"))
+    book.edit_user(book.subject_of(alice.pubkey), noted("x"), at=AT)
+    book.edit_user(book.subject_of(bob.pubkey[:32]), noted("whose npub nobody knows"), at=AT)
     assert [event.d for event in published(book)] == [
         f"snowclaw:memory:npub:{alice.npub}",
         f"snowclaw:memory:npub:{bob.pubkey[:32]}",
@@ -482,7 +569,7 @@ def test_a_locked_record_is_told_and_not_written_over() -> None:
 
 def test_edits_wait_while_what_is_stored_cannot_be_read() -> None:
     book = working_copy()
-    book.edit_user(book.subject_of(alice.npub), noted("x"))
+    book.edit_user(book.subject_of(alice.npub), noted("x"), at=AT)
     book.apply(record(ALICE, {"notes": "no list"}))
     assert (book.changed(), book.unsaved) == ([], 1)
     book.apply(record(ALICE, {"notes": ["whole again"]}, at=AT + 1))
