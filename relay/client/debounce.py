@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Protocol
+import random
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     Later = Callable[[float, Callable[[], None]], "Timer"]
     """As `call_later` of a loop."""
+
+
+_JITTER: Final = random.SystemRandom()
 
 
 class Timer(Protocol):
@@ -20,11 +24,18 @@ class Debounce:
     """Runs `work` in its own task, never twice at a time. `work` must not raise."""
 
     def __init__(
-        self, work: Callable[[], Awaitable[object]], delay_s: float, later: Later | None = None
+        self,
+        work: Callable[[], Awaitable[object]],
+        delay_s: float,
+        later: Later | None = None,
+        *,
+        jitter_s: float = 0.0,
     ) -> None:
-        """`later`: replaces the loop's `call_later` in tests."""
+        """`later`: replaces the loop's `call_later` in tests. `jitter_s`: most that a delay is
+        longer, at random: programs that began together do not work together."""
         self._work = work
         self._delay_s = delay_s
+        self._jitter_s = jitter_s
         self._later = later
         self._timer: Timer | None = None
         self._due = asyncio.Event()
@@ -44,7 +55,7 @@ class Debounce:
         """Run `work` `delay_s` after the first of these calls."""
         if self._timer is None:
             later = asyncio.get_running_loop().call_later if self._later is None else self._later
-            self._timer = later(self._delay_s, self.now)
+            self._timer = later(self._delay_s + _JITTER.uniform(0.0, self._jitter_s), self.now)
 
     def now(self) -> None:
         self._due.set()

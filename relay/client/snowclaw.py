@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from relay.client.client import Client
+from relay.client.debounce import Debounce
 from relay.client.errors import ClientError, PublishRefused, QueryClosed
 from relay.client.resume import OVERLAP_S
 from relay.client.snowclaw_records import SnowclawRecords
@@ -65,6 +66,9 @@ _MAX_AUTHORS: Final = 250
 _MAX_GROUPS: Final = 10_000
 MAX_CORRESPONDENTS: Final = 10
 """Most other participants of a direct message: an answer needs a gift wrap for each."""
+ABSENCE_S: Final = 900.0
+"""Between two looks for what the relay no longer gives, and up to a tenth more: what an admin
+deletes, or a banned or vanished key wrote, is not told."""
 _INBOX: Final = 1_000
 """Messages queued for the reader before the subscription is paused."""
 
@@ -122,9 +126,10 @@ class Snowclaw(SnowclawRecords):
         self._chat = Chat(agent, self._working_copy, trim_order, history_style)
         self._consent = Consent(signer.pubkey, self._working_copy.owners, groups)
         self._learned: BoundedDict[str, None] = BoundedDict(_MAX_GROUPS)
-        self._resumed = asyncio.Event()
+        self._absence = Debounce(
+            self._drop_absent_quietly, ABSENCE_S, later, jitter_s=ABSENCE_S / 10
+        )
         self._record_task: asyncio.Task[None] | None = None
-        self._absence_task: asyncio.Task[None] | None = None
         self._chat_task: asyncio.Task[None] | None = None
         self._direct_task: asyncio.Task[None] | None = None
         self._inbox: asyncio.Queue[Event] | None = None
@@ -152,7 +157,8 @@ class Snowclaw(SnowclawRecords):
         await self.load()
         records_started, chat_started, direct_started = (asyncio.Event() for _ in range(3))
         self._record_task = asyncio.create_task(self._follow_records(records_started))
-        self._absence_task = asyncio.create_task(self._follow_absence())
+        self._absence.start()
+        self._absence.soon()
         self._chat_task = asyncio.create_task(self._follow_chat(records_started, chat_started))
         follow_direct = self._follow_direct(records_started, direct_started)
         self._direct_task = asyncio.create_task(follow_direct)
@@ -163,7 +169,8 @@ class Snowclaw(SnowclawRecords):
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
         """Flushes first: raises what `flush` raises, unless the block ended with an error."""
-        followed = (self._record_task, self._absence_task, self._chat_task, self._direct_task)
+        await self._absence.stop()
+        followed = (self._record_task, self._chat_task, self._direct_task)
         tasks = [task for task in followed if task is not None]
         for task in tasks:
             task.cancel()
@@ -198,14 +205,14 @@ class Snowclaw(SnowclawRecords):
             names,
             *self._consent.filters(since),
         )
-        subscription = self._client.subscribe(*filters, on_resumed=self._resumed.set)
+        subscription = self._client.subscribe(*filters, on_resumed=self._absence.now)
         async with subscription as events:
             stored = [event async for event in events.stored()]
             await self._take_all(stored)
             for event in stored:  # after the records that it names
                 await self._obey(event)
             if began_offline:  # what is known comes from the cache
-                self._resumed.set()
+                self._absence.now()
             await self._learn_agents()
             for group in sorted(self._consent.groups()):
                 await self.learn_group(group)
@@ -216,15 +223,13 @@ class Snowclaw(SnowclawRecords):
                 if event.kind == kinds.GROUP_MEMBERS:
                     await self.learn_name(*self._chat.members(event.d))
 
-    async def _follow_absence(self) -> None:
-        """After each reconnect, drop what is no longer there. A failure is that of the connection:
-        the next one begins anew."""
-        while True:
-            await self._resumed.wait()
-            self._resumed.clear()
-            with suppress(ClientError):
-                if await self._drop_absent():
-                    self._chat.resize()
+    async def _drop_absent_quietly(self) -> None:
+        """After each reconnect, and every now and then, drop what is no longer there. A failure is
+        that of the connection or a file: the next one begins anew."""
+        with suppress(ClientError, OSError):
+            if await self._drop_absent():
+                self._chat.resize()
+        self._absence.soon()
 
     async def _follow_chat(self, is_consent_known: asyncio.Event, started: asyncio.Event) -> None:
         await is_consent_known.wait()

@@ -14,6 +14,7 @@ from relay.client.debounce import Debounce
 from relay.client.errors import ClientError, PublishRefused, Unanswered
 from relay.client.memory import LeftInCache, MemoryClient
 from relay.client.rebase import Rebase
+from relay.client.withdrawn import withdrawn
 from relay.client.writer import Outcome, Written
 from relay.errors import Invalid, RookeryError, UserError
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
@@ -136,14 +137,15 @@ class SnowclawRecords(MemoryClient):
     async def _drop_absent(self) -> bool:
         """Drop records of others that the relay no longer gives: a deletion by an admin, or a ban
         of their author, leaves no kind 5. One's own are dropped only if a kind 5 names them: a
-        relay that lost them gets them again. Whether there were any. Raises as `all_of`."""
+        relay that lost them gets them again. Whether there were any. Raises QueryClosed,
+        Unanswered, OSError."""
         known = list(self._working_copy.events())
         document = await self._client.information_or_empty()
         if not known or not self._client.is_known_as(self.pubkey, document):
             return False
-        wanted = await self._wanted()
-        found = {event.id async for page in self.all_of(wanted) for event in page}
-        absent = [event for event in known if event.id not in found]
+        ids = [event.id for event in known]
+        gone = {*await withdrawn(self._client, self.pubkey, document, ids)}
+        absent = [event for event in known if event.id in gone]
         own = [event for event in absent if event.pubkey == self.pubkey]
         deletions: list[Event] = []
         for start in range(0, len(own), _IDS_AT_ONCE):

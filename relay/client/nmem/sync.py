@@ -23,6 +23,7 @@ from relay.client.nmem.apply import drop_deleted, put_all, set_event_id
 from relay.client.nmem.updates import ONESELF, about, set_about
 from relay.client.paging import PageBudget
 from relay.client.sync import items_of
+from relay.client.withdrawn import withdrawn
 from relay.errors import Prefix
 from relay.memory.draft import Draft
 from relay.memory.fence import name_in
@@ -46,8 +47,6 @@ SOURCES: Final = "sources"
 _SEND_BATCH: Final = 256
 _FETCH_BATCH: Final = 500
 """Ids per REQ."""
-_ASKED_BATCH: Final = 100
-"""Ids per REQ where what is missing in the answer is dropped: fewer than any relay returns."""
 _MAX_HELD: Final = 2**31
 """Bytes of memory for the records that one run fetches, as `weight_of` estimates it: 400,000
 records."""
@@ -187,7 +186,7 @@ async def fetch(
     deleted += await _deletions_by_address(client, signer.pubkey, database, missing)
     authors = {**known.foreign, **{id_: author for id_, author in known.pins.items() if author}}
     gone = [id_ for id_ in missing if id_ in authors]
-    withdrawn = await _withdrawn(client, signer.pubkey, document, gone)
+    no_more_given = await withdrawn(client, signer.pubkey, document, gone)
     if document:
         marks = compact([sources.group, sorted(sources.agents), sorted(owners)])
         if known.sources != marks:
@@ -199,7 +198,7 @@ async def fetch(
             ]
     dropped = await asyncio.to_thread(drop_deleted, database, deleted)
     removed = await asyncio.to_thread(
-        drop_deleted, database, [(id_, authors[id_]) for id_ in withdrawn]
+        drop_deleted, database, [(id_, authors[id_]) for id_ in no_more_given]
     )
     if document and known.sources != marks:
         await asyncio.to_thread(_note, database, {SOURCES: marks})
@@ -383,27 +382,6 @@ def _own_addresses(database: Database, pubkey: str) -> dict[str, tuple[str, int]
             },
         )
         return {id_: (address, at) for id_, address, at in rows}
-
-
-async def _withdrawn(
-    client: Client, reader: str, document: Mapping[str, object], ids: Sequence[str]
-) -> list[str]:
-    """Those that the relay does not give when asked by id; none if it may take this client for
-    somebody else. `document`: the relay information document.
-
-    A listing may lack events of a second that has more than the relay returns. Raises QueryClosed,
-    Unanswered: what is refused or unanswered is not gone.
-    """
-    absent: list[str] = []
-    for start in range(0, len(ids), _ASKED_BATCH):
-        part = ids[start : start + _ASKED_BATCH]
-        if not client.is_known_as(reader, document):
-            return []
-        found = {event.id for event in await client.query({"ids": part})}
-        if not client.is_known_as(reader, document):
-            return []
-        absent += [id_ for id_ in part if id_ not in found]
-    return absent
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from relay.client import (
     Snowclaw,
     Unanswered,
 )
-from relay.client.snowclaw_records import FLUSH_AT
+from relay.client.snowclaw_records import FLUSH_AFTER_S, FLUSH_AT
 from relay.client.writer import Outcome
 from relay.errors import Invalid, UserError
 from relay.memory.draft import Draft
@@ -32,6 +32,7 @@ from relay.nostr.keys import SecretKey
 from relay.nostr.nip44 import conversation_key
 from relay.nostr.nip59 import unsigned, wrapped
 from tests.cast import alice, bob, owner, robot, rover
+from tests.harness.erasure import left_of
 from tests.harness.patience import ANSWER_S
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.test_debounce import Clock
@@ -95,6 +96,11 @@ def added(group: str, at: int = NOW - 9, by: SecretKey = owner, kind: int = 9000
 
 def stored(fake: FakeRelay, d: str) -> list[dict[str, Any]]:
     return [json.loads(event.content) for event in fake.events if event.d == d]
+
+
+def flushes(clock: Clock) -> int:
+    """Timers of one that is due."""
+    return len([seconds for seconds, _ in clock.timers if seconds == FLUSH_AFTER_S])
 
 
 async def until(condition: Callable[[], object]) -> None:
@@ -343,6 +349,42 @@ async def test_records_of_others_that_the_relay_no_longer_gives_are_gone_after_a
         assert claw.user(alice.npub) is not None
 
 
+@pytest.mark.parametrize("counts", [True, False])
+async def test_what_the_relay_gives_no_more_is_dropped_while_the_agent_is_connected(
+    fake: FakeRelay, tmp_path: Path, *, counts: bool
+) -> None:
+    """An admin's 9005, a ban or a request to vanish is told to nobody."""
+    fake.information = {**ROOKERY, "supported_nips": [1, 45] if counts else [1]}
+    clock = Clock()
+    of_others = record("snowclaw:memory:group:tea", {"notes": ["poison"]}, by=rover)
+    for event in (of_others, record(ALICE, {"notes": ["likes tea"]})):
+        await fake.publish(event)
+    async with started(
+        fake, folder=tmp_path, agents=[rover.pubkey], later=clock.later, groups=["tea"]
+    ) as claw:
+
+        async def look() -> list[list[Any]]:
+            """What the client asks of the relay in a quarter of an hour, or a tenth more."""
+            (due,) = [timer for timer in clock.timers if 900.0 <= timer[0] <= 990.0]
+            seen = len(fake.seen)
+            clock.timers.remove(due)
+            due[1]()
+            await until(lambda: clock.timers)  # the next one is due
+            return [frame for frame in fake.seen[seen:] if frame[0] in ("REQ", "COUNT")]
+
+        (frame,) = await look()
+        assert (frame[0], len(frame[2]["ids"])) == ("COUNT" if counts else "REQ", 2)
+        assert claw.group("tea") is not None
+        fake.events.clear()  # also one's own, of which there is no kind 5
+        await look()
+        assert claw.group("tea") is None
+        assert claw.user(alice.npub) is not None
+        await fake.stop()
+        assert await look() == []
+        await fake.start()
+    assert not left_of(["poison"], tmp_path)
+
+
 async def test_messages_are_yielded_after_see(fake: FakeRelay) -> None:
     await fake.publish(alice.sign(0, [], '{"name":"alice"}', NOW - 99))
     async with started(fake, groups=["tea"]) as claw:
@@ -472,14 +514,14 @@ async def test_changes_are_saved_five_minutes_after_the_first(fake: FakeRelay) -
         claw.note_user(alice.npub, "one")
         claw.note_user(alice.npub, "two")
         claw.set_purpose("tea", "to drink")
-        assert [seconds for seconds, _ in clock.timers] == [300.0]
+        assert flushes(clock) == 1
         assert fake.verbs("EVENT") == []
         clock.ring()
         await until(lambda: claw.unsaved == 0)
         assert [fields["notes"] for fields in stored(fake, ALICE)] == [["one", "two"]]
         assert len(fake.verbs("EVENT")) == 2
         claw.see(said("hi"))
-        assert len(clock.timers) == 1
+        assert flushes(clock) == 1
     assert len(fake.verbs("EVENT")) == 4  # on close
 
 
@@ -589,7 +631,7 @@ async def test_a_refused_record_keeps_no_other_from_being_saved(fake: FakeRelay)
             clock.ring()
             await until(lambda: claw.flush_failure is not None)
             assert isinstance(claw.flush_failure, PublishRefused)
-            assert len(clock.timers) == 1  # and again in five minutes
+            assert flushes(clock) == 1  # and again in five minutes
 
 
 @pytest.mark.proves("S-24")
