@@ -141,6 +141,11 @@ class Client:
         async with self._reconnector.deadline(deadline_s, "a connection"):
             await self._reconnector.wait_connected()
 
+    @property
+    def next_connection(self) -> asyncio.Event:
+        """Set when there is another connection than now."""
+        return self._reconnector.next_connection
+
     def now(self) -> int:
         """Seconds since 1970, by the clock given to the constructor."""
         return self._reconnector.now()

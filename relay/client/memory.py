@@ -19,6 +19,7 @@ from relay.client.errors import ClientError, NotARelay, QueryClosed, Unanswered,
 from relay.client.information import can_search, limit_in, offers_memory
 from relay.client.responses import filters_of
 from relay.client.spool import Spool
+from relay.client.withdrawn import withdrawn
 from relay.client.writer import Outcome, Writer, address_filter
 from relay.errors import Prefix
 from relay.memory.draft import Draft
@@ -235,17 +236,29 @@ class MemoryClient(BaseClient):
             await asyncio.to_thread(self._cache.delete, targets)
 
     async def _check_files(self, cache: Cache, spool: Spool) -> None:
-        """Drop what was deleted since it was read, or refused: this run may read something else,
-        and the next one may not reach the relay."""
-        with suppress(ClientError, OSError):
+        """At each connection, drop what was deleted since it was read, or refused: this run may
+        read something else, and the next one may not reach the relay."""
+        while True:
             await self._wait_online()
-            after = ""
-            while page := await asyncio.to_thread(cache.page, after, _IDS_AT_ONCE):
-                after = page[-1].id
-                await self._drop_deleted_of(page)
-            refused = [each.event for each in await asyncio.to_thread(spool.refused)]
-            for start in range(0, len(refused), _IDS_AT_ONCE):
-                await self._drop_deleted_of(refused[start : start + _IDS_AT_ONCE])
+            reconnected = self._client.next_connection
+            with suppress(ClientError, OSError):
+                async for page in _pages(cache):
+                    await self._drop_deleted_of(page)
+                refused = [each.event for each in await asyncio.to_thread(spool.refused)]
+                for start in range(0, len(refused), _IDS_AT_ONCE):
+                    await self._drop_deleted_of(refused[start : start + _IDS_AT_ONCE])
+                await self._drop_withdrawn(cache)
+            await reconnected.wait()
+
+    async def _drop_withdrawn(self, cache: Cache) -> None:
+        """Drop from the cache what the relay no longer gives of others: an admin's deletion, or a
+        ban of their author, leaves no kind 5. Raises QueryClosed, Unanswered, OSError."""
+        document = await self._information()
+        async for page in _pages(cache):
+            others = {event.id: event for event in page if event.pubkey != self.pubkey}
+            gone = await withdrawn(self._client, self.pubkey, document, list(others))
+            if gone:
+                await asyncio.to_thread(cache.change, (), [others[id_] for id_ in gone])
 
     async def _drop_deleted_of(self, events: Sequence[Event]) -> None:
         """Drop those that the relay has a kind 5 for."""
@@ -294,6 +307,13 @@ class MemoryClient(BaseClient):
             return query.result()
         finally:
             query.cancel()
+
+
+async def _pages(cache: Cache) -> AsyncIterator[list[Event]]:
+    after = ""
+    while page := await asyncio.to_thread(cache.page, after, _IDS_AT_ONCE):
+        after = page[-1].id
+        yield page
 
 
 async def _ended(task: asyncio.Task[None]) -> None:

@@ -62,6 +62,8 @@ class Reconnector:
         # during an outage there may be as many as publishes.
         self._changed = asyncio.Event()
         """Set while connected, and when the client has ended."""
+        self.next_connection = asyncio.Event()
+        """Set when there is another connection than now; then it is another Event."""
         self._ended: ClientClosed | None = None
         self._last_error = ""
 
@@ -237,6 +239,8 @@ class Reconnector:
     def _set_connected(self, connection: Connection) -> None:
         self.connection = connection
         self._changed.set()
+        self.next_connection.set()
+        self.next_connection = asyncio.Event()
 
     def _set_disconnected(self) -> None:
         self.connection = None

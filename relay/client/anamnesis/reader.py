@@ -4,6 +4,7 @@ Anamnesis."""
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final, TypeVar
 
 from msgspec import structs
@@ -48,6 +49,7 @@ _SOURCE_STEPS: Final = 8
 """Steps from a hit to the sources whose trust limits its own, in a search."""
 _HASH_PREFIX: Final = re.compile(r"[0-9a-f]{8,63}")
 _LINE_CHARS: Final = 60
+_CHECK_AFTER_S: Final = 60
 
 
 class UnknownMemory(ClientError):
@@ -86,6 +88,8 @@ class AnamnesisReader(MemoryClient):
         self._reputations = Reputations() if reputations is None else reputations
         self.shortfall = ""
         """Missing relay features that are worked around; empty: none (G-30)."""
+        self._checked: tuple[object, int] = (None, 0)
+        """The connection on which the cache was compared with the relay, and when."""
         self._claims = ClaimReader(self.read, self._information, self.pubkey, frozenset(owners))
         self.unread = self._claims.unread
         """Unreadable records, by event id; the last thousand."""
@@ -168,6 +172,8 @@ class AnamnesisReader(MemoryClient):
         )
         asked = Question.of(query)
         is_searched = await self.searches() and self.is_online
+        if is_searched:
+            await self._check_now_and_then()
         archive = Archive()
         found: frozenset[str] | None = None
         if not is_searched:
@@ -184,6 +190,16 @@ class AnamnesisReader(MemoryClient):
             if hits:
                 return hits
         return []
+
+    async def _check_now_and_then(self) -> None:
+        """A search says nothing of what the cache has. At the first one of each connection, and
+        again after a minute, what the relay no longer gives is dropped."""
+        connection, now = self._client.next_connection, self._client.now()
+        is_due = connection is not self._checked[0] or now >= self._checked[1] + _CHECK_AFTER_S
+        if self._cache is not None and is_due:
+            self._checked = connection, now
+            with suppress(ClientError, OSError):
+                await self._drop_withdrawn(self._cache)
 
     async def full_hash(self, beginning: str) -> str:
         """The hash with this prefix of at least 8 hex characters. A full hash need not be known.

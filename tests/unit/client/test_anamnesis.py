@@ -21,15 +21,18 @@ from relay.errors import ConfigFaults, Invalid
 from relay.memory.anamnesis.checks import MemoryType
 from relay.memory.anamnesis.trust import Reputations
 from relay.nostr.event import event_from
+from relay.nostr.filters import Filter
 from relay.nostr.keys import SecretKey
 from tests.cast import alice, bob, carol, owner, robot, rover
 from tests.golden import document
 from tests.unit.client.conftest import TIMEOUTS
+from tests.unit.client.test_snowclaw import until
 from tests.unit.memory.anamnesis.making import superseded, told, vouched
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from relay.nostr.event import Event
     from tests.harness.fake_relay import FakeRelay, Visitor
 
 GOLDEN: dict[str, Any] = document("memory/anamnesis.json")
@@ -755,3 +758,62 @@ def test_every_fault_of_the_table_is_reported_without_secrets() -> None:
         settings_of(households=["x"])
     with pytest.raises(ConfigFaults, match="reputation: must be a table"):
         settings_of(reputation=[])
+
+
+# -- what leaves the cache ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["at a start", "at a reconnect", "at a recall"])
+@pytest.mark.parametrize("by", ["its author", "an admin"])
+async def test_what_the_relay_no_longer_gives_is_recalled_offline_no_more(
+    fake: FakeRelay, tmp_path: Path, when: str, by: str
+) -> None:
+    """It stayed until its hash was asked for: a search says nothing of what is cached."""
+    fake.information = {"supported_nips": [1, 45, 50], "name": "a fake"}
+
+    async def search(visitor: Visitor, frame: list[Any]) -> None:
+        """Finds what stands somewhere."""
+        if "search" in frame[2]:
+            wanted = {"kinds": [78], "ids": [e.id for e in fake.events if "stands" in e.content]}
+            frame = [*frame[:2], wanted]
+        await fake.answer(visitor, frame)
+
+    fake.on["REQ"] = search
+    async with memory_of(fake, rover) as author:
+        hashed = await author.remember("the code of the kettle is 4711")
+        await author.remember("the kettle stands in the kitchen")
+    claim = next(event for event in fake.events if hashed in event.d)
+
+    def delete() -> None:
+        fake.events.remove(claim)
+        if by == "its author":
+            fake.events.append(rover.sign(5, [["e", claim.id]], "", NOW))
+
+    async with memory_of(fake, folder=tmp_path) as memory:
+        await memory._client.wait_connected()
+        await memory.get(hashed)
+        await memory.recall("kettle")
+        assert left_in(memory, claim)
+        if when == "at a reconnect":
+            delete()
+            fake.drop_connection()
+            await until(lambda: not left_in(memory, claim))
+        elif when == "at a recall":
+            memory._checked = None, 0  # a minute has passed
+            delete()
+            await memory.recall("kitchen")
+            assert not left_in(memory, claim)
+    if when == "at a start":
+        delete()
+        async with memory_of(fake, folder=tmp_path) as memory:
+            await until(lambda: not left_in(memory, claim))
+    await fake.stop()
+    async with memory_of(fake, folder=tmp_path) as memory:
+        texts = [hit.memory.entry.content for hit in await memory.recall("kettle")]
+        assert texts == ["the kettle stands in the kitchen"]
+    await fake.start()
+
+
+def left_in(memory: Anamnesis, claim: Event) -> bool:
+    assert memory._cache is not None
+    return claim in memory._cache.matching(Filter(ids=frozenset({claim.id})))
