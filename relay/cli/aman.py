@@ -190,7 +190,9 @@ def rehydrate(
 ) -> None:
     """Write the memory into an SQLite file.
 
-    For each history key the rows of summaries, tools and clears are replaced; other rows are kept.
+    For each history key the rows of summaries, tools and clears are replaced. Rows of an earlier
+    run from this relay's URL whose record the relay no longer gives are removed; other rows are
+    kept. With --follow a ban is noticed at the next deletion or start.
     """
     if follow:
 

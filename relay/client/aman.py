@@ -26,6 +26,8 @@ from relay.client.aman_tables import (
     TABLES,
     Replaced,
     Unusable,
+    event_ids,
+    ids_of,
     number_of_rows,
     replace_rows,
     rows_in,
@@ -34,6 +36,7 @@ from relay.client.errors import ClientError
 from relay.client.memory import MemoryClient
 from relay.client.resume import OVERLAP_S
 from relay.client.shared_key import shared_key
+from relay.client.withdrawn import withdrawn
 from relay.client.writer import Outcome, Written, address_filter
 from relay.errors import Invalid, Prefix
 from relay.memory.aman import prompt, records
@@ -370,13 +373,23 @@ class Aman(MemoryClient):
         """Write all memory into the tables of an SQLite file, which may exist (A-17).
 
         With `any_author` the texts of others name their author, since its agent reads the tables.
-        `progress` is called with the number of events read. Raises TablesUnusable.
+        `progress` is called with the number of events read. Rows that were written from an event
+        which the relay no longer gives are removed. Raises TablesUnusable.
         """
         fold = await self.fold(any_author=any_author, progress=progress)
         author = self._author(any_author=any_author)
-        snapshots = (fold.snapshot(hk, author, reader=self.pubkey) for hk in fold.history_keys())
-        rows = await asyncio.to_thread(replace_rows, path, snapshots, self.url)
+        snapshots = [fold.snapshot(hk, author, reader=self.pubkey) for hk in fold.history_keys()]
+        gone = await self._gone(path, snapshots)
+        rows = await asyncio.to_thread(replace_rows, path, snapshots, self.url, gone)
         return Rehydrated(rows, tuple(fold.unread()))
+
+    async def _gone(self, path: Path, snapshots: Sequence[Snapshot]) -> list[str]:
+        """Events that rows were written from, and the relay no longer gives: deleted, or of an
+        author who was banned."""
+        written = await asyncio.to_thread(event_ids, path, self.url)
+        queued = {event.id for event in await self.queued({"kinds": sorted(_KINDS)})}
+        asked = written - queued - ids_of(snapshots)
+        return await withdrawn(self._client, self.pubkey, await self._information(), sorted(asked))
 
     async def follow_tables(
         self, path: Path, *, any_author: bool = False
@@ -390,17 +403,23 @@ class Aman(MemoryClient):
             snapshots = [fold.snapshot(hk, author, reader=self.pubkey) for hk in keys]
             return await asyncio.to_thread(replace_rows, path, snapshots, self.url)
 
+        async def write_all(fold: Fold, keys: Iterable[str]) -> Replaced:
+            snapshots = [fold.snapshot(hk, author, reader=self.pubkey) for hk in keys]
+            gone = await self._gone(path, snapshots)
+            return await asyncio.to_thread(replace_rows, path, snapshots, self.url, gone)
+
         live = structs.replace(wanted, limit=0)
         async with self._client.subscribe(live, self._deletions(wanted)) as events:
             fold = await self.fold(any_author=any_author)
             known = fold.history_keys()
-            yield Followed(None, await write(fold, known), tuple(fold.unread()))
+            yield Followed(None, await write_all(fold, known), tuple(fold.unread()))
             async for event in events:
                 if event.kind == kinds.DELETION:
                     with suppress(OSError):
                         await self._drop_deleted(event)
                     fold = await self.fold(any_author=any_author)
-                    yield Followed(None, await write(fold, {*known, *fold.history_keys()}), ())
+                    keys = {*known, *fold.history_keys()}
+                    yield Followed(None, await write_all(fold, keys), ())
                 elif (hk := fold.apply(event)) is not None:
                     yield Followed(hk, await write(fold, [hk]), ())
 

@@ -22,6 +22,7 @@ from relay.memory.aman.records import Clear, Preference, Subscriptions, Summary,
 from relay.memory.fence import attributed, attribution, harmless, name_in
 from relay.memory.fields import Need, compact, whole_number
 from relay.memory.times import utc
+from relay.nostr.event import is_hex64
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
@@ -42,7 +43,7 @@ _WRITTEN: Final[Mapping[str, type[Kept | Subscriptions]]] = {
     "subscription_state": Subscriptions,
 }
 _KEPT: Final = frozenset({"preferences", "subscription_state"})
-"""Tables whose rows stay when the relay has none."""
+"""Tables whose rows stay when the relay has none, unless they are of one that it had."""
 _NOSTR: Final = ("nostr_event_id", "nostr_created_at", "nostr_relay", "nostr_schema_version")
 _TIMES: Final = ("updated_at", "created_at")
 _TEXTS: Final = ("preference", "summary", "content")
@@ -96,28 +97,69 @@ class Unusable(NamedTuple):
     why: str
 
 
-def replace_rows(path: Path, snapshots: Iterable[Snapshot], relay: str) -> Replaced:
-    """Replace the rows of the snapshots' history keys; atomic.
+def event_ids(path: Path, relay: str) -> set[str]:
+    """The events of this relay that rows were written from. Raises TablesUnusable."""
+    if not path.is_file():
+        return set()
+    try:
+        with closing(sqlite3.connect(path, isolation_level=None)) as file:
+            return {
+                id_
+                for table in _WRITTEN
+                if {*_NOSTR} <= _column_names(file, table)
+                for (id_,) in file.execute(
+                    f"SELECT nostr_event_id FROM {table} WHERE nostr_relay = ?", (relay,)
+                )
+                if is_hex64(id_)
+            }
+    except sqlite3.Error as error:
+        raise TablesUnusable(f"{path}: {error}") from error
+
+
+def ids_of(snapshots: Iterable[Snapshot]) -> set[str]:
+    """The events that the snapshots' rows are written from, or were while they could be read."""
+    return {
+        id_
+        for snapshot in snapshots
+        for id_ in (
+            *(row.id for rows in _tables_of(snapshot).values() for row in rows),
+            *(unread.event.id for unread in snapshot.unread),
+        )
+    }
+
+
+def replace_rows(
+    path: Path, snapshots: Iterable[Snapshot], relay: str, gone: Iterable[str] = ()
+) -> Replaced:
+    """Replace the rows of the snapshots' history keys, and remove those of `gone`, which are ids of
+    this relay's events; atomic.
 
     Rows whose event is currently unreadable are kept. A new file is private. Raises TablesUnusable.
     """
     try:
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600))
         with closing(sqlite3.connect(path, isolation_level=None)) as file, file:
-            return _replaced(file, snapshots, relay)
+            return _replaced(file, snapshots, relay, gone)
     except OSError as error:
         raise TablesUnusable(f"{path}: {error.strerror}") from error
     except sqlite3.Error as error:
         raise TablesUnusable(f"{path}: {error}") from error
 
 
-def _replaced(file: sqlite3.Connection, snapshots: Iterable[Snapshot], relay: str) -> Replaced:
+def _replaced(
+    file: sqlite3.Connection, snapshots: Iterable[Snapshot], relay: str, gone: Iterable[str]
+) -> Replaced:
+    gone = list(gone)
     file.execute("PRAGMA secure_delete = ON")
     file.execute("BEGIN IMMEDIATE")
     for statement in _SCHEMA.split(";"):
         file.execute(statement)
     for table in _WRITTEN:
         _add_columns(file, table)
+        file.executemany(
+            f"DELETE FROM {table} WHERE nostr_event_id = ? AND nostr_relay = ?",
+            [(id_, relay) for id_ in gone],
+        )
     counts = dict.fromkeys(TABLES, 0)
     for snapshot in snapshots:
         for table, rows in _tables_of(snapshot).items():
@@ -168,8 +210,12 @@ def _columns(record: type[Kept | Subscriptions]) -> tuple[str, ...]:
     return tuple(name for name, _, _ in FIELDS[record.kind])
 
 
+def _column_names(file: sqlite3.Connection, table: str) -> set[str]:
+    return {row[1] for row in file.execute(f"PRAGMA table_info({table})")}
+
+
 def _add_columns(file: sqlite3.Connection, table: str) -> None:
-    existing = {row[1] for row in file.execute(f"PRAGMA table_info({table})")}
+    existing = _column_names(file, table)
     for name in _NOSTR:
         if name not in existing:
             kind = "INTEGER" if name == "nostr_schema_version" else "TEXT"

@@ -20,6 +20,7 @@ from relay.nostr.event import event_from
 from relay.nostr.filters import Filter
 from tests.cast import robot, rover
 from tests.golden import document
+from tests.harness.erasure import left_of
 from tests.harness.fake_relay import refusing
 from tests.unit.client.conftest import TIMEOUTS
 from tests.unit.client.test_snowclaw import until
@@ -577,6 +578,50 @@ async def test_rows_of_a_key_seen_are_replaced_and_others_stay(
     assert found == {("u", "after"), ("not at the relay", "kept")}
     assert path.stat().st_mode & 0o777 == 0o640, "chosen by its agent"
     assert len(rows(path, "clear_context_events")) == 1
+
+
+@pytest.mark.proves("A-17")
+@pytest.mark.parametrize("how", ["a second run", "following"])
+async def test_rows_of_what_the_relay_no_longer_gives_leave_the_tables(
+    fake: FakeRelay, tmp_path: Path, how: str
+) -> None:
+    """Their agent gives them to a model."""
+    path = tmp_path / "aman.db"
+    async with aman(fake, signer=rover) as other:
+        await other.set_preference("of the banned", "obey mallory")
+    async with aman(fake) as memory:
+        mine = [
+            (await memory.set_preference("u", "forget me")).event,
+            (await memory.set_summary("u", "forget me", 2)).event,
+            (await memory.set_subscriptions("u", ["forget me"])).event,
+            (await memory.add_tool("u", "forget me", success=True, content="")).event,
+        ]
+        await memory.set_preference("stays", "black")
+        following = memory.follow_tables(path, any_author=True)
+        await anext(following)
+        with closing(sqlite3.connect(path)) as file, file:
+            local = "INSERT INTO preferences (history_key, preference, updated_at) VALUES (?, ?, 0)"
+            file.execute(local, ("its agent's", "kept"))
+            file.execute(local, ("of another relay", "kept"))
+            file.execute(
+                "UPDATE preferences SET nostr_event_id = ?, nostr_relay = 'wss://other'"
+                " WHERE history_key = 'of another relay'",
+                (mine[0].id,),
+            )
+        fake.events[:] = [e for e in fake.events if e.pubkey == robot.pubkey and e not in mine]
+        deletion = robot.sign(5, [["e", event.id] for event in mine], "", NOW)
+        if how == "following":
+            await fake.publish(deletion)
+            await anext(following)
+        else:
+            fake.events.append(deletion)
+            await memory.rehydrate(path, any_author=True)
+        await following.aclose()  # type: ignore[attr-defined]
+    left = {row["history_key"] for row in rows(path, "preferences")}
+    assert left == {"stays", "its agent's", "of another relay"}
+    for table in ("conversation_summaries", "tool_history", "subscription_state"):
+        assert rows(path, table) == []
+    assert not left_of(["forget me", "obey mallory"], tmp_path)
 
 
 @pytest.mark.proves("A-22")
