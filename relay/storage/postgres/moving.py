@@ -12,6 +12,7 @@ from relay.storage.postgres.opening import SCHEMA_VERSION
 from relay.storage.postgres.sql.moving import (
     LOG_SCRIPT,
     MOVE_QUERIES,
+    TOMBSTONE_SCRIPT,
     add_entry,
     drop_entries,
     entries_at,
@@ -204,6 +205,7 @@ class PostgresSide:
     async def begin_log(self) -> str:
         async with self._connections.writing() as db, db.transaction():
             await db.execute(QUERIES["lock"])
+            await db.execute(TOMBSTONE_SCRIPT)
             log = await db.fetchval(QUERIES["get_meta"], "moving_log")
             if log is None:
                 await db.execute(LOG_SCRIPT)

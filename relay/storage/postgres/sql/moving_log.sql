@@ -24,11 +24,6 @@ FOR EACH ROW EXECUTE FUNCTION moving_log_seq();
 CREATE TRIGGER moving_old AFTER INSERT OR UPDATE OR DELETE ON old_versions
 FOR EACH ROW EXECUTE FUNCTION moving_log_seq();
 
-CREATE FUNCTION moving_log_tombstone() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-    INSERT INTO moving_log (name, key, by) VALUES ('tombstones', new.target, new.by);
-    RETURN NULL;
-END $$;
 CREATE TRIGGER moving_tombstones AFTER INSERT OR UPDATE ON tombstones
 FOR EACH ROW EXECUTE FUNCTION moving_log_tombstone();
 
