@@ -421,24 +421,26 @@ class SnowclawRecords(MemoryClient):
 
     async def forget(self, d: str, until: int = 0) -> Written | None:
         """Delete one's own record at an address, with its versions up to `until`, and unsaved
-        changes of it (S-25). What is being flushed is deleted after that.
+        changes of it (S-25). A first version that is being flushed is deleted after that.
 
         None: there was none. Raises as `delete`.
         """
-        async with self._flush_lock:
-            if not self._is_loaded:
-                await self.load()
-            self._working_copy.forget(d)
-            event = self._working_copy.own(d)
-            if event is None:
-                return None
-            try:
-                written = await self.delete([event], until)
-            except LeftInCache as left:
-                self._take(left.written.event)
-                raise
-            self._take(written.event)
-            return written
+        if not self._is_loaded:
+            await self.load()
+        self._working_copy.forget(d)
+        event = self._working_copy.own(d)
+        if event is None:
+            async with self._flush_lock:  # or a first version that is on its way would stay
+                event = self._working_copy.own(d)
+        if event is None:
+            return None
+        try:
+            written = await self.delete([event], until)
+        except LeftInCache as left:
+            self._take(left.written.event)
+            raise
+        self._take(written.event)
+        return written
 
     # -- configuration ----------------------------------------------------------------------------
 
