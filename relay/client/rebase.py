@@ -14,6 +14,7 @@ from relay.errors import Invalid
 from relay.memory.draft import Draft
 from relay.memory.snowclaw.keys import memory_scope
 from relay.memory.snowclaw.records import newest
+from relay.memory.snowclaw.working_copy import is_private
 from relay.memory.unreadable import next_created_at
 from relay.nostr import kinds
 from relay.nostr.event import MADE_FROM, Address, address_of, made_from
@@ -48,7 +49,9 @@ class Rebase:
         self._sign = sign
 
     def holds_edits(self, kind: int, d: str) -> bool:
-        """Whether a record is of a user or group."""
+        """Whether a record is of a user or group, or private notes about one."""
+        if is_private(d):
+            return kind == kinds.APP_DATA
         try:
             memory_scope(d)
         except Invalid:

@@ -269,14 +269,22 @@ class SnowclawRecords(MemoryClient):
         subject = self._working_copy.subject_of(key)
         if self._working_copy.group_reading(subject) is None:
             return None
-        lines = (*self._working_copy.private_notes(subject), " ".join(text.split()))
-        stored = self._working_copy.own(private_d(subject))
-        return await self.store(
-            f"npub:{subject.key}",
-            "\n".join(dict.fromkeys(lines)),
-            category=PRIVATE,
-            encrypted=encrypted or (stored is not None and is_encrypted(stored)),
-        )
+        d, note = private_d(subject), self.sift(" ".join(text.split()))
+
+        def version(at: int) -> Draft:
+            lines = dict.fromkeys((*self._working_copy.private_notes(subject), note or ""))
+            draft = agent_memory_draft(
+                AgentMemory(f"npub:{subject.key}", "\n".join(filter(None, lines)), PRIVATE), at
+            )
+            stored = self._working_copy.own(d)
+            encrypts = encrypted or (stored is not None and is_encrypted(stored))
+            return self._encrypted(draft) if encrypts else draft
+
+        if note is None:
+            return Written(self.signed(version(self._client.now())), Outcome.KEPT_OUT)
+        written = await self.write(kinds.APP_DATA, d, version, lambda: self._working_copy.own(d))
+        self._take(written.event)
+        return written
 
     def group_reading(self, key: str) -> str | None:
         """The group whose members read this key's own record of a user; None: it has none, or no

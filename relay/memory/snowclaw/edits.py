@@ -83,12 +83,12 @@ class UserChanges:
             first_seen=min(seen, default=None),
             first_seen_group=after.first_seen_group if is_first else memory.first_seen_group,
             last_interaction=max(last, default=None),
-            notes=_added(before.notes, after.notes, memory.notes),
-            owner_notes=_added(before.owner_notes, after.owner_notes, memory.owner_notes),
+            notes=added(before.notes, after.notes, memory.notes),
+            owner_notes=added(before.owner_notes, after.owner_notes, memory.owner_notes),
             preferences={**known, **preferences},
             is_owner=memory.is_owner or after.is_owner,
         )
-        for name, since in _added(before.display_names, after.display_names, ()):
+        for name, since in added(before.display_names, after.display_names, ()):
             memory = memory.named(name, since)
         return memory
 
@@ -112,15 +112,15 @@ class GroupChanges:
             memory,
             purpose=purpose,
             members=memory.members or after.members,
-            themes=_added(before.themes, after.themes, memory.themes),
-            decisions=_added(before.decisions, after.decisions, memory.decisions),
-            notes=_added(before.notes, after.notes, memory.notes),
-            owner_notes=_added(before.owner_notes, after.owner_notes, memory.owner_notes),
+            themes=added(before.themes, after.themes, memory.themes),
+            decisions=added(before.decisions, after.decisions, memory.decisions),
+            notes=added(before.notes, after.notes, memory.notes),
+            owner_notes=added(before.owner_notes, after.owner_notes, memory.owner_notes),
             last_activity=max(last, default=None),
         )
 
 
-def _added(before: Iterable[T], after: Iterable[T], known: tuple[T, ...]) -> tuple[T, ...]:
+def added(before: Iterable[T], after: Iterable[T], known: tuple[T, ...]) -> tuple[T, ...]:
     """`known`, and what `after` has beyond `before` and `known`."""
     others = {*before, *known}
     return (*known, *(each for each in dict.fromkeys(after) if each not in others))

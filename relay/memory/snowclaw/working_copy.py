@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeVar
 
 from relay.errors import Invalid
 from relay.memory.bounded import BoundedDict
-from relay.memory.snowclaw.agent_memory import AgentMemory
+from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
 from relay.memory.snowclaw.config import DynamicConfig, GroupConfig
-from relay.memory.snowclaw.edits import EditReaders, Edits, GroupChanges, UserChanges
+from relay.memory.snowclaw.edits import EditReaders, Edits, GroupChanges, UserChanges, added
 from relay.memory.snowclaw.encryption import is_encrypted
 from relay.memory.snowclaw.groups import GroupMemory
 from relay.memory.snowclaw.isolation import enters
@@ -27,6 +27,7 @@ from relay.memory.snowclaw.keys import (
     OfGroup,
     OfUser,
     agent_d,
+    category_and_key,
     group_d,
     hex_of,
     key_of,
@@ -69,6 +70,11 @@ _MAX_DELETIONS: Final = 10_000
 
 def private_d(subject: OfUser) -> str:
     return agent_d(PRIVATE, f"npub:{subject.key}")
+
+
+def is_private(d: str) -> bool:
+    """Whether it is of the owner's private notes about a user."""
+    return d.startswith(f"{AGENT}{PRIVATE}:")
 
 
 class Shown(NamedTuple, Generic[M]):
@@ -249,7 +255,7 @@ class WorkingCopy:
         """The owner's notes about a user that are a record apart, which no group reads."""
         event = self.own(private_d(subject))
         found = None if event is None else self.read(event)
-        return tuple(found.text.splitlines()) if isinstance(found, AgentMemory) else ()
+        return _lines(found) if isinstance(found, AgentMemory) else ()
 
     def group(self, group: str) -> GroupMemory | None:
         """The memory of a group, with the owner's notes."""
@@ -454,7 +460,10 @@ class WorkingCopy:
     # -- versions that waited ----------------------------------------------------------------------
 
     def current(self, d: str) -> Event | None:
-        """The agent's version of a user's or group's record, under any form of the key."""
+        """The agent's version of a user's or group's record, under any form of the key, or of
+        private notes."""
+        if is_private(d):
+            return self.own(d)
         subject = self._subject_at(d)
         own = None if subject is None else self._own(subject)
         return None if own is None else own.event
@@ -477,6 +486,8 @@ class WorkingCopy:
         `base`: None if `version` is a first one; `stored`: None if it was deleted. Raises Invalid
         if one cannot be read, or if a group would read text that was not written for it.
         """
+        if is_private(version.d):
+            return self._rebased_notes(version, base, stored, at)
         mine, before, theirs = self._record(version), self._record(base), self._record(stored)
         assert mine is not None
         is_newer = stored is None or newest((version, stored)) is version
@@ -499,6 +510,26 @@ class WorkingCopy:
             memory = replace(memory, first_seen=memory.known_since(version.created_at))
         return record_draft(memory, version.d, at, h), encrypted
 
+    def _rebased_notes(
+        self, version: Event, base: Event | None, stored: Event | None, at: int
+    ) -> tuple[Draft | None, bool]:
+        """As `rebased`, of private notes."""
+        mine, before, theirs = map(self._notes_in, (version, base, stored))
+        lines = added(before, mine, theirs)
+        was_encrypted = stored is not None and is_encrypted(stored)
+        encrypted = was_encrypted or is_encrypted(version)
+        if (lines, encrypted) == (theirs, was_encrypted):
+            return None, encrypted
+        category, key = category_and_key(version.d)
+        return agent_memory_draft(AgentMemory(key, "\n".join(lines), category), at), encrypted
+
+    def _notes_in(self, event: Event | None) -> tuple[str, ...]:
+        """Raises Invalid if it cannot be read."""
+        found = None if event is None else self.read(event)
+        if isinstance(found, UnreadableRecord):
+            raise _overwritten(found)
+        return _lines(found) if isinstance(found, AgentMemory) else ()
+
     def withdraw(self, version: Event) -> None:
         """Forget a version that is not sent."""
         self._index.remove(version)
@@ -507,7 +538,7 @@ class WorkingCopy:
         """Raises Invalid if it cannot be read."""
         found = None if event is None else self.read(event)
         if isinstance(found, UnreadableRecord):
-            raise Invalid(f"event {found.event.id[:12]}… would be overwritten: {found.why}")
+            raise _overwritten(found)
         assert not isinstance(found, AgentMemory)
         return found
 
@@ -600,6 +631,14 @@ def _not_for(group: str | None) -> Invalid:
     return Invalid(
         f"group:{group} reads the version of another program, and must not read this one"
     )
+
+
+def _overwritten(found: UnreadableRecord) -> Invalid:
+    return Invalid(f"event {found.event.id[:12]}… would be overwritten: {found.why}")
+
+
+def _lines(notes: AgentMemory) -> tuple[str, ...]:
+    return tuple(notes.text.splitlines())
 
 
 def _in(record: UserRecord | GroupRecord | None, empty: M) -> M:
