@@ -1,7 +1,9 @@
 """Shares: memory that the clients of all addresses share.
 
 Invariants: pure. A quarter is for clients with a known key; the others of one address have a
-quarter together, also when they have closed their connections. Where `ordinary` is given, addresses
+quarter together, also when they have closed their connections. Those with known keys of one address
+have half, and nothing of the last quarter from three eighths on: two addresses of one member leave
+room to others. Where `ordinary` is given, addresses
 that have little may have that much beyond these shares.
 """
 
@@ -33,9 +35,11 @@ class Shares:
         used = self._used
         if used < most // 4:
             return True
-        if client.is_known:
-            return used < most
         own = self._of.get(client.counted_as, 0)
+        if client.is_known:
+            if client.counted_as is None:
+                return used < most
+            return used < most and own < (most // 2 if used < most - most // 4 else most * 3 // 8)
         if ordinary and own <= ordinary:
             return used < 2 * most
         return own < most // 4 and used < most - most // 4

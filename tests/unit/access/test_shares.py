@@ -37,6 +37,18 @@ def test_one_address_has_a_quarter_and_all_unknown_ones_three() -> None:
     assert room(shares) == [False] * 4
 
 
+def test_two_addresses_of_a_member_leave_room_to_other_members() -> None:
+    shares = Shares()
+    mine, too = (Client(f"192.0.2.{number}", is_known=True) for number in (1, 2))
+    while shares.has_room_for(mine, MOST):
+        shares.add(mine.counted_as, 1)
+    while shares.has_room_for(too, MOST):
+        shares.add(too.counted_as, 1)
+    assert not shares.has_room_for(mine, MOST)
+    assert shares.has_room_for(Client("192.0.2.3", is_known=True), MOST)
+    assert shares.has_room_for(Client(None, is_known=True), MOST)
+
+
 def test_what_is_ordinary_has_room_while_a_few_addresses_have_all() -> None:
     shares = Shares()
     for number in range(3):
