@@ -40,6 +40,10 @@ def emptied(folder: Path) -> None:
     (folder / "rookery.db").write_bytes(b"")
 
 
+def overwritten_by_a_newline(folder: Path) -> None:
+    (folder / "rookery.db").write_bytes(b"\n")
+
+
 def deleted_with_its_index(folder: Path) -> None:
     for path in folder.glob("*.db"):
         path.unlink()
@@ -50,7 +54,8 @@ def link_to_an_unmounted_disk(folder: Path) -> None:
     (folder / "rookery.db").symlink_to(folder / "disk" / "rookery.db")
 
 
-LOSSES = (deleted, emptied, deleted_with_its_index, link_to_an_unmounted_disk)
+EMPTY = (emptied, overwritten_by_a_newline)
+LOSSES = (deleted, *EMPTY, deleted_with_its_index, link_to_an_unmounted_disk)
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("serve", "--check", "--port", "0"),
     ("verify",),
@@ -79,7 +84,7 @@ def test_a_command_refuses_the_folder_and_says_what_to_do(
 async def test_a_relay_does_not_start(folder: Path, lose: Callable[[Path], None]) -> None:
     """It answered everybody with nothing, took deleted events again, and gave groups away."""
     lose(folder)
-    with pytest.raises(UserError, match="is empty" if lose is emptied else "is missing"):
+    with pytest.raises(UserError, match="is empty" if lose in EMPTY else "is missing"):
         async with run_services(folder, load_config(folder / "rookery.toml")):
             pass
 
