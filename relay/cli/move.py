@@ -70,8 +70,7 @@ def move_command(
     if cancel:
         folder = _checked(Path(target if target is not None and _is_url(source) else source))
         with _alone(folder):
-            asyncio.run(_cancelled(folder))
-        click.echo("the move is forgotten: what it copied may be dropped")
+            click.echo(asyncio.run(_cancelled(folder)))
         return
     if target is None:
         raise UserError("--to is missing: name the database or folder to move to", code=2)
@@ -215,18 +214,26 @@ async def _switched(asked: _Asked) -> float:
     return seconds
 
 
-async def _cancelled(folder: Path) -> None:
-    from relay.cli.move_switch import UNFINISHED, note, source_of
+async def _cancelled(folder: Path) -> str:
+    """What may be dropped now. Raises UserError for a move of which only the end is left."""
+    from relay.cli.move_switch import UNFINISHED, note, noted, source_of, unended
     from relay.config import load_config
 
+    asked, left = noted(folder), unended(folder)
+    if asked is not None and left is not None and database_of(folder) == asked.to:
+        raise UserError(f"{left.text}, and rookery.toml names where they are now: {left.cure}")
     note(folder, None)
-    source = await source_of(folder, load_config(folder / "rookery.toml"))
+    config = load_config(folder / "rookery.toml")
+    source = await source_of(folder, config)
     try:
         await source.end_log()
     finally:
         await source.close()
     with suppress(FileNotFoundError):
         shutil.rmtree(folder / UNFINISHED)
+    if config.storage.url is None:
+        return "the move is forgotten: what it copied to a database may be dropped"
+    return f"a move to {folder} is forgotten; the events are in the database of [storage] url"
 
 
 def _report(asked: _Asked, done: _Done, *, as_json: bool) -> None:

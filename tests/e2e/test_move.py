@@ -76,6 +76,8 @@ async def test_a_stopped_relay_is_moved_too_and_its_old_database_stays_closed(
     before = await exported(folder)
     await moved(folder, url)
     assert await exported(folder) == before
+    code, text = await command("move", "--from", str(folder), "--cancel")
+    assert (code, "the events are in the database" in text) == (0, True), text
     with_database = (folder / "rookery.toml").read_text()
     await moved(url, folder)
     assert await exported(folder) == before
@@ -260,6 +262,8 @@ async def test_a_move_that_was_killed_before_its_last_step_is_completed(
     assert code == 130
     assert (folder / "rookery.db").exists()
     await _says_that_the_move_has_not_ended(folder)
+    code, text = await command("move", "--from", str(folder), "--cancel")
+    assert (code, "has not ended, and rookery.toml names" in text) == (1, True), text
     if by_a_start:
         async with Rookery(folder) as rookery:
             await rookery.start()
