@@ -71,6 +71,10 @@ class Program:
     async def listening(self) -> None:
         await self.says("listening in tea")
 
+    async def is_silent_about(self, message: Event) -> None:
+        """With `--debug`. What it is told later could come before it has looked at the message."""
+        await self.says(f"silent about {message.id[:8]}")
+
     async def says(self, text: str) -> None:
         async with until(f"{text!r} in {self.lines}") as tries:
             async for _ in tries:
@@ -239,11 +243,11 @@ async def test_it_obeys_its_owner_at_once_and_leaves_another_agent_alone(tmp_pat
     async with served(tmp_path) as rookery, program(tmp_path, rookery) as robot:
         await let_in(rookery)
         await by_owner(rookery, "group", "add", "tea", cast.rover.npub, "--role", "agent")
-        await robot.start()
+        await robot.start("--debug")
         await robot.listening()
         async with phone(rookery.url) as alice, Client(rookery.url, cast.rover) as rover:
             await configure(rookery.url, "none", await alice.next_second())
-            await alice.says("robot, are you there?")
+            await robot.is_silent_about(await alice.says("robot, are you there?"))
             await configure(rookery.url, "all", await alice.next_second())
             assert await alice.hears(await alice.says("anybody?")) == HERE_I_AM
             await rover.send(9, "robot, are you there?", [["h", "tea"]])
@@ -256,12 +260,12 @@ async def test_killed_it_answers_what_it_missed_once_and_nothing_old(
 ) -> None:
     async with served(tmp_path) as rookery, program(tmp_path, rookery) as robot:
         await let_in(rookery)
-        await robot.start()
+        await robot.start("--debug")
         await robot.listening()
         async with phone(rookery.url, ahead_s) as alice:
             await alice.hears(await alice.says("robot, one"))
             await configure(rookery.url, "none", await alice.next_second())
-            await alice.says("robot, two: it was told to be silent")
+            await robot.is_silent_about(await alice.says("robot, two: it was told to be silent"))
             await configure(rookery.url, "mention", await alice.next_second())
             await alice.hears(await alice.says("robot, three"))
 

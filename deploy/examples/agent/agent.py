@@ -115,6 +115,7 @@ class Agent:
         if message.id in self.answered or message.created_at < self.since:
             return
         if not self.claw.should_respond(message):
+            log.debug("silent about %s", message.id[:8])
             return
         if await self.is_by_agent(message):
             return  # two agents would answer each other forever
@@ -196,10 +197,15 @@ def main() -> None:
     options.add_argument("--owner", required=True, help="npub of the owner, who may configure it")
     options.add_argument("--invite", help="invite code")
     options.add_argument("--name", default="robot", help="name of the agent")
+    options.add_argument(
+        "--debug", action="store_true", help="also log which messages it does not answer"
+    )
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stdout)
+    args = options.parse_args()
+    log.setLevel(logging.DEBUG if args.debug else logging.INFO)
     try:
         with suppress(KeyboardInterrupt):
-            asyncio.run(run(options.parse_args()))
+            asyncio.run(run(args))
     except RookeryError as error:
         sys.exit(str(error))
 
