@@ -188,13 +188,13 @@ class Edits:
         groups = {readers.group for readers in self._readers}
         return groups.pop() if len(groups) == 1 else None
 
-    def may_be_read_by(self, group: str | None) -> bool:
-        """Whether each may be in a record that this group reads; None: the owner only. One that was
-        made for another group may not, even if this group read the record then."""
-        return group is None or all(
-            group == (readers.stored if readers.group is None else readers.group)
-            for readers in self._readers
-        )
+    def of_user_for(self, group: str | None) -> list[UserEdit]:
+        """Those that may be in a record that this group reads; None: the owner only."""
+        return [made.edit for made in self._of_user if _may_be_read(made, group)]
+
+    def has_unreadable(self, group: str | None) -> bool:
+        """Whether one of them says what this group may not read."""
+        return any(_is_kept_from(made, group) for made in self._of_user)
 
     @property
     def is_encrypted(self) -> bool:
@@ -234,9 +234,11 @@ class Edits:
         self._of_group[self._in_flight :] = [*kept, _Made(_Members(members), 0)]
         self.changes = max(self.changes, 1)
 
-    def mark_in_flight(self) -> None:
-        """A version with all edits is being published."""
-        self._in_flight = len(self)
+    def mark_in_flight(self, group: str | None = None) -> None:
+        """A version with all edits is being published, but for what its readers may not read."""
+        kept = [made for made in self._of_user if _is_kept_from(made, group)]
+        self._of_user = [m for m in self._of_user if not _is_kept_from(m, group)] + kept
+        self._in_flight = len(self) - len(kept)
 
     def drop_in_flight(self) -> None:
         """That version is stored."""
@@ -254,6 +256,22 @@ class Edits:
             return False
         self.changes = len(self)
         return True
+
+
+def _may_be_read(made: _Made[UserEdit], group: str | None) -> bool:
+    """Of another group, or of a direct message, not even the time: it tells that there was one."""
+    if group is not None and isinstance(made.edit, _SeenUser):
+        return made.edit.group == group
+    return not _is_kept_from(made, group)
+
+
+def _is_kept_from(made: _Made[UserEdit], group: str | None) -> bool:
+    """Whether it says what this group may not read: it was made for another one, even if this group
+    read the record then, or for none while none did."""
+    if group is None or made.readers is None:
+        return False
+    named, stored, _ = made.readers
+    return group != (stored if named is None else named)
 
 
 def _since(made: _Made[UserEdit], at: int) -> _Made[UserEdit]:

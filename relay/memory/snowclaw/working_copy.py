@@ -384,14 +384,15 @@ class WorkingCopy:
 
     def changed(self) -> list[Subject]:
         """The subjects to publish. Edits without effect are dropped; edits of an unreadable record
-        are kept.
+        are kept, and those that the readers of the record may not read.
         """
         for subject in list(self._unsaved):
             own = self._own(subject)
             if (
                 isinstance(own, (UserRecord, GroupRecord))
-                and self._edited(subject) == own.memory
+                and self._published(subject, own) == own.memory
                 and self.is_encrypted(subject) == is_encrypted(own.event)
+                and not self._edits(subject).has_unreadable(own.event.tag("h"))
             ):
                 del self._unsaved[subject]
         return [subject for subject in self._unsaved if self.unwritable(subject) is None]
@@ -413,30 +414,32 @@ class WorkingCopy:
         return isinstance(own, (UserRecord, GroupRecord)) and is_encrypted(own.event)
 
     def next_version(self, subject: Subject, at: int) -> Draft:
-        """The unencrypted draft with all edits, newer than the version under another form of the
+        """The unencrypted draft with the edits, newer than the version under another form of the
         key.
 
         Readers of a first version: a group's members; of a user the owner alone, unless all edits
-        named one group. Raises Invalid if a group would read an edit that was not made for it.
+        named one group. Edits that were not made for the readers stay unsaved; raises Invalid if
+        there are no others.
         """
         own = self._own(subject)
-        if isinstance(own, UserRecord):
-            group = own.event.tag("h")
-            if not self._edits(subject).may_be_read_by(group):
-                raise _not_for(group)
-        memory = self._edited(subject)
-        assert memory is not None
-        self._unsaved[subject].mark_in_flight()
+        assert not isinstance(own, UnreadableRecord)
+        edits = self._unsaved[subject]
+        memory = self._published(subject, own)
         d, h = self.d_of(subject), None
-        if isinstance(memory, UserMemory) and memory.first_seen is None:
-            since = own.event.created_at if isinstance(own, UserRecord) else at
-            memory = replace(memory, first_seen=memory.known_since(since))
-        if isinstance(own, (UserRecord, GroupRecord)):
+        if own is not None:
             h = own.event.tag("h")
+            is_same = self.is_encrypted(subject) == is_encrypted(own.event)
+            if memory == own.memory and is_same and edits.has_unreadable(h):
+                raise _not_for(h)
             if own.event.d != d:
                 at = max(at, own.event.created_at + 1)
         else:
-            h = subject.id if isinstance(subject, OfGroup) else self._edits(subject).group
+            h = subject.id if isinstance(subject, OfGroup) else edits.group
+        assert memory is not None
+        edits.mark_in_flight(h)
+        if isinstance(memory, UserMemory) and memory.first_seen is None:
+            since = at if own is None else own.event.created_at
+            memory = replace(memory, first_seen=memory.known_since(since))
         return record_draft(memory, d, at, h)
 
     def saved(self, subject: Subject, event: Event) -> None:
@@ -563,18 +566,29 @@ class WorkingCopy:
         assert not isinstance(found, AgentMemory)
         return found
 
-    def _edited(self, subject: Subject) -> UserMemory | GroupMemory | None:
-        own = self._own(subject)
-        assert not isinstance(own, UnreadableRecord)
+    def _published(
+        self, subject: Subject, own: UserRecord | GroupRecord | None
+    ) -> UserMemory | GroupMemory | None:
+        """The memory of the next version: with the edits that its readers may read."""
         if isinstance(subject, OfGroup):
             return self._edited_group(subject, own)
-        return self._edited_user(subject, own)
+        edits = self._edits(subject)
+        group = edits.group if own is None else own.event.tag("h")
+        return self._with_edits(subject, own, edits.of_user_for(group))
 
     def _edited_user(
         self, subject: OfUser, own: UserRecord | GroupRecord | None
     ) -> UserMemory | None:
+        return self._with_edits(subject, own, self._edits(subject).of_user)
+
+    def _with_edits(
+        self,
+        subject: OfUser,
+        own: UserRecord | GroupRecord | None,
+        edits: Iterable[UserEdit],
+    ) -> UserMemory | None:
         memory = own.memory if isinstance(own, UserRecord) else None
-        for edit in self._edits(subject).of_user:
+        for edit in edits:
             memory = edit(self._new_user(subject) if memory is None else memory)
         return memory
 

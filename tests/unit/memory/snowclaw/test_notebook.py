@@ -525,6 +525,44 @@ def test_a_first_version_is_for_whom_it_was_said_to_be_and_a_later_one_stays_so(
     assert event.tag("h") == "tea"
 
 
+def of_tea() -> Event:
+    """A record that the group reads."""
+    content = orjson.dumps({"notes": ["likes tea"], "first_seen": AT, "last_interaction": AT})
+    return robot.sign(30078, [["d", ALICE], ["h", "tea"]], content.decode(), AT)
+
+
+@pytest.mark.proves("S-33")
+def test_what_a_group_may_not_read_keeps_nothing_else_from_being_published() -> None:
+    """One note for the owner kept all later ones from being stored, until they were lost."""
+    book = working_copy()
+    user = book.subject_of(alice.npub)
+    book.edit_user(user, noted("looks for another job"), at=AT)
+    book.apply(of_tea())
+    book.edit_user(user, noted("green"), "tea", at=AT)
+    book.edit_user(user, noted("from the board"), "board", at=AT)
+    (event,) = published(book)
+    assert orjson.loads(event.content)["notes"] == ["likes tea", "green"]
+    assert (event.tag("h"), book.unsaved) == ("tea", 2)
+    assert notes(book) == ("likes tea", "green", "looks for another job", "from the board")
+    assert book.changed() == [user]
+    with pytest.raises(Invalid, match="group:tea reads the version of another program"):
+        book.next_version(user, AT + 200)
+
+
+@pytest.mark.proves("S-33")
+@pytest.mark.parametrize("where", ["den", None], ids=["a hidden group", "a direct message"])
+def test_a_group_is_not_told_when_its_user_was_elsewhere(where: str | None) -> None:
+    book = working_copy(of_tea())
+    user = book.subject_of(alice.npub)
+    book.see_user(user, AT + 50, (), where)
+    assert published(book) == []
+    book.see_user(user, AT + 60, (), where)
+    book.see_user(user, AT + 55, (), "tea")
+    (event,) = published(book)
+    assert orjson.loads(event.content)["last_interaction"] == AT + 55
+    assert book.unsaved == 0
+
+
 @pytest.mark.proves("S-02")
 def test_it_writes_32_hex_newer_than_what_is_under_another_form() -> None:
     book = working_copy(
