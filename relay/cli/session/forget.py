@@ -33,7 +33,7 @@ _IN_ONE: Final = 500
 def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) -> None:
     """Delete the lines, notes and state of a session that this key stored (NIP-09).
 
-    A later import does not bring them back. Envelopes (--pns) stay.
+    A later import in the same layout does not bring them back. Envelopes (--pns) stay.
     """
 
     async def work(transcripts: Transcripts) -> tuple[str, int]:
