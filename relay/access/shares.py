@@ -3,8 +3,8 @@
 Invariants: pure. A quarter is for clients with a known key; the others of one address have a
 quarter together, also when they have closed their connections. Those with known keys of one address
 have half, and nothing of the last quarter from three eighths on: two addresses of one member leave
-room to others. Where `ordinary` is given, addresses
-that have little may have that much beyond these shares.
+memory for others. Where `ordinary` is given, addresses that have little may have that much beyond
+these shares.
 """
 
 from __future__ import annotations
