@@ -215,8 +215,10 @@ def delete_named(
         add_tombstone(tombstone_of_id(event_id, why), found, plan)
     for row in rows:
         if row.slot is not None:
-            older = Tombstone(address_target(row.slot), "", row.event.created_at, why)
-            add_tombstone(older, found, plan)
+            until = row.event.created_at
+            if row.event.has_tag("ts"):  # a version with an older `ts` may have a later date
+                until = max(until, event.created_at)
+            add_tombstone(Tombstone(address_target(row.slot), "", until, why), found, plan)
         # An author is told what became of their own events (see `is_base_deleted`).
         if not kinds.is_undeletable(row.event.kind):
             stone = Tombstone(event_target(row.event.id), row.event.pubkey, None, why)
