@@ -59,8 +59,6 @@ _MAX_RETRIES: Final = 16
 _RIGHTS_CHANGED: Final = "read rights changed faster than pages could be read"
 _WRITTEN_AT_ONCE: Final = 256 << 10
 """Bytes of rows that are joined and written to one client before others go on."""
-_CLOSED_AT_ONCE: Final = 2000
-"""Values of subscriptions that leave the index of live filters before others go on: 1 us each."""
 _FILTER_S: Final = 3e-4
 _VALUE_S: Final = 2e-6
 """Estimated time on the loop of a filter, and of a value in it: each is compiled to SQL twice."""
@@ -209,7 +207,7 @@ class QueryQueue:
         self._queries.stop(subscription)
 
     async def aclose(self) -> None:
-        """The connection is closed. Others have turns between its subscriptions of many values."""
+        """The connection is closed. Others have turns between its subscriptions."""
         self._catching_up.clear()
         self._counts.clear()
         # Not kept: the exception of the task holds its frames, and these hold rows and this object.
@@ -218,14 +216,14 @@ class QueryQueue:
             if task is not None:
                 task.cancel()
                 await asyncio.gather(task, return_exceptions=True)
-            values = 0
+            is_over = False
             while self._open:
-                subscription = self._open.pop()
-                self._queries.stop(subscription)
-                values += _values_in(subscription.filters)
-                if values > _CLOSED_AT_ONCE and self._open:
-                    await self._peer.turn(values * _VALUE_S)
-                    values = 0
+                # Before the first too: hundreds of connections may be closed at the same time.
+                if is_over or not self._peer.has_time:
+                    await self._peer.turn(0.0)
+                began = perf_counter()
+                self._queries.stop(self._open.pop())
+                is_over = self._peer.worked(perf_counter() - began)
         finally:
             for subscription in self._open:
                 self._queries.stop(subscription)

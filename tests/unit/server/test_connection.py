@@ -440,7 +440,7 @@ async def test_what_takes_the_loop_long_waits_for_its_turn_before(
     await visit.asks(many, sub="large")
     await visit.socket.close()
     await eventually("its subscriptions have ended", lambda: not len(relay.fanout))
-    assert turns[6:] == [2, 1]  # before the first, and between a large one and the next
+    assert turns[6:] == [2]  # before the first; between two, if that took long
 
 
 # slow readers ------------------------------------------------------------------------------------
