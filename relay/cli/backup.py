@@ -21,11 +21,12 @@ import click
 
 from relay import __version__
 from relay.cli.database import refuse_database, refuse_lost_store
+from relay.cli.folder_lock import flocked
 from relay.cli.humanize import counted, size_of
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json
 from relay.clock import unix_now
 from relay.errors import UserError
-from relay.files import regular_file, replace_file, sync, take_lock
+from relay.files import regular_file, replace_file, sync
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -216,7 +217,7 @@ def staging_folder(parent: Path | None, prefix: str) -> Iterator[Path]:
     used, removed afterwards unless it was renamed."""
     staging = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
     try:
-        with _flocked(staging):
+        with flocked(staging):
             yield staging
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -225,19 +226,8 @@ def staging_folder(parent: Path | None, prefix: str) -> Iterator[Path]:
 def remove_left(parent: Path, prefix: str) -> None:
     """Remove what `staging_folder` of a killed process left."""
     for left in parent.glob(f"{prefix}*"):
-        with suppress(OSError), _flocked(left):
+        with suppress(OSError), flocked(left):
             shutil.rmtree(left)
-
-
-@contextmanager
-def _flocked(folder: Path) -> Iterator[None]:
-    """Raises BlockingIOError when another process holds it, OSError where there are no locks."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        take_lock(fd, folder)
-        yield
-    finally:
-        os.close(fd)
 
 
 def _remove_older(file: Path, relay: str, keep: int) -> list[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from relay.errors import FolderBusy, UserError
@@ -43,6 +43,32 @@ def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
             os.ftruncate(file, 0)
     finally:
         os.close(file)
+
+
+@contextmanager
+def flocked(folder: Path) -> Iterator[None]:
+    """Holds a lock of the folder itself, without a file in it. Raises BlockingIOError when another
+    process holds it, OSError where there are no locks."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        take_lock(fd, folder)
+        yield
+    finally:
+        os.close(fd)
+
+
+@contextmanager
+def filling(folder: Path) -> Iterator[None]:
+    """For commands that make a data folder of an empty one: each has it alone from its look at what
+    is there to its last file. Raises UserError, OSError."""
+    with ExitStack() as held:
+        try:
+            held.enter_context(flocked(folder))
+        except BlockingIOError:
+            raise UserError(
+                f"{folder} is being filled by another command: wait until that has ended"
+            ) from None
+        yield
 
 
 def _note_pid(file: int) -> None:

@@ -18,6 +18,7 @@ import click
 import orjson
 
 from relay.cli.database import refuse_lost_store
+from relay.cli.folder_lock import filling
 from relay.cli.names import PublicKey
 from relay.cli.options import WholeNumber, json_option, print_json, refuse_half_restored
 from relay.errors import UserError
@@ -251,7 +252,6 @@ def init_folder(
 
     `owners`, `agents`: 64 hex. `preset`: one of PRESETS. None: the default.
     """
-    _refuse_to_overwrite(folder)
     texts = {
         # The settings are written last: a folder that has them is complete.
         "relay.key": (f"{new_key().nsec}\n", _SECRET),
@@ -259,17 +259,20 @@ def init_folder(
         "policies/10-preset.toml": (_preset(preset), _PUBLIC),
         "rookery.toml": (_settings(name, url, port), _PUBLIC),
     }
-    make_private(folder / "policies")
     made: list[Path] = []
-    try:
-        for file, (text, mode) in texts.items():
-            write_new(folder / file, text, mode)
-            made.append(folder / file)
-    except BaseException:
-        for path in made:
-            with suppress(OSError):
-                path.unlink()
-        raise
+    make_private(folder)
+    with filling(folder):
+        _refuse_to_overwrite(folder)
+        make_private(folder / "policies")
+        try:
+            for file, (text, mode) in texts.items():
+                write_new(folder / file, text, mode)
+                made.append(folder / file)
+        except BaseException:
+            for path in made:
+                with suppress(OSError):
+                    path.unlink()
+            raise
     return tuple(made)
 
 

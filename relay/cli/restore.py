@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from relay.cli.backup import remove_left, staging_folder
+from relay.cli.folder_lock import filling
 from relay.cli.humanize import counted
 from relay.cli.options import (
     RESTORING,
@@ -69,25 +70,29 @@ def restored(file: Path, folder: Path) -> Manifest:
     try:
         is_new = not folder.exists()
         parent = _ancestor(folder) if is_new else folder
-        if is_new or all(path.name.startswith(RESTORING) for path in folder.iterdir()):
-            remove_left(parent, RESTORING)  # beside other files it tells where they came from
-        if not is_new and any(folder.iterdir()):
-            refuse_half_restored(folder)
-            raise UserError(
-                f"{folder} is not empty and is not overwritten; choose a new folder, or move it"
-                " away"
-            )
-        # In an existing folder, which may be a mounted disk, rather than beside it.
-        with _extracted(file, parent) as (staging, manifest):
-            if is_new:
-                make_private(folder.parent)
-                _move([(staging, folder)], folder)
-            else:
-                paths = sorted(staging.iterdir(), key=_order)
-                _move([(path, folder / path.name) for path in paths], folder)
+        with nullcontext() if is_new else filling(folder):
+            if is_new or all(path.name.startswith(RESTORING) for path in folder.iterdir()):
+                remove_left(parent, RESTORING)  # beside other files it tells where they came from
+            if not is_new and any(folder.iterdir()):
+                refuse_half_restored(folder)
+                raise _not_overwritten(folder)
+            # In an existing folder, which may be a mounted disk, rather than beside it.
+            with _extracted(file, parent) as (staging, manifest):
+                if is_new:
+                    make_private(folder.parent)
+                    _move([(staging, folder)], folder)
+                else:
+                    paths = sorted(staging.iterdir(), key=_order)
+                    _move([(path, folder / path.name) for path in paths], folder)
         return manifest
     except OSError as error:
         raise UserError(f"{folder} was not restored: {error.strerror or error}") from error
+
+
+def _not_overwritten(folder: Path) -> UserError:
+    return UserError(
+        f"{folder} is not empty and is not overwritten; choose a new folder, or move it away"
+    )
 
 
 def _ancestor(folder: Path) -> Path:
@@ -105,11 +110,14 @@ def _move(pairs: Sequence[tuple[Path, Path]], folder: Path) -> None:
     """All or nothing."""
     try:
         for source, target in pairs:
+            if os.path.lexists(target):  # of another program, since the folder was looked at
+                raise _not_overwritten(folder)
             source.rename(target)
         sync(folder)
         sync(folder.parent)
     except BaseException:
-        for source, target in pairs:
+        # The settings first: without them no command takes what is left for a relay.
+        for source, target in reversed(pairs):
             # Not by a list of those that were moved: a signal may come before one is in it.
             if not source.exists():
                 target.rename(source)

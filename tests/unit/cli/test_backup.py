@@ -299,6 +299,91 @@ def test_an_interrupted_restore_leaves_nothing(
     assert findings(new) == []
 
 
+def test_a_restore_that_is_killed_at_any_moment_is_not_served_without_its_store(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a failed restore the store was taken away first, and the rest was a new relay."""
+    new, moments = home / "new", list[Path]()
+    new.mkdir()
+    rename = Path.rename
+
+    def seen(path: Path, target: Path) -> None:
+        rename(path, target)
+        moments.append(shutil.copytree(new, home / f"moment {len(moments)}"))
+
+    def faulty(path: Path) -> None:
+        sync(path)
+        if path == new:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", seen)
+        patched.setattr("relay.cli.restore.sync", faulty)
+        printed, code = rookery("restore", home / "good.tar.gz", new)
+    assert (code, "was not restored" in printed) == (1, True), printed
+    assert len(moments) == 8  # four there, four back
+    for moment in moments:
+        printed, code = rookery("serve", "--check", "--port", "0", "--data", moment)
+        if code == 0:
+            assert findings(moment) == []
+            assert exported(moment) == exported(home / "data")
+        else:
+            assert f"a restore into {moment} has not finished" in printed
+
+
+@pytest.mark.parametrize("second", ["restore", "init"])
+def test_a_folder_is_filled_by_one_command_at_a_time(
+    home: Path, monkeypatch: pytest.MonkeyPatch, second: str
+) -> None:
+    """Two that had both found it empty: one replaced the other's store, and took it away when it
+    failed at the policies."""
+    new = home / "new"
+    new.mkdir()
+    given = {
+        "restore": (home / "good.tar.gz", new),
+        "init": (new, "--owner", cast.owner.pubkey),
+    }[second]
+    seconds = [lambda: rookery(second, *given)]
+    said = []
+
+    @contextmanager
+    def meanwhile(parent: Path | None, prefix: str) -> Iterator[Path]:
+        if seconds:
+            said.append(seconds.pop()())
+        with backup.staging_folder(parent, prefix) as staging:
+            yield staging
+
+    monkeypatch.setattr("relay.cli.restore.staging_folder", meanwhile)
+    assert rookery("restore", home / "good.tar.gz", new)[1] == 0
+    [(text, code)] = said
+    assert (code, f"{new} is being filled" in text) == (1, True), text
+    assert exported(new) == exported(home / "data")
+    assert findings(new) == []
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_what_others_put_there_during_a_restore_is_not_replaced(
+    home: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    there: bool,  # noqa: FBT001
+) -> None:
+    new = home / "new"
+    if there:
+        new.mkdir()
+    read = archive.read_archive
+
+    def meanwhile(*args: Any) -> object:
+        new.mkdir(exist_ok=True)
+        (new / "relay.key").write_text("another's")
+        return read(*args)
+
+    monkeypatch.setattr(archive, "read_archive", meanwhile)
+    printed, code = rookery("restore", home / "good.tar.gz", new)
+    assert (code, "is not overwritten" in printed) == (1, True), printed
+    assert names(new) == {"relay.key"}
+    assert (new / "relay.key").read_text() == "another's"
+
+
 @pytest.mark.parametrize("moved", ["", "rookery.db", "rookery.db policies", "rookery.db relay.key"])
 def test_a_folder_that_a_killed_restore_filled_in_part_is_named(home: Path, moved: str) -> None:
     """`serve` told to put rookery.toml back."""
