@@ -133,8 +133,8 @@ def is_written_in_place(path: Path) -> bool:
     return not path.is_file() and (path.exists() or os.path.lexists(os.path.realpath(path)))
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Write a file of mode 0600, whole or not at all; what is no file as `atomic_file` does. One
+def replace_file(path: Path, data: bytes, mode: int = 0o600) -> None:
+    """Write a private file, whole or not at all; what is no file as `atomic_file` does. One
     task at a time. Raises OSError."""
     if is_written_in_place(path):
         path.write_bytes(data)
@@ -142,7 +142,7 @@ def replace_file(path: Path, data: bytes) -> None:
     path = Path(os.path.realpath(path))
     part = path.with_name(f".{path.name}.part")
     part.unlink(missing_ok=True)  # of a run before, or of another user who waits for the content
-    with _renamed(part, path, 0o600) as file:
+    with _renamed(part, path, mode) as file:
         file.write(data)
 
 

@@ -252,7 +252,8 @@ def _note_last(folder: Path, file: Path, manifest: Manifest) -> None:
 
     text = orjson.dumps({"file": str(file.absolute()), "created_at": manifest.created_at})
     with suppress(OSError):
-        replace_file(folder / LAST_BACKUP, text)
+        # Root may make a backup of another user's relay, which shows when that was.
+        replace_file(folder / LAST_BACKUP, text, 0o644)
 
 
 # before a data folder is changed ------------------------------------------------------------------

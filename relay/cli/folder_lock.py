@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack, contextmanager, suppress
+from pwd import getpwuid
 from typing import TYPE_CHECKING
 
 from relay.errors import FolderBusy, UserError
@@ -17,12 +18,13 @@ if TYPE_CHECKING:
 @contextmanager
 def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
     """Holds the lock inside. Raises FolderBusy with the process id of the holder, UserError where
-    there are no locks.
+    there are no locks, and for root in the folder of another user's relay.
 
     `flock` is released when the process ends, however it ends. The file is not removed: two
     processes could then lock two files of this name.
     """
     path = folder / name
+    _refuse_root(folder)
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except FileNotFoundError:
@@ -43,6 +45,27 @@ def locked(folder: Path, name: str = "rookery.lock") -> Iterator[None]:
             os.ftruncate(file, 0)
     finally:
         os.close(file)
+
+
+def _refuse_root(folder: Path) -> None:
+    """The relay could not open the files that root would make. Its key tells whose folder it is:
+    the folder itself may be a mount of another user's."""
+    if os.geteuid() != 0:
+        return
+    try:
+        owner = (folder / "relay.key").stat().st_uid
+    except OSError:  # what opens it says why
+        return
+    if owner == 0:
+        return
+    try:
+        name, by = getpwuid(owner).pw_name, "runuser -u {} -- rookery …"
+    except KeyError:  # of a container, or of another machine
+        name, by = str(owner), "setpriv --reuid {} --clear-groups -- rookery …"
+    raise UserError(
+        f"{folder} belongs to user {name}, who could not open files that root makes in it: run this"
+        f" as that user, `{by.format(name)}`"
+    )
 
 
 @contextmanager

@@ -215,6 +215,11 @@ def test_the_last_backup_is_noted(home: Path) -> None:
     assert noted["file"].endswith("good.tar.gz")
 
 
+def test_the_note_of_a_backup_made_by_root_is_read_by_the_relay_s_user(home: Path) -> None:
+    """It names no secret, and the folder is private."""
+    assert (home / "data" / "last-backup.json").stat().st_mode & 0o777 == 0o644
+
+
 def test_a_drill_verifies_and_leaves_nothing(home: Path) -> None:
     drill = home / "drill"
     drill.mkdir()

@@ -14,6 +14,7 @@ import pytest
 from relay.cli.backup import remove_left, staging_folder
 from relay.cli.folder_lock import locked
 from relay.errors import FolderBusy, UserError
+from tests.harness.stocked_folder import rookery, stocked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -104,6 +105,59 @@ def test_a_staging_folder_without_locks_is_said_and_leaves_nothing(
 
 def test_a_folder_that_is_not_there_is_a_users_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="is not a folder"), locked(tmp_path / "nowhere"):
+        pass
+
+
+def owned(folder: Path) -> dict[Path, tuple[int, int, int]]:
+    """What a command that opens files to read leaves as it is."""
+    found = {path: path.stat() for path in folder.rglob("*")}
+    return {path: (stat.st_uid, stat.st_ino, stat.st_mtime_ns) for path, stat in found.items()}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("compact", "--data"),
+        ("key", "rotate", "--yes", "--data"),
+        ("move", "--to", "postgresql://127.0.0.1:1/none", "--from"),
+        ("verify", "--repair", "--data"),
+        ("export", "--data"),
+        ("serve", "--check", "--port", "0", "--data"),
+    ],
+    ids=" ".join,
+)
+def test_root_leaves_no_files_in_the_folder_of_another_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    """The relay could not open them: after `sudo rookery compact` it did not start."""
+    folder = tmp_path / "data"
+    stocked(folder, notes=1)
+    if os.geteuid() == 0:
+        for path in (folder, *folder.iterdir()):
+            os.chown(path, 4711, 4711)
+    else:
+        monkeypatch.setattr(os, "geteuid", lambda: 0)
+    (folder / "rookery.lock").unlink()
+    before = owned(folder)
+    printed, code = rookery(*command, folder)
+    assert code == 1, printed
+    assert f"{folder} belongs to user " in printed
+    assert "run this as that user" in printed
+    assert owned(folder) == before
+
+
+def test_root_may_work_on_a_folder_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container, where the folder itself may be of a user of the host."""
+    (tmp_path / "relay.key").touch()
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    if os.getuid() == 0:
+        os.chown(tmp_path, 4711, -1)
+    else:
+        (tmp_path / "relay.key").unlink()
+    with locked(tmp_path):
         pass
 
 
