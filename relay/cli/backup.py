@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from relay import __version__
-from relay.cli.database import refuse_database, refuse_lost_store
+from relay.cli.database import refuse_database, refuse_store_fault
 from relay.cli.folder_lock import flocked
 from relay.cli.humanize import counted, size_of
 from relay.cli.options import WholeNumber, folder_option, json_option, print_json
@@ -131,7 +131,7 @@ def make_backup(folder: Path, file: Path, now: int, progress: Progress) -> Manif
 
     if now >= DATES_END:
         raise UserError(f"the clock of this machine is {now} s after 1970: set the clock")
-    refuse_lost_store(folder)
+    refuse_store_fault(folder)
     store = folder / STORE
     schema = schema_of(store)
     if schema is None:

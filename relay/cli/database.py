@@ -35,7 +35,12 @@ def has_store(folder: Path) -> bool:
     return (folder / "rookery.db").is_file() or database_of(folder) is not None
 
 
-def lost_store(folder: Path) -> Finding | None:
+def store_fault(folder: Path) -> Finding | None:
+    """Set when the store must not be opened as it is."""
+    return _lost_store(folder) or _linked_store(folder)
+
+
+def _lost_store(folder: Path) -> Finding | None:
     """Set when the folder had a store whose file is missing or empty: opened as it is, it would be
     served as a store without events, members, bans and tombstones."""
     store = folder / "rookery.db"
@@ -53,6 +58,22 @@ def lost_store(folder: Path) -> Finding | None:
     )
 
 
+def _linked_store(folder: Path) -> Finding | None:
+    """Set when a file of the store is a symbolic link: SQLite keeps the log beside the target, so
+    that its size and damage in it are not seen, and `compact` would write over the link and leave
+    the target as it was."""
+    for file in (folder / "rookery.db", folder / "search.db"):
+        if file.is_symlink():
+            target = file.resolve()
+            return error(
+                f"{file} is a symbolic link to {target}",
+                f"stop the relay, move {target} over the link, and {target}-wal, if there is one,"
+                f" to {file}-wal; to have the events on another disk, move the whole folder there:"
+                f" {folder} may be a link",
+            )
+    return None
+
+
 def second_store(folder: Path) -> Finding | None:
     """Set when there is a file of events beside the database of `[storage] url`."""
     store = folder / "rookery.db"
@@ -65,11 +86,11 @@ def second_store(folder: Path) -> Finding | None:
     )
 
 
-def refuse_lost_store(folder: Path) -> None:
+def refuse_store_fault(folder: Path) -> None:
     """Raises UserError."""
-    lost = lost_store(folder)
-    if lost is not None:
-        raise UserError(f"{lost.text}: {lost.cure}")
+    fault = store_fault(folder)
+    if fault is not None:
+        raise UserError(f"{fault.text}: {fault.cure}")
 
 
 def refuse_database(folder: Path, cure: str) -> None:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 import policies
-from relay.cli.database import lost_store, second_store
+from relay.cli.database import second_store, store_fault
 from relay.cli.doctor_database import database_findings
 from relay.cli.findings import Finding, Severity, error, warning
 from relay.cli.folder_lock import locked
@@ -615,9 +615,9 @@ def _store(seen: Examined) -> Iterator[Finding]:
         yield left
     elif second is not None and left is None:
         yield second
-    lost = lost_store(seen.folder)
-    if lost is not None:
-        yield lost
+    fault = store_fault(seen.folder)
+    if fault is not None:
+        yield fault
         return
     try:
         schema = schema_of(path)

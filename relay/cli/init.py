@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 import click
 import orjson
 
-from relay.cli.database import refuse_lost_store
+from relay.cli.database import refuse_store_fault
 from relay.cli.folder_lock import filling
 from relay.cli.names import PublicKey
 from relay.cli.options import WholeNumber, json_option, print_json, refuse_half_restored
@@ -287,7 +287,7 @@ def _refuse_to_overwrite(folder: Path) -> None:
                 f"{folder / file} exists and is not overwritten; choose another folder, or move"
                 " the file away"
             )
-    refuse_lost_store(folder)
+    refuse_store_fault(folder)
 
 
 def write_new(path: Path, text: str, mode: int) -> None:

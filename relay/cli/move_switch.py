@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from relay.cli.database import password_in
+from relay.cli.database import password_in, refuse_store_fault
 from relay.cli.findings import warning
 from relay.config import Config, config_from, load_config, with_storage
 from relay.errors import ConfigFaults, RookeryError, StoreFault, UserError
@@ -190,6 +190,7 @@ def _put_away(folder: Path) -> None:
 async def source_of(folder: Path, config: Config) -> Side:
     """The store that the events are in. Raises UserError, StoreFault."""
     if config.storage.url is None:
+        refuse_store_fault(folder)
         return SqliteSide(folder / "rookery.db")
     from relay.storage.postgres.moving import PostgresSide
 

@@ -26,7 +26,7 @@ import click
 
 from relay.cli.console_verify import VerifyRun
 from relay.cli.data_folder import LocalFolder
-from relay.cli.database import database_of, refuse_lost_store
+from relay.cli.database import database_of, refuse_store_fault
 from relay.cli.folder_lock import locked
 from relay.cli.heap import keep_small, limit_heap
 from relay.cli.init import fresh_folder, is_fresh
@@ -91,7 +91,7 @@ def serve_command(
     """
     sockets = inherited_sockets()
     if is_fresh(folder):
-        refuse_lost_store(folder)
+        refuse_store_fault(folder)
         if not sockets:
             # Nothing is left behind when the relay cannot listen.
             default = ServerConfig()

@@ -22,7 +22,7 @@ import policies
 from policies.plugins import Chain
 from policies.reload import fingerprint
 from relay.cli.backup import LAST_BACKUP, back_up_before_upgrade, drop_safety_copies
-from relay.cli.database import password_in, refuse_lost_store, second_store
+from relay.cli.database import password_in, refuse_store_fault, second_store
 from relay.cli.move_switch import unended
 from relay.cli.policy_files import plugin_faults, write_folder
 from relay.cli.pushed_policies import NONE_YET, PushedPolicies
@@ -341,7 +341,7 @@ async def _opened_database(folder: Path, config: Config, terms: FilterTerms) -> 
 async def _opened_file(
     folder: Path, config: Config, terms: FilterTerms, metrics: Metrics
 ) -> SqliteStore:
-    refuse_lost_store(folder)
+    refuse_store_fault(folder)
     await asyncio.to_thread(_back_up_before_upgrade, folder)
     store = await SqliteStore.open(
         folder / "rookery.db",
@@ -400,7 +400,7 @@ def check_start(folder: Path, config: Config, *, ends_move: bool) -> None:
             _refuse_second_store(folder)
         password_in(config.storage.password_file)
     else:
-        refuse_lost_store(folder)
+        refuse_store_fault(folder)
     if config.storage.policies is PolicySource.FOLDER:
         _rules(folder / "policies", relay_key)
     else:

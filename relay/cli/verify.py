@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from relay.cli.database import refuse_database, refuse_lost_store
+from relay.cli.database import refuse_database, refuse_store_fault
 from relay.cli.humanize import counted
 from relay.cli.options import Colour, coloured, folder_option, json_option, print_json, printable
 from relay.clock import unix_now
@@ -81,7 +81,7 @@ def verified(folder: Path, note: Callable[[int, int], None] | None = None) -> Re
     from relay.cli.progress import Amount, progress_bar
     from relay.storage.sqlite.verifying import verify
 
-    refuse_lost_store(folder)
+    refuse_store_fault(folder)
     with progress_bar(Amount.OF_TOTAL) as progress:
         task = progress.add_task("verify", total=None)
         return verify(

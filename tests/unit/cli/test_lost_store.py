@@ -1,4 +1,4 @@
-"""A data folder whose `rookery.db` was lost: an empty store is not taken for it."""
+"""A data folder whose `rookery.db` was lost or is a link: an empty store is not taken for it."""
 
 from __future__ import annotations
 
@@ -121,3 +121,41 @@ def test_the_index_of_a_lost_store_makes_no_new_relay(folder: Path) -> None:
         printed, code = rookery(*command)
         assert (code, "for a new, empty store remove search.db" in printed) == (1, True), printed
     assert [path.name for path in folder.iterdir()] == ["search.db"]
+
+
+@pytest.mark.parametrize("name", ["rookery.db", "search.db"])
+@pytest.mark.parametrize(
+    "command", [*COMMANDS, ("move", "--to", "postgresql://127.0.0.1:1/none")], ids="-".join
+)
+def test_a_store_behind_a_link_is_refused_and_stays(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, command: tuple[str]
+) -> None:
+    """`compact` left the file on the other disk as it was, with what had been deleted, and wrote a
+    new one over the link. A relay looked for the log beside the link, and saw no damage in it."""
+    monkeypatch.chdir(folder)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    (folder / name).rename(disk / "moved.db")
+    (folder / name).symlink_to(disk / "moved.db")
+    before = (disk / "moved.db").read_bytes()
+    printed, code = rookery(*command, "--from" if command[0] == "move" else "--data", folder)
+    assert code == 1, printed
+    assert f"{folder}/{name} is a symbolic link" in printed
+    assert "move the whole folder there" in printed
+    assert (folder / name).is_symlink()
+    assert (disk / "moved.db").read_bytes() == before
+    assert [path.name for path in disk.iterdir()] == ["moved.db"]
+
+
+def test_doctor_tells_how_to_put_a_linked_store_in_its_place(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "moved.db"
+    (folder / "rookery.db").rename(target)
+    (folder / "rookery.db").symlink_to(target)
+    (found,) = as_json("doctor", "--data", folder, code=1)["findings"]
+    assert f"move {target} over the link" in found["cure"]
+    assert f"{target}-wal" in found["cure"]
+
+
+def test_the_folder_itself_may_be_a_link(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(folder)
+    assert rookery("compact", "--data", tmp_path / "link")[1] == 0
