@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -113,12 +114,15 @@ def replace_relay_key(folder: Path, old: SecretKey) -> tuple[SecretKey, Path]:
 
 async def _opened(folder: Path) -> tuple[SecretKey, int]:
     """The relay's key and its number of groups. Opening the store signs with this key what another
-    key signed."""
+    key signed; a database must be this relay's alone meanwhile."""
     from relay.cli.services import run_services
     from relay.config import load_config
 
+    config = load_config(folder / "rookery.toml")
     services: Services
-    async with run_services(folder, load_config(folder / "rookery.toml")) as services:
+    async with run_services(
+        folder, replace(config, storage=replace(config.storage, shared=False))
+    ) as services:
         return services.relay_key, len(services.state.groups.by_id)
 
 

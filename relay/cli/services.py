@@ -175,7 +175,7 @@ async def run_services(folder: Path, config: Config) -> AsyncIterator[Services]:
     if config.storage.url is None:
         store: Store = await _opened_file(folder, config, terms, metrics)
     else:
-        store = database = await _opened_database(folder, config, terms)
+        store = database = await _opened_database(folder, config, terms, relay_key)
         shared, set_back = database if config.storage.shared else None, database.set_back
         if database.reader is not None:
             reads = database.reader
@@ -321,7 +321,9 @@ async def _groups(
             shared.follow_from(await store.head())
 
 
-async def _opened_database(folder: Path, config: Config, terms: FilterTerms) -> PostgresStore:
+async def _opened_database(
+    folder: Path, config: Config, terms: FilterTerms, relay_key: SecretKey
+) -> PostgresStore:
     _check_driver()
     _refuse_second_store(folder)
     from relay.storage.postgres.store import PostgresStore
@@ -335,6 +337,7 @@ async def _opened_database(folder: Path, config: Config, terms: FilterTerms) -> 
         password=password,
         is_shared=config.storage.shared,
         replica=config.storage.replica,
+        relay=relay_key.pubkey,
     )
 
 
@@ -398,7 +401,11 @@ def check_start(folder: Path, config: Config, *, ends_move: bool) -> None:
         _check_driver()
         if not ends_move:
             _refuse_second_store(folder)
-        password_in(config.storage.password_file)
+        password = password_in(config.storage.password_file)
+        if config.storage.shared:
+            from relay.storage.postgres.opening import check_shared
+
+            asyncio.run(check_shared(config.storage.url, password, relay_key.pubkey))
     else:
         refuse_store_fault(folder)
     if config.storage.policies is PolicySource.FOLDER:

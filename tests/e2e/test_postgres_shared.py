@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 import time
 from collections import Counter
@@ -13,11 +14,12 @@ import aiohttp
 import pytest
 import websockets
 
+from relay.cli.init import new_key
 from relay.config import load_config
 from tests import cast
 from tests.faults.chaos.checker import STALE_S
 from tests.harness.postgres import postgres
-from tests.harness.relay_program import Rookery, connected, two_relays, until
+from tests.harness.relay_program import Rookery, command, connected, two_relays, until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -219,3 +221,40 @@ async def test_a_relay_that_stood_still_wakes_with_what_the_others_did(
         assert told["late"][0] in {"EOSE", "CLOSED"}
         assert told[late.id][1] is False
         assert "live" not in told
+
+
+async def test_relays_of_one_database_have_one_key(
+    tmp_path: Path, postgres: PostgresServer
+) -> None:
+    """One with another key signed the groups again, which the others then signed back."""
+    async with two_relays(tmp_path, await postgres.new_schema()) as (one, other):
+        key, foreign = (one.folder / "relay.key").read_text(), new_key().nsec
+        rotate = ("key", "rotate", "--yes", "--data", str(other.folder))
+        await one.start()
+        async with connected(one.url) as wire:
+            await do(wire, made(cast.owner, 9007, ["h", "tea"]))
+            (before,) = await wire.query({"kinds": [39000]})
+            (other.folder / "relay.key").write_text(foreign)
+            with pytest.raises(AssertionError, match="have another relay"):
+                await other.start()
+            code, text = await command("serve", "--check", "--data", str(other.folder))
+            assert (code, "have another relay.key" in text) == (1, True), text
+            code, text = await command(*rotate)
+            assert (code, "stop it first" in text) == (1, True), text
+            assert (other.folder / "relay.key").read_text() == foreign
+            assert await wire.query({"kinds": [39000]}) == [before]
+        assert await one.stop() == 0
+        with pytest.raises(AssertionError, match="rookery key rotate"):
+            await other.start()  # a key that was rotated away does not come back either
+
+        (other.folder / "relay.key").write_text(key)
+        code, text = await command(*rotate)
+        assert code == 0, text
+        with pytest.raises(AssertionError, match="copy it from one of them"):
+            await one.start()
+        await other.start()
+        async with connected(other.url) as wire:
+            (after,) = await wire.query({"kinds": [39000]})
+        assert after["pubkey"] != before["pubkey"]
+        shutil.copy(other.folder / "relay.key", one.folder)
+        await one.start()

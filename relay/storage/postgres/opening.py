@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from relay.errors import StoreFault, StoreVersion
+from relay.nostr.keys import npub
+from relay.storage.postgres.connections import Connections
 from relay.storage.postgres.hashes import KeyedHashes
 from relay.storage.postgres.sql.named import FILES, QUERIES
 from relay.storage.rows import event_in
 
 if TYPE_CHECKING:
     from relay.nostr.filters import FilterTerms
-    from relay.storage.postgres.connections import Connections
 
 SCHEMA_VERSION: Final = 4
 OLDEST_SERVER: Final = 14
+_RELAY: Final = "relay"
+"""Public key of the relays that use the database."""
 SCRIPTS: Final = ("schema.sql", "functions.sql", "search_schema.sql")
 _TAGGED_ROWS: Final = 5_000
 _MAX_INT: Final = 2**63 - 1
@@ -69,6 +72,38 @@ async def _migrate(db: Any) -> None:
     for step in range(version + 1, SCHEMA_VERSION + 1):
         await db.execute(FILES.migration(step))
         await db.execute(QUERIES["put_meta"], "schema", str(step))
+
+
+async def take_key(db: Any, relay: str, *, is_shared: bool) -> None:
+    """Call it while this process may use the database. The key is of this relay, or of those that
+    share the database: with another one it would sign again what the others sign. Raises
+    StoreFault.
+    """
+    if is_shared:
+        await db.execute(QUERIES["add_meta"], _RELAY, relay)
+        _check_key(await db.fetchval(QUERIES["get_meta"], _RELAY), relay)
+    else:
+        await db.execute(QUERIES["put_meta"], _RELAY, relay)
+
+
+async def check_shared(url: str, password: str | None, relay: str) -> None:
+    """Whether a relay with this key may share the database; changes nothing. Raises StoreFault."""
+    connections = Connections(url, password)
+    await connections.open()
+    try:
+        async with connections.reading() as db:
+            _, has_meta = await db.fetchrow(QUERIES["tables"])
+            _check_key(await db.fetchval(QUERIES["get_meta"], _RELAY) if has_meta else None, relay)
+    finally:
+        await connections.close()
+
+
+def _check_key(found: str | None, relay: str) -> None:
+    if found not in (None, relay):
+        raise StoreFault(
+            f"the relays on this database have another relay.key ({npub(str(found))}): copy it from"
+            " one of them; for a new key stop all relays and run `rookery key rotate`"
+        )
 
 
 async def _needed(db: Any, name: str) -> str:

@@ -23,7 +23,7 @@ from relay.storage.postgres.connections import Connections
 from relay.storage.postgres.erasing import Erasing
 from relay.storage.postgres.following import ended_in
 from relay.storage.postgres.listening import HeadListener, Touch
-from relay.storage.postgres.opening import opened
+from relay.storage.postgres.opening import opened, take_key
 from relay.storage.postgres.policies import PolicyVersions
 from relay.storage.postgres.reading import Reader, Turns
 from relay.storage.postgres.replica import Replica, ReplicaReader
@@ -132,9 +132,11 @@ class PostgresStore(Reader):
         password: str | None = None,
         is_shared: bool = False,
         replica: str | None = None,
+        relay: str | None = None,
     ) -> PostgresStore:
         """Open the database at a `postgresql://` address, and make its tables if it is empty.
 
+        `relay`: the public key, which all relays that share it have; None: not a relay opens it.
         `replica`: the address of a server that follows it, for `reader`, with the same password.
         `is_shared`: other relays have it open too, the same way; the caller sets `take_over`, and
         calls `follow` after `news`. Otherwise no other relay may use it. Raises StoreFault when one
@@ -157,6 +159,9 @@ class PostgresStore(Reader):
             opened_so_far.push_async_callback(store.close)
             if not await store._listener.start():
                 raise StoreFault(_HELD[is_shared])
+            if relay is not None:
+                async with connections.writing() as db:
+                    await take_key(db, relay, is_shared=is_shared)
             opened_so_far.pop_all()
         return store
 

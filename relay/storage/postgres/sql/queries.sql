@@ -439,6 +439,9 @@ DELETE FROM management WHERE register = $1 AND sha256(item) = sha256($2);
 -- :put_meta  name, value
 INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = excluded.value;
 
+-- :add_meta  name, value; ignored if there is one
+INSERT INTO meta (name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING;
+
 -- :get_meta  name -> value
 SELECT value FROM meta WHERE name = $1;
 
