@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from relay.client.base import BaseClient
 from relay.client.cache import Cache, newest_first
+from relay.client.clocks import is_ahead
 from relay.client.errors import ClientError, NotARelay, QueryClosed, Unanswered, Unreachable
 from relay.client.information import can_search, limit_in, offers_memory
 from relay.client.responses import filters_of
@@ -231,7 +232,10 @@ class MemoryClient(BaseClient):
         too. Raises OSError, SpoolDamaged."""
         targets = [*targets_of(deletion), *map(version_target, gone)]
         if self._spool is not None:
-            await asyncio.to_thread(self._spool.drop, targets)
+            # What waits may have been written after a deletion by a clock that is ahead.
+            named, now = set(deletion.tag_values("e")), self._client.now()
+            sure = [each for each in targets if each.name in named or not is_ahead(each.until, now)]
+            await asyncio.to_thread(self._spool.drop, sure)
         if self._cache is not None:
             await asyncio.to_thread(self._cache.delete, targets)
 

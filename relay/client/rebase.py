@@ -7,8 +7,9 @@ the edits of the others, or be refused as older (S-02, S-21, S-31).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from relay.client.clocks import deletes_waiting, is_ahead
 from relay.client.errors import QueryClosed
 from relay.errors import Invalid
 from relay.memory.draft import Draft
@@ -18,7 +19,6 @@ from relay.memory.snowclaw.working_copy import is_private
 from relay.memory.unreadable import next_created_at
 from relay.nostr import kinds
 from relay.nostr.event import MADE_FROM, Address, address_of, made_from
-from relay.nostr.nip09 import named_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,10 +26,6 @@ if TYPE_CHECKING:
     from relay.client.client import Client
     from relay.memory.snowclaw.working_copy import WorkingCopy
     from relay.nostr.event import Event
-
-_MOST_AHEAD_S: Final = 60
-"""Each version is a second newer than the one before, so many in a short time are dated ahead. A
-version that is further ahead is dated anew: a relay would refuse it for good."""
 
 
 class Rebase:
@@ -131,7 +127,8 @@ class Rebase:
         stored = newest(each for each in found if each.kind == kinds.APP_DATA)
         here = newest(each for each in found if each.d == event.d)  # a kind 5 has no `d`
         deletions = [each for each in found if each.kind == kinds.DELETION]
-        if any(named_by(deletion, [event]) for deletion in deletions):
+        now = self._client.now()
+        if any(deletes_waiting(deletion, event, now) for deletion in deletions):
             for other in found:
                 self.take(other)
             self._working_copy.withdraw(event)
@@ -140,9 +137,10 @@ class Rebase:
         # A deletion by address refuses what is not younger.
         before = [stored, *(each for each in deletions if each.has_tag("a"))]
         dates = [each.created_at for each in before if each is not None]
-        at = next_created_at(self._client.now(), max(dates, default=None))
-        is_ahead = event.created_at > at + _MOST_AHEAD_S
-        if not is_ahead:
+        at = next_created_at(now, max(dates, default=None))
+        # A version that is further ahead is dated anew: a relay would refuse it for good.
+        is_far_ahead = is_ahead(event.created_at, at)
+        if not is_far_ahead:
             if stored is None and not is_deleted:
                 return self._made_from(event, base)
             is_base = stored is not None and base is not None and stored.id == base.id
@@ -162,7 +160,7 @@ class Rebase:
             named = draft._replace(tags=[*draft.tags, made_from(here)])
             version = self._sign(named, is_encrypted)
         # What is written next is based on what is stored or sent, though that may be older.
-        if is_ahead or version is None:
+        if is_far_ahead or version is None:
             self._working_copy.withdraw(event)
             for each in (stored, version):
                 if each is not None:

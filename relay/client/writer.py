@@ -24,6 +24,7 @@ from enum import Enum
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from relay.client.clocks import deletes_waiting
 from relay.client.errors import TEMPORARY, ClientClosed, ClientError, PublishRefused, Unanswered
 from relay.errors import ANOTHER_VERSION, VERSION_DELETED, Invalid, Prefix
 from relay.memory.draft import Draft
@@ -32,7 +33,7 @@ from relay.memory.unreadable import next_created_at
 from relay.nostr.event import Address, address_of, made_from
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import DELETION, KindClass, class_of
-from relay.nostr.nip09 import request, targets_of
+from relay.nostr.nip09 import named_by, request, targets_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -205,12 +206,7 @@ class Writer:
 
     async def _query_stored(self, kind: int, d: str) -> None:
         stored = address_filter(kind, self._signer.pubkey, d)
-        address = str(Address(self._signer.pubkey, kind, d))
-        deletions = Filter(
-            kinds=frozenset({DELETION}),
-            authors=stored.authors,
-            tags=(("a", frozenset({address})),),
-        )
+        deletions = _deletions_of(kind, self._signer.pubkey, d)
         for event in await self._client.query(stored, deletions):
             self.note_stored(event)
             if self._rebase is not None:
@@ -338,7 +334,7 @@ class Writer:
                 case PublishRefused() if _is_older(answer) and not _has_changed(answer):
                     done.append(event.id)  # superseded by a newer version
                 case PublishRefused() if _is_deleted(answer):
-                    done.append(event.id)  # its text is not to be kept
+                    all_final &= await self._settle_deleted(event, spool)
                 case PublishRefused() if _is_final(answer):
                     await asyncio.to_thread(spool.refuse, event.id, str(answer))
                 case ClientError():
@@ -347,6 +343,31 @@ class Writer:
                     raise answer
         await asyncio.to_thread(spool.done, done)
         return all_final
+
+    async def _settle_deleted(self, event: Event, spool: Spool) -> bool:
+        """Drop what the relay says is deleted: its text is not to be kept. A version that was only
+        dated before a deletion by a clock that is ahead is dated after it instead. False: the relay
+        did not say which deletions there are, or the spool is full."""
+        if event.pubkey == self._signer.pubkey and class_of(event.kind) is KindClass.ADDRESSABLE:
+            try:
+                await self._date_anew(event, spool)
+            except ClientError:
+                return False
+        await asyncio.to_thread(spool.done, [event.id])
+        return True
+
+    async def _date_anew(self, event: Event, spool: Spool) -> None:
+        now = self._client.now()
+        found = await self._client.query(_deletions_of(event.kind, event.pubkey, event.d))
+        deletions = [each for each in found if named_by(each, [event])]
+        if not deletions or any(deletes_waiting(each, event, now) for each in deletions):
+            return
+        for each in deletions:
+            self.note_stored(each)
+        at = next_created_at(now, self._last.get((event.kind, event.d)))
+        again = self.signed(Draft(event.kind, event.tags, event.content, at))
+        self.note_stored(again)
+        await asyncio.to_thread(spool.put, again)
 
     async def _waits_for_deletion(self, event: Event, spool: Spool) -> bool:
         """Whether a deletion of the record waits: sent before it, edits would be made again on what
@@ -430,6 +451,16 @@ def address_filter(kind: int, pubkey: str, d: str) -> Filter:
     """The versions of one addressable record."""
     return Filter(
         kinds=frozenset({kind}), authors=frozenset({pubkey}), tags=(("d", frozenset({d})),)
+    )
+
+
+def _deletions_of(kind: int, pubkey: str, d: str) -> Filter:
+    """The kind 5s of its author that name the address of a record."""
+    address = str(Address(pubkey, kind, d))
+    return Filter(
+        kinds=frozenset({DELETION}),
+        authors=frozenset({pubkey}),
+        tags=(("a", frozenset({address})),),
     )
 
 

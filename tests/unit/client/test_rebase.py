@@ -457,6 +457,40 @@ async def test_what_was_forgotten_on_the_other_machine_does_not_come_back(
     assert fields(fake)["notes"] == notes
 
 
+@pytest.mark.proves("S-31")
+@pytest.mark.parametrize("is_live", [True, False], ids=["live", "asked for"])
+@pytest.mark.parametrize("has_base", [True, False])
+async def test_a_forget_of_a_clock_that_is_ahead_loses_no_note(
+    fake: FakeRelay, machines: tuple[Machine, Machine], *, has_base: bool, is_live: bool
+) -> None:
+    """Of that machine's date nobody can tell whether it forgot before or after the note, which no
+    relay has seen. What it forgot does not come back."""
+    one, other = machines
+    if has_base:
+        await one.note("secret", NOW)
+    async with apart(one) as claw:
+        one.now = NOW + 5
+        claw.note_user(alice.npub, "offline")
+    await fake.start()
+    if not has_base:
+        await other.note("secret", NOW)
+    other.now = NOW + 600
+    await forget_on(other)
+    (deletion,) = (event for event in fake.events if event.kind == kinds.DELETION)
+    for _ in range(2):  # the second asks what was deleted of what the first has read
+        async with one as claw:
+            if is_live:
+                await claw._drop_deleted(deletion)
+            await claw._client.wait_connected()
+            await sent(claw)
+            await claw.load()
+            shown = claw.user(alice.npub)
+            assert shown is not None
+            assert shown.notes == ("offline",)
+            assert await claw.refused() == []
+    assert fields(fake)["notes"] == ["offline"]
+
+
 @pytest.mark.proves("S-25")
 @pytest.mark.parametrize("notes", [1, 2])
 async def test_what_is_forgotten_offline_does_not_stay_in_what_the_other_machine_noted_since(

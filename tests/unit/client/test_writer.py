@@ -363,6 +363,61 @@ async def test_of_a_spooled_write_that_the_relay_has_deleted_nothing_is_kept(
         assert (len(program.spool), program.spool.refused()) == (0, [])
 
 
+@pytest.mark.parametrize("ahead", [60, 61])
+async def test_a_deletion_of_a_clock_that_is_ahead_loses_no_spooled_version(
+    fake: FakeRelay, path: Path, ahead: int
+) -> None:
+    """By its date nobody can tell whether it came before or after the version was written. Of a
+    clock that is right it came after."""
+    latest(fake)
+    address = f"{KIND}:{robot.pubkey}:a"
+    await fake.stop()
+    async with Program(fake, path) as program:
+        await program.write("one")
+    await fake.start()
+    async with Client(fake.url, robot, timeouts=TIMEOUTS, now=lambda: NOW) as other:
+        await other.publish(robot.sign(DELETION, [["a", address]], "", NOW + ahead))
+    async with Program(fake, path) as program:
+        await program.client.wait_connected()
+        assert await program.write("two", d="b") is Outcome.STORED  # it waits for the backlog
+        assert program.spool is not None
+        assert (len(program.spool), program.spool.refused()) == (0, [])
+    versions = [(event.content, event.created_at) for event in fake.events if event.kind == KIND]
+    kept = [("one", NOW + 62)] if ahead == 61 else []
+    assert versions == [*kept, ("two", NOW)]
+
+
+async def test_a_version_that_cannot_be_dated_after_a_deletion_is_kept_as_refused(
+    fake: FakeRelay, path: Path
+) -> None:
+    latest(fake)
+    take = fake.on["EVENT"]
+
+    async def refuse_ahead(visitor: Visitor, frame: list[Any]) -> None:
+        if frame[1]["created_at"] > NOW + 900:
+            await visitor.say_no(frame[1]["id"], "invalid: created_at: in the future")
+        else:
+            await take(visitor, frame)
+
+    fake.on["EVENT"] = refuse_ahead
+    await fake.stop()
+    async with Program(fake, path) as program:
+        await program.write("one")
+    await fake.start()
+    async with Client(fake.url, robot, timeouts=TIMEOUTS, now=lambda: NOW) as other:
+        tags = [["a", f"{KIND}:{robot.pubkey}:a"]]
+        await other.publish(robot.sign(DELETION, tags, "", NOW + 900))
+    async with Program(fake, path) as program:
+        await program.client.wait_connected()
+        assert await program.write("two", d="b") is Outcome.STORED
+        assert program.spool is not None
+        (refused,) = program.spool.refused()
+        assert (refused.event.content, refused.reason) == (
+            "one",
+            "invalid: created_at: in the future",
+        )
+
+
 async def test_a_spooled_version_made_from_another_than_the_stored_one_is_kept_as_refused(
     fake: FakeRelay, path: Path
 ) -> None:
