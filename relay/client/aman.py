@@ -385,11 +385,14 @@ class Aman(MemoryClient):
 
     async def _gone(self, path: Path, snapshots: Sequence[Snapshot]) -> list[str]:
         """Events that rows were written from, and the relay no longer gives: deleted, or of an
-        author who was banned."""
+        author who was banned. Also those whose deletion waits for the relay."""
         written = await asyncio.to_thread(event_ids, path, self.url)
         queued = {event.id for event in await self.queued({"kinds": sorted(_KINDS)})}
         asked = written - queued - ids_of(snapshots)
-        return await withdrawn(self._client, self.pubkey, await self._information(), sorted(asked))
+        deletions = await self.queued({"kinds": [kinds.DELETION]})
+        deleted = asked & {id_ for each in deletions for id_ in each.tag_values("e")}
+        document, rest = await self._information(), sorted(asked - deleted)
+        return [*deleted, *await withdrawn(self._client, self.pubkey, document, rest)]
 
     async def follow_tables(
         self, path: Path, *, any_author: bool = False
@@ -420,7 +423,7 @@ class Aman(MemoryClient):
                     fold = await self.fold(any_author=any_author)
                     keys = {*known, *fold.history_keys()}
                     yield Followed(None, await write_all(fold, keys), ())
-                elif (hk := fold.apply(event)) is not None:
+                elif await self._undeleted([event]) and (hk := fold.apply(event)) is not None:
                     yield Followed(hk, await write(fold, [hk]), ())
 
     def _deletions(self, wanted: Filter) -> Filter:

@@ -142,9 +142,11 @@ class MemoryClient(BaseClient):
     async def _undeleted(self, events: Sequence[Event]) -> list[Event]:
         """Without those that this client, or one that shares its folder, knows as deleted: an
         answer may be of before, and the deletion may wait for the relay."""
-        if self._cache is None:
+        if self._cache is None or self._spool is None:
             return list(events)
-        return await asyncio.to_thread(self._cache.undeleted, events)
+        left = await asyncio.to_thread(self._cache.undeleted, events)
+        # The cache may lack one that waits: see `LeftInCache`.
+        return _without_deleted(left, await asyncio.to_thread(self._spool.deletions))
 
     async def queued(self, *filters: FilterLike) -> list[Event]:
         """The waiting writes that match, in the order of writing."""
@@ -353,6 +355,9 @@ def _with_waiting(
         if any(filter_.matches(event) for filter_ in wanted):
             events[event.id] = event
     deletions = [event for event in waiting if event.kind == kinds.DELETION]
-    deleted = {event.id for each in deletions for event in named_by(each, events.values())}
-    left = (event for event in events.values() if event.id not in deleted)
-    return sorted(left, key=newest_first)
+    return sorted(_without_deleted([*events.values()], deletions), key=newest_first)
+
+
+def _without_deleted(events: list[Event], deletions: Sequence[Event]) -> list[Event]:
+    deleted = {event.id for each in deletions for event in named_by(each, events)}
+    return [event for event in events if event.id not in deleted]

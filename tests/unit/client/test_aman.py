@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from relay.client import Client, PublishRefused
+from relay.client import Client, LeftInCache, PublishRefused
 from relay.client.aman import Aman, Unreadable
 from relay.client.aman_tables import Replaced, TablesUnusable, rows_in
 from relay.client.writer import Outcome
@@ -23,6 +23,7 @@ from tests.golden import document
 from tests.harness.erasure import left_of
 from tests.harness.fake_relay import refusing
 from tests.unit.client.conftest import TIMEOUTS
+from tests.unit.client.test_memory_client import unwritable
 from tests.unit.client.test_snowclaw import until
 
 if TYPE_CHECKING:
@@ -647,6 +648,37 @@ async def test_rehydrate_includes_queued_writes(fake: FakeRelay, tmp_path: Path)
         assert written.outcome is Outcome.QUEUED
         done = await memory.rehydrate(tmp_path / "aman.db")
     assert done.rows.tools == 1
+
+
+@pytest.mark.parametrize("is_left", [False, True], ids=["", "left in the cache"])
+@pytest.mark.parametrize("is_written", [False, True], ids=["new tables", "tables of before"])
+async def test_what_a_waiting_deletion_names_is_in_no_table(
+    fake: FakeRelay, tmp_path: Path, *, is_written: bool, is_left: bool
+) -> None:
+    """The relay still gives it, and an agent gives its rows to a model."""
+    tables = ("preferences", "conversation_summaries", "tool_history", "subscription_state")
+    path = tmp_path / "aman.db"
+    async with aman(fake, folder=tmp_path / "folder") as memory:
+        await memory._client.wait_connected()
+        mine = [
+            (await memory.set_preference("u", "forget me")).event,
+            (await memory.set_summary("u", "forget me", 2)).event,
+            (await memory.set_subscriptions("u", ["forget me"])).event,
+            (await memory.add_tool("u", "forget me", success=True, content="")).event,
+        ]
+        if is_written:
+            await memory.rehydrate(path)
+            assert [len(rows(path, table)) for table in tables] == [1, 1, 1, 1]
+        fake.on["EVENT"] = refusing("rate-limited: slow down")
+        if is_left:
+            with unwritable(memory), pytest.raises(LeftInCache, match="waits for the relay"):
+                await memory.delete(mine)
+        else:
+            await memory.delete(mine)
+        assert await memory.waiting() == 1
+        done = await memory.rehydrate(path)
+        assert done.rows == Replaced(0, 0, 0, 0)
+    assert [rows(path, table) for table in tables] == [[], [], [], []]
 
 
 async def test_an_invalid_sqlite_file_is_reported(fake: FakeRelay, tmp_path: Path) -> None:

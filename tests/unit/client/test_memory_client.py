@@ -74,7 +74,7 @@ def cached(memory: Notes) -> list[str]:
 
 
 @contextmanager
-def unwritable(memory: Notes) -> Iterator[None]:
+def unwritable(memory: MemoryClient) -> Iterator[None]:
     """Its cache is, as on a disk that is read-only."""
     assert memory._cache is not None
     connection = memory._cache._file._connection
