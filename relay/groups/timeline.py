@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Set
 
     from relay.groups.context import GroupContext
+    from relay.nostr.event import Event
 
 _CHAT: Final = frozenset(
     {kinds.CHAT, kinds.THREAD_REPLY, kinds.THREAD, kinds.THREAD_COMMENT, kinds.COMMENT}
@@ -35,11 +36,24 @@ _MAX_AHEAD_S: Final = 60
 """Seconds. A moderation event dated further ahead would take precedence over later ones
 (N29-27)."""
 MAX_PREVIOUS: Final = 64
-"""References of one event."""
+"""References of one event; an import may have more, which are not looked up."""
 _UNKNOWN: Final = Reject(
     Prefix.INVALID, "previous: names an event that is not known in this group", RULE, reveals=True
 )
 _PREFIX: Final = re.compile(r"[0-9a-f]{8,64}").fullmatch
+
+
+def check_number_of_previous(event: Event) -> Reject | None:
+    """Why an event names too many; before anything looks at each of them: a tag has tens of
+    thousands."""
+    if not event.has_tag("previous"):
+        return None
+    number = sum([len(tag) - 1 for tag in event.tags if tag and tag[0] == "previous"])
+    if number <= MAX_PREVIOUS:
+        return None
+    return rejected(
+        Prefix.INVALID, f"previous: {number} references, at most {MAX_PREVIOUS} allowed"
+    )
 
 
 def previous_to_find(prefixes: Set[str]) -> Set[str]:
@@ -69,8 +83,6 @@ def check_previous(kind: int, prefixes: Set[str], context: GroupContext) -> Reje
         return None
     if not all(map(_PREFIX, prefixes)):
         return rejected(Prefix.INVALID, "previous: must be 8 to 64 lowercase hex characters")
-    if len(prefixes) > MAX_PREVIOUS:
-        return rejected(Prefix.INVALID, f"previous: at most {MAX_PREVIOUS} references")
     if not prefixes <= context.previous_found:
         return _UNKNOWN
     least = context.settings.previous

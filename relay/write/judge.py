@@ -35,6 +35,7 @@ from relay.groups.rules import (
     ruling_on_own_notice,
     ruling_on_withdrawal,
 )
+from relay.groups.timeline import check_number_of_previous
 from relay.lifecycle.deletion import deleted_rows, is_base_deleted, vanish_outcome
 from relay.lifecycle.rows import Stored, address_slot
 from relay.lifecycle.versions import is_rival, unstored_outcome
@@ -168,6 +169,8 @@ def screen(
             Prefix.INVALID, f"d: has {chars} characters, at most {MAX_D_CHARS} allowed", "form"
         )
     refusal = policy.screen(event, now, origin)
+    if refusal is None and origin is Origin.WIRE:
+        refusal = check_number_of_previous(event)
     if refusal is not None:
         return refusal
     if event.kind in kinds.GROUP_STATE and event.pubkey != relay:

@@ -271,16 +271,6 @@ def test_a_malformed_prefix_is_refused(prefix: str) -> None:
     assert tea_party(OPEN).do(alice, 9, ["previous", prefix]) == answer
 
 
-def test_more_references_than_a_client_has_use_for_are_refused() -> None:
-    world = tea_party(OPEN)
-    many = [f"{n:08x}" for n in range(65)]
-    assert world.do(alice, 9, ["previous", *many]) == (
-        False,
-        "invalid: previous: at most 64 references",
-    )
-    assert world.do(alice, 9, ["previous", *many[:64]]) == UNKNOWN_PREVIOUS
-
-
 @pytest.mark.proves("N29-25")
 def test_non_members_learn_nothing_from_previous() -> None:
     """Known and unknown prefixes get one answer."""
