@@ -8,7 +8,7 @@ from __future__ import annotations
 from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from relay.errors import WriteOutcome
+from relay.errors import Prefix, Reject, WriteOutcome
 from relay.lifecycle.rows import DeletedBy, Forgotten, Slot, Tombstone, Vanish
 from relay.nostr import kinds
 from relay.nostr.erasure import Erasure
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from relay.nostr.event import Base, Event
 
 
+MAX_TARGETS: Final = 1000
+"""Ids and addresses that a kind 5 of a client names. Each takes the writer 12 us, and a page of the
+file is written for the tombstone of most."""
 _OF_AUTHOR: Final = "kind 5"
 _VANISH: Final = "kind 62"
 _REQUESTS: Final = frozenset({_OF_AUTHOR, _VANISH})
@@ -61,6 +64,17 @@ def deletion_targets(event: Event) -> DeletionTargets:
         if slot is not None and slot.pubkey == event.pubkey:
             slots.append(slot)
     return DeletionTargets(ids, slots)
+
+
+def check_number_of_targets(event: Event) -> Reject | None:
+    """Why a kind 5 names too many."""
+    if event.kind != kinds.DELETION or len(event.tags) <= MAX_TARGETS:
+        return None
+    number = len(event.tag_values("e")) + len(event.tag_values("a"))
+    if number <= MAX_TARGETS:
+        return None
+    text = f"e, a: {number} targets, at most {MAX_TARGETS} allowed in one deletion"
+    return Reject(Prefix.INVALID, text, "form")
 
 
 def may_delete(deletion: Event, target: Event) -> bool:

@@ -36,7 +36,12 @@ from relay.groups.rules import (
     ruling_on_withdrawal,
 )
 from relay.groups.timeline import check_number_of_previous
-from relay.lifecycle.deletion import deleted_rows, is_base_deleted, vanish_outcome
+from relay.lifecycle.deletion import (
+    check_number_of_targets,
+    deleted_rows,
+    is_base_deleted,
+    vanish_outcome,
+)
 from relay.lifecycle.rows import Stored, address_slot
 from relay.lifecycle.versions import is_rival, unstored_outcome
 from relay.nostr import kinds
@@ -170,7 +175,7 @@ def screen(
         )
     refusal = policy.screen(event, now, origin)
     if refusal is None and origin is Origin.WIRE:
-        refusal = check_number_of_previous(event)
+        refusal = check_number_of_previous(event) or check_number_of_targets(event)
     if refusal is not None:
         return refusal
     if event.kind in kinds.GROUP_STATE and event.pubkey != relay:

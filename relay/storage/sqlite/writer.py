@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -334,9 +335,13 @@ class Writer:
                 self._delete_many([seq for (seq,) in found.fetchall()], change, ends=group_id)
 
     def _add_tombstones(self, tombstones: Sequence[Tombstone]) -> None:
+        """In the order of the table, so that neighbours are on the same pages."""
         self._db.executemany(
             QUERIES["add_tombstone"],
-            [(t.target, t.by, t.until, t.why, t.request) for t in tombstones],
+            [
+                (t.target, t.by, t.until, t.why, t.request)
+                for t in sorted(tombstones, key=attrgetter("target"))
+            ],
         )
 
     def _columns_of(self, event: Event) -> _Columns:

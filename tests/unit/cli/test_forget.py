@@ -6,8 +6,13 @@ import asyncio
 import json
 from typing import TYPE_CHECKING
 
-from relay.cli import run
+import pytest
+
+from relay.cli import forget, run
+from relay.cli.session import forget as session_forget
+from relay.client.nmem import updates
 from relay.client.receipts import verified
+from relay.lifecycle.deletion import MAX_TARGETS
 from relay.nostr.erasure import RECEIPT
 from relay.nostr.event import event_from
 from tests.cast import alice, owner
@@ -16,13 +21,21 @@ from tests.harness.fake_relay import FakeRelay
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
     from relay.nostr.erasure import Erasure
     from relay.nostr.event import Event
 
 REQUEST = "a" * 64
 BAD = "\x9b2J\x7f\u202e"
+
+
+@pytest.mark.parametrize("most", [forget._MAX_TARGETS, session_forget._IN_ONE])
+def test_a_relay_takes_as_many_targets_as_a_command_puts_into_one_request(most: int) -> None:
+    """Each event is named by its id, and a version by its address too."""
+    assert 2 * most <= MAX_TARGETS
+
+
+def test_a_relay_takes_as_many_targets_as_nmem_puts_into_one_request() -> None:
+    assert updates._DELETE_BATCH <= MAX_TARGETS
 
 
 async def test_no_text_of_a_receipt_controls_the_terminal(
