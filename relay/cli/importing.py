@@ -400,7 +400,7 @@ async def _in_order(
 
 
 def _deleted_in(events: Sequence[Event]) -> frozenset[str]:
-    """Ids that a 9005 names: it leaves no tombstone for what is not stored."""
+    """Ids that a 9005 names: it leaves no tombstone for what has no `h` and is not stored."""
     return frozenset(
         value
         for event in events

@@ -74,11 +74,6 @@ _OLDER_THAN_GROUP: Final = Reject(
 _IN_USE: Final = Reject(
     Prefix.BLOCKED, "the group has events here; only --trust lets an import delete it", RULE
 )
-_UNDELETABLE: Final = (frozenset(kinds.MODERATION) | frozenset(kinds.GROUP_STATE)) - {
-    kinds.CREATE_INVITE
-}
-"""A 9005 does not delete these (N29-51); deleting a 9009 revokes its codes."""
-
 MAX_MEMBERS: Final = 10_000
 """Above this a 9000 may add no members: each change of members costs the writer up to 1 us per
 member, and a new 39002. Join requests are still accepted, so that nobody can keep others out by
@@ -481,7 +476,7 @@ def _deletable(action: DeleteEvents, group: Group, context: GroupContext) -> tup
         for event_id in action.ids
         if (target := context.targets.get(event_id)) is not None
         and target.group == group.id
-        and target.kind not in _UNDELETABLE
+        and kinds.is_deletable_by_admin(target.kind)
     )
 
 

@@ -25,6 +25,7 @@ MAX_TARGETS: Final = 1000
 """Ids and addresses that a kind 5 of a client names. Each takes the writer 12 us, and a page of the
 file is written for the tombstone of most."""
 _OF_AUTHOR: Final = "kind 5"
+_OF_ADMIN: Final = "9005"
 _VANISH: Final = "kind 62"
 _REQUESTS: Final = frozenset({_OF_AUTHOR, _VANISH})
 """Why, in the tombstones of what an author asked to delete."""
@@ -87,8 +88,9 @@ def may_delete(deletion: Event, target: Event) -> bool:
     return target.kind == kinds.GIFT_WRAP and deletion.pubkey in target.tag_values("p")
 
 
-def is_deleted(event: Event, slot: Slot | None, found: Found) -> bool:
-    """Whether a tombstone refuses this event (N09-10, N09-11, G-12)."""
+def is_deleted(event: Event, slot: Slot | None, found: Found, group: str | None) -> bool:
+    """Whether a tombstone refuses this event (N09-10, N09-11, G-12). `group`: that of its row, as
+    far as the event tells."""
     if not found.tombstones:  # as in most batches
         return False
     for tombstone in found.tombstones.get(event_target(event.id), ()):
@@ -97,6 +99,13 @@ def is_deleted(event: Event, slot: Slot | None, found: Found) -> bool:
         ):
             return True
         if event.kind == kinds.GIFT_WRAP and tombstone.by in event.tag_values("p"):
+            return True
+        if (
+            group is not None
+            and tombstone.by == _admins_of(group)
+            and event.tag("h") == group
+            and kinds.is_deletable_by_admin(event.kind)
+        ):
             return True
     targets = [key_target(event.pubkey)]
     if slot is not None:
@@ -183,6 +192,17 @@ def tombstone_of_id(event_id: str, why: str) -> Tombstone:
     return Tombstone(event_target(event_id), "", None, why)
 
 
+def _admins_of(group: str) -> str:
+    """`Tombstone.by`; no key is written like this."""
+    return f"h:{group}"
+
+
+def tombstone_in_group(event_id: str, group: str) -> Tombstone:
+    """Refuses the event in this group, for an imported 9005 whose targets are not there: it may
+    name ids of any events, and nobody knows which of them were of the group."""
+    return Tombstone(event_target(event_id), _admins_of(group), None, _OF_ADMIN)
+
+
 def placed_tombstone(event: Event, group: str | None, why: str) -> Tombstone | None:
     """For a deleted row that is of a group because of what it names, which may be gone too: sent
     again, it would be of no group, and public. None: the event tells its group itself."""
@@ -222,7 +242,7 @@ def delete_named(
     """Delete the rows that a 9005 names, or the 9009 whose code a kind 5 withdraws; returns the
     rows. Older versions of them are deleted too: whoever has one could send it again."""
     rows = [found.rows[event_id] for event_id in ids if event_id in found.rows]
-    why = "9005" if event.kind == kinds.DELETE_EVENT else f"kind {event.kind}"
+    why = _OF_ADMIN if event.kind == kinds.DELETE_EVENT else f"kind {event.kind}"
     cause = DeletedBy(event.id, "", why)
     for event_id in ids:
         remove_by_id(event_id, found, plan, cause)

@@ -67,16 +67,24 @@ def _loses(event_id: str, version: int, keep: Keep, holder: Stored, tie: Tie) ->
 
 
 def unstored_outcome(
-    event: Event, slot: Slot | None, keep: Keep, found: Found, *, now: int, tie: Tie
+    event: Event,
+    slot: Slot | None,
+    keep: Keep,
+    found: Found,
+    group: str | None,
+    *,
+    now: int,
+    tie: Tie,
 ) -> WriteOutcome | None:
-    """Why an accepted event is not stored; None: it is. Raises Invalid (`expiration`)."""
+    """Why an accepted event is not stored; None: it is. `group`: as of `is_deleted`. Raises Invalid
+    (`expiration`)."""
     expires_at = expiry_of(event)
     if expires_at is not None and expires_at <= now:
         return WriteOutcome.EXPIRED
     if event.id in found.rows:
         return WriteOutcome.DUPLICATE
     # Where all versions are kept, a deletion by address refuses those dated before it.
-    if found.tombstones and is_deleted(event, slot or address_slot(event), found):
+    if found.tombstones and is_deleted(event, slot or address_slot(event), found, group):
         return WriteOutcome.DELETED
     if is_ephemeral(event.kind):
         return WriteOutcome.PASSED_ON
@@ -106,7 +114,7 @@ def plan_for(
 ) -> Stored | WriteOutcome:
     """`unstored_outcome`, or the row from `add_row`."""
     slot = slot_of(event, keep)
-    outcome = unstored_outcome(event, slot, keep, found, now=now, tie=tie)
+    outcome = unstored_outcome(event, slot, keep, found, group, now=now, tie=tie)
     if outcome is not None:
         return outcome
     return add_row(event, slot, keep, group, found, plan, quiet=quiet, history=history, now=now)

@@ -125,6 +125,11 @@ def class_of(kind: int) -> KindClass:
     return KindClass.REGULAR
 
 
+def is_deletable_by_admin(kind: int) -> bool:
+    """Whether a 9005 deletes it (N29-51); deleting a 9009 revokes its codes."""
+    return kind == CREATE_INVITE or not (kind in MODERATION or kind in GROUP_STATE)
+
+
 def is_ephemeral(kind: int) -> bool:
     return 20000 <= kind < 30000
 

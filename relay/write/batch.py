@@ -26,7 +26,7 @@ from relay.access.membership import (
 from relay.access.quotas import subnet_of
 from relay.errors import Prefix, Reject, TooMuchToRead, WriteOutcome
 from relay.facts import Origin
-from relay.groups.actions import users_in
+from relay.groups.actions import DeleteEvents, users_in
 from relay.groups.group import Groups, pins_of, replayed
 from relay.groups.key_map import KeyMap
 from relay.groups.membership import Cause, groups_without_rows, removals_from_groups, repair_drafts
@@ -51,6 +51,7 @@ from relay.lifecycle.deletion import (
     remaining_records,
     remove,
     remove_by_id,
+    tombstone_in_group,
     tombstone_of_id,
     vanish,
 )
@@ -419,6 +420,12 @@ class Batch:
         if ruling.removes:
             rows = delete_named(candidate.event, ruling.removes, self._found, self.plan)
             note_erased(candidate.event, rows, self.plan, self._now)
+        action, is_imported = candidate.action, candidate.sender.origin is not Origin.WIRE
+        if isinstance(action, DeleteEvents) and is_imported:
+            removed = {*ruling.removes}
+            for event_id in action.ids:
+                if event_id not in removed and event_id not in self._found.rows:
+                    self._keep_out(tombstone_in_group(event_id, group_id))
         for event_id in ruling.superseded:
             remove_by_id(event_id, self._found, self.plan)
             # Or who has it could send it again, after its author has left too (N29-35).
@@ -429,8 +436,7 @@ class Batch:
             after = self._world.groups.get(changed)
             if after is not None:
                 self._notify(before.get(changed), after)
-        if candidate.sender.origin is Origin.WIRE:  # members that an import puts in knew before
-            action = candidate.action
+        if not is_imported:  # members that an import puts in knew before
             for draft in membership_notices(
                 before.get(group_id),
                 self._world.groups.get(group_id),

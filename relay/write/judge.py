@@ -414,6 +414,7 @@ def _unstored(candidate: Candidate, world: World) -> WriteOutcome | None:
         candidate.slot,
         candidate.keep,
         world.found,
+        candidate.row_group,
         now=world.now,
         tie=world.policy.keep.tie,
     )

@@ -433,9 +433,9 @@ class _Verification:
         for target, stones in found.tombstones.items():
             certain.tombstones[target] = [stone for stone in stones if stone.why != "kind 5"]
         for (row, event), slot in zip(known, slots, strict=True):
-            if is_deleted(event, slot, found if row.grp is None else certain):
+            if is_deleted(event, slot, found if row.grp is None else certain, row.grp):
                 self._report_deleted(row)
-            elif is_deleted(event, slot, found):
+            elif is_deleted(event, slot, found, row.grp):
                 names = [("e", event.id)]
                 if slot is not None:
                     names.append(("a", address_target(slot)[2:]))
@@ -499,7 +499,7 @@ class _Verification:
         targets = orjson.dumps([*asked, address_target(own)]).decode()
         for stone in self._db.execute(QUERIES["tombstones"], {"targets": targets}):
             found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
-        return "was deleted, and is stored" if is_deleted(event, own, found) else None
+        return "was deleted, and is stored" if is_deleted(event, own, found, None) else None
 
     # -- tables ---------------------------------------------------------------------------------
 

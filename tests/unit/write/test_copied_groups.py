@@ -17,7 +17,7 @@ from relay.storage import PageQuery
 from tests.cast import admin, alice, bob, carol, dave, owner, person, robot, stranger
 from tests.contract.writing import MAX, asked
 from tests.harness.reference_store import ReferenceStore
-from tests.harness.relay_in_process import RELAY, Home, policy_of, store_of
+from tests.harness.relay_in_process import DELETED, RELAY, STORED, Home, policy_of, store_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -104,6 +104,38 @@ async def test_a_group_stays_private_when_who_made_it_so_has_vanished(home: Home
     await home.vanish(alice)
     assert Flag.HIDDEN in home.groups.by_id["tea"].flags
     assert await differences(home) == []
+
+
+@pytest.mark.proves("N29-52")
+async def test_what_an_admin_deleted_stays_deleted(home: Home) -> None:
+    """Whoever had it could send it to the copy."""
+    await tea_party(home)
+    message = await home.do(bob, 9, h="tea", content="spam")
+    invite = await home.do(alice, 9009, ["code", "open sesame"], h="tea")
+    await home.do(admin, 9005, ["e", message.id], ["e", invite.id], h="tea")
+    async with copy_of(home) as copy:
+        copy.now = home.now
+        assert await copy.take(message, invite, logins=[bob.pubkey, alice.pubkey]) == [DELETED] * 2
+
+
+async def test_a_deletion_by_an_admin_keeps_out_of_a_copy_what_is_of_the_group_alone(
+    home: Home,
+) -> None:
+    """It may name any ids: here of events that come later."""
+    await tea_party(home)
+    await home.do(owner, 9007, h="coffee")
+    message = await home.do(bob, 9, h="tea", content="spam")
+    others = [
+        home.made(bob, 1),
+        home.made(bob, 9, h="coffee"),
+        home.made(bob, 7, ["e", message.id]),
+        home.made(owner, 9000, ["p", carol.pubkey], h="tea"),
+    ]
+    named = [message, *others]
+    await home.do(alice, 9005, *(["e", event.id] for event in named), h="tea")
+    async with copy_of(home) as copy:
+        copy.now = home.now
+        assert await copy.take(*others) == [STORED] * 4
 
 
 @pytest.mark.proves("N29-104")
