@@ -349,6 +349,11 @@ def vanish(request: Event, found: Found, plan: WritePlan) -> Sequence[Stored]:
     return deleted
 
 
+def tombstone_while_vanishing(request: Event) -> Tombstone:
+    """Refuses what the request deletes while it is carried out, before `vanish`. Not stored."""
+    return Tombstone(key_target(request.pubkey), request.pubkey, request.created_at, _VANISH)
+
+
 def delete_banned_author(pubkey: str, found: Found, plan: WritePlan) -> None:
     """Delete the rows of a banned key; the store deletes those that are not in `found`.
 

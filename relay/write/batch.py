@@ -143,9 +143,11 @@ class Batch:
         guesses: InviteGuesses,
         buckets: TokenBuckets,
         vanished: MinuteCounter,
+        vanishing: Sequence[Tombstone],
         unlisted: Mapping[str, Group],
     ) -> None:
-        """`is_here`: whether a URL is this relay's. `unlisted`: those of earlier batches."""
+        """`is_here`: whether a URL is this relay's. `vanishing`: of requests that are carried out.
+        `unlisted`: those of earlier batches."""
         self.plan = WritePlan()
         self.rows: list[Stored] = []
         """Everything accepted, in order."""
@@ -179,6 +181,7 @@ class Batch:
         self._guesses = guesses
         self._buckets = buckets
         self._vanished = vanished
+        self._vanishing = vanishing
         policy = state.policy
         history = policy.keep.history
         self._history = history if history.rules else None
@@ -246,6 +249,8 @@ class Batch:
         self._broken = set[Series]()
         if len(self._items) > 1:
             self._check_tags(found.slots.values())
+        for stone in self._vanishing:
+            found.tombstones.setdefault(stone.target, []).append(stone)
         self._found = found
         self._world = World(
             self._policy,

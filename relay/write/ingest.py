@@ -24,6 +24,7 @@ from relay.access.shares import Shares
 from relay.errors import Prefix, Reject, StoreFault, TooMuchToRead, ok_reply
 from relay.facts import Origin
 from relay.groups.group import EndedGroup
+from relay.lifecycle.deletion import tombstone_while_vanishing
 from relay.lifecycle.rows import WritePlan
 from relay.nostr import kinds
 from relay.nostr.event import weight_of
@@ -64,7 +65,7 @@ if TYPE_CHECKING:
     from relay.access.management import ListChange
     from relay.errors import Result
     from relay.groups.group import Group, Groups
-    from relay.lifecycle.rows import Found, Lookups, Stored
+    from relay.lifecycle.rows import Found, Lookups, Stored, Tombstone
     from relay.nostr.event import Event
     from relay.nostr.keys import SecretKey
     from relay.observe import Metrics
@@ -176,6 +177,8 @@ class Ingest:
         self._vanished = MinuteCounter(VANISHED_PER_ADDRESS)
         self._vanish_from = 0.0
         """Time of the loop from which on a key may vanish."""
+        self._vanishing: dict[str, Tombstone] = {}
+        """Requests to vanish that are carried out in pieces, by id: what they delete is refused."""
         self._weights = Shares()
         """Of the events that wait."""
         self._limits: dict[object, _Limit] = {}
@@ -635,6 +638,8 @@ class Ingest:
         for item in batch:
             match item:
                 case WriteEvent():
+                    if item.pieces is not None:
+                        self._vanishing.pop(item.event.id, None)
                     self._weights.add(item.author.counted_as, -item.share)
                     result = fault or item.result
                     if item.series is not None:
@@ -662,6 +667,7 @@ class Ingest:
             guesses=self._guesses,
             buckets=self._buckets,
             vanished=self._vanished,
+            vanishing=[*self._vanishing.values()],
             unlisted=self._lists.due,
         )
         self._state.begin_commit(self._store.committed())
@@ -670,6 +676,8 @@ class Ingest:
         try:
             await self._store.append(batch.lookups, batch.decide)
             # The batch is on disk: from here on nothing may raise or take it back.
+            if batch.is_piece:
+                self._note_piece(items[0])
             _log_changes(self._state.groups, batch.plan.groups)
             self._state.adopt(batch.groups)
             self._state.manage(batch.management)
@@ -683,6 +691,11 @@ class Ingest:
             self._state.end_commit()
             self._measure(batch, len(items))
         return batch
+
+    def _note_piece(self, item: LaneItem) -> None:
+        assert isinstance(item, WriteEvent)
+        if item.event.kind == kinds.VANISH:
+            self._vanishing[item.event.id] = tombstone_while_vanishing(item.event)
 
     def _measure(self, batch: Batch, size: int) -> None:
         batch.stored_at, stages = perf_counter(), self._metrics.write

@@ -336,6 +336,55 @@ def emptying(home: Home, kind: int) -> Event:
     return home.request(alice) if kind == 62 else home.made(alice, 9008, h="tea")
 
 
+async def test_what_is_sent_again_while_its_author_vanishes_is_refused(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was stored, told to subscribers and deleted by a later piece: who had the events could
+    send them again for ever, and the request was never carried out."""
+    rows = [*await rows_of_alice(home), await home.do(carol, 1059, ["p", alice.pubkey])]
+    sent: list[Letter] = []
+    stored, newer = home.ingest._stored, home.made(alice, 1, at=home.now + 1)
+
+    async def then_send(items: Sequence[Any]) -> Any:
+        batch = await stored(items)
+        if batch.is_piece and len(sent) < 10 * len(rows):
+            gone = {row.id for row in rows} - {event.id for event in await home.log()}
+            again = [*(row for row in rows if row.id in gone), newer]
+            sent.extend(home.post(event, connection=2) for event in again)
+            while home.ingest.waiting["verify"]:  # noqa: ASYNC110 -- threads verify them
+                await asyncio.sleep(0.001)
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", then_send)
+    assert await home.post(home.request(alice), connection=1).answer == STORED
+    answers = [await letter.answer for letter in sent]
+    assert len(sent) < 10 * len(rows)
+    assert set(answers) == {DELETED, STORED, DUPLICATE}
+    assert [event.id for event in await home.log()] == [newer.id]
+    assert {event.id for event in home.live.said} >= {newer.id}
+    assert [event.id for event in home.live.said].count(rows[0].id) == 1
+
+
+async def test_of_a_key_whose_request_to_vanish_was_not_carried_out_nothing_is_refused(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = await rows_of_alice(home)
+    stored, passes = home.ingest._stored, list[object]()
+
+    async def then_fail(items: Sequence[Any]) -> Any:
+        if passes:
+            raise StoreFault("the disk is full")
+        batch = await stored(items)
+        passes.append(batch)
+        return batch
+
+    monkeypatch.setattr(home.ingest, "_stored", then_fail)
+    ((accepted, _),) = await home.take(home.request(alice))
+    assert not accepted
+    monkeypatch.setattr(home.ingest, "_stored", stored)
+    assert STORED in await home.take(*rows)
+
+
 @pytest.mark.parametrize("kind", [62, 9008])
 async def test_others_are_served_while_a_key_vanishes_or_a_group_ends(
     home: Home, kind: int
