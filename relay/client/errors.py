@@ -99,6 +99,11 @@ class PublishRefused(ClientError):
         """What lifts the refusal, for people; empty: not known."""
         self.add_note("; ".join(filter(None, (f"signed with {signer}", self.remedy))))
 
+    @property
+    def is_deleted(self) -> bool:
+        """Whether the event is deleted: by its id, or by its address as of a later time."""
+        return self.prefix == Prefix.BLOCKED and self.text == "deleted"
+
 
 class QueryClosed(ClientError):
     """The relay ended a query or subscription with CLOSED."""

@@ -92,23 +92,26 @@ def _pin_adopted(db: Any) -> None:
 def set_event_id(db: Any, event: Event) -> None:
     """Record the event of an own row. The row becomes one's own also if another key published the
     same text: its copy may have come first."""
-    d, own = event.d, (event.id, ONESELF, event.created_at, event.d)
+    own = event.id, ONESELF, event.created_at, event.d
     for table in ("_rk_observations", "_rk_prompts"):
         changed = "event_id = ?, author = ?, created_at = ?"
         db.execute(f"UPDATE {table} SET {changed} WHERE d = ?", own)  # noqa: S608  names of ours
     if event.kind == kinds.APP_DATA:
-        if d.startswith("nmem:pin:"):
-            db.execute(
-                "UPDATE _rk_pins SET event_id = ? WHERE target = ? AND author = ?"
-                " AND created_at = ?",
-                (event.id, d.removeprefix("nmem:pin:"), ONESELF, event.created_at),
-            )
-        else:
-            db.execute(
-                "UPDATE _rk_sessions SET event_id = ? WHERE session_id = ? AND author = ?"
-                " AND created_at = ?",
-                (event.id, d.removeprefix("nmem:session:"), ONESELF, event.created_at),
-            )
+        _set_version_id(db, event)
+
+
+def _set_version_id(db: Any, event: Event) -> None:
+    if event.d.startswith("nmem:pin:"):
+        db.execute(
+            "UPDATE _rk_pins SET event_id = ? WHERE target = ? AND author = ? AND created_at = ?",
+            (event.id, event.d.removeprefix("nmem:pin:"), ONESELF, event.created_at),
+        )
+    else:
+        db.execute(
+            "UPDATE _rk_sessions SET event_id = ? WHERE session_id = ? AND author = ?"
+            " AND created_at = ?",
+            (event.id, event.d.removeprefix("nmem:session:"), ONESELF, event.created_at),
+        )
 
 
 def put_all(
@@ -278,6 +281,20 @@ def drop_deleted(database: Database, deleted: Sequence[tuple[str, str]]) -> int:
         with database.transaction() as db:
             dropped += _drop_batch(db, deleted[start : start + _BATCH])
     return dropped
+
+
+def drop_refused(db: Any, event: Event) -> int:
+    """Drop the own row of an event that the relay refused as deleted; returns the number of rows. A
+    row that has become that of another event since, or of a newer version, is left."""
+    if event.kind == kinds.APP_DATA:
+        _set_version_id(db, event)
+    for table in ("_rk_observations", "_rk_prompts"):
+        waiting = "d = ? AND author = ? AND created_at = ? AND event_id IS NULL"
+        db.execute(
+            f"UPDATE {table} SET event_id = ? WHERE {waiting}",  # noqa: S608  names of ours
+            (event.id, event.d, ONESELF, event.created_at),
+        )
+    return _drop_batch(db, [(event.id, event.pubkey)])
 
 
 def _drop_batch(db: Any, deleted: Sequence[tuple[str, str]]) -> int:

@@ -305,6 +305,8 @@ class _Keeper:
         await asyncio.to_thread(bind, database, settings.key.pubkey)
         async with Client(settings.relay, settings.key) as client:
             sent = await sync.send(client, settings.key, database)
+            # What was deleted with it, or is newer, is fetched before an agent is told of it.
+            self._must_fetch |= sent.deleted > 0
             if self._must_fetch:
                 self._must_fetch = False  # a session that starts meanwhile fetches again
                 try:

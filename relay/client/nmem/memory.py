@@ -52,7 +52,8 @@ class Nmem(NmemRecorder):
         fetched = await sync.fetch(
             self._client, self._signer, self.database, self._sources, progress
         )
-        return replace(fetched, sent=sent.sent, refused=sent.refused, waiting=sent.waiting)
+        deleted = sent.deleted + fetched.deleted
+        return replace(sent, fetched=fetched.fetched, deleted=deleted, removed=fetched.removed)
 
     async def send(self, wait_s: float | None = None) -> Synced:
         """Send waiting records without fetching. Raises UserError if the relay is unreachable for

@@ -19,7 +19,7 @@ from relay.client.errors import (
     Unreachable,
 )
 from relay.client.information import owners_in, reads_prefixes
-from relay.client.nmem.apply import drop_deleted, put_all, set_event_id
+from relay.client.nmem.apply import drop_deleted, drop_refused, put_all, set_event_id
 from relay.client.nmem.updates import ONESELF, about, set_about
 from relay.client.paging import PageBudget
 from relay.client.sync import items_of
@@ -50,6 +50,8 @@ _FETCH_BATCH: Final = 500
 _MAX_HELD: Final = 2**31
 """Bytes of memory for the records that one run fetches, as `weight_of` estimates it: 400,000
 records."""
+_DELETED: Final = "blocked: deleted"
+"""The refusal of `PublishRefused.is_deleted`, as earlier versions kept it."""
 _TEMPORARY: Final = TEMPORARY | {Prefix.AUTH_REQUIRED}
 """Temporary refusals: the record is sent again later."""
 _OF_MEMORY: Final = [kinds.APP_DATA, kinds.APP_RECORD]
@@ -68,7 +70,7 @@ class Synced:
     """Not sent: connection lost, or temporarily refused."""
     fetched: int = 0
     deleted: int = 0
-    """Deleted at the relay by their author."""
+    """Deleted at the relay by their author, or refused there because they are deleted."""
     removed: int = 0
     """Records of others that the relay no longer gives to this key."""
 
@@ -88,20 +90,23 @@ async def send(
     client: Client, signer: SecretKey, database: Database, progress: Progress | None = None
 ) -> Synced:
     """Sign and send the outbox in order. Raises CacheUnusable, OSError."""
-    sent = refused = waiting = after = 0
+    sent = refused = waiting = dropped = after = 0
     while True:
         batch = await asyncio.to_thread(waiting_after, database, after)
         if not batch:
-            return Synced(sent, refused, waiting)
+            return Synced(sent, refused, waiting, deleted=dropped)
         after = batch[-1].position
         events = await asyncio.to_thread(_signed, signer, batch)
         answers = await asyncio.gather(*map(client.publish, events), return_exceptions=True)
         done: list[tuple[Waiting, Event]] = []
         refusals: list[tuple[Waiting, str]] = []
+        deleted: list[tuple[Waiting, Event]] = []
         for each, event, answer in zip(batch, events, answers, strict=True):
             match answer:
                 case PublishRefused(prefix=Prefix.DUPLICATE):
                     done.append((each, event))  # a newer version is stored
+                case PublishRefused() if answer.is_deleted and event.kind != kinds.DELETION:
+                    deleted.append((each, event))
                 case PublishRefused() if answer.prefix not in _TEMPORARY:
                     refusals.append((each, str(answer)))
                 case ClientError():
@@ -110,13 +115,13 @@ async def send(
                     raise answer
                 case _:
                     done.append((each, event))
-        await asyncio.to_thread(record_answers, database, done, refusals)
+        dropped += await asyncio.to_thread(record_answers, database, done, refusals, deleted)
         sent, refused = sent + len(done), refused + len(refusals)
         if progress is not None:
             progress(len(done))
         if any(isinstance(answer, (Unanswered, Unreachable)) for answer in answers):
             waiting += len(await asyncio.to_thread(waiting_after, database, after, -1))
-            return Synced(sent, refused, waiting)
+            return Synced(sent, refused, waiting, deleted=dropped)
 
 
 def _signed(signer: SecretKey, batch: Sequence[Waiting]) -> list[Event]:
@@ -128,8 +133,10 @@ def waiting_after(database: Database, position: int, number: int = _SEND_BATCH) 
     with database.reading() as db:
         rows = db.execute(
             "SELECT position, kind, tags, content, created_at FROM _rk_outbox"
-            " WHERE refusal IS NULL AND position > ? ORDER BY position LIMIT ?",
-            (position, number),
+            # Of an earlier version: it is sent once more, and then dropped.
+            " WHERE (refusal IS NULL OR refusal = ? AND kind <> ?) AND position > ?"
+            " ORDER BY position LIMIT ?",
+            (_DELETED, kinds.DELETION, position, number),
         )
         return [
             Waiting(row[0], Draft(row[1], orjson.loads(row[2]), row[3], row[4])) for row in rows
@@ -140,16 +147,22 @@ def record_answers(
     database: Database,
     done: Sequence[tuple[Waiting, Event]],
     refused: Sequence[tuple[Waiting, str]],
-) -> None:
-    """Record what the relay accepted, and what it refused with its reason."""
+    deleted: Sequence[tuple[Waiting, Event]] = (),
+) -> int:
+    """Record what the relay accepted, and what it refused with its reason. What it refused as
+    deleted leaves the cache; returns the number of its rows."""
     with database.transaction() as db:
-        for each, event in done:
+        for _, event in done:
             set_event_id(db, event)
-            db.execute("DELETE FROM _rk_outbox WHERE position = ?", (each.position,))
+        db.executemany(
+            "DELETE FROM _rk_outbox WHERE position = ?",
+            [(each.position,) for each, _ in (*done, *deleted)],
+        )
         db.executemany(
             "UPDATE _rk_outbox SET refusal = ? WHERE position = ?",
             [(why, each.position) for each, why in refused],
         )
+        return sum(drop_refused(db, event) for _, event in deleted)
 
 
 # -- fetching -------------------------------------------------------------------------------------

@@ -21,18 +21,21 @@ from relay.client.nmem.import_db import Imported
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.nmem.summaries import endpoint_of, summarise_all, summarise_next
 from relay.client.nmem.sync import fetch
+from relay.client.nmem.updates import summarise
 from relay.client.settings import FILE
 from relay.errors import ConfigFaults, Invalid, UserError
 from relay.memory.nmem.records import Source
 from relay.memory.nmem.summary import Summary
 from relay.memory.secrets import SecretFilter, Sensitivity
+from relay.nostr.event import event_from
 from relay.nostr.filters import FilterTerms
+from relay.nostr.nip09 import named_by
 from tests.cast import alice, owner, robot, rover, stranger
 from tests.harness import fake_relay
 from tests.harness.fake_relay import FakeRelay, refusing
 from tests.harness.web_server import answering
 from tests.unit.client.conftest import TIMEOUTS
-from tests.unit.client.nmem_cache import NOW, a_session, cache, fetch_all, query, rows
+from tests.unit.client.nmem_cache import NOW, a_session, cache, fetch_all, query, rows, told
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -297,7 +300,9 @@ async def test_a_purge_deletes_at_the_relay(fake: FakeRelay, tmp_path: Path) -> 
         assert rows(there.database, "sessions") == []
 
 
-@pytest.mark.parametrize("answer", ["rate-limited: slow down", "blocked: no deletions here"])
+@pytest.mark.parametrize(
+    "answer", ["rate-limited: slow down", "blocked: no deletions here", "blocked: deleted"]
+)
 @pytest.mark.parametrize("has_negentropy", [True, False])
 async def test_what_was_purged_is_not_fetched_while_the_relay_has_it(
     fake: FakeRelay, tmp_path: Path, answer: str, *, has_negentropy: bool
@@ -327,7 +332,106 @@ async def test_what_was_purged_is_not_fetched_while_the_relay_has_it(
             assert rows(memory.database, "observations") == rows(memory.database, "sessions") == []
         fake.on["EVENT"] = fake.take
         await memory.sync()
-        assert len(fake.events) == 6 + (2 if answer != "blocked: no deletions here" else 0)
+        assert len(fake.events) == 6 + (2 if answer == "rate-limited: slow down" else 0)
+
+
+def erase_what_is_deleted(fake: FakeRelay) -> None:
+    """Let it do as a kind 5 says."""
+
+    async def take(visitor: Visitor, frame: list[Any]) -> None:
+        event = event_from(frame[1])
+        if any(named_by(each, [event]) for each in fake.events if each.kind == 5):
+            await visitor.say_no(event.id, "blocked: deleted")
+            return
+        await fake.take(visitor, frame)
+        if event.kind == 5:
+            gone = {each.id for each in named_by(event, fake.events)}
+            fake.events = [each for each in fake.events if each.id not in gone]
+
+    fake.on["EVENT"] = take
+
+
+@pytest.mark.parametrize("left_by", ["this version", "an earlier version"])
+async def test_a_purged_session_leaves_a_machine_that_ended_it_again(
+    fake: FakeRelay, tmp_path: Path, left_by: str
+) -> None:
+    """Its summary was told at every start of a session there."""
+    erase_what_is_deleted(fake)
+    async with (
+        nmem(fake, tmp_path / "a", now=NOW + 500) as here,
+        nmem(fake, tmp_path / "b", now=NOW + 500) as there,
+    ):
+        a_session(here.database)
+        with here.database.transaction() as db:
+            summarise(db, "s", Summary("launch"), None)
+        await here.sync()
+        await there.sync()
+        told(there.database, "Stop", NOW + 10)
+        assert "launch" in await there.context("rook")
+        await here.purge(session="s", confirm=True)
+        await here.sync()
+        if left_by == "an earlier version":
+            query(there.database, "UPDATE _rk_outbox SET refusal = 'blocked: deleted'")
+        synced = await there.sync()
+        assert (synced.refused, synced.waiting, synced.deleted) == (0, 0, 5)
+        assert "launch" not in await there.context("rook")
+        assert rows(there.database, "sessions") == rows(there.database, "_rk_outbox") == []
+        told(there.database, "SessionStart", NOW + 501, source="resume")
+        await there.sync()
+        await here.sync()
+        recorded = [[row[0] for row in rows(each.database, "sessions")] for each in (here, there)]
+        assert recorded == [["s"], ["s"]], "what is recorded after a purge stays"
+
+
+async def test_a_session_without_its_purged_summary_stays_on_another_machine(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    erase_what_is_deleted(fake)
+    async with (
+        nmem(fake, tmp_path / "a", now=NOW + 500) as here,
+        nmem(fake, tmp_path / "b", now=NOW + 500) as there,
+    ):
+        a_session(here.database)
+        with here.database.transaction() as db:
+            summarise(db, "s", Summary("launch"), None)
+        await here.sync()
+        await there.sync()
+        told(there.database, "Stop", NOW + 10)
+        await here.purge(search="launch", confirm=True)
+        await here.sync()
+        await there.sync()
+        assert rows(there.database, "sessions") == rows(here.database, "sessions")
+        assert len(rows(there.database, "observations")) == 3
+
+
+@pytest.mark.parametrize("deleted", ["obs", "prompt", "pin", "session"])
+async def test_only_the_row_is_dropped_whose_record_is_refused_as_deleted(
+    fake: FakeRelay, tmp_path: Path, deleted: str
+) -> None:
+    async def take(visitor: Visitor, frame: list[Any]) -> None:
+        d = event_from(frame[1]).d
+        if d.startswith(f"nmem:{deleted}:") and d not in refused:
+            refused.append(d)
+        if d in refused[:1]:
+            await visitor.say_no(frame[1]["id"], "blocked: deleted")
+        else:
+            await fake.take(visitor, frame)
+
+    refused: list[str] = []
+    fake.on["EVENT"] = take
+    tables = {name: f"_rk_{name}" for name in ("observations", "prompts", "pins", "sessions")}
+    async with nmem(fake, tmp_path) as memory:
+        a_session(memory.database, "s")
+        a_session(memory.database, "t", NOW + 100)
+        await memory.pin(2)
+        before = {name: len(rows(memory.database, table)) for name, table in tables.items()}
+        assert (await memory.sync()).deleted == 1
+        after = {name: len(rows(memory.database, table)) for name, table in tables.items()}
+        assert rows(memory.database, "_rk_outbox") == []
+        assert sum(before.values()) - sum(after.values()) == 1
+        assert [row[-1] for row in rows(memory.database, "observations")].count(1) == (
+            0 if deleted == "pin" else 1
+        )
 
 
 async def test_what_another_program_deletes_by_address_leaves_the_cache(

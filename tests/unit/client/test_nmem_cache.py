@@ -22,6 +22,7 @@ from relay.client.nmem.database import CacheUnusable, Database, statements
 from relay.client.nmem.queries import Found, Order, Scope, search, timeline
 from relay.client.nmem.rebuild import rebuild
 from relay.client.nmem.removal import Purge, Purged, Removed, purge, sweep
+from relay.client.nmem.sync import record_answers, waiting_after
 from relay.client.nmem.updates import record_pin, summarise
 from relay.errors import UserError
 from relay.memory.nmem.records import (
@@ -692,6 +693,28 @@ def test_a_session_leaves_with_its_last_row_whatever_the_order(here: Database) -
     put_all(here, [event, session], robot.pubkey, NOBODY)
     drop_deleted(here, [(session.id, rover.pubkey), (event.id, rover.pubkey)])
     assert rows(here, "sessions") == []
+
+
+@pytest.mark.parametrize("since", ["continued", "recorded again", "of another event"])
+def test_what_was_recorded_since_stays_when_its_record_is_refused_as_deleted(
+    here: Database, since: str
+) -> None:
+    bind(here, robot.pubkey)
+    a_session(here)
+    refused = [(each, robot.sign(*each.draft)) for each in waiting_after(here, 0, -1)]
+    if since == "continued":
+        refused = [each for each in refused if each[1].d == "nmem:session:s"]
+        told(here, "Stop", NOW + 9)
+    elif since == "recorded again":
+        purged(here, Purge(session="s"), NOW + 9)
+        a_session(here, at=NOW + 10)
+    else:
+        refused = [each for each in refused if each[1].kind == 78]
+        again = [robot.sign(78, each.tags, each.content, NOW + 9) for _, each in refused]
+        put_all(here, again, robot.pubkey, NOBODY)
+    before = fetch_all(here)
+    record_answers(here, [], [], refused)
+    assert fetch_all(here) == before
 
 
 # -- what leaves it -------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
 
     from relay.client.nmem.hooks import HookResult
+    from tests.harness.fake_relay import Visitor
 
 PROMPT = json.dumps(
     {"hook_event_name": "UserPromptSubmit", "session_id": "s", "cwd": "/w/rook", "prompt": "tea"}
@@ -357,6 +358,32 @@ async def test_a_session_that_starts_during_a_fetch_fetches_again(
             assert await asked(home, *words("SessionStart", SOON), start) == b"+"
             may_end.set()
             await begun.get()
+
+
+async def test_the_keeper_fetches_when_a_record_is_refused_as_deleted(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else what was deleted with it was told at the next start of a session."""
+    fetched = asyncio.Queue[None]()
+    fetch = sync.fetch
+
+    async def noted(*given: Any) -> sync.Synced:
+        found = await fetch(*given)
+        fetched.put_nowait(None)
+        return found
+
+    async def refuse(visitor: Visitor, frame: list[Any]) -> None:
+        await visitor.say_no(frame[1]["id"], "blocked: deleted")
+
+    monkeypatch.setattr(sync, "fetch", noted)
+    async with FakeRelay() as fake, asyncio.timeout(ANSWER_S):
+        fake.on["EVENT"] = refuse
+        monkeypatch.setenv("ROOKERY_RELAY", fake.url)
+        async with kept(home):
+            await fetched.get()
+            assert await asked(home, *words("UserPromptSubmit", SOON), PROMPT) == b"+"
+            await fetched.get()
+    assert prompts(home) == []
 
 
 def test_the_log_has_no_characters_of_a_relay_that_a_terminal_obeys(home: Path) -> None:
