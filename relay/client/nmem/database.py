@@ -70,6 +70,7 @@ class Database:
         self._lock_path = lock_path(path)
         self._lock = os.open(self._lock_path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
+            remove_unfinished(path)
             with self._thread_lock, self._shared_lock():
                 self._open()
         except BaseException:
@@ -143,9 +144,10 @@ class Database:
                     self._erase()
 
     def _erase(self) -> None:
-        """Remove the bytes of deleted texts from the indexes, the WAL and the file.
+        """Remove the bytes of deleted texts from the indexes, the WAL, the file, and what a killed
+        rebuild left beside it.
 
-        If another program reads for long, a later transaction of any program does it.
+        If another program reads for long, or rebuilds, a later transaction of any program does it.
         """
         db = self._connection
         query = "SELECT 1 FROM _rk_about WHERE name = ?"
@@ -155,7 +157,7 @@ class Database:
         db.execute("INSERT INTO observations_fts(observations_fts) VALUES ('optimize')")
         db.execute("INSERT INTO prompts_fts(prompts_fts) VALUES ('optimize')")
         is_busy = db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
-        if not is_busy:
+        if not is_busy and remove_unfinished(self.path):
             db.execute("DELETE FROM _rk_about WHERE name = ?", (MUST_ERASE,))
 
     @contextmanager
@@ -221,6 +223,41 @@ def lock_for_cache(fd: int, path: Path, kind: int = fcntl.LOCK_EX | fcntl.LOCK_N
         raise
     except OSError as none:
         raise CacheUnusable(f"{path} {none.strerror}") from None
+
+
+@contextmanager
+def rebuilding(path: Path) -> Iterator[Path]:
+    """The name of the file that is to replace the cache, which is removed in the end unless it did.
+    Raises BlockingIOError if another program rebuilds."""
+    new, lock = beside(path, ".new"), beside(path, ".rebuilding")
+    file = os.open(lock, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        lock_for_cache(file, lock)
+        _remove(new)
+        try:
+            yield new
+        finally:
+            _remove(new)
+    finally:
+        os.close(file)
+
+
+def remove_unfinished(path: Path) -> bool:
+    """Remove what a killed rebuild left: it has texts that may be deleted since. False: a rebuild
+    runs."""
+    if not beside(path, ".new").exists():
+        return True
+    try:
+        with rebuilding(path):
+            return True
+    except BlockingIOError:
+        return False
+
+
+def _remove(new: Path) -> None:
+    # The file last: the others are looked for where it is.
+    for end in ("-wal", "-shm", ".lock", ""):
+        beside(new, end).unlink(missing_ok=True)
 
 
 def lock_path(path: Path) -> Path:

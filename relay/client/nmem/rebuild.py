@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
 
 from relay.client.errors import ClientError
 from relay.client.nmem.apply import put_all, recompute_pins
-from relay.client.nmem.database import Database, beside, lock_for_cache
+from relay.client.nmem.database import Database, rebuilding
 from relay.client.nmem.updates import (
     ONESELF,
     Origin,
@@ -26,7 +25,6 @@ from relay.memory.nmem.records import Observation, Prompt, Source, hash_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from pathlib import Path
 
     from relay.client.nmem.apply import Progress
     from relay.client.nmem.cipher import CacheKey
@@ -47,11 +45,8 @@ def rebuild(
     Built beside the old file, which is used until then. Records not yet sent, and transcript
     offsets, are copied.
     """
-    path = beside(database.path, ".new")
-    with _locked(beside(database.path, ".rebuilding")):
-        _remove(path)
-        new = Database(path, key)
-        try:
+    try:
+        with rebuilding(database.path) as path, closing(Database(path, key)) as new:
             with database.reading() as db:
                 purged = purged_ids(db, events)
             left = [event for event in events if event.id not in purged]
@@ -64,9 +59,8 @@ def rebuild(
                     _copy_local(db, old)
                 new.close()
                 database.replace_with(path)
-        finally:
-            new.close()
-            _remove(path)
+    except BlockingIOError:
+        raise ClientError("the cache is already being rebuilt") from None
     return number
 
 
@@ -92,24 +86,6 @@ def rebuild_index(db: Any) -> None:
     """Both full-text indexes."""
     db.execute("INSERT INTO observations_fts(observations_fts) VALUES ('rebuild')")
     db.execute("INSERT INTO prompts_fts(prompts_fts) VALUES ('rebuild')")
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    file = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-    try:
-        try:
-            lock_for_cache(file, path)
-        except BlockingIOError:
-            raise ClientError("the cache is already being rebuilt") from None
-        yield
-    finally:
-        os.close(file)
-
-
-def _remove(path: Path) -> None:
-    for end in ("", "-wal", "-shm", ".lock"):
-        beside(path, end).unlink(missing_ok=True)
 
 
 def _copy_local(db: Any, old: Any) -> None:

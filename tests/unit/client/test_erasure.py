@@ -15,7 +15,8 @@ import pytest
 from relay.client.aman_tables import replace_rows
 from relay.client.cache import Cache
 from relay.client.nmem.apply import bind, drop_deleted
-from relay.client.nmem.database import Database
+from relay.client.nmem.database import Database, rebuilding
+from relay.client.nmem.rebuild import rebuild
 from relay.client.nmem.removal import Purge, purge, sweep
 from relay.client.nmem.updates import summarise
 from relay.client.spool import Spool
@@ -157,6 +158,54 @@ def test_what_a_reader_kept_in_nmems_files_goes_with_the_next_write(tmp_path: Pa
             reader.execute("COMMIT")
             told(database, "SessionStart", NOW, "t", source="startup")
             assert left_of(texts, tmp_path) == {}
+
+
+def killed_rebuild(database: Database, texts: list[str]) -> None:
+    """Leaves the files of a rebuild that was killed."""
+    left: dict[Path, bytes] = {}
+
+    def killed(_: int) -> None:
+        folder = database.path.parent
+        left.update((path, path.read_bytes()) for path in folder.glob(f"{database.path.name}.new*"))
+
+    rebuild(database, None, sent(database), robot.pubkey, frozenset(), progress=killed)
+    for path, content in left.items():
+        path.write_bytes(content)
+    assert any(".new" in name for name in left_of(texts, database.path.parent))
+
+
+def opened(database: Database) -> None:
+    Database(database.path).close()
+
+
+@pytest.mark.parametrize("delete", [purged, opened], ids=lambda each: each.__name__)
+def test_what_a_killed_rebuild_of_nmem_left_is_erased(tmp_path: Path, delete: object) -> None:
+    assert callable(delete)
+    texts = planted(2)
+    with cache(tmp_path / "nmem.db") as database:
+        recorded(database, texts)
+        killed_rebuild(database, texts)
+        delete(database)
+        assert [path.name for path in tmp_path.iterdir() if ".new" in path.name] == []
+        if delete is purged:
+            assert left_of(texts, tmp_path) == {}
+
+
+def test_what_is_purged_during_a_rebuild_that_is_killed_goes_with_the_next_write(
+    tmp_path: Path,
+) -> None:
+    texts = planted(2)
+    with cache(tmp_path / "nmem.db") as database:
+        recorded(database, texts)
+        with rebuilding(database.path) as new:
+            new.write_text("".join(texts))
+            purged(database)
+            with database.transaction():
+                assert new.exists(), "it may still be written"
+            new.rename(tmp_path / "nmem.db.kept")
+        (tmp_path / "nmem.db.kept").rename(new)  # it was killed
+        told(database, "SessionStart", NOW, "t", source="startup")
+        assert left_of(texts, tmp_path) == {}
 
 
 # -- Aman -----------------------------------------------------------------------------------------
