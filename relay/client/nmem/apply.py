@@ -279,7 +279,7 @@ def drop_deleted(database: Database, deleted: Sequence[tuple[str, str]]) -> int:
     dropped = 0
     for start in range(0, len(deleted), _BATCH):
         with database.transaction() as db:
-            dropped += _drop_batch(db, deleted[start : start + _BATCH])
+            dropped += drop_batch(db, deleted[start : start + _BATCH])
     return dropped
 
 
@@ -294,10 +294,11 @@ def drop_refused(db: Any, event: Event) -> int:
             f"UPDATE {table} SET event_id = ? WHERE {waiting}",  # noqa: S608  names of ours
             (event.id, event.d, ONESELF, event.created_at),
         )
-    return _drop_batch(db, [(event.id, event.pubkey)])
+    return drop_batch(db, [(event.id, event.pubkey)])
 
 
-def _drop_batch(db: Any, deleted: Sequence[tuple[str, str]]) -> int:
+def drop_batch(db: Any, deleted: Sequence[tuple[str, str]]) -> int:
+    """`drop_deleted` in the transaction of this connection."""
     own = about(db, "pubkey")
     dropped = 0
     sessions: dict[str, None] = {}

@@ -66,10 +66,17 @@ class Nmem(NmemRecorder):
         the relay is unreachable."""
         await self._wait_for_relay()
         await sync.send(self._client, self._signer, self.database)
+        before = await asyncio.to_thread(rebuild.held_in, self.database)
         document = await self._client.information_or_empty()
         events = await sync.fetch_all(self._client, self._signer, document, self._sources, progress)
         return await asyncio.to_thread(
-            rebuild.rebuild, self.database, self._key, events, self.pubkey, owners_in(document)
+            rebuild.rebuild,
+            self.database,
+            self._key,
+            events,
+            self.pubkey,
+            owners_in(document),
+            before=before,
         )
 
     async def import_file(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import orjson
 
 from relay.client.errors import ClientError
-from relay.client.nmem.apply import put_all, recompute_pins
+from relay.client.nmem.apply import drop_batch, put_all, recompute_pins
 from relay.client.nmem.database import Database, rebuilding
 from relay.client.nmem.updates import (
     ONESELF,
@@ -21,14 +21,18 @@ from relay.client.nmem.updates import (
     session_in,
     session_of,
 )
+from relay.memory.nmem.checks import PIN, SESSION
 from relay.memory.nmem.records import Observation, Prompt, Source, hash_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Sequence, Set
 
     from relay.client.nmem.apply import Progress
     from relay.client.nmem.cipher import CacheKey
     from relay.nostr.event import Event
+
+    Held = tuple[str, str]
+    """A record in a cache: its author, or ONESELF, and its `d`."""
 
 
 def rebuild(
@@ -38,13 +42,16 @@ def rebuild(
     own: str,
     owners: frozenset[str],
     progress: Progress | None = None,
+    before: Set[Held] | None = None,
 ) -> int:
     """The cache as if these events had been applied to an empty one (M-10); returns the number of
-    rows.
+    rows. `before`: what it held before they were fetched; None: now.
 
     Built beside the old file, which is used until then. Records not yet sent, and transcript
-    offsets, are copied.
+    offsets, are copied. What leaves the old file meanwhile leaves the new one.
     """
+    if before is None:
+        before = held_in(database)
     try:
         with rebuilding(database.path) as path, closing(Database(path, key)) as new:
             with database.reading() as db:
@@ -56,12 +63,39 @@ def rebuild(
                 ignore_events(db, [(e.id, e.created_at) for e in events if e.id in purged])
             with database.replacing() as old:
                 with new.transaction() as db:
+                    number -= _drop_left(db, old, before)
                     _copy_local(db, old)
                 new.close()
                 database.replace_with(path)
     except BlockingIOError:
         raise ClientError("the cache is already being rebuilt") from None
     return number
+
+
+def held_in(database: Database) -> set[Held]:
+    """The records in the cache."""
+    with database.reading() as db:
+        return {(author, d) for author, d, _ in _records(db)}
+
+
+def _records(db: Any) -> list[tuple[str, str, str]]:
+    """Author, `d` and event id of each; one that waits to be sent may have no id yet."""
+    found: list[tuple[str, str, str]] = db.execute(
+        "SELECT author, d, event_id FROM _rk_observations"
+        " UNION ALL SELECT author, d, event_id FROM _rk_prompts"
+        " UNION ALL SELECT author, :session || session_id, event_id FROM _rk_sessions"
+        " UNION ALL SELECT author, :pin || target, event_id FROM _rk_pins",
+        {"session": SESSION, "pin": PIN},
+    ).fetchall()
+    return found
+
+
+def _drop_left(db: Any, old: Any, before: Set[Held]) -> int:
+    """Drop what the old cache held `before`, and holds no more; returns the number of rows."""
+    left = before - {(author, d) for author, d, _ in _records(old)}
+    if not left:
+        return 0
+    return drop_batch(db, [(id_, author) for author, d, id_ in _records(db) if (author, d) in left])
 
 
 @contextmanager

@@ -208,6 +208,22 @@ def test_what_is_purged_during_a_rebuild_that_is_killed_goes_with_the_next_write
         assert left_of(texts, tmp_path) == {}
 
 
+def test_what_is_purged_during_a_rebuild_is_not_in_the_rebuilt_cache(tmp_path: Path) -> None:
+    texts = planted(2)
+    with cache(tmp_path / "nmem.db") as database:
+        recorded(database, texts)
+        purge = [lambda: purged(database)]
+        rebuild(
+            database,
+            None,
+            sent(database),
+            robot.pubkey,
+            frozenset(),
+            progress=lambda _: purge.pop()(),
+        )
+        assert left_of(texts, tmp_path) == {}
+
+
 # -- Aman -----------------------------------------------------------------------------------------
 
 

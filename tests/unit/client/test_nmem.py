@@ -434,6 +434,27 @@ async def test_only_the_row_is_dropped_whose_record_is_refused_as_deleted(
         )
 
 
+async def test_what_is_purged_while_a_rebuild_fetches_does_not_come_back(
+    fake: FakeRelay, tmp_path: Path
+) -> None:
+    erase_what_is_deleted(fake)
+
+    async def purge_first(visitor: Visitor, frame: list[Any]) -> None:
+        await fake.answer(visitor, frame)  # as it was before the purge
+        if "authors" in frame[2] and not purged:
+            purged.append(await memory.purge(session="s", confirm=True))
+            await memory.send()
+
+    purged: list[object] = []
+    async with nmem(fake, tmp_path) as memory:
+        a_session(memory.database)
+        await memory.sync()
+        fake.on["REQ"] = purge_first
+        await memory.rebuild()
+        assert purged
+        assert rows(memory.database, "observations") == rows(memory.database, "sessions") == []
+
+
 async def test_what_another_program_deletes_by_address_leaves_the_cache(
     fake: FakeRelay, tmp_path: Path
 ) -> None:

@@ -555,6 +555,43 @@ def test_another_program_continues_with_the_rebuilt_file(here: Database) -> None
     assert not [name for name in os.listdir(here.path.parent) if "new" in name]
 
 
+@pytest.mark.parametrize("how", ["purged", "purged and sent", "deleted by another machine"])
+def test_what_leaves_the_cache_during_a_rebuild_does_not_come_back(
+    here: Database, how: str
+) -> None:
+    """It was told at the next start of a session."""
+    bind(here, robot.pubkey)
+    a_session(here, "s")
+    a_session(here, "t", NOW + 50)
+    events = sent(here)
+
+    def progress(_: int) -> None:
+        if how == "deleted by another machine":
+            drop_deleted(here, [(e.id, robot.pubkey) for e in events if e.tag("s") == "s"])
+            return
+        purged(here, Purge(session="s"), NOW + 9)
+        if how == "purged and sent":
+            sent(here)
+
+    assert rebuild(here, None, events, robot.pubkey, NOBODY, progress=progress) == 5
+    assert [row[0] for row in rows(here, "sessions")] == ["t"]
+    assert [len(rows(here, table)) for table in ("prompts", "observations")] == [1, 3]
+
+
+def test_what_is_recorded_during_a_rebuild_stays(here: Database) -> None:
+    bind(here, robot.pubkey)
+    a_session(here, "s")
+    events = sent(here)
+
+    def progress(_: int) -> None:
+        told(here, "Stop", NOW + 60)
+
+    rebuild(here, None, events, robot.pubkey, NOBODY, progress=progress)
+    a_session(here, "t", NOW + 50)
+    assert [row[3] for row in rows(here, "sessions")] == [NOW + 60, NOW + 55]
+    assert len(rows(here, "observations")) == 6
+
+
 @pytest.mark.proves("M-10")
 def test_the_order_and_the_number_of_tellings_do_not_matter(here: Database, tmp_path: Path) -> None:
     events = told_to_a_relay(here)
