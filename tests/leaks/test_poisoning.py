@@ -23,7 +23,7 @@ from relay.client.nmem.queries import (
     summaries,
     trace,
 )
-from relay.client.nmem.summaries import _transcript_of
+from relay.client.nmem.summaries import _recorded, _transcript_of
 from relay.client.nmem.updates import set_about
 from relay.mcp.rows import hit, summarised, traced, whole
 from relay.memory.fence import fenced, name_in
@@ -252,7 +252,7 @@ def test_a_session_of_another_key_that_goes_on_here_is_signed_without_what_they_
 def test_no_summary_of_ones_own_is_made_of_it(databases: list[Database]) -> None:
     for database in databases:
         told(database, "SessionStart", NOW + 1, "s", source="resume")  # only own ones get one
-        assert MARK not in _transcript_of(database, "s")
+        assert MARK not in _transcript_of(_recorded(database, "s"))
 
 
 # -- one's own records of what others wrote -------------------------------------------------------
@@ -305,7 +305,7 @@ def test_other_hooks_tell_nothing(own: Database, text: str) -> None:
 
 @pytest.mark.proves("M-06", "G-23")
 def test_a_session_goes_to_the_summarising_model_in_a_fence(own: Database) -> None:
-    given = _transcript_of(own, "s")
+    given = _transcript_of(_recorded(own, "s"))
     assert MARK in given
     check_fenced(given)
     check_authors(given, [])

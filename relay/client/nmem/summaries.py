@@ -22,6 +22,8 @@ from relay.memory.fence import attributed, fenced
 from relay.memory.nmem.summary import parse_summary, summary_from
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from relay.client.nmem.database import Database
     from relay.client.nmem.settings import NmemSettings
     from relay.memory.nmem.summary import Summary
@@ -76,12 +78,12 @@ async def summarise_session(database: Database, settings: NmemSettings, session_
     """As `summarise_next` for a given session: 1 if its summary was stored."""
     if settings.summary_url is None or settings.summary_model is None:
         return 0
-    transcript = await asyncio.to_thread(_transcript_of, database, session_id)
+    recorded = await asyncio.to_thread(_recorded, database, session_id)
     request = {
         "model": settings.summary_model,
         "messages": [
             {"role": "system", "content": _INSTRUCTION},
-            {"role": "user", "content": transcript},
+            {"role": "user", "content": _transcript_of(recorded)},
         ],
         "stream": False,
     }
@@ -105,7 +107,9 @@ async def summarise_session(database: Database, settings: NmemSettings, session_
         return 0
     except aiohttp.ClientError as error:
         raise OSError(f"{url}: {error}") from error
-    return int(await asyncio.to_thread(_write, database, settings, session_id, answer_json))
+    return int(
+        await asyncio.to_thread(_write, database, settings, session_id, recorded, answer_json)
+    )
 
 
 def endpoint_of(url: str) -> str:
@@ -127,11 +131,16 @@ def _unsummarised(database: Database, before: int) -> list[tuple[str, int]]:
         return list(rows.fetchall())
 
 
-def _transcript_of(database: Database, session_id: str) -> str:
+def _recorded(database: Database, session_id: str) -> list[str]:
     with database.reading() as db:
-        found = trace(db, session_id, Scope())
+        return _lines_of(db, session_id)
+
+
+def _lines_of(db: Any, session_id: str) -> list[str]:
+    """The project of a session, and what oneself recorded in it, oldest first."""
+    found = trace(db, session_id, Scope())
     if found is None:
-        return ""
+        return []
     session, prompts, observations = found
     # The summary becomes one's own text: nothing that others wrote into the session enters it.
     lines = [
@@ -145,9 +154,12 @@ def _transcript_of(database: Database, session_id: str) -> str:
         if not each.author
     ]
     lines.sort(key=lambda line: line[0])
-    told = (f"project: {session.project}", *(line for _, line in lines))
-    text = attributed("\n".join(map(_indented, told)), "")
-    return fenced(text[:_MAX_PROMPT], "nmem session", "this machine")
+    return [f"project: {session.project}", *(line for _, line in lines)]
+
+
+def _transcript_of(recorded: Sequence[str]) -> str:
+    text = attributed("\n".join(map(_indented, recorded)), "")
+    return fenced(text[:_MAX_PROMPT], "nmem session", "this machine") if recorded else ""
 
 
 def _indented(text: str) -> str:
@@ -155,7 +167,15 @@ def _indented(text: str) -> str:
     return "\n  ".join(text.splitlines())
 
 
-def _write(database: Database, settings: NmemSettings, session_id: str, answer_json: Any) -> bool:
+def _write(
+    database: Database,
+    settings: NmemSettings,
+    session_id: str,
+    recorded: Sequence[str],
+    answer_json: Any,
+) -> bool:
+    """`recorded`: what the answer is a summary of; if any of it was deleted since, none is
+    stored."""
     try:
         text = answer_json["choices"][0]["message"]["content"]
         if isinstance(text, list):
@@ -164,6 +184,8 @@ def _write(database: Database, settings: NmemSettings, session_id: str, answer_j
     except (Invalid, KeyError, IndexError, TypeError, AttributeError):
         return False
     with database.transaction() as db:
+        if not {*recorded} <= {*_lines_of(db, session_id)}:
+            return False
         summarise(db, session_id, summary, settings.group)
     return True
 

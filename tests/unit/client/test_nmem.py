@@ -15,9 +15,10 @@ from relay.client import Client
 from relay.client.errors import ClientError, QueryClosed
 from relay.client.nmem import Nmem, NotFound, Order, import_db
 from relay.client.nmem import memory as memory_module
-from relay.client.nmem.apply import put_all
+from relay.client.nmem.apply import bind, drop_deleted, put_all
 from relay.client.nmem.database import CacheUnusable
 from relay.client.nmem.import_db import Imported
+from relay.client.nmem.removal import Purge, purge
 from relay.client.nmem.settings import find_nmem_settings
 from relay.client.nmem.summaries import endpoint_of, summarise_all, summarise_next
 from relay.client.nmem.sync import fetch
@@ -35,10 +36,20 @@ from tests.harness import fake_relay
 from tests.harness.fake_relay import FakeRelay, refusing
 from tests.harness.web_server import answering
 from tests.unit.client.conftest import TIMEOUTS
-from tests.unit.client.nmem_cache import NOW, a_session, cache, fetch_all, query, rows, told
+from tests.unit.client.nmem_cache import (
+    NOW,
+    a_session,
+    cache,
+    fetch_all,
+    query,
+    rows,
+    sent,
+    summary_of,
+    told,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from relay.nostr.keys import SecretKey
@@ -929,13 +940,16 @@ def test_settings_that_cannot_be_used_are_named(tmp_path: Path, text: str, fault
 
 
 @asynccontextmanager
-async def model(answer: object, asked: list[Any]) -> AsyncIterator[str]:
-    """An endpoint that always says the same."""
+async def model(
+    answer: object, asked: list[Any], meanwhile: Callable[[], object] = lambda: None
+) -> AsyncIterator[str]:
+    """An endpoint that always says the same. `meanwhile`: what happens before it answers."""
 
     async def complete(request: web.Request) -> web.Response:
         if request.path != "/v1/chat/completions":
             raise web.HTTPNotFound
         asked.append((request.headers.get("Authorization"), await request.json()))
+        meanwhile()
         return web.Response(body=orjson.dumps(answer), content_type="application/json")
 
     async with answering(complete) as at:
@@ -1017,6 +1031,36 @@ async def test_sessions_are_summarised_one_at_a_time(
             written = [await summarise_next(database, settings, NOW + 9999, once) for _ in range(3)]
     assert written == [1, 1, 0]
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    ("event", "is_summarised"), [("purge", False), ("deletion", False), ("Stop", True)]
+)
+async def test_a_summary_of_what_was_deleted_meanwhile_is_not_stored(
+    tmp_path: Path, event: str, *, is_summarised: bool
+) -> None:
+    """It has the deleted text, and would be sent, and told at the next start of a session."""
+
+    def meanwhile() -> None:
+        if event == "purge":
+            with database.transaction() as db:
+                purge(db, Purge(id=2), NOW, is_confirmed=True)
+        elif event == "deletion":
+            drop_deleted(database, [(events[2].id, robot.pubkey)])
+        else:
+            told(database, "PostToolUse", NOW + 60, tool_name="Read", tool_input={"file_path": "x"})
+            told(database, "Stop", NOW + 61)
+
+    with cache(tmp_path / "nmem.db") as database:
+        bind(database, robot.pubkey)
+        a_session(database)
+        events = sent(database)
+        async with model(said('{"intent": "tea"}'), [], meanwhile) as url:
+            client_file(tmp_path, f'[nmem]\nsummary_url = "{url}"\nsummary_model = "small"\n')
+            _, settings = find_nmem_settings(tmp_path)
+            assert await summarise_next(database, settings, NOW + 9999, set()) == is_summarised
+        ((*_, summary),) = rows(database, "sessions")
+        assert summary_of(summary) is None or is_summarised
 
 
 @pytest.mark.proves("M-06")
