@@ -21,8 +21,8 @@ from relay.nostr.filters import Filter, FilterTerms, filter_from
 from relay.nostr.recent import Recent
 
 MAX_VALUES: Final = 10_000
-"""Ids, authors, kinds and tag values in a REQ or COUNT: each takes the loop up to 5 us. A frame of
-512 KiB has 7,800 keys."""
+"""Ids, authors, kinds and tag values in a REQ, COUNT or NEG-OPEN: each takes the loop up to 5 us. A
+frame of 512 KiB has 7,800 keys."""
 MAX_SUBSCRIPTION_ID: Final = 64
 """Characters (N01-52)."""
 STOPPING: Final = Refused(Prefix.ERROR, "the relay is stopping")
@@ -294,6 +294,8 @@ def _negentropy(verb: str, frame: list[object], terms: FilterTerms) -> ClientMes
         filter_ = filter_from(frame[2], terms)
         if filter_.search is not None:
             raise Unsupported("search is not supported in negentropy")
+        if filter_.values > MAX_VALUES:
+            raise Refused(Prefix.RATE_LIMITED, f"at most {MAX_VALUES} values in one {verb}")
         return NegOpen(sub, filter_, _hex_field(verb, frame, 3))
     except Refused as refused:
         return BadNeg(sub, _told(refused))

@@ -18,6 +18,7 @@ from relay.nostr import messages
 from relay.nostr.messages import NegClose, NegMessage, NegOpen
 from relay.nostr.nip77 import reply_to
 from relay.observe import REQUEST
+from relay.read.scan import work_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -267,6 +268,8 @@ class NegentropyQueue:
             exchange, payload, request = self._queue.pop(0)
             REQUEST.set(partial(str, request))
             try:
+                if exchange.snapshot is None:
+                    await self._peer.turn(work_of((exchange.filter,)))
                 if self._is_open(exchange):
                     await self._reply(exchange, payload)
             except Refused as refused:

@@ -18,7 +18,7 @@ from relay.lifecycle.rows import Stored
 from relay.nostr import kinds, messages, nip45
 from relay.observe import REQUEST, SAMPLED_OF, SLOW_S, shape_of
 from relay.read.fanout import Subscription
-from relay.read.scan import LONG_S, PAGE_ROWS, Scan
+from relay.read.scan import LONG_S, PAGE_ROWS, Scan, values_in, work_of
 from relay.storage import PageQuery
 
 if TYPE_CHECKING:
@@ -59,9 +59,6 @@ _MAX_RETRIES: Final = 16
 _RIGHTS_CHANGED: Final = "read rights changed faster than pages could be read"
 _WRITTEN_AT_ONCE: Final = 256 << 10
 """Bytes of rows that are joined and written to one client before others go on."""
-_FILTER_S: Final = 3e-4
-_VALUE_S: Final = 2e-6
-"""Estimated time on the loop of a filter, and of a value in it: each is compiled to SQL twice."""
 
 
 class QueryLimits(Protocol):
@@ -123,7 +120,7 @@ class QueryQueue:
         return len(self._catching_up) + len(self._counts)
 
     def count(self, sub: str, filters: tuple[Filter, ...]) -> None:
-        values = _values_in(filters)
+        values = values_in(filters)
         if len(self._counts) >= _MAX_COUNTS:
             over = f"at most {_MAX_COUNTS} COUNTs may be queued"
         elif self._values + values > _MAX_VALUES:
@@ -164,18 +161,18 @@ class QueryQueue:
             else:
                 sub, filters, request = self._counts.pop(0)
                 REQUEST.set(partial(str, request))
-                await self._peer.turn(max(self._counted_s, _work_of(filters)))
+                await self._peer.turn(max(self._counted_s, work_of(filters)))
                 began = perf_counter()
                 await self._count(sub, filters)
                 self._counted_s = min(perf_counter() - began, LONG_S)
-                self._hold(-_values_in(filters))
+                self._hold(-values_in(filters))
 
     def _hold(self, values: int) -> None:
         self._values += values
         self._queries.counted += values
 
     async def _turn(self, filters: Sequence[Filter]) -> None:
-        seconds = _work_of(filters)
+        seconds = work_of(filters)
         if seconds > LONG_S:
             await self._peer.turn(seconds)
         elif not self._peer.has_time:
@@ -320,7 +317,7 @@ class QueryRunner:
             and peer.is_reading
             and peer.has_time
             and not wants_invite
-            and _work_of(filters) <= LONG_S
+            and work_of(filters) <= LONG_S
             and self._state.knows(subscription.cursor)
         ):
             try:
@@ -716,17 +713,6 @@ def _pieces_of(raws: Sequence[bytes]) -> Sequence[Sequence[bytes]]:
         pieces[-1].append(raw)
         size += len(raw)
     return pieces
-
-
-def _work_of(filters: Sequence[Filter]) -> float:
-    """Estimated seconds on the loop."""
-    if len(filters) == 1:  # as most
-        return _FILTER_S + filters[0].values * _VALUE_S
-    return len(filters) * _FILTER_S + _values_in(filters) * _VALUE_S
-
-
-def _values_in(filters: Sequence[Filter]) -> int:
-    return sum([each.values for each in filters])
 
 
 def _trace(

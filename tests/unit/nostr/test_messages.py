@@ -285,6 +285,10 @@ def test_negentropy_messages_are_parsed() -> None:
         (["NEG-MSG", "n", "6"], "NEG-MSG: the negentropy message is not hex"),
         (["NEG-MSG", "n", "é1"], "NEG-MSG: the negentropy message is not hex"),
         (["NEG-OPEN", "n", {"search": "x"}, "61"], "search is not supported in negentropy"),
+        (
+            ["NEG-OPEN", "n", {"#t": LONG, "kinds": [1]}, "61"],
+            "at most 10000 values in one NEG-OPEN",
+        ),
     ],
 )
 def test_a_malformed_negentropy_message_is_refused(frame: list[object], text: str) -> None:
