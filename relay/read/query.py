@@ -218,6 +218,8 @@ class QueryQueue:
                 # Before the first too: hundreds of connections may be closed at the same time.
                 if is_over or not self._peer.has_time:
                     await self._peer.turn(0.0)
+                    if not self._open:  # cancelled meanwhile
+                        break
                 began = perf_counter()
                 self._queries.stop(self._open.pop())
                 is_over = self._peer.worked(perf_counter() - began)

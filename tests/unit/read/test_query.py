@@ -655,6 +655,24 @@ async def test_others_have_turns_while_subscriptions_are_closed_with_their_conne
     assert len(relay.fanout) == 0
 
 
+async def test_subscriptions_may_be_cancelled_while_their_connection_is_closed(
+    relay: QuerySide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The relay stops, or the client's key is banned."""
+    client = Client()
+    queue = QueryQueue(relay.queries, client)
+    queue.subscribe("s", (asked(),))
+    await settled()
+    client.has_time = False
+
+    async def turn(seconds: float) -> None:
+        queue.cancel("s")
+
+    monkeypatch.setattr(client, "turn", turn)
+    await queue.aclose()
+    assert len(relay.fanout) == 0
+
+
 async def test_the_rows_of_a_connection_that_is_closed_are_freed_at_once(relay: QuerySide) -> None:
     """Not by the garbage collector, which comes when there are many objects, not many bytes."""
     await relay.write(*(note(n) for n in range(3 * PAGE)))
