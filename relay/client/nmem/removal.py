@@ -11,6 +11,7 @@ import orjson
 from relay.client.nmem.updates import (
     ONESELF,
     drop_observations,
+    drop_offsets,
     drop_prompts,
     drop_sessions,
     drop_summary,
@@ -88,6 +89,7 @@ def sweep(database: Database, now: int, days: Mapping[str, int] = DAYS) -> Remov
             (now - _DAY,),
         ).fetchall()
         drop_sessions(db, [row[0] for row in sessions])
+        drop_offsets(db, [row[0] for row in sessions])
         ignore_events(db, [row[1:] for row in (*prompts, *sessions)])
     return Removed(observations, len(prompts), len({row[0] for row in sessions}))
 

@@ -416,13 +416,19 @@ def drop_prompts(db: Any, numbers: Iterable[int]) -> None:
 
 
 def drop_sessions(db: Any, ids: Iterable[str]) -> None:
-    """They must be empty."""
+    """They must be empty. How far their transcripts were read is kept: when one goes on, what was
+    deleted is not read again."""
     for session_id in ids:
         _must_erase(db)
         db.execute("DELETE FROM sessions WHERE id = ?", (session_id,))
         db.execute("DELETE FROM _rk_sessions WHERE session_id = ?", (session_id,))
-        db.execute("DELETE FROM _cursor WHERE session_id = ?", (session_id,))
-        db.execute("DELETE FROM _rk_read_to WHERE session_id = ?", (session_id,))
+
+
+def drop_offsets(db: Any, ids: Iterable[str]) -> None:
+    """Drop how far the transcripts of these sessions were read."""
+    rows = [(session_id,) for session_id in ids]
+    db.executemany("DELETE FROM _cursor WHERE session_id = ?", rows)
+    db.executemany("DELETE FROM _rk_read_to WHERE session_id = ?", rows)
 
 
 def drop_session_of(db: Any, session_id: str, author: str) -> None:

@@ -470,6 +470,26 @@ def test_a_transcript_is_read_on_from_where_it_ended(here: Database, tmp_path: P
     assert scanned() == (["one", "two", "three", "anew"], 1)
 
 
+@pytest.mark.parametrize("how", ["purged", "deleted by another machine"])
+def test_thoughts_that_were_deleted_are_not_read_again_when_the_session_goes_on(
+    here: Database, tmp_path: Path, how: str
+) -> None:
+    bind(here, robot.pubkey)
+    transcript = tmp_path / "t.jsonl"
+    transcript.write_text(THOUGHT % "the launch is on Monday")
+    told(here, "Stop", NOW, transcript_path=str(transcript))
+    assert len(rows(here, "prompts")) == 1
+    events = sent(here)
+    if how == "purged":
+        purged(here, Purge(session="s"), NOW + 9)
+    else:
+        drop_deleted(here, [(event.id, robot.pubkey) for event in events])
+    with transcript.open("a") as more:
+        more.write(THOUGHT % "the kettle is fine")
+    told(here, "Stop", NOW + 10, transcript_path=str(transcript))
+    assert [row[4] for row in rows(here, "prompts")] == ["the kettle is fine"]
+
+
 @pytest.mark.proves("M-19")
 def test_a_missing_transcript_is_ignored(here: Database, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")  # whoever opens it waits until somebody writes
