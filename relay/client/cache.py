@@ -17,7 +17,7 @@ import orjson
 from relay.client.local_file import Damaged, LocalFile
 from relay.errors import Invalid
 from relay.nostr.event import event_from
-from relay.nostr.nip09 import address_hash, has_versions, version_target
+from relay.nostr.nip09 import EVER, address_hash, has_versions, version_target
 
 if TYPE_CHECKING:
     import sqlite3
@@ -137,6 +137,21 @@ class Cache:
 
         if self._run(write):
             self._file.erase_soon()
+
+    def deletions(self, author: str) -> list[tuple[str, int]]:
+        """Name (see `Target`) and date of each deletion of a record by its author."""
+        found = "SELECT name, until FROM deleted WHERE author = ? AND until < ?"
+        return self._run(lambda file: file.execute(found, (author, EVER)).fetchall())
+
+    def deleted_until(self, author: str, name: str) -> int | None:
+        """Date of the last known deletion of a record; None: there is none."""
+
+        def read(file: sqlite3.Connection) -> int | None:
+            found = "SELECT until FROM deleted WHERE name = ? AND author = ?"
+            row = file.execute(found, (name, author)).fetchone()
+            return None if row is None else int(row[0])
+
+        return self._run(read)
 
     def undelete(self, targets: Iterable[Target]) -> None:
         """Take them in again when a relay gives them: it will not delete them."""

@@ -25,7 +25,8 @@ from relay.client.writer import Outcome, Writer, address_filter
 from relay.errors import Prefix
 from relay.memory.draft import Draft
 from relay.nostr import kinds
-from relay.nostr.nip09 import named_by, request, targets_of, version_target
+from relay.nostr.event import Address
+from relay.nostr.nip09 import named_by, request, target_name, targets_of, version_target
 from relay.nostr.nip42 import relay_address
 
 if TYPE_CHECKING:
@@ -190,11 +191,16 @@ class MemoryClient(BaseClient):
 
         Raises PublishRefused; Unanswered (without a folder); SpoolFull, SpoolDamaged, OSError.
         """
-        if self._cache is not None and not (self.is_online or self._writer.knows(kind, d)):
+        if self._cache is not None and not self._writer.knows(kind, d):
             # The clock may stand still or go back: the version must still be newer than the stored
-            # one.
+            # one, and than what was deleted.
+            name = target_name(Address(self.pubkey, kind, d))
+            until = await asyncio.to_thread(self._cache.deleted_until, self.pubkey, name)
+            if until is not None:
+                self._writer.note_time(kind, d, until)
             address = address_filter(kind, self.pubkey, d)
-            for event in await asyncio.to_thread(self._cache.matching, address):
+            known = () if self.is_online else await asyncio.to_thread(self._cache.matching, address)
+            for event in known:
                 self._writer.note_stored(event)
         return await self._writer.write(kind, d, make, base)
 

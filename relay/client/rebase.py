@@ -3,29 +3,39 @@ meanwhile.
 
 An agent has one record per user or group for all its machines; a version made offline would replace
 the edits of the others, or be refused as older (S-02, S-21, S-31).
+
+What is deleted: an edit is dropped by a deletion of its record that is younger than the edit, and
+by nothing else. An edit is as old as when it was made, not as the version that holds it, and is
+younger than each deletion that this client knew of then, whatever its clock says. A deletion by a
+clock that is ahead tells nothing (`clocks`). What the relay gives of a record that this client
+knows as deleted counts as none, and is deleted again.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from relay.client.clocks import deletes_waiting, is_ahead
+from relay.client.clocks import is_ahead
 from relay.client.errors import QueryClosed
 from relay.errors import Invalid
 from relay.memory.draft import Draft
+from relay.memory.snowclaw.edit_dates import Deleted
 from relay.memory.snowclaw.keys import memory_scope
 from relay.memory.snowclaw.records import newest
 from relay.memory.snowclaw.working_copy import is_private
 from relay.memory.unreadable import next_created_at
 from relay.nostr import kinds
 from relay.nostr.event import MADE_FROM, Address, address_of, made_from
+from relay.nostr.nip09 import request_by_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from relay.client.client import Client
+    from relay.client.spool import Waiting
     from relay.memory.snowclaw.working_copy import WorkingCopy
     from relay.nostr.event import Event
+    from relay.nostr.nip09 import Target
 
 
 class Rebase:
@@ -37,12 +47,15 @@ class Rebase:
         working_copy: WorkingCopy,
         take: Callable[[Event], object],
         sign: Callable[[Draft, bool], Event],
+        undeleted: Callable[[Sequence[Event]], Awaitable[list[Event]]],
     ) -> None:
-        """`take`: called with each stored version. `sign`: signs a draft, encrypted or not."""
+        """`take`: called with each stored version. `sign`: signs a draft, encrypted or not.
+        `undeleted`: those of some events that this client does not know as deleted."""
         self._client = client
         self._working_copy = working_copy
         self.take = take
         self._sign = sign
+        self._undeleted = undeleted
 
     def holds_edits(self, kind: int, d: str) -> bool:
         """Whether a record is of a user or group, or private notes about one."""
@@ -86,61 +99,93 @@ class Rebase:
                 continue  # this key may not read them
             if all(each.kind == kinds.APP_DATA or each.id == deletion.id for each in answer):
                 found += [each for each in answer if each.kind == kinds.APP_DATA]
-        named = set(deletion.tag_values("e"))
         return [
             each
             for each in found
-            if each.tag(MADE_FROM) != ""
-            # Others a relay that does not delete them would give for ever.
-            and each.created_at > deletion.created_at
-            and each.id not in named
+            if each.tag(MADE_FROM) != "" and each.created_at > deletion.created_at
         ]
 
     def note_deletion(self, deletion: Event) -> None:
         """One's own: it drops no edit that is made from now on."""
         self._working_copy.note_deletion(deletion)
 
+    def note_deleted(self, versions: Iterable[Target]) -> None:
+        """What is written next of these records is newer."""
+        self._working_copy.note_deleted((each.name, each.until) for each in versions)
+
     def drop(self, version: Event) -> None:
         """Forget a version that is deleted: the next one holds nothing of it."""
         self._working_copy.drop([version])
 
-    async def rebased(
-        self, event: Event, base: Event | None, *, is_deleted: bool = False
-    ) -> Event | None:
-        """The version to send instead of one based on `base`; None: its edits are already stored,
-        or a kind 5 names it. `is_deleted`: the relay said so of what it was made from. Raises
-        Invalid if they do not apply to the stored version; ClientError."""
+    def dates(self, event: Event, base: Event | None) -> dict[str, int]:
+        """When the edits were made of a new version, which is based on this one."""
+        try:
+            return self._working_copy.edit_dates(event, base)
+        except Invalid:
+            return {}
+
+    async def undeleted(self, found: Sequence[Event]) -> list[Event]:
+        """Those that this client does not know as deleted. A relay that was restored may give
+        others: they are deleted again. Raises ClientError."""
+        left = await self._undeleted(found)
+        ids, author = {each.id for each in left}, self._working_copy.agent
+        gone = [
+            e for e in found if e.id not in ids and (e.pubkey, e.kind) == (author, kinds.APP_DATA)
+        ]
+        if gone:
+            # It drops no edit that the first deletion did not drop.
+            at = max(each.created_at for each in gone)
+            again = Draft(kinds.DELETION, request_by_id(gone), "", at)
+            is_encrypted = False
+            await self._client.publish(self._sign(again, is_encrypted))
+        return left
+
+    async def rebased(self, waiting: Waiting, *, is_deleted: bool = False) -> Event | None:
+        """The version to send instead of one that waited; None: its edits are already stored, or
+        deleted. `is_deleted`: the relay said so of what it was made from. Raises Invalid if they do
+        not apply to the stored version; ClientError."""
+        event, _, base, dates = waiting
         author = self._working_copy.agent
         addresses = self._working_copy.addresses(event.d)
         versions = [event] if base is None else [event, base]
+        ids = [each.id for each in versions]
         by_author: dict[str, object] = {"kinds": [kinds.DELETION], "authors": [author]}
-        since = min(each.created_at for each in versions)
         filters: list[dict[str, object]] = [
             {"kinds": [kinds.APP_DATA], "authors": [author], "#d": addresses},
-            by_author | {"#e": [each.id for each in versions]},
-            by_author | {"#a": sorted(self.addresses(event)), "since": since},
+            by_author | {"#e": ids},
+            by_author | {"#a": sorted(self.addresses(event))},
         ]
         try:
-            found = await self._client.query(*filters)
+            found = await self.undeleted(await self._client.query(*filters))
         except QueryClosed:
             return self._made_from(event, base)  # the relay will give the reason
         stored = newest(each for each in found if each.kind == kinds.APP_DATA)
         here = newest(each for each in found if each.d == event.d)  # a kind 5 has no `d`
         deletions = [each for each in found if each.kind == kinds.DELETION]
         now = self._client.now()
-        if any(deletes_waiting(deletion, event, now) for deletion in deletions):
-            for other in found:
-                self.take(other)
+        for deletion in deletions:
+            self.take(deletion)
+        until = max((d.created_at for d in deletions if not is_ahead(d.created_at, now)), default=0)
+        if event.created_at <= until or any(event.id in d.tag_values("e") for d in deletions):
+            if stored is not None:
+                self.take(stored)
             self._working_copy.withdraw(event)
             return None
-        is_deleted = is_deleted or bool(deletions)
+        deleted = Deleted(until, dates) if any(0 < at <= until for at in dates.values()) else None
+        since = min(each.created_at for each in versions)
+        is_deleted = (
+            is_deleted
+            or deleted is not None
+            or any(d.created_at >= since or {*ids} & {*d.tag_values("e")} for d in deletions)
+        )
         # A deletion by address refuses what is not younger.
         before = [stored, *(each for each in deletions if each.has_tag("a"))]
-        dates = [each.created_at for each in before if each is not None]
-        at = next_created_at(now, max(dates, default=None))
+        known_until = self._working_copy.deleted_until(event.d)
+        last = max([known_until, *(each.created_at for each in before if each is not None)])
+        at = next_created_at(now, last)
         # A version that is further ahead is dated anew: a relay would refuse it for good.
         is_far_ahead = is_ahead(event.created_at, at)
-        if not is_far_ahead:
+        if not is_far_ahead and deleted is None and event.created_at > known_until:
             if stored is None and not is_deleted:
                 return self._made_from(event, base)
             is_base = stored is not None and base is not None and stored.id == base.id
@@ -148,7 +193,7 @@ class Rebase:
                 return self._made_from(event, here)  # else the clock of who stored it was ahead
             at = max(at, event.created_at + 1)
         try:
-            draft, is_encrypted = self._working_copy.rebased(event, base, stored, at)
+            draft, is_encrypted = self._working_copy.rebased(event, base, stored, at, deleted)
         except Invalid:
             self._working_copy.withdraw(event)
             raise

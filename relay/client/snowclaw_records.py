@@ -10,6 +10,7 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Final
 
+from relay.client.clocks import is_ahead
 from relay.client.debounce import Debounce
 from relay.client.errors import ClientError, PublishRefused, Unanswered
 from relay.client.memory import LeftInCache, MemoryClient
@@ -40,6 +41,7 @@ from relay.nostr.nip44 import conversation_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
+    from contextlib import AsyncExitStack
     from pathlib import Path
     from typing import Self
 
@@ -99,7 +101,9 @@ class SnowclawRecords(MemoryClient):
             style=key_style,
             file=file,
         )
-        self._rebase = Rebase(self._client, self._working_copy, self._take, self._sign_record)
+        self._rebase = Rebase(
+            self._client, self._working_copy, self._take, self._sign_record, self._undeleted
+        )
         self._is_loaded = False
         self._flush_lock = asyncio.Lock()
         self._debounce = Debounce(self._save_quietly, FLUSH_AFTER_S, later)
@@ -107,6 +111,12 @@ class SnowclawRecords(MemoryClient):
         """Error of the last automatic flush; it is retried."""
         self.shortfall = ""
         """Missing relay features that are worked around; empty: none (G-30)."""
+
+    async def _open(self, opening: AsyncExitStack) -> None:
+        await super()._open(opening)
+        if self._cache is not None:
+            known = await asyncio.to_thread(self._cache.deletions, self.pubkey)
+            self._working_copy.note_deleted(known)
 
     async def __aenter__(self) -> Self:
         await super().__aenter__()
@@ -192,6 +202,8 @@ class SnowclawRecords(MemoryClient):
     def _take(self, event: Event) -> bool:
         """Whether the event changed anything."""
         self._writer.note_stored(event)  # what is written next is newer, whoever's clock is ahead
+        if event.kind == kinds.DELETION and is_ahead(event.created_at, self._client.now()):
+            self._working_copy.note_deletion(event)
         return self._working_copy.apply(event)
 
     # -- reading ----------------------------------------------------------------------------------

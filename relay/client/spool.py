@@ -6,13 +6,16 @@ again. Several programs of one user may share the file.
 
 A version that holds edits of a record is stored together with the version that it is based on. The
 edits are the differences between the two; they are applied to the version that another machine
-stored meanwhile. They are stored in no other form.
+stored meanwhile. They are stored in no other form. Beside it is when each was made, also those of
+the versions that it replaced: a deletion that is learned of later is for the older ones.
 """
 
 from __future__ import annotations
 
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import orjson
 
 from relay.client.errors import ClientError
 from relay.client.local_file import Damaged, LocalFile, kept_event
@@ -21,7 +24,7 @@ from relay.nostr.nip09 import address_hash, targets_of
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from relay.nostr.event import Event
@@ -36,7 +39,8 @@ CREATE TABLE waiting (
     id       TEXT NOT NULL UNIQUE,
     raw      BLOB NOT NULL,
     refusal  TEXT,
-    base     BLOB
+    base     BLOB,
+    dates    BLOB
 );
 CREATE INDEX to_send ON waiting (position) WHERE refusal IS NULL
 """
@@ -60,6 +64,8 @@ class Waiting(NamedTuple):
     """Whether it is a version whose edits may have to be applied to another version."""
     base: Event | None
     """The version that it is based on; None: it is the first one."""
+    dates: Mapping[str, int]
+    """See `edit_dates`."""
 
 
 class Refused(NamedTuple):
@@ -81,18 +87,27 @@ class Spool:
             self._file = LocalFile(path, _SCHEMA, _VERSION)
         with self._transaction() as file:
             columns = {name for _, name, *_ in file.execute("PRAGMA table_info(waiting)")}
-            if "base" not in columns:  # of an earlier program, which may still share the file
-                file.execute("ALTER TABLE waiting ADD COLUMN base BLOB")
+            for name in ("base", "dates"):
+                if name not in columns:  # of an earlier program, which may still share the file
+                    file.execute(f"ALTER TABLE waiting ADD COLUMN {name} BLOB")
 
     def close(self) -> None:
         self._file.close()
 
-    def put(self, event: Event, *, has_edits: bool = False, base: Event | None = None) -> bool:
+    def put(
+        self,
+        event: Event,
+        *,
+        has_edits: bool = False,
+        base: Event | None = None,
+        dates: Mapping[str, int] | None = None,
+    ) -> bool:
         """Durable when it returns; an event already waiting is not added twice. See `Waiting`.
 
         A version with edits replaces the one that it is based on, if that one waits; returns
         whether it did. What a kind 5 names leaves the file. Raises SpoolFull.
         """
+        made = {} if dates is None else dates
         replaced = has_dropped = False
         with self._transaction() as file:
             if event.kind == kinds.DELETION:
@@ -103,13 +118,14 @@ class Spool:
                 )
             made_of = None if not has_edits else _FIRST if base is None else base.raw
             if has_edits and base is not None and (row := _with_edits(file, base.id)) is not None:
-                replaced, (made_of,) = True, row
+                replaced, (made_of, before) = True, row
+                made = {name: at or before.get(name, 0) for name, at in made.items()}
                 file.execute("DELETE FROM waiting WHERE id = ?", (base.id,))
             file.execute(
                 # An event refused before is tried again.
-                "INSERT INTO waiting (id, raw, base) VALUES (?, ?, ?)"
+                "INSERT INTO waiting (id, raw, base, dates) VALUES (?, ?, ?, ?)"
                 " ON CONFLICT (id) DO UPDATE SET refusal = NULL",
-                (event.id, event.raw, made_of),
+                (event.id, event.raw, made_of, _dates_kept(made)),
             )
         if replaced or has_dropped:
             self._file.erase_soon()
@@ -147,12 +163,18 @@ class Spool:
         """As `waiting`, with what is needed to send them."""
         with self._transaction() as file:
             rows = file.execute(
-                "SELECT raw, base FROM waiting WHERE refusal IS NULL ORDER BY position LIMIT ?",
+                "SELECT raw, base, dates FROM waiting WHERE refusal IS NULL"
+                " ORDER BY position LIMIT ?",
                 (number,),
             )
             return [
-                Waiting(kept_event(raw), base is not None, kept_event(base) if base else None)
-                for raw, base in rows
+                Waiting(
+                    kept_event(raw),
+                    base is not None,
+                    kept_event(base) if base else None,
+                    _dates_in(dates),
+                )
+                for raw, base, dates in rows
             ]
 
     def deletions(self) -> list[Event]:
@@ -221,10 +243,23 @@ def _count_waiting(file: sqlite3.Connection) -> int:
     return number
 
 
-def _with_edits(file: sqlite3.Connection, event_id: str) -> tuple[bytes] | None:
-    """The base of a waiting version with edits; None: there is no such version."""
-    row: tuple[bytes] | None = file.execute(
-        "SELECT base FROM waiting WHERE id = ? AND refusal IS NULL AND base IS NOT NULL",
+def _with_edits(file: sqlite3.Connection, event_id: str) -> tuple[bytes, dict[str, int]] | None:
+    """The base of a waiting version with edits, and their dates; None: there is no such version."""
+    row = file.execute(
+        "SELECT base, dates FROM waiting WHERE id = ? AND refusal IS NULL AND base IS NOT NULL",
         (event_id,),
     ).fetchone()
-    return row
+    return None if row is None else (row[0], _dates_in(row[1]))
+
+
+def _dates_kept(dates: Mapping[str, int]) -> bytes | None:
+    kept = {name: at for name, at in dates.items() if at > 0}
+    return orjson.dumps(kept) if kept else None
+
+
+def _dates_in(kept: bytes | None) -> dict[str, int]:
+    """Raises Damaged."""
+    try:
+        return {} if kept is None else orjson.loads(kept)
+    except ValueError as error:
+        raise Damaged("the dates in it are unreadable") from error

@@ -33,10 +33,10 @@ from relay.memory.unreadable import next_created_at
 from relay.nostr.event import Address, address_of, made_from
 from relay.nostr.filters import Filter
 from relay.nostr.kinds import DELETION, KindClass, class_of
-from relay.nostr.nip09 import named_by, request, targets_of
+from relay.nostr.nip09 import named_by, request_by_id, targets_of, version_target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from relay.client.cache import Cache
     from relay.client.client import Client
@@ -128,13 +128,13 @@ class Writer:
         if event.kind == DELETION:
             for address in map(address_of, event.tag_values("a")):
                 if address is not None and address.pubkey == event.pubkey:
-                    self._note_time(address.kind, address.d, event.created_at)
+                    self.note_time(address.kind, address.d, event.created_at)
         elif class_of(event.kind) is not KindClass.REGULAR:
             # A relay may order by `ts`, whatever `created_at` is (A-08).
             at = max(event.created_at, whole_number(event.tag("ts")) or 0)
-            self._note_time(event.kind, event.d, at)
+            self.note_time(event.kind, event.d, at)
 
-    def _note_time(self, kind: int, d: str, at: int) -> None:
+    def note_time(self, kind: int, d: str, at: int) -> None:
         self._last[kind, d] = max(at, self._last.pop((kind, d), 0))
         if len(self._last) > _MAX_KNOWN:
             # Evicted addresses are queried from the relay when needed.
@@ -169,9 +169,12 @@ class Writer:
             attempts += 1
             event = self.signed(draft)
             edited = None if rebase is None else rebase.base_of(event)
+            dates = None if rebase is None else rebase.dates(event, edited)
             self.note_stored(event)
             try:
-                outcome = await self._send_signed(event, has_edits=rebase is not None, base=edited)
+                outcome = await self._send_signed(
+                    event, has_edits=rebase is not None, base=edited, dates=dates
+                )
                 if outcome is Outcome.DUPLICATE:
                     # Just created, so it was sent by us with the OK lost, or by a program that
                     # shares the spool.
@@ -207,13 +210,19 @@ class Writer:
     async def _query_stored(self, kind: int, d: str) -> None:
         stored = address_filter(kind, self._signer.pubkey, d)
         deletions = _deletions_of(kind, self._signer.pubkey, d)
-        for event in await self._client.query(stored, deletions):
+        found = await self._client.query(stored, deletions)
+        for event in found if self._rebase is None else await self._rebase.undeleted(found):
             self.note_stored(event)
             if self._rebase is not None:
                 self._rebase.take(event)
 
     async def _send_signed(
-        self, event: Event, *, has_edits: bool = False, base: Event | None = None
+        self,
+        event: Event,
+        *,
+        has_edits: bool = False,
+        base: Event | None = None,
+        dates: Mapping[str, int] | None = None,
     ) -> Outcome:
         if self._spool is None:
             return await self._publish_event(event)
@@ -223,7 +232,7 @@ class Writer:
         outcome = Outcome.QUEUED
         try:
             replaced = await asyncio.to_thread(
-                self._spool.put, event, has_edits=has_edits, base=base
+                self._spool.put, event, has_edits=has_edits, base=base, dates=dates
             )
             is_first = not replaced and not (
                 has_edits and await self._waits_for_deletion(event, self._spool)
@@ -266,18 +275,25 @@ class Writer:
         return Outcome.DUPLICATE if reply.is_duplicate else Outcome.STORED
 
     async def _delete_made_of(self, deletion: Event, rebase: Rebase) -> None:
-        """Delete, too, what was made of the deleted versions before the relay had the deletion."""
+        """Delete, too, what was made of the deleted versions before the relay had the deletion. By
+        id: what was noted here since then is younger than the deletion."""
+        named = set(deletion.tag_values("e"))
         for _ in range(_MAX_ATTEMPTS):
-            found = await rebase.made_of_deleted(deletion)
+            # Others a relay that does not delete them would give for ever.
+            found = [e for e in await rebase.made_of_deleted(deletion) if e.id not in named]
             if not found:
                 return
-            tags, at = request(found, self._client.now())
-            deletion = self.signed(Draft(DELETION, tags, "", at))
-            await self._client.publish(deletion)
-            rebase.take(deletion)
+            named.update(event.id for event in found)
+            again = self.signed(Draft(DELETION, request_by_id(found), "", self._client.now()))
+            await self._client.publish(again)
+            rebase.take(again)
+            # What waits is dated after them: to others they, and all before them, are deleted.
+            versions = [version_target(event) for event in found]
+            rebase.note_deleted(versions)
             if self._cache is not None:
                 with suppress(OSError):
-                    await asyncio.to_thread(self._cache.delete, targets_of(deletion))
+                    targets = [*targets_of(again), *versions]
+                    await asyncio.to_thread(self._cache.delete, targets)
 
     async def _send_backlog(self, spool: Spool) -> None:
         with suppress(ClientClosed):
@@ -407,7 +423,7 @@ class Writer:
         refused: PublishRefused | None = None
         attempts, stored, is_deleted = 0, None, False
         for _ in range(_MAX_RACES):
-            version = await self._rebase.rebased(waiting.event, waiting.base, is_deleted=is_deleted)
+            version = await self._rebase.rebased(waiting, is_deleted=is_deleted)
             self._note_dated_anew(waiting.event, version or self._rebase.base_of(waiting.event))
             if version is None:
                 return
@@ -423,7 +439,8 @@ class Writer:
                 await self._publish_event(version)
                 self._rebase.replace(waiting.event, version)
             except PublishRefused as refusal:
-                if not _is_older(refusal):
+                # If it is deleted, the deletion may be for a part of it.
+                if not (_is_older(refusal) or _is_deleted(refusal)):
                     raise
                 refused = refusal
                 is_deleted = is_deleted or _is_base_deleted(refusal)

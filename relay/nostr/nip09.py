@@ -13,7 +13,8 @@ if TYPE_CHECKING:
 
     from relay.nostr.event import Event
 
-_EVER: Final = 2**63 - 1
+EVER: Final = 2**63 - 1
+"""Date until which a deletion by id holds."""
 
 
 class Target(NamedTuple):
@@ -32,9 +33,9 @@ def targets_of(deletion: Event) -> list[Target]:
     author = deletion.pubkey
     addresses = map(address_of, deletion.tag_values("a"))
     return [
-        *(Target(id_, author, _EVER) for id_ in deletion.tag_values("e") if is_hex64(id_)),
+        *(Target(id_, author, EVER) for id_ in deletion.tag_values("e") if is_hex64(id_)),
         *(
-            Target(_hash_of(address), author, deletion.created_at)
+            Target(target_name(address), author, deletion.created_at)
             for address in addresses
             if address is not None and address.pubkey == author
         ),
@@ -69,7 +70,7 @@ def has_versions(event: Event) -> bool:
 
 
 def address_hash(event: Event) -> str:
-    return _hash_of(Address(event.pubkey, event.kind, event.d))
+    return target_name(Address(event.pubkey, event.kind, event.d))
 
 
 def request(events: Sequence[Event], now: int) -> tuple[list[list[str]], int]:
@@ -83,11 +84,20 @@ def request(events: Sequence[Event], now: int) -> tuple[list[list[str]], int]:
     return tags, max([now, *(event.created_at for event in events if has_versions(event))])
 
 
+def request_by_id(events: Sequence[Event]) -> list[list[str]]:
+    """Tags of a kind 5 that deletes these events, and nothing else of these records."""
+    return [
+        *(["e", event.id] for event in events),
+        *(["k", str(kind)] for kind in sorted({event.kind for event in events})),
+    ]
+
+
 def address_tags(events: Iterable[Event]) -> list[list[str]]:
     """The tags `a` of a kind 5 that deletes every version of these records up to its date."""
     addresses = [str(Address(e.pubkey, e.kind, e.d)) for e in events if has_versions(e)]
     return [["a", address] for address in dict.fromkeys(addresses)]
 
 
-def _hash_of(address: Address) -> str:
+def target_name(address: Address) -> str:
+    """Of a `Target`: all versions of a record."""
     return sha256(str(address).encode()).hexdigest()

@@ -234,6 +234,16 @@ class Edits:
         self._of_group[self._in_flight :] = [*kept, _Made(_Members(members), 0)]
         self.changes = max(self.changes, 1)
 
+    @property
+    def users_in_flight(self) -> list[tuple[UserEdit, int]]:
+        """Those in the version being published, with their times."""
+        return [(made.edit, made.at) for made in self._of_user[: self._in_flight]]
+
+    @property
+    def groups_in_flight(self) -> list[tuple[GroupEdit, int]]:
+        """As `users_in_flight`."""
+        return [(made.edit, made.at) for made in self._of_group[: self._in_flight]]
+
     def mark_in_flight(self, group: str | None = None) -> None:
         """A version with all edits is being published, but for what its readers may not read."""
         kept = [made for made in self._of_user if _is_kept_from(made, group)]
@@ -244,6 +254,11 @@ class Edits:
         """That version is stored."""
         del self._of_user[: self._in_flight], self._of_group[: self._in_flight]
         self._in_flight, self.changes = 0, len(self)
+
+    def date_after(self, at: int) -> None:
+        """Date them after a deletion that is not for them."""
+        self._of_user = [made._replace(at=max(made.at, at + 1)) for made in self._of_user]
+        self._of_group = [made._replace(at=max(made.at, at + 1)) for made in self._of_group]
 
     def drop_until(self, at: int) -> bool:
         """Drop those made up to this time. Whether there were any."""

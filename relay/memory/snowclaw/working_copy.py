@@ -4,6 +4,9 @@ A fold of records, for any order of arrival. A change is kept as an edit until i
 newer version of the record arrives from another program with the same key, the edits are applied to
 that version, so that none is lost (S-02, S-10, S-21, S-22, S-31). Of a version that waited while
 another one was stored, `rebased` finds the edits again.
+
+A deletion drops the edits made up to its date. An edit is dated after each deletion of its record
+that was known when it was made, whatever the clock says.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from relay.errors import Invalid
 from relay.memory.bounded import BoundedDict
 from relay.memory.snowclaw.agent_memory import AgentMemory, agent_memory_draft
 from relay.memory.snowclaw.config import DynamicConfig, GroupConfig
+from relay.memory.snowclaw.edit_dates import edit_dates, without_younger
 from relay.memory.snowclaw.edits import EditReaders, Edits, GroupChanges, UserChanges, added
 from relay.memory.snowclaw.encryption import is_encrypted
 from relay.memory.snowclaw.groups import GroupMemory
@@ -46,12 +50,14 @@ from relay.memory.snowclaw.records import (
 from relay.memory.snowclaw.users import UserMemory
 from relay.memory.unreadable import UnreadableRecord
 from relay.nostr import kinds
-from relay.nostr.event import address_of
+from relay.nostr.event import Address, address_of
+from relay.nostr.nip09 import address_hash, named_by, target_name, targets_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from relay.memory.draft import Draft
+    from relay.memory.snowclaw.edit_dates import Deleted
     from relay.memory.snowclaw.edits import GroupEdit, Names, UserEdit
     from relay.nostr.event import Event
 
@@ -114,8 +120,9 @@ class WorkingCopy:
         """First 32 hex characters → public key, where the full key was seen."""
         self._unsaved: dict[Subject, Edits] = {}
         self._to_encrypt: set[Subject] = set()
-        self._deletions: BoundedDict[str, None] = BoundedDict(_MAX_DELETIONS)
-        """Ids of one's own kind 5s that were applied, or made here."""
+        self._key = b"" if key is None else key
+        self._deleted: BoundedDict[str, int] = BoundedDict(_MAX_DELETIONS)
+        """`target_name` of a record → date of its last known deletion."""
 
     @property
     def authors(self) -> frozenset[str]:
@@ -140,29 +147,57 @@ class WorkingCopy:
     def _apply_deletion(self, event: Event) -> bool:
         removed = self._index.delete(event)
         is_changed = self._removed(removed)
-        if event.pubkey == self.agent and event.id not in self._deletions:
-            self.note_deletion(event)
+        if event.pubkey == self.agent:
             is_changed |= self._drop_edits(event, removed)
+            self._note_deletion(event, removed)
         return is_changed
 
     def note_deletion(self, event: Event) -> None:
-        """Edits from now on are newer than this deletion, whatever the clocks say."""
-        self._deletions[event.id] = None
+        """One's own, or of a clock that is ahead: it drops no edit, and the next ones are dated
+        after it, whatever the clock says."""
+        self._note_deletion(event, named_by(event, self._index.events()))
+
+    def _note_deletion(self, deletion: Event, named: Iterable[Event]) -> None:
+        names = {target.name for target in targets_of(deletion)}
+        self.note_deleted(
+            (name, deletion.created_at) for name in names.union(map(address_hash, named))
+        )
+        for subject in self._subjects_of(deletion, named):
+            if subject in self._unsaved:
+                self._unsaved[subject].date_after(deletion.created_at)
+
+    def note_deleted(self, records: Iterable[tuple[str, int]]) -> None:
+        """`target_name` and date of deletions that are known from before."""
+        for name, until in records:
+            self._deleted[name] = max(until, self._deleted.get(name, 0))
 
     def _drop_edits(self, deletion: Event, removed: Iterable[Event]) -> bool:
         """Drop the edits, up to its date, of the records that another machine deleted. Whether
         there were any."""
-        named = filter(None, map(address_of, deletion.tag_values("a")))
-        ds = {each.d for each in named if (each.pubkey, each.kind) == (self.agent, kinds.APP_DATA)}
         is_changed = False
-        for subject in {self._subject_at(d) for d in ds.union(each.d for each in removed)}:
-            edits = None if subject is None else self._unsaved.get(subject)
-            if subject is not None and edits is not None:
+        for subject in self._subjects_of(deletion, removed):
+            edits = self._unsaved.get(subject)
+            if edits is not None:
                 is_changed |= edits.drop_until(deletion.created_at)
                 if len(edits) == 0:
                     del self._unsaved[subject]
                     self._to_encrypt.discard(subject)
         return is_changed
+
+    def _subjects_of(self, deletion: Event, named: Iterable[Event]) -> set[Subject]:
+        addresses = filter(None, map(address_of, deletion.tag_values("a")))
+        ds = {e.d for e in addresses if (e.pubkey, e.kind) == (self.agent, kinds.APP_DATA)}
+        found = {self._subject_at(d) for d in ds.union(each.d for each in named)}
+        return {subject for subject in found if subject is not None}
+
+    def _made_at(self, subject: Subject, at: int) -> int:
+        """The date of an edit, or a version, that is made now: after each known deletion."""
+        return max(at, self.deleted_until(self.d_of(subject)) + 1)
+
+    def deleted_until(self, d: str) -> int:
+        """Date of the last known deletion of a record, under any form of the key; -1: none."""
+        addresses = (Address(self.agent, kinds.APP_DATA, each) for each in self.addresses(d))
+        return max(self._deleted.get(target_name(each), -1) for each in addresses)
 
     def drop(self, events: Iterable[Event]) -> bool:
         """Forget these versions, which the relay no longer gives. Whether anything changed."""
@@ -348,14 +383,17 @@ class WorkingCopy:
         """`group`: whose members may read the record if this is its first version (G-31).
         `at`: Unix seconds."""
         readers = EditReaders(group, self.group_reading(subject), self.is_encrypted(subject))
+        at = self._made_at(subject, at)
         self._unsaved.setdefault(subject, Edits()).add_user_edit(edit, at, readers)
 
     def encrypt(self, subject: OfUser, *, at: int) -> None:
         """From the next version on, which is due even without an edit."""
         self._to_encrypt.add(subject)
+        at = self._made_at(subject, at)
         self._unsaved.setdefault(subject, Edits()).add_user_edit(lambda memory: memory, at)
 
     def edit_group(self, subject: OfGroup, edit: GroupEdit, *, at: int) -> None:
+        at = self._made_at(subject, at)
         self._unsaved.setdefault(subject, Edits()).add_group_edit(edit, at)
 
     def see_user(self, subject: OfUser, at: int, names: Names, group: str | None) -> None:
@@ -414,8 +452,8 @@ class WorkingCopy:
         return isinstance(own, (UserRecord, GroupRecord)) and is_encrypted(own.event)
 
     def next_version(self, subject: Subject, at: int) -> Draft:
-        """The unencrypted draft with the edits, newer than the version under another form of the
-        key.
+        """The unencrypted draft with the edits, newer than the version and deletions under another
+        form of the key.
 
         Readers of a first version: a group's members; of a user the owner alone, unless all edits
         named one group. Edits that were not made for the readers stay unsaved; raises Invalid if
@@ -424,6 +462,7 @@ class WorkingCopy:
         own = self._own(subject)
         assert not isinstance(own, UnreadableRecord)
         edits = self._unsaved[subject]
+        at = self._made_at(subject, at)
         memory = self._published(subject, own)
         d, h = self.d_of(subject), None
         if own is not None:
@@ -480,17 +519,39 @@ class WorkingCopy:
         forms = user_ds(key) if len(key) == 64 else [f"{MEMORY}npub:{key[:n]}" for n in (32, 16)]
         return sorted({d, *forms})
 
+    def edit_dates(self, version: Event, base: Event | None) -> dict[str, int]:
+        """When each text of the version that is being published was noted. Raises Invalid if one
+        of the two cannot be read."""
+        at, key = version.created_at, self._key
+        if is_private(version.d):
+            return edit_dates(self._notes_in(base), (), self._notes_in(version), at, key)
+        mine, before = self._record(version), self._record(base)
+        subject = self._subject_at(version.d)
+        assert mine is not None
+        assert subject is not None
+        edits = self._edits(subject)
+        if isinstance(mine, UserRecord):
+            user = self._new_user(subject) if isinstance(subject, OfUser) else UserMemory()
+            return edit_dates(_in(before, user), edits.users_in_flight, mine.memory, at, key)
+        return edit_dates(_in(before, GroupMemory()), edits.groups_in_flight, mine.memory, at, key)
+
     def rebased(
-        self, version: Event, base: Event | None, stored: Event | None, at: int
+        self,
+        version: Event,
+        base: Event | None,
+        stored: Event | None,
+        at: int,
+        deleted: Deleted | None = None,
     ) -> tuple[Draft | None, bool]:
         """The changes from `base` to `version`, applied to `stored`: a draft, and whether it must
         be encrypted. No draft: `stored` has all of them.
 
-        `base`: None if `version` is a first one; `stored`: None if it was deleted. Raises Invalid
-        if one cannot be read, or if a group would read text that was not written for it.
+        `base`: None if `version` is a first one; `stored`: None if it was deleted; `deleted`: which
+        changes are. Raises Invalid if one cannot be read, or if a group would read text that was
+        not written for it.
         """
         if is_private(version.d):
-            return self._rebased_notes(version, base, stored, at)
+            return self._rebased_notes(version, base, stored, at, deleted)
         mine, before, theirs = self._record(version), self._record(base), self._record(stored)
         assert mine is not None
         is_newer = stored is None or newest((version, stored)) is version
@@ -498,13 +559,19 @@ class WorkingCopy:
         known: UserMemory | GroupMemory
         if isinstance(mine, UserRecord):
             known = user = _in(theirs, UserMemory())
-            memory = UserChanges(_in(before, UserMemory()), mine.memory, is_newer)(user)
+            had = _in(before, UserMemory())
+            if deleted is not None:
+                had = without_younger(had, mine.memory, deleted, self._key)
+            memory = UserChanges(had, mine.memory, is_newer)(user)
         else:
             known = group = _in(theirs, GroupMemory())
-            memory = GroupChanges(_in(before, GroupMemory()), mine.memory, is_newer)(group)
+            of_group = _in(before, GroupMemory())
+            if deleted is not None:
+                of_group = without_younger(of_group, mine.memory, deleted, self._key)
+            memory = GroupChanges(of_group, mine.memory, is_newer)(group)
         was_encrypted = stored is not None and is_encrypted(stored)
         encrypted = was_encrypted or is_encrypted(version)
-        if memory == known and encrypted == was_encrypted:
+        if memory == known and (encrypted == was_encrypted or stored is None):
             return None, encrypted
         h = (version if stored is None else stored).tag("h")
         if h not in (None, version.tag("h")) and _texts(memory) != _texts(known):
@@ -514,14 +581,21 @@ class WorkingCopy:
         return record_draft(memory, version.d, at, h), encrypted
 
     def _rebased_notes(
-        self, version: Event, base: Event | None, stored: Event | None, at: int
+        self,
+        version: Event,
+        base: Event | None,
+        stored: Event | None,
+        at: int,
+        deleted: Deleted | None,
     ) -> tuple[Draft | None, bool]:
         """As `rebased`, of private notes."""
         mine, before, theirs = map(self._notes_in, (version, base, stored))
+        if deleted is not None:
+            before = without_younger(before, mine, deleted, self._key)
         lines = added(before, mine, theirs)
         was_encrypted = stored is not None and is_encrypted(stored)
         encrypted = was_encrypted or is_encrypted(version)
-        if (lines, encrypted) == (theirs, was_encrypted):
+        if lines == theirs and (encrypted == was_encrypted or stored is None):
             return None, encrypted
         category, key = category_and_key(version.d)
         return agent_memory_draft(AgentMemory(key, "\n".join(lines), category), at), encrypted

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 NOW = 1_700_000_000
 ALICE = f"snowclaw:memory:npub:{alice.pubkey[:32]}"
 TEA = "snowclaw:memory:group:tea"
+PRIVATE = f"snowclaw:private:npub:{alice.pubkey[:32]}"
 
 
 class Machine:
@@ -777,6 +778,234 @@ async def test_a_relay_that_remembers_no_deletion_stores_no_version_after_its_de
         assert claw.user(alice.npub) is None
     assert fake.events == []
     assert not left_of(["secret"], one.folder)
+
+
+def forget_at(fake: FakeRelay, at: int) -> None:
+    """Another machine forgets everything, while this one is offline."""
+    gone = [event for event in fake.events if event.kind != kinds.DELETION]
+    addresses = {f"30078:{robot.pubkey}:{d}" for d in (ALICE, TEA, PRIVATE, *(e.d for e in gone))}
+    tags = [*(["e", event.id] for event in gone), *(["a", each] for each in sorted(addresses))]
+    fake.events[:] = [robot.sign(kinds.DELETION, tags, "", at)]
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("is_queued", [True, False], ids=["queued", "unsaved"])
+@pytest.mark.parametrize("restarts", [True, False], ids=["started again", "running"])
+@pytest.mark.parametrize("is_encrypted", [True, False], ids=["encrypted", "in the clear"])
+@pytest.mark.parametrize("has_base", [True, False])
+async def test_a_forget_of_the_other_machine_drops_what_was_noted_before_it_and_nothing_else(
+    fake: FakeRelay,
+    machines: tuple[Machine, Machine],
+    *,
+    is_queued: bool,
+    restarts: bool,
+    is_encrypted: bool,
+    has_base: bool,
+) -> None:
+    """The note before it came back with the next one, whose version holds both and is younger."""
+    one, _ = machines
+    if has_base:
+        await one.note("stored", NOW)
+    async with apart(one) as claw:
+        one.now = NOW + 5
+        claw.note_user(alice.npub, "before")
+        claw.set_preference(alice.npub, "tea", "before")
+        if is_encrypted:
+            claw.encrypt_user(alice.npub)
+        if is_queued:
+            await claw.flush()
+        forget_at(fake, NOW + 7)
+        one.now = NOW + 9
+        claw.note_user(alice.npub, "after")
+        claw.set_preference(alice.npub, "cup", "after")
+        await claw.flush()
+        assert await claw.waiting() == 1
+        if not restarts:
+            await fake.start()
+            await sent(claw)
+    if restarts:
+        await fake.start()
+    async with one as claw:
+        await claw._client.wait_connected()
+        await sent(claw)
+        assert await claw.refused() == []
+        await claw.load()
+        memory = claw.user(alice.npub)
+        assert memory is not None
+        assert (memory.notes, memory.preferences) == (("after",), {"cup": "after"})
+    if not is_encrypted:
+        assert "before" not in str(fake.events)
+    assert not left_of(["before", "stored"], one.folder)
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("is_queued", [True, False], ids=["queued", "unsaved"])
+async def test_of_a_group_it_drops_no_more_either(
+    fake: FakeRelay, machines: tuple[Machine, Machine], *, is_queued: bool
+) -> None:
+    one, _ = machines
+    async with apart(one) as claw:
+        for at, text in ((NOW + 5, "before"), (NOW + 9, "after")):
+            one.now = at
+            claw.note_group("tea", text)
+            claw.add_theme("tea", f"theme {text}")
+            claw.add_decision("tea", f"decision {text}")
+            claw.set_purpose("tea", f"purpose {text}")
+            if is_queued:
+                await claw.flush()
+        forget_at(fake, NOW + 7)
+        await claw.flush()
+        await fake.start()
+        await sent(claw)
+    found = fields(fake, TEA)
+    assert (found["notes"], found["themes"]) == (["after"], ["theme after"])
+    assert (found["decisions"], found["purpose"]) == (
+        [["decision after", NOW + 9]],
+        "purpose after",
+    )
+
+
+@pytest.mark.proves("S-25")
+async def test_of_private_notes_it_drops_no_more_either(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    one, _ = machines
+    fake.events.append(record(ALICE, {"notes": []}, NOW, ["h", "tea"]))
+    async with apart(one) as claw:
+        for at, text in ((NOW + 5, "before"), (NOW + 9, "after")):
+            one.now = at
+            await claw.annotate_privately(alice.npub, text)
+        forget_at(fake, NOW + 7)
+        await fake.start()
+        await sent(claw)
+    (event,) = (event for event in fake.events if event.d == PRIVATE)
+    assert "before" not in event.content
+    assert "after" in event.content
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("is_queued", [True, False], ids=["queued", "at once"])
+async def test_what_a_restored_relay_gives_again_is_not_stored_with_the_next_note(
+    fake: FakeRelay, machines: tuple[Machine, Machine], *, is_queued: bool
+) -> None:
+    """It is deleted there again."""
+    one, _ = machines
+    await one.note("secret", NOW)
+    backup = list(fake.events)
+    one.now = NOW + 5
+    await forget_on(one)
+    fake.events[:] = backup
+    latest(fake)  # it does not know of the deletion
+    if is_queued:
+        async with apart(one) as claw:
+            one.now = NOW + 9
+            claw.note_user(alice.npub, "after")
+        await fake.start()
+        async with one as claw:
+            await sent(claw)
+            assert await claw.refused() == []
+    else:
+        await one.note("after", NOW + 9)
+    assert fields(fake)["notes"] == ["after"]
+    (deletion,) = (event for event in fake.events if event.kind == kinds.DELETION)
+    assert deletion.tag_values("e") == [backup[0].id]
+    assert not left_of(["secret"], one.folder)
+
+
+@pytest.mark.proves("S-25")
+@pytest.mark.parametrize("restarts", [True, False], ids=["started again", "running"])
+async def test_what_is_noted_after_one_s_own_forget_is_kept_though_the_other_machine_wrote_since(
+    fake: FakeRelay, machines: tuple[Machine, Machine], *, restarts: bool
+) -> None:
+    """The deletion of the other machine's version is younger than the note."""
+    one, other = machines
+    await one.note("secret", NOW)
+    await other.note("of the other", NOW + 1)
+    async with apart(one) as claw:
+        one.now = NOW + 2
+        await claw.forget(ALICE)
+        one.now = NOW + 3
+        claw.note_user(alice.npub, "mine")
+        await claw.flush()
+        if not restarts:
+            notes = [*fields(fake)["notes"], "since"]
+            fake.events[:] = [record(ALICE, {"notes": notes}, NOW + 5, made_from(fake.events[-1]))]
+            one.now = NOW + 9
+            await fake.start()
+            await sent(claw)
+    if restarts:
+        await fake.start()
+        await other.note("since", NOW + 5)
+        one.now = NOW + 9
+        async with other as claw_of_other:
+            await claw_of_other._client.wait_connected()
+            await claw_of_other.start()
+            async with one as claw:
+                await sent(claw)
+                await claw.load()
+            await until(lambda: claw_of_other.user(alice.npub) is not None)
+            for each in (claw, claw_of_other):
+                shown = each.user(alice.npub)
+                assert shown is not None
+                assert shown.notes == ("mine",)
+    assert fields(fake)["notes"] == ["mine"]
+
+
+@pytest.mark.proves("S-31")
+@pytest.mark.parametrize("behind", [30, 400])
+@pytest.mark.parametrize("noted", ["while it runs", "after a restart", "before the connection"])
+async def test_a_note_after_a_forget_is_kept_though_the_clock_is_behind_the_deletion(
+    fake: FakeRelay, machines: tuple[Machine, Machine], noted: str, behind: int
+) -> None:
+    """A deletion is dated like the version of a machine whose clock is right. It was dropped
+    without a word."""
+    one, slow = machines
+    await one.note("secret", NOW)
+    slow.now = NOW - behind
+    if noted == "while it runs":
+        async with apart(slow) as claw:
+            await fake.start()
+            await claw._client.wait_connected()
+            await claw.forget(ALICE)
+            await fake.stop()
+            await until(lambda: not claw.is_online)
+            claw.note_user(alice.npub, "after")
+            await claw.flush()
+            await fake.start()
+            await sent(claw)
+    else:
+        await forget_on(slow)
+        await fake.stop()
+        async with slow as claw:
+            await claw.load()
+            claw.note_user(alice.npub, "after")
+            if noted == "before the connection":
+                await fake.start()
+                await claw._client.wait_connected()
+                await claw.start()
+                await claw.flush()
+        if noted == "after a restart":
+            await fake.start()
+            async with slow as claw:
+                await sent(claw)
+    assert fields(fake)["notes"] == ["after"]
+
+
+@pytest.mark.proves("S-31")
+async def test_an_unsaved_note_outlives_a_forget_of_a_clock_that_is_ahead(
+    fake: FakeRelay, machines: tuple[Machine, Machine]
+) -> None:
+    one, other = machines
+    await one.note("stored", NOW)
+    async with one as claw:
+        await claw._client.wait_connected()
+        await claw.start()
+        claw.note_user(alice.npub, "mine")
+        other.now = NOW + 600
+        await forget_on(other)
+        await until(lambda: claw._working_copy.own(ALICE) is None)
+        assert claw.unsaved == 1
+    assert fields(fake)["notes"] == ["mine"]
 
 
 async def forget_on(machine: Machine, by: str = "both", d: str = ALICE) -> None:

@@ -201,9 +201,19 @@ def test_a_version_takes_the_place_of_the_waiting_one_that_it_was_made_of(path: 
         spool.put(event("third"), has_edits=True, base=event("second"))
         spool.put(event("of another record"), has_edits=True)
         assert spool.to_send(9) == [
-            (event("third"), True, event("first")),
-            (event("of another record"), True, None),
+            (event("third"), True, event("first"), {}),
+            (event("of another record"), True, None, {}),
         ]
+
+
+def test_it_keeps_the_dates_of_the_edits_that_the_replaced_version_had(path: Path) -> None:
+    """0: of the version before. Those of what the last version has no more are not kept."""
+    with closing(Spool(path)) as spool:
+        first, second = {"base": 0, "a": 5, "gone": 5}, {"base": 0, "a": 0, "b": 9}
+        spool.put(event("second"), has_edits=True, base=event("first"), dates=first)
+        spool.put(event("third"), has_edits=True, base=event("second"), dates=second)
+        (waiting,) = spool.to_send(9)
+        assert waiting.dates == {"a": 5, "b": 9}
 
 
 @pytest.mark.parametrize("by", ["id", "address"])

@@ -1,0 +1,111 @@
+"""When each text of a version that waits for the relay was noted.
+
+A deletion is for what was noted up to its date, and a waiting version may hold what was noted
+before that and after it. Of each text only a keyed hash is kept: beside an encrypted record it
+tells nothing to who reads the file.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections import Counter
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from relay.memory.snowclaw.groups import GroupMemory
+from relay.memory.snowclaw.users import UserMemory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    EditDates = Mapping[str, int]
+    """Hash of a text → when it was noted, Unix seconds; 0: the version before had it."""
+
+T = TypeVar("T")
+M = TypeVar("M", UserMemory, GroupMemory, tuple[str, ...])
+"""Of a user or group, or private notes."""
+
+
+class Deleted(NamedTuple):
+    """What is deleted of a version that is younger than the deletion."""
+
+    until: int
+    """`created_at` of the deletion."""
+    dates: EditDates
+    """Of the version's texts; one without a date is as old as the version."""
+
+
+def edit_dates(
+    before: M, edits: Iterable[tuple[Callable[[M], M], int]], after: M, at: int, key: bytes
+) -> dict[str, int]:
+    """Of a version with `after`, dated `at`, that these edits, with their times, made of
+    `before`."""
+    known = Counter(_texts(before))
+    dates = dict.fromkeys(known, 0)
+    for edit, made_at in edits:
+        before = edit(before)
+        now = Counter(_texts(before))
+        # What is noted again is younger than a deletion in between.
+        dates |= {text: min(made_at, at) for text, number in now.items() if number > known[text]}
+        known = now
+    return {_hash(text, key): dates.get(text, at) for text in _texts(after)}
+
+
+def without_younger(before: M, after: M, deleted: Deleted, key: bytes) -> M:
+    """What `after` has of `before`, and what was noted up to the deletion."""
+    had = {*_texts(before)}
+
+    def older(field: str, values: Iterable[T]) -> tuple[T, ...]:
+        return tuple(value for value in values if is_older(_text(field, value)))
+
+    def is_older(text: str) -> bool:
+        at = deleted.dates.get(_hash(text, key))
+        return text in had or (at is not None and at <= deleted.until)
+
+    def up_to(at: int | None) -> int | None:
+        return at if at is not None and at <= deleted.until else None
+
+    if isinstance(after, UserMemory):
+        return replace(
+            after,
+            display_names=older("name", after.display_names),
+            first_seen=up_to(after.first_seen),
+            notes=older("note", after.notes),
+            owner_notes=older("owner_note", after.owner_notes),
+            preferences=dict(older("preference", after.preferences.items())),
+            last_interaction=up_to(after.last_interaction),
+        )
+    if isinstance(after, GroupMemory):
+        return replace(
+            after,
+            purpose=next(iter(older("purpose", (after.purpose,))), None),
+            themes=older("theme", after.themes),
+            decisions=older("decision", after.decisions),
+            notes=older("note", after.notes),
+            owner_notes=older("owner_note", after.owner_notes),
+            last_activity=up_to(after.last_activity),
+        )
+    return older("line", after)
+
+
+def _texts(memory: UserMemory | GroupMemory | tuple[str, ...]) -> list[str]:
+    if isinstance(memory, tuple):
+        return [_text("line", line) for line in memory]
+    fields: dict[str, Iterable[object]] = {"note": memory.notes, "owner_note": memory.owner_notes}
+    if isinstance(memory, UserMemory):
+        fields |= {"name": memory.display_names, "preference": memory.preferences.items()}
+    else:
+        fields |= {
+            "purpose": (memory.purpose,),
+            "theme": memory.themes,
+            "decision": memory.decisions,
+        }
+    return [_text(field, value) for field, values in fields.items() for value in values]
+
+
+def _text(field: str, value: object) -> str:
+    return f"{field} {value!r}"
+
+
+def _hash(text: str, key: bytes) -> str:
+    return hmac.digest(key, text.encode(), "sha256")[:16].hex()
