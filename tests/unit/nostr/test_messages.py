@@ -191,20 +191,21 @@ def test_deep_nesting_is_refused(bracket: str) -> None:
     assert isinstance(parse(bracket * 100_000), BadFrame)
 
 
+@pytest.mark.parametrize("empty", [b"[]", b"{}"])
 def test_a_message_of_too_many_arrays_is_refused_before_it_is_parsed(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, empty: bytes
 ) -> None:
     """174,000 empty tags, in half a megabyte, took the loop 60 ms."""
-    event = alice.sign(1, [["t", "x"]] * 16_000, "[" * 1_000 + '"],["' * 20_000 + "\\", 0)
+    event = alice.sign(1, [["t", "x"]] * 16_000, "[" * 1_000 + '"],["{' * 20_000 + "\\", 0)
     assert parse(b'["EVENT",' + event.raw + b"]") == Publish(event)
-    most = b'["EVENT",{"id":"%b","tags":[%b]}]' % (b"a" * 64, b",".join([b"[]"] * 16_382))
+    most = b'["EVENT",{"id":"%b","tags":[%b]}]' % (b"a" * 64, b",".join([empty] * 16_381))
     assert isinstance(parse(most), BadEvent)
     monkeypatch.setattr(orjson, "loads", None)
-    over = parse(most.replace(b"[]]", b"[],[]]"))
-    assert refusal_of(over) == "invalid: message has over 16,384 arrays"
+    over = parse(most.replace(empty + b"]", empty + b"," + empty + b"]"))
+    assert refusal_of(over) == "invalid: message has over 16,384 arrays and objects"
     assert isinstance(over, BadEvent)
     assert over.id == "a" * 64
-    kinds = b",".join([b"[]"] * 16_384)
+    kinds = b",".join([empty] * 16_384)
     assert isinstance(parse(b'["REQ","s",{"kinds":[%b]}]' % kinds), BadQuery)
 
 
