@@ -5,12 +5,12 @@ A task that reads input never gives up the loop while more is buffered: it must 
 
 Invariants: of all tasks that wait for a turn one goes on per iteration of the loop. So an iteration
 takes one slice longer, however many wait. When deliveries make iterations long, a few go on in
-each, of different accounts. The next is the one whose `Account` has used least. Who has used
-nothing for long counts as `CREDIT_S` behind the others (start-time fair queuing): it goes first for
-that much work, then they share; nobody waits for ever. Of many that begin at once few have credit.
-Work while nobody else waits counts for nothing. Handshakes of websockets have every second turn, so
-that who comes waits for as many turns as there are addresses that come, and not for as many times
-the accounts that wait.
+each, of different accounts, while their work takes no longer than the deliveries. The next is the
+one whose `Account` has used least. Who has used nothing for long counts as `CREDIT_S` behind the
+others (start-time fair queuing): it goes first for that much work, then they share; nobody waits
+for ever. Of many that begin at once few have credit. Work while nobody else waits counts for
+nothing. Handshakes of websockets have every second turn, so that who comes waits for as many turns
+as there are addresses that come, and not for as many times the accounts that wait.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from heapq import heappop, heappush
 from itertools import count
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import TYPE_CHECKING, Final
 from weakref import WeakValueDictionary
 
@@ -40,8 +40,9 @@ _SHORT_S: Final = 0.001
 """Work that does not end the count: to schedule a callback in each iteration takes 2 us."""
 
 _OTHER_S: Final = 0.002
-"""Time that an iteration took for other reasons than work of connections, for which one more turn
-is given: a delivery to many takes 20 to 60 ms, and turns would become 20 a second."""
+"""Time that an iteration took for other reasons than work of connections, and above that work, for
+which one more turn is given: a delivery to many takes 20 to 60 ms, and turns would become 20 a
+second."""
 _MAX_TURNS: Final = 4
 """Of one iteration."""
 
@@ -70,8 +71,9 @@ class Account:
 class Turns:
     """For one event loop."""
 
-    def __init__(self, clock: Callable[[], float] = perf_counter) -> None:
-        """`clock`: seconds, from any point in time."""
+    def __init__(self, clock: Callable[[], float] = thread_time) -> None:
+        """`clock`: seconds that the loop has worked, from any point in time: waiting for the
+        processor gives no more turns."""
         self._clock = clock
         self._waiting: list[tuple[float, int, Account]] = []
         """Heap of the accounts in `_turns`."""
@@ -85,6 +87,9 @@ class Turns:
         """When turns were given, or could first have been."""
         self._worked = 0.0
         """Seconds of work since then."""
+        self._over = 0.0
+        """Seconds that turns have worked more than all else took: nobody has a turn more for so
+        much time of others. At most `CREDIT_S`."""
         self._accounts: WeakValueDictionary[tuple[str, bool], Account] = WeakValueDictionary()
         """Of each client address: that of its unknown keys, and that of known ones."""
         self.reached = 0.0
@@ -109,6 +114,10 @@ class Turns:
             self._ends = True
             asyncio.get_running_loop().call_soon(self._begin_iteration)
         return bool(self._waiting or self._handshakes)
+
+    def expect(self, seconds: float) -> None:
+        """A turn has about so much work that is not measured."""
+        self._worked += seconds
 
     def _begin_iteration(self) -> None:
         self.spent = 0.0
@@ -161,7 +170,9 @@ class Turns:
 
     def _give(self) -> None:
         others_s = self._clock() - self._given_at - self._worked
-        number = min(1 + int(others_s / _OTHER_S), _MAX_TURNS)
+        left = others_s - self._worked - self._over
+        self._over = min(max(-left, 0.0), CREDIT_S)
+        number = min(max(1 + int(left / _OTHER_S), 1), _MAX_TURNS)
         served: list[Account] = []
         while (self._waiting or self._handshakes) and number > 0:
             if self._handshakes and (self._is_handshake_next or not self._waiting):
@@ -257,6 +268,7 @@ class Slice:
         `part`: see `Turns.wait`."""
         self._worked += seconds
         await self.rest(part)
+        self._turns.expect(seconds)
 
     async def rest(self, part: object = None) -> None:
         account = self.account
