@@ -35,6 +35,11 @@ def address_target(slot: Slot) -> str:
     return f"a:{slot.kind}:{slot.pubkey}:{slot.d}"
 
 
+def slot_target(slot: Slot) -> str:
+    """For the versions that the order of the slot puts at or before one that was removed."""
+    return f"s:{slot.kind}:{slot.pubkey}:{slot.d}"
+
+
 def versions_target(slot: Slot) -> str:
     """For the versions of an address that others were made from. None of them is refused itself:
     an `e` says nothing about older versions (N09-02)."""
@@ -88,9 +93,11 @@ def may_delete(deletion: Event, target: Event) -> bool:
     return target.kind == kinds.GIFT_WRAP and deletion.pubkey in target.tag_values("p")
 
 
-def is_deleted(event: Event, slot: Slot | None, found: Found, group: str | None) -> bool:
-    """Whether a tombstone refuses this event (N09-10, N09-11, G-12). `group`: that of its row, as
-    far as the event tells."""
+def is_deleted(
+    event: Event, slot: Slot | None, version: int, found: Found, group: str | None
+) -> bool:
+    """Whether a tombstone refuses this event (N09-10, N09-11, G-12). `version`: `version_of`;
+    `group`: that of its row, as far as the event tells."""
     if not found.tombstones:  # as in most batches
         return False
     for tombstone in found.tombstones.get(event_target(event.id), ()):
@@ -110,6 +117,10 @@ def is_deleted(event: Event, slot: Slot | None, found: Found, group: str | None)
     targets = [key_target(event.pubkey)]
     if slot is not None:
         targets.append(address_target(slot))
+        for tombstone in found.tombstones.get(slot_target(slot), ()):
+            is_older = tombstone.until is not None and version <= tombstone.until
+            if is_older and tombstone.why != _why_banned(event.id):
+                return True
     if event.kind == kinds.GIFT_WRAP:
         targets.extend(key_target(pubkey) for pubkey in event.tag_values("p"))
     return any(
@@ -176,7 +187,9 @@ def take_out(row: Stored, found: Found, plan: WritePlan) -> None:
         del found.slots[row.slot]
 
 
-def add_tombstone(tombstone: Tombstone, found: Found, plan: WritePlan) -> None:
+def add_tombstone(tombstone: Tombstone | None, found: Found, plan: WritePlan) -> None:
+    if tombstone is None:
+        return
     plan.tombstones.append(tombstone)
     found.tombstones.setdefault(tombstone.target, []).append(tombstone)
 
@@ -201,6 +214,21 @@ def tombstone_in_group(event_id: str, group: str) -> Tombstone:
     """Refuses the event in this group, for an imported 9005 whose targets are not there: it may
     name ids of any events, and nobody knows which of them were of the group."""
     return Tombstone(event_target(event_id), _admins_of(group), None, _OF_ADMIN)
+
+
+def tombstone_of_slot(row: Stored, why: str, by: str = "") -> Tombstone | None:
+    """Refuses what the row had replaced, and the row: whoever has an older version could send it
+    again. None: all versions are kept."""
+    return None if row.slot is None else Tombstone(slot_target(row.slot), by, row.version, why)
+
+
+def tombstone_of_banned(row: Stored) -> Tombstone | None:
+    """As `tombstone_of_slot`, but the list of bans refuses the row: `allowevent` takes it off."""
+    return tombstone_of_slot(row, _why_banned(row.event.id))
+
+
+def _why_banned(event_id: str) -> str:
+    return f"banevent {event_id}"
 
 
 def placed_tombstone(event: Event, group: str | None, why: str) -> Tombstone | None:
@@ -248,11 +276,7 @@ def delete_named(
         remove_by_id(event_id, found, plan, cause)
         add_tombstone(tombstone_of_id(event_id, why), found, plan)
     for row in rows:
-        if row.slot is not None:
-            until = row.event.created_at
-            if row.event.has_tag("ts"):  # a version with an older `ts` may have a later date
-                until = max(until, event.created_at)
-            add_tombstone(Tombstone(address_target(row.slot), "", until, why), found, plan)
+        add_tombstone(tombstone_of_slot(row, why), found, plan)
         # An author is told what became of their own events (see `is_base_deleted`).
         if not kinds.is_undeletable(row.event.kind):
             stone = Tombstone(event_target(row.event.id), row.event.pubkey, None, why)

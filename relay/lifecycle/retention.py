@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, assert_never
 
 from relay.access.read_rules import Match
 from relay.groups.group import Groups
-from relay.lifecycle.deletion import address_target
-from relay.lifecycle.rows import Keep, RetentionDependency, Slot, Tombstone, UpTo
+from relay.lifecycle.deletion import tombstone_of_slot
+from relay.lifecycle.rows import Keep, RetentionDependency, Slot, UpTo
 from relay.memory.registry import NO_SYSTEMS, Authors, Sweeping
 from relay.nostr import kinds
 from relay.nostr.kinds import KindSet
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from relay.access.actors import Actors
-    from relay.lifecycle.rows import Found, Stored, WritePlan
+    from relay.lifecycle.rows import Found, Stored, Tombstone, WritePlan
     from relay.memory.registry import Hold, MemorySystems
     from relay.nostr.event import Event
 
@@ -285,9 +285,9 @@ def tombstone_for(row: Stored, keep: Keep, why: str) -> Tombstone | None:
     An older version must not take the place of the newest (N40-08). A row of keep `all` or `first`
     that is sent again is as old as before: it is swept again, or refused as expired.
     """
-    if row.slot is None or keep not in (Keep.LATEST, Keep.LATEST_TS):
+    if keep not in (Keep.LATEST, Keep.LATEST_TS):
         return None
-    return Tombstone(address_target(row.slot), row.event.pubkey, row.event.created_at, why)
+    return tombstone_of_slot(row, why, by=row.event.pubkey)
 
 
 # -- due rows: what a store compiles to SQL -------------------------------------------------------

@@ -94,11 +94,11 @@ class Tombstone:
     """Keeps deleted events from being stored again."""
 
     target: str
-    """`e:<id>`, `a:<kind>:<pubkey>:<d>`, `p:<pubkey>`, or `v:` and an address."""
+    """`e:<id>`, `a:<kind>:<pubkey>:<d>`, `p:<pubkey>`, or `s:` or `v:` and an address."""
     by: str
     """The key that deleted it; empty: an admin or the relay, and it holds for any author."""
     until: int | None
-    """The last created_at that it refuses; None for an id."""
+    """The last created_at that it refuses, for `s:` the last version; None for an id."""
     why: str
     request: bytes | None = None
     """For a vanished key: its signed kind 62, never served (N62-08); only its id in hex if nothing

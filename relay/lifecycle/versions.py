@@ -84,7 +84,8 @@ def unstored_outcome(
     if event.id in found.rows:
         return WriteOutcome.DUPLICATE
     # Where all versions are kept, a deletion by address refuses those dated before it.
-    if found.tombstones and is_deleted(event, slot or address_slot(event), found, group):
+    version = version_of(event, keep)
+    if found.tombstones and is_deleted(event, slot or address_slot(event), version, found, group):
         return WriteOutcome.DELETED
     if is_ephemeral(event.kind):
         return WriteOutcome.PASSED_ON
@@ -95,7 +96,7 @@ def unstored_outcome(
         # What has expired is found by nobody; it is replaced if its row is still there.
         has_expired = holder.expires_at is not None and holder.expires_at <= now
         return None if has_expired else WriteOutcome.TAKEN
-    if is_older(event, version_of(event, keep), keep, holder, tie):
+    if is_older(event, version, keep, holder, tie):
         return WriteOutcome.SUPERSEDED
     return None
 

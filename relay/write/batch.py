@@ -52,6 +52,7 @@ from relay.lifecycle.deletion import (
     remove,
     remove_by_id,
     tombstone_in_group,
+    tombstone_of_banned,
     tombstone_of_id,
     vanish,
 )
@@ -592,8 +593,7 @@ class Batch:
         self._keep_out(tombstone_for(row, self._world.policy.keep.keep_of(row.event), why))
 
     def _keep_out(self, stone: Tombstone | None) -> None:
-        if stone is not None:
-            add_tombstone(stone, self._found, self.plan)
+        add_tombstone(stone, self._found, self.plan)
 
     # -- NIP-86 -------------------------------------------------------------------------------
 
@@ -628,19 +628,21 @@ class Batch:
         elif change.list_name is ListName.ROLES:
             self._state_role(change)
         if change.bans_event:
-            self._keep_in(change.item)
-            remove_by_id(change.item, self._found, self.plan)
+            row = self._found.rows.get(change.item)
+            if row is not None:
+                self._keep_in(row)
+                self._keep_out(tombstone_of_banned(row))
+                remove(row, self._found, self.plan)
             self.plan.forgotten.append(Forgotten(self._found.last_seq, id=change.item))
         elif change.is_ban and self._world.policy.banned_rows is BannedAuthorRows.DELETE:
             delete_banned_author(change.item, self._found, self.plan)
         if change.is_ban:
             self._unpin(all_pinning(self._world.groups))
 
-    def _keep_in(self, event_id: str) -> None:
+    def _keep_in(self, row: Stored) -> None:
         """A banned event of a group that only members read: once allowed, it must not be public."""
-        row = self._found.rows.get(event_id)
-        group = None if row is None else self._world.groups.get(row.group)
-        if row is not None and (group is None or group.only_members_read):
+        group = self._world.groups.get(row.group)
+        if group is None or group.only_members_read:
             self._keep_out(placed_tombstone(row.event, row.group, "banevent"))
 
     def _set_entry(self, change: ListChange) -> bool:

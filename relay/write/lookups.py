@@ -21,6 +21,7 @@ from relay.lifecycle.deletion import (
     address_target,
     event_target,
     key_target,
+    slot_target,
     versions_target,
 )
 from relay.lifecycle.retention import hold_lookups
@@ -206,7 +207,7 @@ class _Builder:
             self.slots.add(slot)
         address = slot or address_slot(event)
         if address is not None:
-            tombstones.add(address_target(address))
+            tombstones.update((address_target(address), slot_target(address)))
             if candidate.base is not None:
                 tombstones.add(event_target(candidate.base.id))
                 tombstones.add(versions_target(address))

@@ -27,6 +27,7 @@ from relay.lifecycle.deletion import (
     event_target,
     is_deleted,
     key_target,
+    slot_target,
 )
 from relay.lifecycle.rows import (
     Found,
@@ -420,7 +421,7 @@ class _Verification:
         for (_, event), slot in zip(known, slots, strict=True):
             targets += [event_target(event.id), key_target(event.pubkey)]
             if slot is not None:
-                targets.append(address_target(slot))
+                targets += [address_target(slot), slot_target(slot)]
             if event.kind == kinds.GIFT_WRAP:
                 targets += map(key_target, event.tag_values("p"))
         found = Found(0)
@@ -433,9 +434,10 @@ class _Verification:
         for target, stones in found.tombstones.items():
             certain.tombstones[target] = [stone for stone in stones if stone.why != "kind 5"]
         for (row, event), slot in zip(known, slots, strict=True):
-            if is_deleted(event, slot, found if row.grp is None else certain, row.grp):
+            version = _highest_version(event)
+            if is_deleted(event, slot, version, found if row.grp is None else certain, row.grp):
                 self._report_deleted(row)
-            elif is_deleted(event, slot, found, row.grp):
+            elif is_deleted(event, slot, version, found, row.grp):
                 names = [("e", event.id)]
                 if slot is not None:
                     names.append(("a", address_target(slot)[2:]))
@@ -496,10 +498,11 @@ class _Verification:
         if self._hashes.slot(*own) != slot:
             return "not in the slot of its versions"
         found, asked = Found(0), [event_target(event.id), key_target(event.pubkey)]
-        targets = orjson.dumps([*asked, address_target(own)]).decode()
+        targets = orjson.dumps([*asked, address_target(own), slot_target(own)]).decode()
         for stone in self._db.execute(QUERIES["tombstones"], {"targets": targets}):
             found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
-        return "was deleted, and is stored" if is_deleted(event, own, found, None) else None
+        is_gone = is_deleted(event, own, _highest_version(event), found, None)
+        return "was deleted, and is stored" if is_gone else None
 
     # -- tables ---------------------------------------------------------------------------------
 
@@ -703,6 +706,11 @@ def pages(db: sqlite3.Connection) -> Iterator[list[Row]]:
 def rows_of(db: sqlite3.Connection, seqs: Iterable[int]) -> list[Row]:
     listed = orjson.dumps(list(seqs)).decode()
     return [Row(*row) for row in db.execute(VERIFY["rows_of"], (listed,))]
+
+
+def _highest_version(event: Event) -> int:
+    """By whichever policy it was stored: a repair deletes what a tombstone refuses."""
+    return max(version_of(event, keep) for keep in (Keep.LATEST, Keep.LATEST_TS))
 
 
 def _reaches(name: Reference, deleted_at: int, row: Row) -> bool:

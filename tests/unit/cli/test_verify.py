@@ -143,6 +143,12 @@ MORE = {
         "tombstone",
         "was deleted",
     ),
+    "a removed version": (
+        "INSERT INTO tombstones SELECT 's:30023:' || lower(hex(pubkey)) || ':' || d, '', version,"
+        " '9005', NULL FROM events WHERE kind = 30023",
+        "tombstone",
+        "was deleted",
+    ),
     "words that lead nowhere": (
         "INSERT INTO search.words (words, rowid, text, repeated, frequent)"
         " SELECT 'delete', seq, text, '', '' FROM search.texts"

@@ -307,8 +307,8 @@ def test_events_of_a_vanished_key_up_to_then_are_refused(at: int, outcome: bool)
         unsigned(alice, at=at),
         unsigned(bob, kinds.GIFT_WRAP, [["p", alice.pubkey]], at=at),
     ):
-        assert is_deleted(event, None, found, None) is outcome
-    assert not is_deleted(unsigned(bob, 1, [["p", alice.pubkey]], at=at), None, found, None)
+        assert is_deleted(event, None, at, found, None) is outcome
+    assert not is_deleted(unsigned(bob, 1, [["p", alice.pubkey]], at=at), None, at, found, None)
 
 
 # -- expiry ---------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ BAD_CODE = (False, "restricted: the group is closed: this code is not valid")
 BANNED = (False, "blocked: this key is banned here")
 BANNED_EVENT = (False, "blocked: this event is banned here")
 KIND = (False, "blocked: events of this kind are not accepted here")
+DELETED = (False, "blocked: deleted")
 DONE = (True, "")
 DELETE = '[bans]\nstored = "delete"\n'
 
@@ -263,6 +264,24 @@ async def test_a_banned_comment_of_a_public_group_comes_back_when_it_is_allowed(
     await home.call("banevent", comment.id)
     await home.call("allowevent", comment.id)
     assert await home.take(comment) == [STORED]
+
+
+@pytest.mark.proves("N86-23")
+@pytest.mark.parametrize(("kind", "tags"), [(0, []), (30023, [["d", "essay"]])])
+async def test_versions_before_a_banned_one_do_not_come_back(
+    home: Home, kind: int, tags: list[list[str]]
+) -> None:
+    """Whoever had kept the previous one could send it again."""
+    at = home.now - 10
+    old = await home.do(alice, kind, *tags, content="{}", at=at - 1)
+    one, other = [home.made(alice, kind, *tags, content="{}", at=at) for _ in range(2)]
+    winner, loser = sorted((one, other), key=lambda event: event.id)
+    assert await home.take(winner) == [STORED]
+    await home.call("banevent", winner.id)
+    assert await home.take(old, loser) == [DELETED] * 2
+    await home.call("allowevent", winner.id)
+    assert await home.take(old, loser, winner) == [DELETED, DELETED, STORED]
+    assert await home.found(kinds=[kind]) == [winner]
 
 
 @pytest.mark.proves("N86-11", "N29-172")

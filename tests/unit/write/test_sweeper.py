@@ -104,18 +104,22 @@ async def test_versions_before_an_expired_one_do_not_come_back(
 
 @pytest.mark.proves("N40-08", "G-14")
 async def test_versions_by_ts_do_not_come_back_either(home: Home) -> None:
-    """A preference of an agent: the newest is told by `ts`."""
+    """A preference of an agent: the newest is told by `ts`, whatever their dates say."""
 
-    def preference(ts: int, *more: list[str]) -> Event:
+    def preference(ts: int, at: int, *more: list[str]) -> Event:
         tags = [["d", "hk:preference"], ["k", "aman_preference"], ["hk", "hk"], ["v", "1"]]
         said = f'{{"history_key": "hk", "preference": "tea", "updated_at": {ts}}}'
-        return home.made(robot, 30093, *tags, ["ts", str(ts)], *more, at=ts, content=said)
+        return home.made(robot, 30093, *tags, ["ts", str(ts)], *more, at=at, content=said)
 
-    old = preference(NOON - 20)
-    assert await home.take(old, preference(NOON - 10, until(10))) == [STORED] * 2
+    old, late = preference(NOON - 20, NOON - 20), preference(NOON - 15, NOON - 1)
+    newest = preference(NOON - 10, NOON - 5, until(10))
+    assert await home.take(old, late, newest) == [STORED] * 3
     home.now = NOON + 10
     assert await swept(home) == 1
-    assert await home.take(old, logins=[robot.pubkey]) == [(False, "blocked: deleted")]
+    refused = [(False, "blocked: deleted")] * 2
+    assert await home.take(old, late, logins=[robot.pubkey]) == refused
+    newer = preference(NOON - 9, NOON - 6)
+    assert await home.take(newer, logins=[robot.pubkey]) == [STORED]
 
 
 @pytest.mark.proves("N29-172")
