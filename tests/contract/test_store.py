@@ -407,6 +407,18 @@ async def test_changing_what_was_found_changes_nothing_stored(store: Store) -> N
     assert (await look_up(store, tombstones=[stone.target])).tombstones == {stone.target: [stone]}
 
 
+async def test_a_tombstone_of_an_address_is_found_whatever_its_d(store: Store) -> None:
+    """With a NUL in it, what had been deleted was stored again."""
+    for d in ("a", "a\0b", "a\0", "\0", "\0b", "[", '"', ""):
+        article = unsigned(cast.alice, 30023, [["d", d]], at=1)
+        deletion = unsigned(cast.alice, 5, [["a", f"30023:{ALICE}:{d}"]], at=2)
+        await write(store, article)
+        await write(store, deletion)
+        assert await write(store, article) == [WriteOutcome.DELETED], d
+    longer = unsigned(cast.alice, 30023, [["d", "a\0c"]], at=1)
+    await stored(store, longer)
+
+
 async def test_decide_runs_once(store: Store) -> None:
     """`decide` may run on another thread, once."""
     calls = []

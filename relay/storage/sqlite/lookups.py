@@ -67,6 +67,14 @@ class _BytesLeft:
         return taken
 
 
+def find_tombstones(db: sqlite3.Connection, targets: Iterable[str], found: Found) -> None:
+    """Into `Found.tombstones`."""
+    # SQLite cuts texts from JSON at a NUL.
+    listed = [[each.encode().hex()] if "\0" in each else each for each in targets]
+    for stone in db.execute(QUERIES["tombstones"], {"targets": orjson.dumps(listed).decode()}):
+        found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
+
+
 class Finder:
     """Finds rows on the connection that writes."""
 
@@ -110,9 +118,7 @@ class Finder:
             found.leaving = self._leaving(lookups.leaving)
         if lookups.vanishing_keys or lookups.record_groups:
             self._find_records(lookups, found)
-        targets = orjson.dumps(list(lookups.tombstones)).decode()
-        for stone in self._db.execute(QUERIES["tombstones"], {"targets": targets}):
-            found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
+        find_tombstones(self._db, lookups.tombstones, found)
         for request in lookups.requests:
             if self._db.execute(QUERIES["erasure"], (bytes.fromhex(request),)).fetchone():
                 found.begun.add(request)

@@ -32,7 +32,6 @@ from relay.lifecycle.deletion import (
 from relay.lifecycle.rows import (
     Found,
     Keep,
-    Tombstone,
     keep_by_kind,
     references_of,
     slot_of,
@@ -48,9 +47,11 @@ from relay.storage.rows import INDEXED_BYTES
 from relay.storage.sqlite.connections import fault_of, index_path
 from relay.storage.sqlite.fts import Stems
 from relay.storage.sqlite.group_tables import tables_of
+from relay.storage.sqlite.lookups import find_tombstones
 from relay.storage.sqlite.opening import APPLICATION_ID, SCHEMA_VERSION, check_schema, check_values
 from relay.storage.sqlite.sql.named import QUERIES, SEARCH_QUERIES
 from relay.storage.sqlite.sql.named import VERIFY_QUERIES as VERIFY
+from relay.storage.sqlite.tag_functions import add_functions
 from relay.storage.sqlite.wal import check_log
 
 if TYPE_CHECKING:
@@ -187,6 +188,7 @@ def snapshot(path: Path) -> sqlite3.Connection:
         raise StoreFault(f"{path} does not exist: nothing is stored yet")
     check_log(path)
     db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+    add_functions(db)
     try:
         db.execute("PRAGMA query_only = ON")
         db.execute("BEGIN")
@@ -425,9 +427,7 @@ class _Verification:
             if event.kind == kinds.GIFT_WRAP:
                 targets += map(key_target, event.tag_values("p"))
         found = Found(0)
-        asked = {"targets": orjson.dumps(targets).decode()}
-        for stone in self._db.execute(QUERIES["tombstones"], asked):
-            found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
+        find_tombstones(self._db, targets, found)
         if not found.tombstones:
             return
         certain = Found(0)
@@ -497,10 +497,8 @@ class _Verification:
             return "its columns are not what its event says"
         if self._hashes.slot(*own) != slot:
             return "not in the slot of its versions"
-        found, asked = Found(0), [event_target(event.id), key_target(event.pubkey)]
-        targets = orjson.dumps([*asked, address_target(own), slot_target(own)]).decode()
-        for stone in self._db.execute(QUERIES["tombstones"], {"targets": targets}):
-            found.tombstones.setdefault(stone[0], []).append(Tombstone(*stone))
+        found, targets = Found(0), [event_target(event.id), key_target(event.pubkey)]
+        find_tombstones(self._db, [*targets, address_target(own), slot_target(own)], found)
         is_gone = is_deleted(event, own, _highest_version(event), found, None)
         return "was deleted, and is stored" if is_gone else None
 
