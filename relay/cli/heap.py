@@ -55,7 +55,8 @@ async def keep_small() -> Never:
 
 
 async def give_back() -> None:
-    """Collect garbage, some milliseconds on the loop, and let a thread return free pages."""
+    """Collect garbage, some milliseconds on the loop, 30 with the most values that filters may
+    have open, and let a thread return free pages."""
     gc.collect()
     libc = _glibc()
     if libc is not None:

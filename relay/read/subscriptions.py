@@ -54,24 +54,30 @@ class Entry(msgspec.Struct, Generic[S], frozen=True, gc=False):
         return self.is_exact and self.search is None
 
 
-class _Shared(Generic[S]):
-    """The entries of a key that has several."""
+class _Shared(msgspec.Struct, Generic[S], gc=False):
+    """The entries of a key that has several.
 
-    __slots__ = ("by_owner", "number", "unsure")
+    The garbage collector looks at none of its objects, while nobody has several entries: there may
+    be a million, and the loop waits for it.
+    """
 
-    def __init__(self) -> None:
-        self.by_owner: dict[int, tuple[Entry[S], ...]] = {}
-        """id() of the subscription → its entries."""
-        self.number = 0
-        """Number of entries."""
-        self.unsure = 0
-        """Number of those that an event with this key may not match."""
+    by_owner: dict[int, Entry[S] | tuple[Entry[S], ...]] = {}
+    """id() of the subscription → its entry, or its entries."""
+    number: int = 0
+    """Number of entries."""
+    unsure: int = 0
+    """Number of those that an event with this key may not match."""
 
     def put(self, entry: Entry[S]) -> None:
         owner = id(entry.subscription)
-        self.by_owner[owner] = (*self.by_owner.get(owner, ()), entry)
+        before = self.by_owner.get(owner)
+        self.by_owner[owner] = entry if before is None else (*_several(before), entry)
         self.number += 1
         self.unsure += not entry.is_sure
+
+
+def _several(entries: Entry[S] | tuple[Entry[S], ...]) -> tuple[Entry[S], ...]:
+    return (entries,) if isinstance(entries, Entry) else entries
 
 
 class Subscriptions(Generic[S]):
@@ -147,10 +153,14 @@ class Subscriptions(Generic[S]):
         for value in values:
             found = by_value.get(value)
             if isinstance(found, _Shared):
-                removed = found.by_owner.pop(id(subscription), ())
+                own = found.by_owner.pop(id(subscription), None)
+                if own is None:
+                    continue
+                removed = _several(own)
                 number = len(removed)
                 found.number -= number
-                found.unsure -= sum(not each.is_sure for each in removed)
+                for each in removed:
+                    found.unsure -= not each.is_sure
                 is_last = not found.by_owner
             elif found is not None and found.subscription is subscription:
                 number, is_last = 1, True
@@ -203,7 +213,9 @@ class Subscriptions(Generic[S]):
         entries = self._entries(key)
         if isinstance(entries, Entry):
             return [entries]
-        return [each[0] for each in entries.by_owner.values()] if entries is not None else []
+        if entries is None:
+            return []
+        return [each if isinstance(each, Entry) else each[0] for each in entries.by_owner.values()]
 
     def candidates(self, keys: Iterable[Key]) -> Iterator[Sequence[Entry[S]]]:
         """Entries under these keys, which may match: a list per subscription, which may be yielded
@@ -214,7 +226,8 @@ class Subscriptions(Generic[S]):
                 yield (entries,)
             elif entries is not None:
                 # A copy: delivery may close a connection, which removes its subscriptions.
-                yield from list(entries.by_owner.values())
+                owned = entries.by_owner.values()
+                yield from [(each,) if isinstance(each, Entry) else each for each in owned]
 
     def _entries(self, key: Key) -> Entry[S] | _Shared[S] | None:
         condition, value = key

@@ -190,6 +190,18 @@ def test_a_subscription_that_no_event_found_is_not_indexed(
     assert not any(vars(index).values())
 
 
+def test_values_of_several_subscriptions_are_no_work_for_the_garbage_collector() -> None:
+    """It took 95 ms of the loop every ten seconds with 737,000 values, each open twice."""
+    index: Subscriptions[Reader] = Subscriptions()
+    gc.collect()
+    before = len(gc.get_objects())
+    for _ in range(3):
+        reader_of(index, asked(tag_t=[f"{number}" for number in range(1_000)]))
+    gc.collect()
+    assert len(gc.get_objects()) - before < 100
+    assert len(found(index, note(tags=[["t", "7"]]))) == 3
+
+
 def test_equal_subscriptions_are_separate() -> None:
     """`S` is compared by identity."""
     index: Subscriptions[Reader] = Subscriptions()
