@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncIterable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from relay.client.errors import ConnectionLost, PublishRefused, Unanswered
 from relay.errors import Prefix
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from relay.client.connection import Connection, Reply
     from relay.nostr.event import Event
+
+    Item = TypeVar("Item")
 
 _RETRY_AFTER: Final = re.compile(r"try again in (\d{1,4}) s")
 _RETRY_S: Final = 2.0
@@ -195,11 +197,11 @@ class BulkPublish:
                 )
 
 
-async def async_iter(events: Iterable[Event] | AsyncIterable[Event]) -> AsyncIterator[Event]:
+async def async_iter(items: Iterable[Item] | AsyncIterable[Item]) -> AsyncIterator[Item]:
     """Async iteration over either kind of iterable."""
-    if isinstance(events, AsyncIterable):
-        async for event in events:
-            yield event
+    if isinstance(items, AsyncIterable):
+        async for item in items:
+            yield item
     else:
-        for event in events:
-            yield event
+        for item in items:
+            yield item

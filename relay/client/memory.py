@@ -93,7 +93,9 @@ class MemoryClient(BaseClient):
             if self._cache is not None and self._spool is not None:
                 check = asyncio.create_task(self._check_files(self._cache, self._spool))
                 opening.push_async_callback(_ended, check)
-        self._writer = Writer(self._client, self._signer, self._spool, self._rebase, self._cache)
+        self._writer = Writer(
+            self._client, self._signer, self._spool, self._rebase, self._cache, self._unsendable
+        )
         opening.push_async_callback(self._writer.stop)
         await self._writer.start()
 
@@ -246,6 +248,11 @@ class MemoryClient(BaseClient):
             await asyncio.to_thread(self._spool.drop, sure)
         if self._cache is not None:
             await asyncio.to_thread(self._cache.delete, targets)
+
+    async def _unsendable(self, waiting: Sequence[Event]) -> set[str]:
+        """Ids of writes of a backlog that are dropped, and not sent. Raises QueryClosed,
+        Unanswered."""
+        return set()
 
     async def _check_files(self, cache: Cache, spool: Spool) -> None:
         """At each connection, drop what was deleted since it was read, or refused: this run may

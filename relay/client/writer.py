@@ -36,7 +36,7 @@ from relay.nostr.kinds import DELETION, KindClass, class_of
 from relay.nostr.nip09 import named_by, request_by_id, targets_of, version_target
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from relay.client.cache import Cache
     from relay.client.client import Client
@@ -89,14 +89,16 @@ class Writer:
         spool: Spool | None,
         rebase: Rebase | None = None,
         cache: Cache | None = None,
+        unsendable: Callable[[Sequence[Event]], Awaitable[set[str]]] | None = None,
     ) -> None:
         """`rebase`: for records that hold the edits of several machines. `cache`: gets the records
-        that the relay took."""
+        that the relay took. `unsendable`: which of the events in a backlog are dropped, by id."""
         self._client = client
         self._signer = signer
         self._spool = spool
         self._rebase = rebase
         self._cache = cache
+        self._unsendable = unsendable
         self._last: OrderedDict[tuple[int, str], int] = OrderedDict()
         """(kind, d) → time of its newest known version."""
         self._in_progress: set[str] = set()
@@ -340,6 +342,14 @@ class Writer:
     async def _send_events(self, events: list[Event], spool: Spool) -> bool:
         left = await asyncio.to_thread(spool.left_of, [event.id for event in events])
         events = [event for event in events if event.id in left]  # else deleted meanwhile
+        if self._unsendable is not None:
+            try:
+                dropped = await self._unsendable(events)
+            except ClientError:
+                return False
+            if dropped:
+                await asyncio.to_thread(spool.done, dropped)
+                events = [event for event in events if event.id not in dropped]
         answers = await asyncio.gather(*map(self._publish_event, events), return_exceptions=True)
         done: list[str] = []
         all_final = True

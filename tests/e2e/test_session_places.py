@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -75,6 +76,10 @@ def projects(place: Machine, folder: Path | None = None) -> Path:
     path = place.home / ".claude" / "projects" / name
     path.mkdir(parents=True, exist_ok=True)
     return path / f"{SESSION}.jsonl"
+
+
+def in_a_minute() -> str:
+    return (datetime.now(UTC) + timedelta(minutes=1)).isoformat().replace("+00:00", "Z")
 
 
 async def rook(place: Machine, *args: str) -> tuple[str, str]:
@@ -175,6 +180,57 @@ async def test_a_resumed_session_is_followed_without_sending_a_turn_twice(
     assert len(await stored(rookery, kinds=[1988])) == 6
     texts = {note.content for note in await stored(rookery, kinds=[1988])}
     assert f"at last {first.work}/d.md" in texts, "paths are those of the first import"
+
+
+@pytest.mark.parametrize("layout", [(), ("--classic",)])
+@pytest.mark.parametrize("command", ["import", "follow --once"])
+async def test_a_forgotten_session_comes_back_from_no_folder_and_in_no_layout(
+    rookery: Rookery, first: Machine, second: Machine, command: str, layout: tuple[str, ...]
+) -> None:
+    await begun(first)
+    await rook(second, "resume", SESSION)
+    await rook(first, "forget", SESSION, "--yes")
+    args = [*command.split(), *layout, str(projects(second))]
+    out, err = await rook(second, *args)
+    assert "0 stored" in out
+    assert "session forget" in err
+    assert "--session" in err
+    assert not await stored(rookery, kinds=[1988, 1989, 31988])
+
+    # What is said later is not forgotten, and tells nothing of what was.
+    with projects(second).open("ab") as file:
+        file.write(b'{"type":"custom-title","customTitle":"read a.md"}\n')
+        file.write(line(second.work, 4, "later", timestamp=in_a_minute()))
+    await rook(second, *args)
+    notes = await stored(rookery, kinds=[1988])
+    assert [note.content for note in notes if not note.content.startswith("{")] == ["later"]
+    (row,) = json.loads((await rook(first, "list", "--json"))[0])
+    assert row["title"] == "later"
+    everything = await stored(rookery, kinds=[1988, 1989, 31988])
+    assert not any(b"a.md" in event.raw for event in everything)
+
+
+async def test_a_forgotten_session_can_be_stored_under_another_id(
+    rookery: Rookery, first: Machine
+) -> None:
+    path = await begun(first)
+    await rook(first, "forget", SESSION, "--yes")
+    out, err = await rook(first, "import", "--session", "again", str(path))
+    assert (out.endswith("7 stored, 0 duplicates\n"), err) == (True, "")
+
+
+async def test_a_session_of_a_group_and_of_nobody_else_is_forgotten_whole(
+    rookery: Rookery, first: Machine, second: Machine
+) -> None:
+    """A request to delete names no address if its events are not all of one group."""
+    await first.run("group", "create", "tea")
+    path = await begun(first)
+    await rook(first, "import", "--group", "tea", str(path))
+    await rook(second, "resume", SESSION)
+    await rook(first, "forget", SESSION, "--yes")
+    await rook(second, "import", str(projects(second)))
+    await rook(second, "import", "--group", "tea", str(projects(second)))
+    assert not await stored(rookery, kinds=[1988, 1989, 31988])
 
 
 @pytest.mark.proves("D-14")

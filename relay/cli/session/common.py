@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from relay.cli.connect import settings_here, with_settings
+from relay.cli.humanize import counted
 from relay.cli.names import PublicKey
 from relay.cli.options import Server, WholeNumber, printable
 from relay.client.settings import Actor
@@ -98,6 +99,13 @@ def plan_of(
         stripping=_stripping(stripped),
         homes=(str(Path.home()),),
         layout=Layout.CLASSIC if classic else Layout.ARCHIVE,
+    )
+
+
+def forgotten_notice(events: int) -> str:
+    return (
+        f"  not sent: {counted(events, 'event')} from before `session forget`; --session stores the"
+        " file under another id"
     )
 
 

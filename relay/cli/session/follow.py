@@ -8,7 +8,7 @@ import click
 
 from relay.cli.humanize import counted
 from relay.cli.options import Server, printable, server_options
-from relay.cli.session.common import PATH, plan_of, plan_options, with_spool
+from relay.cli.session.common import PATH, forgotten_notice, plan_of, plan_options, with_spool
 from relay.client.transcripts.follower import Follower
 from relay.client.transcripts.tail import FileChange
 from relay.errors import UserError
@@ -127,5 +127,7 @@ def _report(step: Step) -> None:
                 f"{session}: {counted(step.lines, 'line')}, {sent.stored} stored,"
                 f" {counted(sent.duplicates, 'duplicate')}{waiting}"
             )
+            if sent.forgotten:
+                click.echo(forgotten_notice(sent.forgotten), err=True)
             for refusal in sent.refused:
                 click.echo(f"  refused: {printable(str(refusal))}", err=True)

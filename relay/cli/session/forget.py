@@ -22,8 +22,6 @@ _KINDS: Final = (
     kinds.SESSION_STATE,
     kinds.RUN_CONFIGURATION,
 )
-_IN_ONE: Final = 500
-"""Events that one request to delete names."""
 
 
 @click.command("forget", epilog="Example: rookery session forget 7f3c")
@@ -33,7 +31,10 @@ _IN_ONE: Final = 500
 def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) -> None:
     """Delete the lines, notes and state of a session that this key stored (NIP-09).
 
-    A later import in the same layout does not bring them back. Envelopes (--pns) stay.
+    What was written of it until now is not sent again under this id by this key: not by a later
+    import or follow, from another folder or in another layout, and not by one that waits for the
+    relay. Lines written later are sent: end a follow first. Envelopes (--pns) stay, and import
+    --pns makes new ones.
     """
 
     async def work(transcripts: Transcripts) -> tuple[str, int]:
@@ -48,8 +49,7 @@ def forget_command(session: str, server: Server, *, yes: bool, as_json: bool) ->
         if not yes:
             what = f"{counted(len(events), 'event')} of session {printable(id_)}"
             confirm(f"Delete {what}? This cannot be undone.")
-        for start in range(0, len(events), _IN_ONE):
-            await transcripts.delete(events[start : start + _IN_ONE])
+        await transcripts.forget(id_, events)
         return id_, len(events)
 
     id_, number = on_relay(server, work)

@@ -13,7 +13,7 @@ import click
 from relay.cli.humanize import counted
 from relay.cli.options import Server, client_options, print_json, printable
 from relay.cli.progress import Amount, progress_bar
-from relay.cli.session.common import PATH, on_relay, plan_of, plan_options
+from relay.cli.session.common import PATH, forgotten_notice, on_relay, plan_of, plan_options
 from relay.client.transcripts.files import files_in, root_of, session_file, session_ids
 from relay.errors import UserError
 from relay.memory.transcripts.lines import SessionFacts, line_of
@@ -136,6 +136,8 @@ def _report(result: ImportResult, file: SessionFile, *, is_renamed: bool, as_jso
             " --strip secrets takes it out",
             err=True,
         )
+    if result.forgotten:
+        click.echo(forgotten_notice(result.forgotten), err=True)
     for reason, count in Counter(map(str, result.refused)).items():
         click.echo(f"  refused {count}: {printable(reason)}", err=True)
     if result.others:

@@ -131,7 +131,8 @@ class Follower:
             sent.duplicates += len(update.drafts) - len(drafts) + update.known
             await asyncio.to_thread(tail.sent)
             self._report(Step(tail.path, session, update.change, update.lines, sent))
-            await self._introduce(tail, session)
+            if sent.stored or sent.queued or sent.duplicates:
+                await self._introduce(tail, session)
 
     async def _introduce(self, tail: Tail, session: str) -> None:
         """Publish the session state once there is a title. Not while offline: the relay may know

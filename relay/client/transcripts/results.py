@@ -76,6 +76,8 @@ class ImportResult:
     has the same session id. 0 if the relay had none of the session."""
     secrets: int = 0
     """Lines that hold what looks like a secret, and were read to be sent as they are."""
+    forgotten: int = 0
+    """Events not sent: see `Transcripts.forget`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ class Delivered:
     duplicates: int = 0
     queued: int = 0
     """Queued on disk."""
+    forgotten: int = 0
+    """Not sent: see `Transcripts.forget`."""
     refused: list[PublishRefused] = field(default_factory=list)
 
 

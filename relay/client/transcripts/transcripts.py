@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import platform
 import sys
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from relay.client.bulk_publish import async_iter
-from relay.client.errors import ABOUT_AUTHOR, Incomparable, PublishRefused, QueryClosed, Unanswered
+from relay.client.errors import (
+    ABOUT_AUTHOR,
+    TEMPORARY,
+    ClientError,
+    Incomparable,
+    PublishRefused,
+    QueryClosed,
+    Unanswered,
+)
 from relay.client.information import limit_in
 from relay.client.paging import MAX_READ_BYTES
+from relay.client.responses import filters_of
 from relay.client.transcripts.envelopes import MAX_INNER, room_inside
 from relay.client.transcripts.files import session_file
 from relay.client.transcripts.reader import TranscriptsReader
@@ -22,6 +31,7 @@ from relay.client.transcripts.results import Delivered, ImportResult
 from relay.client.transcripts.session_events import SessionEvents, split_ids, take
 from relay.client.writer import Outcome, Written
 from relay.errors import Invalid
+from relay.memory.draft import Draft
 from relay.memory.transcripts.classic import stored_thread
 from relay.memory.transcripts.copies import line_in
 from relay.memory.transcripts.lines import raw_lines, session_facts
@@ -40,9 +50,11 @@ from relay.memory.transcripts.stripping import HIDE_MACHINE, KEEP_ALL, Part
 from relay.memory.transcripts.transcript import Transcript
 from relay.memory.unreadable import next_created_at
 from relay.nostr import kinds
+from relay.nostr.event import Address
 
 if TYPE_CHECKING:
     from collections.abc import (
+        AsyncGenerator,
         AsyncIterable,
         AsyncIterator,
         Callable,
@@ -52,10 +64,11 @@ if TYPE_CHECKING:
     )
 
     from relay.client.transcripts.files import SessionFile
-    from relay.memory.draft import Draft
     from relay.memory.transcripts.plan import StoredThread
     from relay.memory.transcripts.stripping import Stripping
     from relay.nostr.event import Event
+
+    Line = TypeVar("Line", Draft, Event)
 
 _BATCH: Final = 512
 """Events signed per batch, in a thread."""
@@ -69,6 +82,9 @@ _FEW_NOTES: Final = 20
 `source-data`."""
 _LOOKED_UP: Final = 200
 """Lines per query."""
+_LINES: Final = (kinds.CONVERSATION_NOTE, kinds.SOURCE_DATA)
+_DELETED_AT_ONCE: Final = 500
+"""Events that one request to delete names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,18 +177,23 @@ class Transcripts(TranscriptsReader):
         sent = Delivered()
         if compared.missing is None or compared.missing:
             events = session_events.events(compared.missing)
-            # The first event alone: a key without permission gets one refusal instead of one per
-            # line.
-            await self._send(await asyncio.to_thread(take, events, 1), sent)
-            _raise_author_refusal(sent)
-            # Before the other lines: an interrupted import may go on in another directory.
-            title = await asyncio.to_thread(session_events.title)
-            with suppress(PublishRefused):  # the session is imported anyway
-                await self.introduce(session, title, file.opening.base or "", plan)
-            await self._send(_ahead(events, lambda: on_progress(session_events.tally.read)), sent)
+            async with (
+                aclosing(_ahead(events, lambda: on_progress(session_events.tally.read))) as ahead,
+                aclosing(self._not_forgotten(ahead, sent)) as left,
+            ):
+                # The first event alone: a key without permission gets one refusal instead of one
+                # per line.
+                if (first := await anext(left, None)) is not None:
+                    await self._send([first], sent)
+                    _raise_author_refusal(sent)
+                    # Before the other lines: an interrupted import may go on in another directory.
+                    title = await asyncio.to_thread(session_events.title)
+                    with suppress(PublishRefused):  # the session is imported anyway
+                        await self.introduce(session, title, file.opening.base or "", plan)
+                    await self._send(left, sent)
         tally = session_events.tally
         on_progress(tally.read)
-        if tally.custom_title:
+        if tally.custom_title and not sent.forgotten:
             await self._name(session, tally.custom_title)
         return ImportResult(
             session,
@@ -184,6 +205,7 @@ class Transcripts(TranscriptsReader):
             tuple(sent.refused),
             compared.others,
             0 if Part.SECRETS in plan.stripping.parts else tally.secrets,
+            sent.forgotten,
         )
 
     def convert(
@@ -213,13 +235,19 @@ class Transcripts(TranscriptsReader):
 
         Raises PublishRefused if the relay accepts nothing from this key.
         """
+        done = Delivered()
+        if self.is_online:  # else they are queued, and looked at before they are sent
+            try:
+                drafts = [line async for line in self._not_forgotten(async_iter(drafts), done)]
+            except ClientError:
+                done = Delivered()
+        forgotten = done.forgotten
         if len(drafts) > _WINDOW and self.is_online:
-            done = Delivered()
             events = await asyncio.to_thread(lambda: [self.signed(draft) for draft in drafts])
             with suppress(Unanswered):  # fall back to sending each event through the spool
                 await self._send(events, done)
                 return _raise_author_refusal(done)
-        done = Delivered()
+            done = Delivered(forgotten=forgotten)
         for at in range(0, len(drafts), _WINDOW):
             few = [self._outgoing(self.signed(draft)) for draft in drafts[at : at + _WINDOW]]
             answers = await asyncio.gather(*map(self._writer.send, few), return_exceptions=True)
@@ -260,9 +288,12 @@ class Transcripts(TranscriptsReader):
     async def introduce(
         self, session: str, title: str, cwd: str, plan: Plan, status: Status = Status.DONE
     ) -> None:
-        """Publish the state of a session unless there is one. Raises PublishRefused."""
+        """Publish the state of a session unless there is one; of one that was forgotten without
+        the title, which may be of its lines. Raises PublishRefused."""
         hides = Part.MACHINE in plan.stripping.parts
         if await self._last_state(session) is None:
+            if not self._uses_envelopes and await self._forgotten_until(session) is not None:
+                title = ""
             state = SessionState(
                 session,
                 title=title,
@@ -282,6 +313,60 @@ class Transcripts(TranscriptsReader):
         if isinstance(known, SessionState) and known.custom_title is None:
             with suppress(PublishRefused):
                 await self.state(session, custom_title=custom_title)
+
+    async def forget(self, session: str, events: Sequence[Event]) -> None:
+        """Delete these of one's own events, which should be all of the session's. Whatever this key
+        wrote of it until now is not sent again under this id, from any folder or in any layout:
+        those would be other events. Envelopes are neither deleted nor kept out. Raises as `delete`
+        does."""
+        # A clock ahead may have dated its lines.
+        at = max([self._client.now(), *(event.created_at for event in events)])
+        tags = [["a", self._state_address(session)], ["k", str(kinds.SESSION_STATE)]]
+        await self.publish(Draft(kinds.DELETION, tags, "", at))
+        for start in range(0, len(events), _DELETED_AT_ONCE):
+            await self.delete(events[start : start + _DELETED_AT_ONCE])
+
+    def _state_address(self, session: str) -> str:
+        return str(Address(self.pubkey, kinds.SESSION_STATE, session))
+
+    async def _forgotten_until(self, session: str) -> int | None:
+        """Date of the newest request to delete this key's state of a session: `forget` sends one.
+        Raises QueryClosed, Unanswered."""
+        wanted = {
+            "kinds": [kinds.DELETION],
+            "authors": [self.pubkey],
+            "#a": [self._state_address(session)],
+        }
+        found = await self.queued(wanted)
+        try:
+            query = self._query if self._folder is None else self._query_while_connected
+            found += await query(filters_of((wanted,)))
+        except QueryClosed as closed:
+            if closed.prefix in TEMPORARY:
+                raise
+            # A key that may write only.
+        return max((deletion.created_at for deletion in found), default=None)
+
+    async def _not_forgotten(
+        self, lines: AsyncIterable[Line], done: Delivered
+    ) -> AsyncGenerator[Line]:
+        """Lines written after their session was forgotten; the others are counted. Those for
+        envelopes are all left: the question would name their session. Raises QueryClosed,
+        Unanswered."""
+        until: dict[str, int | None] = {}
+        async for line in lines:
+            if line.d not in until:  # a line may name another session than its file
+                asks = not self._uses_envelopes
+                until[line.d] = await self._forgotten_until(line.d) if asks else None
+            if _is_after(line, until[line.d]):
+                yield line
+            else:
+                done.forgotten += 1
+
+    async def _unsendable(self, waiting: Sequence[Event]) -> set[str]:
+        lines = [event for event in waiting if event.kind in _LINES]
+        until = {d: await self._forgotten_until(d) for d in {line.d for line in lines}}
+        return {line.id for line in lines if not _is_after(line, until[line.d])}
 
     async def origin_of(self, session: str) -> str | None:
         """The directory of a session's first import by this key, if known."""
@@ -439,6 +524,10 @@ class Transcripts(TranscriptsReader):
         return limit_in(await self._information(), "max_message_length")
 
 
+def _is_after(line: Draft | Event, forgotten: int | None) -> bool:
+    return forgotten is None or line.created_at > forgotten
+
+
 def _source_data(draft: Draft) -> str:
     return next(tag[1] for tag in draft.tags if tag[0] == "source-data")
 
@@ -451,7 +540,7 @@ def _raise_author_refusal(done: Delivered) -> Delivered:
     return done
 
 
-async def _ahead(events: Iterator[Event], on_batch: Callable[[], None]) -> AsyncIterator[Event]:
+async def _ahead(events: Iterator[Event], on_batch: Callable[[], None]) -> AsyncGenerator[Event]:
     """Events signed in a thread, one batch ahead of sending."""
     next_batch = asyncio.create_task(asyncio.to_thread(take, events, _BATCH))
     try:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from relay.cli import forget, run
-from relay.cli.session import forget as session_forget
 from relay.client.nmem import updates
 from relay.client.receipts import verified
+from relay.client.transcripts import transcripts
 from relay.lifecycle.deletion import MAX_TARGETS
 from relay.nostr.erasure import RECEIPT
 from relay.nostr.event import event_from
@@ -28,7 +28,7 @@ REQUEST = "a" * 64
 BAD = "\x9b2J\x7f\u202e"
 
 
-@pytest.mark.parametrize("most", [forget._MAX_TARGETS, session_forget._IN_ONE])
+@pytest.mark.parametrize("most", [forget._MAX_TARGETS, transcripts._DELETED_AT_ONCE])
 def test_a_relay_takes_as_many_targets_as_a_command_puts_into_one_request(most: int) -> None:
     """Each event is named by its id, and a version by its address too."""
     assert 2 * most <= MAX_TARGETS

@@ -359,6 +359,27 @@ async def test_lines_are_queued_on_disk_offline(
     assert ids(fake) == {event.id for event in told(b"".join(LINES[:2]))}
 
 
+async def test_lines_queued_before_their_session_was_forgotten_are_not_sent(
+    fake: FakeRelay, path: Path, tmp_path: Path
+) -> None:
+    await fake.stop()
+    write(path, *LINES[:2])
+    async with follower(fake, path, [], tmp_path / "data") as following:
+        await following.poll()
+        write(path, line(message="later", timestamp="2027-02-09T20:43:35.675Z"))
+        await following.poll()
+    until = max(event.created_at for event in told(LINES[0]))
+    forgotten = robot.sign(5, [["a", f"31988:{robot.pubkey}:{SESSION}"]], "", until)
+    fake.events.append(forgotten)
+    await fake.start()
+    async with follower(fake, path, [], tmp_path / "data") as following:
+        await fake.until(lambda: any(event.kind == 1989 for event in fake.events))
+        await following.poll()
+        assert await following._transcripts.waiting() == 0
+    assert {event.content for event in fake.events if event.kind == 1988} == {"later"}
+    assert not any(b"line 0" in event.raw for event in fake.events)
+
+
 async def test_a_rewritten_file_is_reported_and_sent(fake: FakeRelay, path: Path) -> None:
     steps: list[Step] = []
     write(path, *LINES[:2])
